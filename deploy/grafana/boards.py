@@ -79,7 +79,7 @@ def run():
     yield "Is the job healthy?", [
         number("Useful share of GPU time (goodput)", "Share of GPU time that made progress at the speed the job would have with nothing wrong.", "percentunit",
                "paceline_goodput_ratio{job}", GOOD, min=0, max=1),
-        number("Open findings", "Warnings and critical findings that hold now; info is left out.", "none",
+        number("Open findings", "Active warnings and critical findings, without info.", "none",
                'sum(paceline_finding_active{job, severity!="info"}) or vector(0)', NONE),
         number("Time since the last step", "Of the rank that is furthest behind. Minutes: the job hangs, or has ended.", "s",
                "time() - min(paceline_last_step_timestamp_seconds{job})", ((None, "green"), (60, "orange"), (300, "red"))),

@@ -42,7 +42,7 @@ closed! {
         Straggler = "straggler",
         /// A rank does not move while others have arrived.
         RankSilent = "rank-silent",
-        /// No rank moves and nobody is behind.
+        /// No rank makes progress, and none is behind.
         JobHang = "job-hang",
         /// The process of a rank ended while its peers were alive.
         RankDied = "rank-died",
@@ -66,7 +66,7 @@ closed! {
         ExpertImbalance = "expert-imbalance",
         /// Training waits for its data.
         DataLoading = "data-loading",
-        /// Ranks want for CPU time, now one and now another.
+        /// Ranks are starved of CPU, now one and now another.
         CpuContention = "cpu-contention",
         /// Ranks pause to collect garbage, now one and now another.
         GcPause = "gc-pause",
@@ -88,7 +88,7 @@ closed! {
         GpuFault = "gpu-fault",
         /// The application faulted on a GPU; the GPU itself goes on.
         ApplicationFault = "application-fault",
-        /// XIDs that ask for nothing.
+        /// XIDs that need no action.
         XidRecorded = "xid-recorded",
         /// A GPU counted memory errors that it could not correct.
         EccUncorrectable = "ecc-uncorrectable",
@@ -110,7 +110,7 @@ closed! {
         GpuConfig = "gpu-config",
         /// A GPU's memory is nearly full.
         GpuMemoryFull = "gpu-memory-full",
-        /// A GPU is held and does nothing.
+        /// A GPU is allocated but idle.
         GpuIdle = "gpu-idle",
         /// A network port of a node is down, loses its link, runs below its rate or counts errors.
         NetworkPort = "network-port",

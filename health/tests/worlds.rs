@@ -133,7 +133,7 @@ fn who_looks_slow_is_noted_until_the_test_is_sure() {
                 .coverage
                 .notes
                 .iter()
-                .find(|note| note.contains("not sure yet"));
+                .find(|note| note.contains("not certain yet"));
             assert!(note.is_some_and(|note| note.contains("rank 2")), "{note:?}");
             noted = Some((detector.steps(), undecided));
         }

@@ -12,7 +12,7 @@ use crate::output::Color;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
 
-/// Says which rank of a distributed training job is slow, since when, why and what it costs.
+/// Finds slow ranks of a distributed training job: which rank, since when, why, and at what cost.
 #[derive(Debug, Parser)]
 #[command(
     name = "paceline",
@@ -21,11 +21,11 @@ use crate::run::RunArgs;
     disable_help_subcommand = true
 )]
 #[command(
-    after_help = "Begin with `paceline demo`, then `paceline run -- torchrun ... train.py`; `paceline doctor` says what is \
-missing here.\nExit codes: paceline help exit-codes."
+    after_help = "Start with `paceline demo`, then `paceline run -- torchrun ... train.py`; `paceline doctor` \
+        shows what is missing here.\nExit codes: paceline help exit-codes."
 )]
 pub(crate) struct Cli {
-    /// When to use colours.
+    /// When to use colors.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: Color,
     #[command(subcommand)]
@@ -34,47 +34,47 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a training command and watch it from beside it.
+    /// Run a training command with a sidecar that monitors it.
     Run(RunArgs),
-    /// Know the machines before the job starts: baselines of every node, and the one that is bad.
+    /// Measure the nodes before the job starts: a baseline for each, and which one is bad.
     Preflight(crate::preflight::PreflightArgs),
-    /// Look at a running job in the terminal: who is slow, why, what now, and every rank.
+    /// Monitor a running job in the terminal: slow ranks, causes, actions, and every rank.
     Top(crate::top::TopArgs),
-    /// Show what a finished (or running) job's report says.
+    /// Show the report of a finished or running job.
     Report(ReportArgs),
-    /// Judge a journal again.
+    /// Run the detector on a journal again.
     Replay(ReplayArgs),
-    /// Simulate a job and judge it.
+    /// Simulate a job and run the detector on it.
     Simulate(SimulateArgs),
-    /// Measure how well the detector decides, on simulated jobs of which the truth is known.
+    /// Measure the detector's accuracy on simulated jobs with known faults.
     Evaluate(EvaluateArgs),
-    /// List the GPUs of this machine, and every signal that can be read of them.
+    /// List the GPUs of this machine and every signal that can be read from them.
     Gpus(GpusArgs),
     /// Measure collectives over NCCL or TCP: every rank's times, every result verified.
     NcclBench(Box<paceline_nccl_bench::BenchOptions>),
-    /// See the whole path at work: eight real processes, simulated GPUs, one of which overheats.
+    /// Run a demonstration job: eight real processes on simulated GPUs, one of which overheats.
     Demo(DemoArgs),
-    /// Put a fault into a run that is under way, to see what is told of it.
+    /// Inject a fault into a running job, to test detection and alerts.
     Inject(InjectArgs),
-    /// What the NCCL plugin does in this node's ranks; switch its GPU times on and off while they train.
+    /// Show the state of the NCCL plugin in this node's ranks; turn its GPU times on and off while they train.
     Profiler(crate::profiler::ProfilerArgs),
-    /// Say what an XID or a finding means and asks for, offline.
+    /// Explain an XID or a finding: meaning and action, offline.
     Explain(ExplainArgs),
-    /// Show the configuration in force.
+    /// Show the effective configuration.
     Config(ConfigArgs),
-    /// Check this machine in at most ten seconds: what a job would be watched by, what is missing, what to do.
+    /// Check this machine in at most ten seconds: which sources a job can use, what is missing, what to do.
     Doctor(crate::doctor::DoctorArgs),
-    /// Try the receivers of notices; send them what waits of a job that has ended.
+    /// Test the receivers of notifications; send the pending notices of an ended job.
     Notify(crate::notify::NotifyArgs),
-    /// What a site's Slurm calls: prolog, epilog, health check; requeue and scrape targets.
+    /// Programs that a site's Slurm calls: prolog, epilog, health check; requeue and scrape targets.
     Slurm(crate::slurm::SlurmArgs),
-    /// Put Paceline into the pods of a Kubernetes job, without a webhook: prints the changed manifest.
+    /// Inject Paceline into the pods of a Kubernetes job, without a webhook: prints the changed manifest.
     InjectManifest(crate::kube::manifest::ManifestArgs),
     /// Help of a command, or the table of exit codes.
     Help(crate::help::HelpArgs),
-    /// Print what a shell completes commands by.
+    /// Print a shell completion script.
     Completions(crate::help::CompletionsArgs),
-    /// Lay out what a trainer needs of ours where its container finds it; a pod's init container calls it.
+    /// Copy Paceline's files into a directory that a trainer's container can read; for a pod's init container.
     #[command(hide = true)]
     Install(crate::kube::install::InstallArgs),
     /// The sidecar of one node; `run` starts it.
@@ -88,77 +88,77 @@ pub(crate) enum Command {
 /// Options that may also stand in the environment (PACELINE_JOB, ...) or in paceline.toml.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SettingArgs {
-    /// Name of the job; the same on every node [default: from torchrun or Slurm, else made up].
+    /// Name of the job; the same on every node [default: from torchrun or Slurm, else generated].
     #[arg(long, value_name = "NAME", help_heading = "The job")]
     pub(crate) job: Option<String>,
     /// Name of this node [default: SLURMD_NODENAME, else the host name].
     #[arg(long, value_name = "NAME", help_heading = "The job")]
     pub(crate) node: Option<String>,
-    /// Where journal and report go [default: ./paceline-JOB].
+    /// Directory for journal and report [default: ./paceline-JOB].
     #[arg(long, value_name = "DIR", help_heading = "The job")]
     pub(crate) run_dir: Option<String>,
-    /// Room for the journal, such as 8GiB: when it comes near, the oldest telemetry goes [default: 8GiB].
+    /// Size limit of the journal, such as 8GiB; near it, the oldest telemetry is deleted [default: 8GiB].
     #[arg(long, value_name = "SIZE", help_heading = "The job")]
     pub(crate) journal_bytes: Option<String>,
-    /// Where the job's aggregator is, the same on all nodes: the node of that name or address runs it [default: on this
-    /// host; without a port one that follows from the job]. RELAY:PORT,...,HOST[:PORT]: through relays.
+    /// Address of the job's aggregator, the same on all nodes; the node with that name or address runs it [default:
+    /// on this host; without a port, one derived from the job]. RELAY:PORT,...,HOST[:PORT]: through relays.
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "The job")]
     pub(crate) aggregator: Option<String>,
-    /// A file with the key by which the job's nodes know each other, 32 bytes or more, mode 0600 [default: one of this
-    /// user's own, made at need].
+    /// File with the key that authenticates the job's nodes to each other, 32 bytes or more, mode 0600 [default: a
+    /// key of this user, created when needed].
     #[arg(long, value_name = "FILE", help_heading = "The job")]
     pub(crate) key_file: Option<String>,
     #[command(flatten, next_help_heading = "Live page and metrics")]
     pub(crate) page: PageArgs,
     /// Simulate this node's GPUs instead of reading real ones, such as "gpus=8 heat=gpu3@60s".
-    #[arg(long, value_name = "SCRIPT", help_heading = "What is read")]
+    #[arg(long, value_name = "SCRIPT", help_heading = "Inputs")]
     pub(crate) sim_gpus: Option<String>,
-    /// NVIDIA's management library, through which GPUs are read [default: libnvidia-ml.so.1 of the system].
-    #[arg(long, value_name = "FILE", help_heading = "What is read")]
+    /// Path of NVIDIA's management library (NVML) [default: libnvidia-ml.so.1 of the system].
+    #[arg(long, value_name = "FILE", help_heading = "Inputs")]
     pub(crate) nvml_lib: Option<String>,
-    /// The kernel's log, or a file like it that grows [default: /dev/kmsg, where NVIDIA's driver is loaded].
-    #[arg(long, value_name = "FILE", help_heading = "What is read")]
+    /// Kernel log, or a growing file in its format [default: /dev/kmsg, where NVIDIA's driver is loaded].
+    #[arg(long, value_name = "FILE", help_heading = "Inputs")]
     pub(crate) kmsg: Option<String>,
-    /// Address of NCCL's RAS service, asked when ranks stand still; or "off" [default: NCCL_RAS_ADDR, else
+    /// Address of NCCL's RAS service, queried when ranks stall; or "off" [default: NCCL_RAS_ADDR, else
     /// localhost:28028].
-    #[arg(long, value_name = "HOST:PORT", help_heading = "What is read")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Inputs")]
     pub(crate) ras: Option<String>,
-    /// Read steps from what the command prints, for trainers into which no hook can be loaded: "stdout", "stderr" or a
+    /// Read steps from the command's output, for trainers that cannot load the hook: "stdout", "stderr" or a
     /// log file [default: none].
-    #[arg(long, value_name = "WHERE", help_heading = "What is read")]
+    #[arg(long, value_name = "WHERE", help_heading = "Inputs")]
     pub(crate) step_log: Option<String>,
-    /// How a step's line looks, such as "step (?P<step>\d+) took (?P<ms>[\d.]+)"; ms or seconds may be left out
-    /// [default: lines that known frameworks print].
-    #[arg(long, value_name = "REGEX", help_heading = "What is read")]
+    /// Pattern of a step's line, such as "step (?P<step>\d+) took (?P<ms>[\d.]+)"; ms or seconds is optional
+    /// [default: the formats of known frameworks].
+    #[arg(long, value_name = "REGEX", help_heading = "Inputs")]
     pub(crate) step_regex: Option<String>,
-    /// Files that NCCL Inspector writes (NCCL_INSPECTOR_DUMP_DIR): a directory or a file [default: none].
-    #[arg(long, value_name = "PATH", help_heading = "What is read")]
+    /// Output of NCCL Inspector (NCCL_INSPECTOR_DUMP_DIR): a directory or a file [default: none].
+    #[arg(long, value_name = "PATH", help_heading = "Inputs")]
     pub(crate) inspector: Option<String>,
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Judgment and cost")]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Detection and cost")]
     pub(crate) set: Vec<String>,
-    /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
-    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true, help_heading = "Judgment and cost")]
+    /// Price of a GPU-hour, for all GPUs or for a model (H100=2.5). May be repeated.
+    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true, help_heading = "Detection and cost")]
     pub(crate) gpu_hour_price: Vec<String>,
     /// No banner, no line for a finding while the job runs, no verdict block at the end.
-    #[arg(long, short, help_heading = "What is printed and written")]
+    #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
     /// Print the report as one line of JSON on stdout at the end.
-    #[arg(long, help_heading = "What is printed and written")]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// At the end, count how the job ended in a file for node_exporter's textfile collector [default: none].
-    #[arg(long, value_name = "FILE", help_heading = "What is printed and written")]
+    /// At the end, count the job's end reason in a file for node_exporter's textfile collector [default: none].
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) textfile: Option<String>,
     /// While the job runs, write the metrics page into this file (*.prom) for node_exporter's textfile collector; it is removed
     /// at the end [default: none].
-    #[arg(long, value_name = "FILE", help_heading = "What is printed and written")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) metrics_textfile: Option<String>,
-    /// Push metrics to an OpenTelemetry receiver over HTTP: an address such as http://collector:4318, or "env" for what
-    /// OTEL_EXPORTER_OTLP_* say [default: nowhere].
-    #[arg(long, value_name = "ENDPOINT", help_heading = "What is printed and written")]
+    /// Push metrics to an OpenTelemetry receiver over HTTP: an address such as http://collector:4318, or "env" to use
+    /// OTEL_EXPORTER_OTLP_* [default: nowhere].
+    #[arg(long, value_name = "ENDPOINT", help_heading = "Output")]
     pub(crate) otlp: Option<String>,
-    /// At the end of a Slurm job, write a line about it into its Comment, unless somebody else has.
-    #[arg(long, help_heading = "What is printed and written")]
+    /// At the end of a Slurm job, write a summary line into its Comment, unless the Comment is already set.
+    #[arg(long, help_heading = "Output")]
     pub(crate) slurm_comment: bool,
 }
 
@@ -170,19 +170,19 @@ pub(crate) struct ReplayArgs {
     /// Print the report as one line of JSON.
     #[arg(long, conflicts_with = "verdicts")]
     pub(crate) json: bool,
-    /// Print every verdict as it was raised or changed: the lines of verdicts.ndjson.
+    /// Print every verdict when it was raised or changed, as the lines of verdicts.ndjson.
     #[arg(long)]
     pub(crate) verdicts: bool,
-    /// Leave out lines that cannot be read, and say how many.
+    /// Skip unreadable lines, and print how many.
     #[arg(long)]
     pub(crate) skip_broken: bool,
-    /// Judge as if ranks had not said where their steps went: by who comes late to collectives alone.
+    /// Ignore phases: find slow ranks only by late arrival at collectives.
     #[arg(long)]
     pub(crate) hide_phases: bool,
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
+    /// Price of a GPU-hour, for all GPUs or for a model (H100=2.5). May be repeated.
     #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true)]
     pub(crate) gpu_hour_price: Vec<String>,
 }
@@ -207,13 +207,13 @@ pub(crate) struct SimulateArgs {
     /// The same seed gives the same job, byte for byte [default: 1].
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Something that goes wrong. May be repeated.
+    /// A fault to simulate. May be repeated.
     #[arg(long, value_name = "FAULT")]
     pub(crate) fault: Vec<String>,
-    /// More of the job, such as "tp=2 pp=4 micro=8 packed=0.11 checkpoint-every=500".
+    /// More properties of the job, such as "tp=2 pp=4 micro=8 packed=0.11 checkpoint-every=500".
     #[arg(long, value_name = "WORDS")]
     pub(crate) world: Option<String>,
-    /// Write the job's journal there.
+    /// Write the job's journal to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
     /// Print the report as one line of JSON.
@@ -222,7 +222,7 @@ pub(crate) struct SimulateArgs {
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
+    /// Price of a GPU-hour, for all GPUs or for a model (H100=2.5). May be repeated.
     #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true)]
     pub(crate) gpu_hour_price: Vec<String>,
     #[command(flatten)]
@@ -231,8 +231,9 @@ pub(crate) struct SimulateArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each number stands beside its target and beside what other people's rules reach on the same \
-samples. docs/evaluation.md says how each is measured.\n\nExample: paceline evaluate --suite quiet,healthy --seeds 5"
+    after_help = "The table shows each metric with its target and with the results of other rules on the same \
+        samples. docs/evaluation.md explains how each is measured.\n\nExample: paceline evaluate --suite \
+        quiet,healthy --seeds 5"
 )]
 pub(crate) struct EvaluateArgs {
     /// Only these suites, separated by commas; "list" shows them [default: all but smoke].
@@ -244,30 +245,30 @@ pub(crate) struct EvaluateArgs {
     /// Print the table as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the table with its plots there, as one HTML page.
+    /// Write the table with its plots to this file, as one HTML page.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Say what is different from an older table, as --json printed it.
+    /// Compare with an older table, as printed by --json.
     #[arg(long, value_name = "OLD.json")]
     pub(crate) compare: Option<PathBuf>,
-    /// Worlds at a time [default: one for each core].
+    /// Simulations that run at the same time [default: one per core].
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
-    /// Take the seeds for tuning: whoever changes the detector looks at these, never at those that are scored.
+    /// Use the tuning seeds: develop the detector with these, never with the scored ones.
     #[arg(long)]
     pub(crate) tuning: bool,
-    /// List there every world in which something went wrong, and the command that simulates it again.
+    /// Write every wrongly judged simulation to this file, with the command that repeats it.
     #[arg(long, value_name = "FILE")]
     pub(crate) failures: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 when every GPU was read, 3 when one or all of them could not be.")]
+#[command(after_help = "Exit codes: 0 if every GPU was read, 3 if at least one could not be read.")]
 pub(crate) struct GpusArgs {
     /// NVIDIA's management library [default: libnvidia-ml.so.1 of the system].
     #[arg(long, env = "PACELINE_NVML_LIB", value_name = "FILE")]
     pub(crate) nvml_lib: Option<PathBuf>,
-    /// Wait so long for a GPU that does not answer.
+    /// Timeout for a GPU that does not answer, seconds.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) seconds: u64,
     /// Print it as one line of JSON.
@@ -282,23 +283,23 @@ pub(crate) struct ConfigArgs {
     pub(crate) command: Option<ConfigCommand>,
     #[command(flatten)]
     pub(crate) settings: SettingArgs,
-    /// Say where each value comes from.
+    /// Show where each value comes from.
     #[arg(long)]
     pub(crate) origin: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Change values of a run that is under way, all of them or none.
+    /// Change values of a running job, all or none.
     Set(ConfigSetArgs),
-    /// Have a run that is under way read its configuration files again.
+    /// Make a running job reload its configuration files.
     Reload(LiveArgs),
 }
 
 /// Which run is meant.
 #[derive(Debug, Args)]
 pub(crate) struct LiveArgs {
-    /// The run's directory [default: of the only run from the current directory].
+    /// The run's directory [default: that of the only run started from the current directory].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<String>,
     /// The run's job.
@@ -308,14 +309,15 @@ pub(crate) struct LiveArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each change stands in the journal, so that a replay comes to the same verdicts. It ends with the \
-run: what is to last belongs into paceline.toml.\n\nExample: paceline config set impact.warning_ratio 0.05 \
+    after_help = "Each change is recorded in the journal, so that a replay gives the same verdicts. Changes end \
+        with the run; put permanent ones into paceline.toml.\n\nExample: paceline config set \
+        impact.warning_ratio 0.05 \
 observe.slow-link true"
 )]
 pub(crate) struct ConfigSetArgs {
     #[command(flatten)]
     pub(crate) live: LiveArgs,
-    /// Names of values, as `paceline config` shows them, and what they shall be.
+    /// Names of settings, as in `paceline config`, and their new values.
     #[arg(required = true, num_args = 2.., value_name = "KEY VALUE", allow_negative_numbers = true)]
     pub(crate) pairs: Vec<String>,
 }

@@ -12,26 +12,26 @@ pub(crate) type Row = (&'static str, &'static str);
 
 /// Of every command but `run`.
 pub(crate) const COMMANDS: [Row; 5] = [
-    ("0", "done; of a check: all is well"),
+    ("0", "success; of a check: no problem"),
     (
         "1",
-        "failed: what was asked for could not be done, and the message says why. Of a check (doctor, preflight --strict): a \
-         warning. notify flush: notices still wait. notify test: a receiver took none. inject-manifest: nothing could be \
-         injected",
+        "failure; the message has the reason. Of a check (doctor, preflight --strict): a warning. notify flush: \
+         notices are still pending. notify test: a receiver rejected the notice. inject-manifest: nothing could \
+         be injected",
     ),
     (
         "2",
-        "of a check: critical. doctor: a job would run unwatched; preflight: something should not take part; nccl-bench: wrong \
-         results",
+        "of a check: critical. doctor: a job would run unwatched; preflight: a node is unfit; nccl-bench: wrong \
+         results; slurm prolog: the node was drained",
     ),
     (
         "3",
-        "nothing to ask or to measure: no job runs here, its aggregator does not answer, no GPU could be read, nothing could be \
-         compared",
+        "no result: no job runs here, its aggregator does not answer, a GPU could not be read, nothing could be \
+         compared or measured",
     ),
     (
         "64",
-        "a mistake in the command line, in a variable or in a configuration file; nothing was begun",
+        "usage error: a mistake in the command line, in a variable or in a configuration file; nothing was started",
     ),
 ];
 
@@ -39,7 +39,7 @@ pub(crate) const COMMANDS: [Row; 5] = [
 pub(crate) const RUN: [Row; 5] = [
     (
         "the command's",
-        "it ran, watched or not: nothing of ours changes its code",
+        "the command ran, monitored or not; Paceline does not change its exit code",
     ),
     ("128 + n", "signal n ended the command"),
     (
@@ -48,17 +48,32 @@ pub(crate) const RUN: [Row; 5] = [
     ),
     (
         "64",
-        "a mistake in what was typed or in ./paceline.toml; the command was not started. Variables and the site's file that \
-         cannot be read are left out with a warning instead",
+        "usage error: a mistake in the command line or in ./paceline.toml; the command was not started. A \
+         variable or a site's file with a mistake is ignored with a warning",
     ),
     (
         "2, 3",
-        "only with --preflight: the preflight found what should not take part (--preflight-policy fail or exclude), or could not \
-         compare; the command was not started",
+        "only with --preflight: the preflight found an unfit node (--preflight-policy fail or exclude), or had \
+         nothing to compare with; the command was not started",
     ),
 ];
 
-const HEADINGS: [(&str, &[Row]); 2] = [("paceline run", &RUN), ("every other command", &COMMANDS)];
+/// Of the programs besides `paceline`.
+pub(crate) const PROGRAMS: [Row; 4] = [
+    ("0", "ended as requested"),
+    (
+        "1",
+        "paceline-sidecar, paceline-operator: failure; the message has the reason",
+    ),
+    ("2, 3", "paceline-nccl-bench: as paceline nccl-bench"),
+    ("64", "usage error: a mistake in the command line"),
+];
+
+const HEADINGS: [(&str, &[Row]); 3] = [
+    ("paceline run", &RUN),
+    ("every other command", &COMMANDS),
+    ("other programs", &PROGRAMS),
+];
 
 /// For a screen of so many columns.
 pub(crate) fn text(width: usize) -> String {
@@ -81,7 +96,7 @@ pub(crate) fn text(width: usize) -> String {
 #[cfg(test)]
 pub(crate) fn page() -> String {
     let mut page = String::from(
-        "# Exit codes\n\nThe one table of all commands; `paceline help exit-codes` prints it.\n",
+        "# Exit codes\n\nExit codes of all programs. `paceline help exit-codes` prints the same table.\n",
     );
     for (heading, rows) in HEADINGS {
         let _ = writeln!(page, "\n## {}\n\n| code | |\n|---|---|", heading);

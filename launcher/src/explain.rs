@@ -41,7 +41,7 @@ enum ExplainWhat {
     Xid {
         /// The number.
         number: u32,
-        /// The message after it, of which some XIDs are decoded (74, 144 to 150, 154).
+        /// Rest of the log message; decoded for XIDs 74, 144 to 150 and 154.
         #[arg(long, value_name = "TEXT")]
         message: Option<String>,
         /// The driver's version: the layout of XID 144 to 150 changed with 575 [default: either].
@@ -176,7 +176,7 @@ impl Xid {
         let description = text(|row| &row.description);
         let of_class = &tables.class(judged.class).means;
         let means = if row.is_none() {
-            "The number is not in the catalogue: it is recorded, told once and never acted on.".to_owned()
+            "The number is not in the catalog: it is recorded, reported once and never acted on.".to_owned()
         } else if judged.means == description {
             of_class.clone()
         } else {
@@ -206,7 +206,7 @@ impl Xid {
 
     fn render(&self, style: Style) -> String {
         let title = if self.name.is_empty() {
-            "not in NVIDIA's catalogue"
+            "not in NVIDIA's catalog"
         } else {
             &self.description
         };
@@ -219,7 +219,7 @@ impl Xid {
             let _ = writeln!(text, "{}", style.paint(Paint::Faint, &self.name));
         }
         let mut action = match self.action {
-            _ if self.needs_message => "what the message asks for: --message TEXT decodes it".to_owned(),
+            _ if self.needs_message => "depends on the message: --message TEXT decodes it".to_owned(),
             Remedy::None => "nothing now".to_owned(),
             remedy => format!("{} {}", remedy.words(), self.when.words()),
         };

@@ -30,7 +30,7 @@ pub(crate) struct HelpArgs {
 ~/.zfunc/_paceline; paceline completions fish > ~/.config/fish/completions/paceline.fish"
 )]
 pub(crate) struct CompletionsArgs {
-    /// Which shell's.
+    /// Shell.
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
@@ -194,11 +194,11 @@ mod tests {
         for heading in [
             "The job:",
             "Live page and metrics:",
-            "What is read:",
-            "What is printed and written:",
-            "Judgment and cost:",
+            "Inputs:",
+            "Output:",
+            "Detection and cost:",
             "Preflight:",
-            "When something is found:",
+            "Actions on findings:",
         ] {
             assert!(text.contains(&format!("\n{heading}\n")), "{heading}");
         }

@@ -16,20 +16,21 @@ use crate::output::{self, Usage};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Faults: \"slow rank=3 factor=1.5 for=60\", \"silent rank=3 for=60\", \"xid rank=3 code=79 GPU has \
-fallen off the bus.\", \"ecc rank=3\", \"throttle rank=3\", \"link rank=3\"; for= is in seconds [default: 120].\n\nWhat \
-sidecars send of that rank or its GPU is altered before it is journaled and marked as injected: no verdict that rests \
-on it may act, and the trainer is not touched. A job on real GPUs is refused unless it is really meant."
+fallen off the bus.\", \"ecc rank=3\", \"throttle rank=3\", \"link rank=3\"; for= is in seconds [default: \
+120].\n\nThe aggregator alters the telemetry of that rank or its GPU before it journals it, and marks it as \
+injected: no verdict based on it may trigger an action, and the trainer is not affected. A job on real GPUs is \
+refused without --yes-really."
 )]
 pub(crate) struct InjectArgs {
     #[command(flatten)]
     live: LiveArgs,
-    /// What shall go wrong, all of it or nothing.
+    /// Faults to inject, all or none.
     #[arg(value_name = "FAULT")]
     faults: Vec<String>,
-    /// Faults from a file, one a line.
+    /// File with faults, one per line.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Also into a job that trains on real GPUs.
+    /// Inject even if the job trains on real GPUs.
     #[arg(long)]
     yes_really: bool,
 }
@@ -61,7 +62,7 @@ pub(crate) fn command(args: &InjectArgs) -> anyhow::Result<ExitCode> {
         force: args.yes_really,
     };
     match request(&dir, &ask)? {
-        Answer::Refused(why) => Err(Usage(format!("{}: nothing is injected: {why}", dir.display())).into()),
+        Answer::Refused(why) => Err(Usage(format!("{}: nothing was injected: {why}", dir.display())).into()),
         Answer::Injected(_) | Answer::Changed(_) => {
             output::print(&told)?;
             Ok(ExitCode::SUCCESS)

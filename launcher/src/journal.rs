@@ -260,7 +260,7 @@ impl<R: BufRead> Journal<R> {
             self.broken += 1;
             return Ok(());
         }
-        let hint = "; --skip-broken leaves such lines out";
+        let hint = "; --skip-broken skips such lines";
         Err(JournalError::Line {
             path: self.path.clone(),
             line: self.lines,
@@ -276,26 +276,26 @@ impl<R: BufRead> Journal<R> {
         let path = self.path.display();
         if self.torn {
             said.push(format!(
-                "{path}:{}: the last line was cut off and is left out",
+                "{path}:{}: the last line is incomplete and is skipped",
                 self.lines
             ));
         }
         if self.broken > 0 {
             let lines = count(self.broken as u64, "broken line");
-            said.push(format!("{path}: {lines} left out"));
+            said.push(format!("{path}: {lines} skipped"));
         }
         if self.thinned > 0 {
             let lines = count(self.thinned, "line");
             said.push(format!(
-                "{path}: {lines} were taken out of it earlier, to keep it within its bound: what they would have shown is missing"
+                "{path}: {lines} were deleted earlier to keep its size limit: their data is missing"
             ));
         }
         // Absence of data is never health.
         if self.ended && self.entries == 0 {
-            said.push(format!("{path}: holds no entry: nothing can be said of its job"));
+            said.push(format!("{path}: has no entry: nothing is known about its job"));
         } else if self.ended && !self.has_job {
             said.push(format!(
-                "{path}: no entry says which job it is: the beginning is missing"
+                "{path}: no entry names the job: the beginning is missing"
             ));
         }
         said

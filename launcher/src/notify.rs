@@ -24,20 +24,20 @@ pub(crate) struct NotifyArgs {
 
 #[derive(Debug, Subcommand)]
 enum NotifyCommand {
-    /// Send what could not be sent before the job ended.
+    /// Send the notices that could not be sent before the job ended.
     Flush(FlushArgs),
-    /// Send every receiver a notice that is marked as a test, and the word that it is over.
+    /// Send every receiver a notice that is marked as a test, and its resolution.
     Test(TestArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Receivers are those of the configuration, as for `paceline run`, or those of --notify. The notice is of \
-severity info, about this node, and resolved at once.\n\nExit codes: 0 when every receiver took it, 1 when one did not.\n\nExample: \
+    after_help = "Receivers come from the configuration, as for `paceline run`, or from --notify. The notice is of \
+severity info, about this node, and resolved at once.\n\nExit codes: 0 if every receiver accepted it, 1 otherwise.\n\nExample: \
 paceline notify test --notify slack=env:SLACK_URL"
 )]
 struct TestArgs {
-    /// Whom to tell, as `paceline run --notify` has it. May be repeated.
+    /// Receiver of notifications, as in `paceline run --notify`. May be repeated.
     #[arg(
         long,
         env = "PACELINE_NOTIFY",
@@ -49,15 +49,16 @@ struct TestArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Receivers are those of the configuration, as for `paceline run`, or the job's --notify, word by word; what \
-waits for another stays.\n\nExit codes: 0 when nothing waits any more, 1 when something does.\n\nExample: paceline notify flush \
+    after_help = "Receivers come from the configuration, as for `paceline run`, or from --notify, which must \
+        equal the job's; notices for other receivers stay pending.\n\nExit codes: 0 if no notice is pending any \
+        more, 1 otherwise.\n\nExample: paceline notify flush \
 paceline-4711.0"
 )]
 struct FlushArgs {
     /// The run's directory.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Whom to tell, as `paceline run --notify` has it. May be repeated.
+    /// Receiver of notifications, as in `paceline run --notify`. May be repeated.
     #[arg(
         long,
         env = "PACELINE_NOTIFY",
@@ -92,7 +93,8 @@ fn test(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let receivers = known_receivers(&args.notify)?;
     if receivers.is_empty() {
         return Err(Usage(
-            "there is no receiver: give one (--notify slack=env:SLACK_URL), or name it in paceline.toml (docs/notifications.md)"
+            "there is no receiver: add one with --notify slack=env:SLACK_URL, or in paceline.toml \
+             (docs/notifications.md)"
                 .to_owned(),
         )
         .into());
@@ -105,7 +107,7 @@ fn test(args: &TestArgs) -> anyhow::Result<ExitCode> {
         is_refused |= sent.is_err();
         text += &match sent {
             Ok(()) => format!("{}: took it\n", receiver.whom()),
-            Err(why) => format!("{}: did not take it: {why}\n", receiver.whom()),
+            Err(why) => format!("{}: rejected it: {why}\n", receiver.whom()),
         };
     }
     output::show(&text)?;
@@ -120,10 +122,7 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     let held = File::open(run).with_context(|| run.display().to_string())?;
     // Two who send the same send it twice.
     if flock(&held, FlockOperation::NonBlockingLockExclusive).is_err() {
-        anyhow::bail!(
-            "{}: the job runs: its aggregator tries again by itself",
-            run.display()
-        );
+        anyhow::bail!("{}: the job still runs: its aggregator retries", run.display());
     }
     let mut text = String::new();
     let mut is_left = false;
@@ -132,7 +131,7 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
         text += &match left {
             0 => format!("{whom}: {sent} notices sent\n"),
             _ => format!(
-                "{whom}: {sent} notices sent, {left} wait in {}\n",
+                "{whom}: {sent} notices sent, {left} pending in {}\n",
                 untold.dir.display()
             ),
         };
@@ -140,7 +139,7 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     }
     for dir in notify::strangers(run, &receivers)? {
         text += &format!(
-            "{}: waits for a receiver that is not known here: give --notify as the job had it\n",
+            "{}: pending for a receiver that is not configured here: use the same --notify as the job\n",
             dir.display()
         );
         is_left = true;
@@ -162,7 +161,7 @@ pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) 
         output::warning(
             style,
             format_args!(
-                "{notices} for {} could not be sent, and wait in {}; to send them: paceline notify flush {}",
+                "{notices} for {} could not be sent, and are kept in {}; to send them: paceline notify flush {}",
                 untold.whom,
                 untold.dir.display(),
                 run_dir.display()

@@ -28,14 +28,14 @@ const COULD_NOT_TELL: u8 = 3;
 /// `paceline profiler`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It reaches the ranks of this node; all ranks of a job should be told the same, as by srun. Exit codes: 0, \
-or 3 when no plugin is loaded here.\n\nExample: paceline profiler sample 16"
+    after_help = "It applies to the ranks of this node; run it on all nodes of the job, for example with srun. \
+        Exit codes: 0, or 3 if no plugin is loaded here.\n\nExample: paceline profiler sample 16"
 )]
 pub(crate) struct ProfilerArgs {
-    /// What it shall do; without it nothing is changed.
+    /// New mode; without it, nothing changes.
     #[arg(value_enum)]
     what: Option<What>,
-    /// GPU times in one of so many windows of eight steps.
+    /// For sample: GPU times in one of N windows of eight steps.
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     windows: Option<u32>,
     /// Only this rank. May be repeated.
@@ -53,11 +53,11 @@ pub(crate) struct ProfilerArgs {
 enum What {
     /// GPU times as often as by default.
     On,
-    /// No GPU times; collectives are told all the same.
+    /// No GPU times; collectives are still reported.
     Off,
     /// GPU times in one of N windows of eight steps.
     Sample,
-    /// Out of NCCL until the process ends.
+    /// Plugin disabled until the process ends.
     Stop,
 }
 
@@ -88,7 +88,9 @@ struct Seen {
 /// Looks, and changes what it is told to.
 pub(crate) fn command(args: &ProfilerArgs) -> anyhow::Result<ExitCode> {
     match (args.what, args.windows) {
-        (Some(What::Sample), None) => return Err(Usage("sample: one of how many windows?".to_owned()).into()),
+        (Some(What::Sample), None) => {
+            return Err(Usage("sample: needs N, as in 1 of N windows".to_owned()).into());
+        }
         (Some(What::Sample), Some(_)) | (_, None) => {}
         (_, Some(_)) => return Err(Usage("only sample takes a number".to_owned()).into()),
     }
@@ -200,7 +202,7 @@ impl Seen {
             (_, Some(1)) => "always".to_owned(),
             (_, Some(windows)) => format!("1 of {windows} windows"),
             ("never", _) => "never".to_owned(),
-            ("took-itself-out", _) => "over its budget, out".to_owned(),
+            ("took-itself-out", _) => "over its budget, disabled".to_owned(),
             ("stopped", _) => "stopped".to_owned(),
             _ => "not said".to_owned(),
         };
@@ -263,7 +265,7 @@ mod tests {
 rank      pid  GPU times                 calls     cost  dropped  given up
    3       77  1 of 4 windows             1200   2.5 ms        1         0
    3       77  always (asked anew)        1200   2.5 ms        1         0
-   3       77  over its budget, out       1200   2.5 ms        1         0
+   3       77  over its budget, disabled       1200   2.5 ms        1         0
 ";
         assert_eq!(render(&all), wanted);
     }

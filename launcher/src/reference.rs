@@ -1,4 +1,5 @@
-//! docs/commands.md, docs/settings.md and docs/exit-codes.md are made of the code; `REWRITE=1 cargo test -p paceline --lib reference` writes them anew.
+//! docs/commands.md, docs/settings.md and docs/exit-codes.md are generated from the code by `REWRITE=1 cargo test -p
+//! paceline --lib reference`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -48,7 +49,9 @@ fn section(out: &mut String, path: &str, command: &Command) {
 
 #[test]
 fn every_command_is_on_its_page() {
-    let mut page = "# Commands\n\nWhat `--help` says of each; `-h` says it shorter. All take `--color auto|always|never`.\n".to_owned();
+    let mut page = "# Commands\n\nThe output of `--help` for each command; `-h` prints a shorter form. All \
+        commands take `--color auto|always|never`.\n"
+        .to_owned();
     for command in command_line().get_subcommands().filter(|sub| !sub.is_hide_set()) {
         section(&mut page, &format!("paceline {}", command.get_name()), command);
     }
@@ -76,7 +79,7 @@ fn meaning(key: &str) -> String {
         .trim_end_matches('.')
         .replace('|', "\\|")
         .replace('<', "\\<");
-    assert!(!said.is_empty(), "--help of run says nothing of {key}");
+    assert!(!said.is_empty(), "--help of run does not describe {key}");
     said
 }
 
@@ -113,8 +116,9 @@ fn every_setting_is_on_its_page() {
         writeln!(page, "| `{}` | {default} | {} |", key.name, meaning(key.name)).unwrap();
     }
     page.push_str(
-        "\n## Constants of the detector\n\nEach as `detector.NAME`, in `[detector...]` of a file or by `--set NAME=VALUE`; of lists, only the \
-         tables have a say. `observe.FINDING = true` tells a [finding](findings.md) and alerts nobody.\n\n| constant | default | why |\n|---|---|---|\n",
+        "\n## Constants of the detector\n\nEach as `detector.NAME`, in `[detector...]` of a file or by `--set \
+         NAME=VALUE`; lists can only be changed in the tables. With `observe.FINDING = true` a \
+         [finding](findings.md) is reported, but sends no alert.\n\n| constant | default | why |\n|---|---|---|\n",
     );
     let constants = constants();
     for (name, value, why) in &constants {

@@ -114,7 +114,7 @@ fn spec(args: &SimulateArgs) -> Result<WorldSpec, Usage> {
     spec.seed = args.seed.unwrap_or(spec.seed);
     for fault in &args.fault {
         if fault.trim().is_empty() {
-            let message = "--fault: nothing is said; such as \"slow rank=3 factor=1.25 from=100\"";
+            let message = "--fault: empty; use for example \"slow rank=3 factor=1.25 from=100\"";
             return Err(Usage(message.to_owned()));
         }
         spec.faults
@@ -192,9 +192,9 @@ fn truths(world: &World, style: Style) -> String {
 fn describe(truth: &Truth) -> String {
     let mut parts = vec![truth.fault.to_string()];
     match (truth.since_step, truth.last_step) {
-        (Some(from), Some(to)) if from != to => parts.push(format!("felt in steps {from} to {to}")),
-        (Some(step), _) => parts.push(format!("felt in step {step}")),
-        (None, _) => parts.push("not felt in any step".to_owned()),
+        (Some(from), Some(to)) if from != to => parts.push(format!("affected steps {from} to {to}")),
+        (Some(step), _) => parts.push(format!("affected step {step}")),
+        (None, _) => parts.push("affected no step".to_owned()),
     }
     if truth.lost_gpu_s > 0.0 {
         parts.push(format!(

@@ -106,7 +106,7 @@ pub(crate) fn unreadable_site_file() {
     } else if problem.starts_with(ON_FAULT) && piece.tried().is_none() {
         // What it wants done cannot be done for this command; the rest of it holds.
         say(format_args!(
-            "on_fault of {} is left out: {}",
+            "on_fault of {} is ignored: {}",
             piece.name().display(),
             first_line(&problem)
         ));
@@ -118,18 +118,18 @@ pub(crate) fn unreadable_site_file() {
 fn spare(piece: &Piece, problem: &str) {
     let first = first_line(problem);
     let more = if piece.hides_observe() {
-        "; its [observe], or some of it, cannot be read and is left out too: people are told also of that"
+        "; its [observe], or part of it, cannot be read and is ignored too: those findings also send alerts"
     } else {
         ""
     };
     let bound_too = match piece {
         Piece::File(_) => {
-            "; PACELINE_HTTP and PACELINE_ACT, and other files' http and act, are left out with it"
+            "; PACELINE_HTTP and PACELINE_ACT, and http and act of other files, are ignored with it"
         }
         Piece::Variable(..) => "",
     };
     say(format_args!(
-        "{} is left out: {first}{more}{bound_too}",
+        "{} is ignored: {first}{more}{bound_too}",
         piece.name().display()
     ));
     for name in piece.bound() {
@@ -280,7 +280,7 @@ fn say_closed_files() {
     for path in Surroundings::real().files.iter().filter(|path| path.is_file()) {
         if let Err(problem) = File::open(path) {
             say(format_args!(
-                "{} is left out: {problem}; people are told also of what its [observe] may want observed only",
+                "{} is ignored: {problem}; findings that its [observe] lists also send alerts",
                 path.display()
             ));
             FILE_BOUNDS.iter().for_each(|name| forget(name.as_ref()));
@@ -294,7 +294,7 @@ fn keep_receivers() {
     let is_some = |words: &&str| match Receiver::of(words) {
         Ok(_) => true,
         Err(problem) => {
-            say(format_args!("a receiver of {NOTIFY} is left out: {problem}"));
+            say(format_args!("a receiver of {NOTIFY} is ignored: {problem}"));
             false
         }
     };

@@ -6,7 +6,7 @@ use clap::Parser;
 use paceline_sidecar::{SidecarOptions, Starter};
 use rustix::process::Signal;
 
-/// Watches the ranks of one node and tells the job's aggregator.
+/// Monitors the ranks of one node and reports to the job's aggregator.
 #[derive(Parser)]
 #[command(name = "paceline-sidecar", version)]
 struct Cli {

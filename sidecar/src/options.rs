@@ -18,23 +18,24 @@ pub struct SidecarOptions {
     /// The job's name: the same on all of its nodes.
     #[arg(long, env = "PACELINE_JOB")]
     pub job: String,
-    /// This node's name; the host's by default.
+    /// This node's name [default: the host name].
     #[arg(long, env = "PACELINE_NODE")]
     pub node: Option<String>,
-    /// Where journal, verdicts and report go, should the aggregator run here.
+    /// Directory for journal, verdicts and report, if the aggregator runs here.
     #[arg(long, env = "PACELINE_RUN_DIR", required_unless_present = "relay")]
     pub run_dir: Option<PathBuf>,
-    /// Room for the journal, such as 8GiB, should the aggregator run here: when it comes near, the oldest telemetry goes.
+    /// Size limit of the journal, such as 8GiB, if the aggregator runs here; near it, the oldest telemetry is
+    /// deleted.
     #[arg(long, env = "PACELINE_JOURNAL_BYTES", value_name = "SIZE", default_value = "8GiB", value_parser = segments::parse_bytes)]
     pub journal_bytes: u64,
-    /// Where the trainers put their rings.
+    /// Directory of the trainers' rings.
     #[arg(long, env = "PACELINE_RING_DIR")]
     pub ring_dir: Option<PathBuf>,
-    /// Remove that directory at the end, should whoever made it be gone by then. The launcher asks for it.
+    /// Remove that directory at the end if its creator has exited. Set by the launcher.
     #[arg(long, hide = true, requires = "ring_dir")]
     pub inherit_ring_dir: bool,
-    /// Beside a trainer in a pod: nobody speaks on stdin, only SIGTERM ends it, and rings of the pod's other containers are
-    /// read. What a pod's container calls.
+    /// Run as a container of a trainer's pod: no control on stdin, only SIGTERM ends the sidecar, and rings of the
+    /// pod's other containers are read.
     #[arg(long, hide = true, requires = "ring_dir", conflicts_with_all = ["tasks", "relay"])]
     pub pod: bool,
     /// In a pod: no progress, and no verdict block at the end.
@@ -43,36 +44,37 @@ pub struct SidecarOptions {
     /// In a pod: the status as JSON on stdout, a line a second, as a launcher reads it; lines for people by default.
     #[arg(long, hide = true, requires = "pod")]
     pub status_json: bool,
-    /// So many launchers of this node share this sidecar, and say what they have to say in the ring directory.
+    /// Number of launchers of this node that share this sidecar, and control it through the ring directory.
     #[arg(long, hide = true, requires = "ring_dir", value_name = "N")]
     pub tasks: Option<u32>,
     /// HOST:PORT of the job's aggregator, or HOST: the port follows from the job's name then; this host's loopback by
     /// default. RELAY,RELAY,AGGREGATOR: through one of the relays, and directly when none answers.
     #[arg(long, env = "PACELINE_AGGREGATOR")]
     pub aggregator: Option<String>,
-    /// Watch nothing: take the links of other nodes at this address and carry them on to the aggregator over one.
+    /// Relay mode: accept the connections of other nodes at this address and forward them to the aggregator over one
+    /// connection. No ranks are monitored.
     #[arg(long, value_name = "ADDR:PORT", requires = "aggregator")]
     pub relay: Option<SocketAddr>,
-    /// A file that holds the key by which the job's nodes know each other, at least 32 bytes; a key of this user's own,
-    /// made at need in the configuration folder, by default.
+    /// File with the key that authenticates the job's nodes to each other, 32 bytes or more [default: a key of this
+    /// user in the configuration directory, created when needed].
     #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Where the metrics page is, and for whom.
+    /// Address and access control of the metrics page.
     #[command(flatten)]
     pub http: HttpOptions,
-    /// By which ways metrics leave, beside the page.
+    /// Exports of metrics in addition to the page.
     #[command(flatten)]
     pub doors: DoorOptions,
-    /// Simulate GPUs: `gpus=8 heat=gpu5@6s`. Everything said of them is marked as simulated.
+    /// Simulate GPUs: `gpus=8 heat=gpu5@6s`. All their readings are marked as simulated.
     #[arg(long, value_parser = GpuScript::parse)]
     pub sim_gpus: Option<GpuScript>,
-    /// NVIDIA's management library, through which GPUs are read; libnvidia-ml.so.1 of the system by default.
+    /// Path of NVIDIA's management library (NVML); libnvidia-ml.so.1 of the system by default.
     #[arg(long, env = "PACELINE_NVML_LIB", value_name = "FILE")]
     pub nvml_lib: Option<PathBuf>,
-    /// The kernel's log, or a file like it that grows; /dev/kmsg by default, where NVIDIA's driver is loaded.
+    /// Kernel log, or a growing file in its format; /dev/kmsg by default, where NVIDIA's driver is loaded.
     #[arg(long, env = "PACELINE_KMSG", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
-    /// Where `/proc` and `/sys` of the host are, for tests.
+    /// Root of the host's `/proc` and `/sys`, for tests.
     #[arg(
         long,
         env = "PACELINE_HOST_ROOT",
@@ -84,16 +86,16 @@ pub struct SidecarOptions {
     /// Address of NCCL's RAS service, or "off"; NCCL_RAS_ADDR, else localhost:28028 by default.
     #[arg(long, env = "PACELINE_RAS", value_name = "HOST:PORT")]
     pub ras: Option<String>,
-    /// A file into which steps are printed.
+    /// File with printed steps.
     #[arg(long, value_name = "FILE")]
     pub step_log: Option<PathBuf>,
-    /// How a step's line in it looks; lines that known frameworks print by default.
+    /// Pattern of a step's line in it [default: the formats of known frameworks].
     #[arg(long, env = "PACELINE_STEP_REGEX", value_name = "REGEX", value_parser = StepPattern::parse)]
     pub step_regex: Option<StepPattern>,
-    /// Files that NCCL Inspector writes: a directory or a file.
+    /// Output of NCCL Inspector: a directory or a file.
     #[arg(long, env = "PACELINE_INSPECTOR", value_name = "PATH")]
     pub inspector: Option<PathBuf>,
-    /// Events that are known before the watch begins: what a preflight found. The launcher asks for it.
+    /// Events from before the start: the results of a preflight. Set by the launcher.
     #[arg(long, value_name = "FILE", hide = true)]
     pub told: Option<PathBuf>,
     /// CLOCK_MONOTONIC (ns) at which the simulated GPUs' time began; now by default.
@@ -105,10 +107,10 @@ pub struct SidecarOptions {
     /// Replace a value of the detector's policy: `straggler.tolerated_ratio=1.05`. May be given more than once.
     #[arg(long = "policy", value_name = "KEY=VALUE", value_parser = policy_value)]
     pub policy: Vec<(String, f64)>,
-    /// A value that was given on the command line: what files say of it later changes nothing. The launcher asks for it.
+    /// A policy value from the command line, which a reload of files does not change. Set by the launcher.
     #[arg(long = "pinned", value_name = "KEY", hide = true)]
     pub pinned: Vec<String>,
-    /// What may be done about findings, and who is told.
+    /// Allowed actions on findings, and receivers of notifications.
     #[command(flatten)]
     pub remedy: RemedyOptions,
 }

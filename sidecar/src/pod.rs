@@ -20,11 +20,11 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn main(options: &SidecarOptions, starter: &Starter) -> ExitCode {
     let is_over = Arc::new(AtomicBool::new(false));
     if let Err(error) = flag::register(SIGTERM, Arc::clone(&is_over)) {
-        warn::once("signals", format_args!("SIGTERM is not heard: {error}"));
+        warn::once("signals", format_args!("SIGTERM cannot be handled: {error}"));
     }
     while !is_over.load(Ordering::Relaxed) {
         if let Err(error) = run(options.clone(), starter.clone()) {
-            warn::once("fatal", format_args!("{error:#}; it is tried again"));
+            warn::once("fatal", format_args!("{error:#}; retrying"));
         }
         let mut left = AGAIN;
         while !left.is_zero() && !is_over.load(Ordering::Relaxed) {

@@ -67,7 +67,7 @@ def check_end(cluster, program):
     assert node["spec"].get("unschedulable") and not node["spec"].get("taints"), node["spec"]
     ours = [word for field in ("labels", "annotations") for word in node["metadata"].get(field, {}) if "paceline.dev" in word]
     assert not ours and "PacelineFault" not in [one["type"] for one in node["status"]["conditions"]], node
-    assert "n1 bears nothing of ours any more; it stays cordoned" in said, said
+    assert "n1 has no marks of paceline any more; it stays cordoned" in said, said
     assert not cluster.get_at("/api/v1/namespaces/team/configmaps/paceline-remediator-ca")
     assert not cluster.kubectl("get", "jobs", "-n", SPACE, "-o", "name").strip()
     assert set(cluster.everything()) == {("CustomResourceDefinition", "nodehealths.paceline.dev")}

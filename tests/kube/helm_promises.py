@@ -261,7 +261,7 @@ def asks(expression):
 
 
 def copies(objects, values):
-    """Alerts and boards are those of deploy/prometheus and deploy/grafana, and nothing is lost on the way."""
+    """Alerts and boards are those of deploy/prometheus and deploy/grafana, and nothing is lost in transit."""
     monitoring = values.get("monitoring", {})
     for rule in of(objects, "PrometheusRule"):
         with open(os.path.join(ROOT, "deploy", "prometheus", "paceline.rules.yaml")) as file:

@@ -48,7 +48,7 @@ def two_of_them(world):
     world.say(first, "n1", "train-1")
     world.state("n1", "Draining", "Drained")
     world.kill(first)
-    until("the other is in charge", lambda: "in charge of" in open(second.log).read())
+    until("the other is in charge", lambda: "leader, responsible for" in open(second.log).read())
     world.say(second, "n1", "train-1", "resolved")
     world.preflight("n1", True)
     until("it is back", lambda: world.bears("n1") == (False, False))
@@ -56,7 +56,7 @@ def two_of_them(world):
     third = world.remediator()
     second.terminate()
     assert second.wait(PATIENCE) == 0
-    until("the third is in charge", lambda: "in charge of" in open(third.log).read())
+    until("the third is in charge", lambda: "leader, responsible for" in open(third.log).read())
 
 
 def certificates_of_its_own(world):
@@ -175,7 +175,7 @@ def no_right_to_tell(world):
 
 
 def no_right_to_see(world):
-    """Without a right to look the NodeHealth says so, and the log where nobody is heard."""
+    """Without a right to look the NodeHealth says so, and the log that all reports are refused."""
     def without(verbs, resource):
         def change(rule):
             return {"verbs": [verb for verb in rule["verbs"] if verb not in verbs]} if resource in rule["resources"] else {}
@@ -189,7 +189,7 @@ def no_right_to_see(world):
         for _ in range(3):
             code, says, _ = world.send(leader, world.parcel("n1", "train-1"), world.pod_token(f"train-{2 if resource == 'pods' else 3}"))
             assert (code, "403" in says) == (503, True), (code, says)
-        lines = [line for line in open(leader.log) if "nobody is heard: " in line]
+        lines = [line for line in open(leader.log) if "all reports are refused: " in line]
         assert len(lines) == (2 if resource == "pods" else 1) and resource in lines[-1], lines
         give_back()
     world.say(leader, "n1", "train-1", severity="info")

@@ -141,7 +141,7 @@ class World:
 
     def leader(self, **more):
         process = self.remediator(**more)
-        until("it is in charge", lambda: "in charge of" in open(process.log).read())
+        until("it is in charge", lambda: "leader, responsible for" in open(process.log).read())
         return process
 
     def page(self, process, path="/metrics"):

@@ -195,9 +195,9 @@ def bad_receivers(world):
     secret = {"OTEL_EXPORTER_OTLP_HEADERS": f"api-key={SECRET}", "OTEL_METRIC_EXPORT_INTERVAL": "500"}.items()
     refusing = refuses()
     jobs = {
-        "hangs": (world.serve(Hangs), "were not taken in time"),
+        "hangs": (world.serve(Hangs), "were not accepted in time"),
         "refuses": (world.serve(refusing), "status 403"),
-        "is-gone": (closed, "takes no metrics"),
+        "is-gone": (closed, "accepts no metrics"),
     }
     began = time.monotonic()
     runs = {name: job(world, name, "--otlp", f"http://127.0.0.1:{at}", env=secret) for name, (at, _) in jobs.items()}

@@ -75,7 +75,7 @@ pub(crate) fn list<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut V
     }
     match place {
         Value::Array(list) => list,
-        _ => unreachable!("it was made a list"),
+        _ => unreachable!("it was changed to a list"),
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn object<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut
     }
     match place {
         Value::Object(object) => object,
-        _ => unreachable!("it was made an object"),
+        _ => unreachable!("it was changed to an object"),
     }
 }
 

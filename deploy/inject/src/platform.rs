@@ -11,7 +11,7 @@ const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 pub(crate) fn foreign(spec: &Value) -> Option<(&'static str, &'static str)> {
     let linux = (SYSTEM, "linux");
     if spec["os"]["name"] == "windows" || !may_run(spec, &[linux]) {
-        return Some(("windows", "a pod for Windows, or for no Linux"));
+        return Some(("windows", "a pod for Windows, or not for Linux"));
     }
     let is_ours = |architecture: &&str| may_run(spec, &[linux, (MACHINE, *architecture)]);
     let says = "a pod for machines that are neither amd64 nor arm64";

@@ -56,16 +56,16 @@ fn refuse<T>(code: &'static str, says: impl Into<String>) -> Result<T, Refusal> 
 /// [`Refusal`]: then nothing is changed.
 pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> Result<Injected, Refusal> {
     if !pod["spec"].is_object() {
-        return refuse("no-pod", "this is no pod: it has no spec");
+        return refuse("no-pod", "this is not a pod: it has no spec");
     }
     if is_wanted(pod) == Some(false) {
-        return refuse("opted-out", "the pod does not want it");
+        return refuse("opted-out", "the pod's annotations disable it");
     }
     if let Some(word) = misspelt(pod) {
         let word: String = word.chars().take(60).collect();
         return refuse(
             "inject-word",
-            format!("{INJECT}: {word:?} is none of true, sidecar, wrap and false"),
+            format!("{INJECT}: {word:?} is not one of true, sidecar, wrap and false"),
         );
     }
     if let Some((code, says)) = platform::foreign(&pod["spec"]) {
@@ -74,7 +74,7 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
     if pod["metadata"]["annotations"][MIRROR].is_string() {
         return refuse(
             "static-pod",
-            "the kubelet runs this pod from a file, and what the API server has is its mirror",
+            "this is a mirror pod: the kubelet runs the pod from a file",
         );
     }
     let mut notes = Vec::new();
@@ -103,7 +103,7 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
     let mut after = pod.clone();
     let name = before["name"].as_str().unwrap_or("").to_owned();
     let Some(map) = after.as_object_mut() else {
-        return refuse("no-pod", "this is no pod");
+        return refuse("no-pod", "this is not a pod");
     };
     let spec = object(map, "spec");
     put_in(spec, place, &plan, &mut notes);
@@ -189,7 +189,8 @@ fn choose_mode(pod: &Value, trainer: &Value, wish: &Wish, notes: &mut Vec<Note>)
     }
     let command = trainer["command"].as_array();
     if wish.mode == Mode::Wrap && command.is_none_or(Vec::is_empty) {
-        let says = "the container has no command of its own, and what its image starts is not known here: a sidecar instead of wrap";
+        let says =
+            "the container has no command, and the image's command is unknown: sidecar mode instead of wrap";
         notes.push(Note::new("wrap-without-command", says));
         return Mode::Sidecar;
     }
@@ -204,7 +205,8 @@ fn note_what_is_missing(plan: &Plan<'_>, notes: &mut Vec<Note>) {
     if wish.aggregator.is_none() && identity.first.is_none() && !identity.is_alone {
         let kind = identity.kind.word();
         let says = format!(
-            "nothing tells where the first pod of this {kind} is reached (a headless service with spec.subdomain, MASTER_ADDR or paceline.dev/aggregator would): each pod is watched alone"
+            "the address of the first pod of this {kind} is unknown (set a headless service with spec.subdomain, \
+             MASTER_ADDR or paceline.dev/aggregator): each pod is watched alone"
         );
         notes.push(Note::new("no-first-pod", says));
     }
@@ -217,7 +219,7 @@ fn note_what_is_missing(plan: &Plan<'_>, notes: &mut Vec<Note>) {
         && !wanted.is_empty()
         && wanted != class
     {
-        let says = format!("the pod has the RuntimeClass {class} already, and keeps it");
+        let says = format!("the pod already has the RuntimeClass {class}, and keeps it");
         notes.push(Note::new("runtime-class", says));
     }
 }

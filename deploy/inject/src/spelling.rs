@@ -46,7 +46,7 @@ pub(crate) fn tell(pod: &Value, notes: &mut Vec<Note>) {
             Some((wrong, known)) if wrong <= WRONG => format!("did you mean {known}?"),
             _ => format!("known are {}", KNOWN.join(", ")),
         };
-        let says = format!("annotation {PREFIX}{name} is not known, and does nothing: {meant}");
+        let says = format!("annotation {PREFIX}{name} is unknown and ignored: {meant}");
         notes.push(Note::new("annotation", says));
     }
 }
@@ -75,7 +75,7 @@ mod tests {
         tell(&pod, &mut notes);
         let says: Vec<&str> = notes.iter().map(|note| note.says.as_str()).collect();
         let has = |name: &str, meant: &str| {
-            let begins = format!("annotation paceline.dev/{name} is not known, and does nothing: {meant}");
+            let begins = format!("annotation paceline.dev/{name} is unknown and ignored: {meant}");
             assert!(says.iter().any(|says| says.starts_with(&begins)), "{says:?}");
         };
         has("metric", "did you mean metrics?");

@@ -78,7 +78,8 @@ pub(crate) fn tell(
     if env[at]["valueFrom"].is_object() {
         if mode == Mode::Wrap {
             // What comes of it when it is empty, or not there, would be refused by `paceline run`, and the job would not begin.
-            let says = "PACELINE_NOTIFY comes from elsewhere (valueFrom), so the remediator is not told of this job: add it there";
+            let says = "PACELINE_NOTIFY comes from elsewhere (valueFrom), so this job does not report to the \
+                remediator: add it there";
             notes.push(Note::new("notify-from-elsewhere", says));
             return;
         }

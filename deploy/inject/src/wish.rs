@@ -221,7 +221,8 @@ impl<'a> Reader<'a> {
         let name = self.checked("key-secret", "the name of a Secret", is_name)?;
         if !is_key_secret(&name) {
             let says = format!(
-                "the Secret {name} is not made by the operator, whose names begin with paceline-: somebody must"
+                "the operator does not create the Secret {name}, because its name does not begin with paceline-: \
+                 create it yourself"
             );
             self.notes.push(Note::new("key-secret", says));
         }
@@ -235,7 +236,7 @@ impl<'a> Reader<'a> {
 
     fn wrong(&mut self, name: &str, text: &str, wanted: &str) {
         let text: String = text.chars().take(60).collect();
-        let says = format!("annotation {PREFIX}{name}: {text:?} is not {wanted}, and is left out");
+        let says = format!("annotation {PREFIX}{name}: {text:?} is not {wanted}, and is ignored");
         self.notes.push(Note::new("annotation", says));
     }
 }

@@ -131,7 +131,7 @@ impl Files {
 /// # Errors
 /// When it cannot be read, or holds none.
 pub fn authorities(path: &Path) -> anyhow::Result<String> {
-    let text = String::from_utf8(read(path)?).context("it is no text")?;
+    let text = String::from_utf8(read(path)?).context("it is not text")?;
     let all = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<Vec<_>, _>>()?;
     anyhow::ensure!(
         !all.is_empty(),
@@ -154,7 +154,7 @@ fn parse(cert: &[u8], key: &[u8]) -> anyhow::Result<CertifiedKey> {
     let chain = CertificateDer::pem_slice_iter(cert)
         .collect::<Result<Vec<_>, _>>()
         .context("the certificate")?;
-    anyhow::ensure!(!chain.is_empty(), "the certificate: there is none in the file");
+    anyhow::ensure!(!chain.is_empty(), "the certificate: the file contains none");
     let key = PrivateKeyDer::from_pem_slice(key).context("the private key")?;
     CertifiedKey::from_der(chain, key, &default_provider()).context("certificate and key")
 }

@@ -47,12 +47,12 @@ impl Renewals {
         let renewals = Renewals {
             ends: Gauge::new(
                 format!("{prefix}_certificate_ends_timestamp_seconds"),
-                "When the certificate ends that --self-signed keeps.",
+                "Expiry of the certificate of --self-signed.",
             )?,
             renewed: IntCounterVec::new(
                 Opts::new(
                     format!("{prefix}_certificates_renewed_total"),
-                    "What was made anew: certificate or authority.",
+                    "Renewals, by type: certificate or authority.",
                 ),
                 &["what"],
             )?,
@@ -204,7 +204,7 @@ impl Keeper {
                 .take(state.cert.as_bytes(), state.key.as_bytes())?;
             self.renewals.ends(state.ends);
             self.shown = state.cert;
-            say("a certificate was taken up");
+            say("loaded a certificate");
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Keeper {
         State::read(data)
             .inspect_err(|error| {
                 say(format_args!(
-                    "the Secret {} is not ours, and is written anew: {error:#}",
+                    "the Secret {} was not written by paceline, and is replaced: {error:#}",
                     self.secret
                 ));
             })

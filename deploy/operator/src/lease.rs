@@ -28,7 +28,7 @@ pub(crate) async fn first_end(tasks: &mut [JoinHandle<()>]) -> anyhow::Error {
         std::future::pending().await
     }
     match select_all(tasks).await.0 {
-        Ok(()) => anyhow::anyhow!("a task has ended that goes on for ever"),
+        Ok(()) => anyhow::anyhow!("a permanent task has ended"),
         Err(problem) => anyhow::anyhow!("a task has ended, and this process with it: {problem}"),
     }
 }

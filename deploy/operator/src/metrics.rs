@@ -36,30 +36,30 @@ impl Metrics {
             reviews: IntCounterVec::new(
                 Opts::new(
                     "paceline_webhook_reviews_total",
-                    "Pods that were asked about, by what came of it.",
+                    "Admission requests for pods, by outcome.",
                 ),
                 &["outcome", "reason", "dry_run"],
             )?,
             malformed: IntCounter::new(
                 "paceline_webhook_malformed_total",
-                "Requests that were no AdmissionReview v1.",
+                "Requests that were not an AdmissionReview v1.",
             )?,
             seconds: Histogram::with_opts(
                 HistogramOpts::new(
                     "paceline_webhook_seconds",
-                    "Time from a question to its answer, without the network.",
+                    "Time from a request to its answer, without the network.",
                 )
                 .buckets(BUCKETS.to_vec()),
             )?,
-            connections: IntGauge::new("paceline_webhook_connections", "Connections that are open.")?,
+            connections: IntGauge::new("paceline_webhook_connections", "Open connections.")?,
             handshakes_failed: IntCounter::new(
                 "paceline_webhook_handshakes_failed_total",
-                "TLS handshakes that came to nothing: a caBundle that does not know the certificate, or none yet.",
+                "Failed TLS handshakes: the caBundle does not match the certificate, or there is none yet.",
             )?,
             reloads: IntCounterVec::new(
                 Opts::new(
                     "paceline_webhook_certificate_reloads_total",
-                    "Certificates taken up, and files that could not be.",
+                    "Loaded certificates, and files that could not be loaded.",
                 ),
                 &["result"],
             )?,

@@ -8,7 +8,7 @@ use paceline_inject::{Mode, Settings, quantity, told};
 
 use crate::{release, remediate};
 
-/// Paceline's two programs of a Kubernetes cluster, and their end.
+/// Paceline's programs for a Kubernetes cluster.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "paceline-operator", version)]
 pub struct Line {
@@ -20,20 +20,20 @@ pub struct Line {
 /// One program each, with rights of its own.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Puts Paceline into pods as they are made: a webhook, and what it takes around it.
+    /// Inject Paceline into new pods: a webhook, with certificates, keys and pod reports.
     Inject(Box<Options>),
-    /// Takes verdicts about nodes, and does with the nodes what its policy says.
+    /// Receive verdicts about nodes, and cordon, drain and check nodes as the policy allows.
     Remediate(Box<remediate::Options>),
-    /// Takes off what the operator has put onto nodes and into namespaces, before it is uninstalled.
+    /// Remove the operator's marks from nodes and its objects from namespaces, before it is uninstalled.
     Release(release::Options),
 }
 
-/// Puts Paceline into pods as they are made: a webhook, and what it takes around it.
+/// Inject Paceline into new pods: a webhook, with certificates, keys and pod reports.
 #[derive(Clone, Debug, Parser)]
 #[command(group = ArgGroup::new("certificates").required(true).args(["cert", "self_signed"]))]
 #[command(group = ArgGroup::new("authorities").args(["ca", "self_signed"]))]
 pub struct Options {
-    /// Where the webhook is served, by HTTPS at /inject.
+    /// Listen address of the webhook, HTTPS at /inject.
     #[arg(
         long,
         env = "PACELINE_OPERATOR_LISTEN",
@@ -41,7 +41,7 @@ pub struct Options {
         value_name = "ADDR:PORT"
     )]
     pub listen: SocketAddr,
-    /// Where /healthz, /readyz and /metrics are served, by HTTP.
+    /// Listen address of /healthz, /readyz and /metrics, HTTP.
     #[arg(
         long,
         env = "PACELINE_OPERATOR_HEALTH",
@@ -49,10 +49,10 @@ pub struct Options {
         value_name = "ADDR:PORT"
     )]
     pub health: SocketAddr,
-    /// Our certificate.
+    /// The TLS certificate.
     #[command(flatten)]
     pub certificates: CertificateOptions,
-    /// With --self-signed or --ca: the MutatingWebhookConfiguration whose caBundle has our CA.
+    /// With --self-signed or --ca: the MutatingWebhookConfiguration whose caBundle is kept up to date.
     #[arg(
         long,
         value_name = "NAME",
@@ -60,44 +60,44 @@ pub struct Options {
         required_unless_present = "cert"
     )]
     pub webhook: Option<String>,
-    /// With --cert: certificates (PEM) of the CA that it is of, for --webhook. Read again when they change.
+    /// With --cert: CA certificates (PEM) for --webhook. Reloaded when they change.
     #[arg(long, value_name = "FILE", requires = "cert", requires = "webhook")]
     pub ca: Option<PathBuf>,
-    /// Make a Secret with a random key for each job, and report pods that asked for Paceline and do not have it.
+    /// Create a Secret with a random key for each job, and report pods that requested Paceline but run without it.
     #[arg(long)]
     pub secrets: bool,
-    /// Where the cluster's remediator takes verdicts: pods tell it of nodes, besides whom their authors named.
+    /// URL of the cluster's remediator; pods report findings about nodes to it, in addition to their own receivers.
     #[arg(long, value_name = "https://HOST/PATH", value_parser = checked(told::is_address, "https://HOST[:PORT]/PATH"))]
     pub remediator: Option<String>,
-    /// Certificates (PEM) of the authorities that the remediator's certificate may be of: pods find them in a ConfigMap that we make in
-    /// their namespaces, and that follows this file.
+    /// CA certificates (PEM) of the remediator; copied into a ConfigMap in the pods' namespaces and updated when this
+    /// file changes.
     #[arg(long, value_name = "FILE", requires = "remediator")]
     pub remediator_ca: Option<PathBuf>,
-    /// The namespace that we run in: of our Lease and of --self-signed.
+    /// The operator's namespace: of its Lease and of --self-signed.
     #[arg(long, env = "POD_NAMESPACE", default_value = "paceline", value_name = "NAME")]
     pub namespace: String,
-    /// A leader that is not heard for so long is followed by another.
+    /// Duration of the leader's Lease; after it, another replica takes over.
     #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=300))]
     pub lease: u64,
-    /// The image that pods get [default: that of this version].
+    /// Image for pods [default: that of this version].
     #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
     pub image: Option<String>,
-    /// When pods pull it.
+    /// Pull policy of that image.
     #[arg(long, default_value = "IfNotPresent", value_name = "POLICY", value_parser = ["Always", "IfNotPresent", "Never"])]
     pub image_pull_policy: String,
-    /// How Paceline gets into pods that do not say it: sidecar or wrap.
+    /// Injection mode of pods whose annotations do not set it: sidecar or wrap.
     #[arg(long, default_value = "sidecar", value_name = "MODE", value_parser = mode)]
     pub mode: Mode,
-    /// CPU of a container of ours, request and limit.
+    /// CPU of an injected container, request and limit.
     #[arg(long, default_value = "200m", value_name = "QUANTITY", value_parser = checked(quantity::is_cpu, "cores such as 500m"))]
     pub cpu: String,
-    /// Memory of a container of ours, request and limit.
+    /// Memory of an injected container, request and limit.
     #[arg(long, default_value = "256Mi", value_name = "QUANTITY", value_parser = checked(quantity::is_memory, "an amount of memory such as 512Mi"))]
     pub memory: String,
-    /// Namespaces whose pods are never touched, besides Kubernetes' own. May be repeated.
+    /// Namespaces whose pods are never changed, in addition to Kubernetes' own. May be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub exclude: Vec<String>,
-    /// At the end, questions are answered for so long after /readyz has said no: others still send them.
+    /// Time to keep answering requests after /readyz fails at shutdown.
     #[arg(long, default_value_t = 5, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=300))]
     pub drain: u64,
 }
@@ -105,19 +105,19 @@ pub struct Options {
 /// Where a program's certificate comes from.
 #[derive(Clone, Debug, Args)]
 pub struct CertificateOptions {
-    /// Certificates (PEM), our own first. Read again when they change; they may come later than we do.
+    /// TLS certificate chain (PEM). Reloaded when it changes; it may appear after the start.
     #[arg(long, env = "PACELINE_OPERATOR_CERT", value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
-    /// Their private key (PEM).
+    /// Private key of the certificate (PEM).
     #[arg(long, env = "PACELINE_OPERATOR_KEY", value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// Instead of files: a Secret in which we keep certificates of our own making, renewed before they end.
+    /// Instead of files: a Secret with self-signed certificates, which the program creates and renews.
     #[arg(long, value_name = "SECRET", requires = "service", conflicts_with = "key")]
     pub self_signed: Option<String>,
-    /// With --self-signed: the Service by whose name we are called.
+    /// With --self-signed: the Service whose name clients use.
     #[arg(long, value_name = "NAME", requires = "self_signed")]
     pub service: Option<String>,
-    /// With --self-signed: how long a certificate holds. It is renewed when a third of that is left.
+    /// With --self-signed: validity of a certificate. It is renewed when a third of it is left.
     #[arg(long, default_value_t = 90 * 24 * 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=10 * 365 * 24 * 3600))]
     pub certificate_life: u64,
 }
@@ -137,7 +137,7 @@ fn checked(
 }
 
 impl Options {
-    /// What pods get that do not say otherwise.
+    /// Defaults for pods.
     pub fn settings(&self) -> Settings {
         let default = Settings::default();
         Settings {

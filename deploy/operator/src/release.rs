@@ -25,19 +25,19 @@ const TRIES: u32 = 5;
 /// The Leases are ours for so long: an uninstall that was given up is followed by the operator's own work again.
 const HELD: Duration = Duration::from_secs(600);
 
-/// Takes off what the operator has put onto nodes and into namespaces, before it is uninstalled.
+/// Remove the operator's marks from nodes and its objects from namespaces, before it is uninstalled.
 #[derive(Clone, Debug, Parser)]
 pub struct Options {
-    /// The namespace that the operator runs in.
+    /// The operator's namespace.
     #[arg(long, env = "POD_NAMESPACE", default_value = "paceline", value_name = "NAME")]
     pub namespace: String,
-    /// Uncordon nodes that are out of service, whatever is wrong with them. By default they stay cordoned.
+    /// Uncordon nodes that are out of service, even if they have faults. By default they stay cordoned.
     #[arg(long)]
     pub uncordon: bool,
-    /// Only say what would be done.
+    /// Print what would be done, and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// How long the operator's replicas stay in charge after they were last heard: their --lease.
+    /// Lease duration of the operator's replicas: their --lease.
     #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=300))]
     pub lease: u64,
 }
@@ -65,7 +65,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let failed = release.failed;
     anyhow::ensure!(
         failed == 0,
-        "{failed} things could not be taken off: see above, and try again"
+        "{failed} items could not be removed: see above, and try again"
     );
     Ok(())
 }
@@ -101,7 +101,7 @@ impl Release<'_> {
             was_held |= taken.map_err(|failed| anyhow::anyhow!("the Lease {name}: {failed}"))?;
         }
         if was_held {
-            say("takes charge: waits until the operator's replicas have seen it");
+            say("takes the Lease: waits until the operator's replicas have noticed");
             sleep(Duration::from_secs(self.options.lease)).await;
         }
         Ok(())
@@ -134,7 +134,7 @@ impl Release<'_> {
                     ""
                 };
                 self.says(format_args!(
-                    "the node {} bears nothing of ours any more{how}",
+                    "the node {} has no marks of paceline any more{how}",
                     node.name
                 ));
             }

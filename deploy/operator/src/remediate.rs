@@ -61,12 +61,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What is under way at the end has so long.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Takes verdicts about nodes, and does with the nodes what its policy says.
+/// Receive verdicts about nodes, and cordon, drain and check nodes as the policy allows.
 #[derive(Clone, Debug, Parser)]
 #[command(group = ArgGroup::new("certificates").required(true).args(["cert", "self_signed"]))]
 #[command(group = ArgGroup::new("authorities").args(["ca", "self_signed"]))]
 pub struct Options {
-    /// Where verdicts come in, by HTTPS at /verdicts.
+    /// Listen address for verdicts, HTTPS at /verdicts.
     #[arg(
         long,
         env = "PACELINE_REMEDIATOR_LISTEN",
@@ -74,7 +74,7 @@ pub struct Options {
         value_name = "ADDR:PORT"
     )]
     pub listen: SocketAddr,
-    /// Where /healthz, /readyz and /metrics are served, by HTTP.
+    /// Listen address of /healthz, /readyz and /metrics, HTTP.
     #[arg(
         long,
         env = "PACELINE_REMEDIATOR_HEALTH",
@@ -82,13 +82,13 @@ pub struct Options {
         value_name = "ADDR:PORT"
     )]
     pub health: SocketAddr,
-    /// What may be done, and how much: laid over what is built in, value by value. Nothing is done without `mode = "act"` in it.
+    /// Policy file; its values override the built-in ones. No node is changed without `mode = "act"` in it.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// Our certificate.
+    /// The TLS certificate.
     #[command(flatten)]
     pub certificates: CertificateOptions,
-    /// With --self-signed or --ca: the ConfigMap in which senders, or the injector for them, find which CA to trust.
+    /// With --self-signed or --ca: the ConfigMap from which senders, or the injector, take the CA to trust.
     #[arg(
         long,
         value_name = "NAME",
@@ -96,25 +96,27 @@ pub struct Options {
         required_unless_present = "cert"
     )]
     pub authority: Option<String>,
-    /// With --cert: certificates (PEM) of the CA that it is of, for --authority. Read again when they change.
+    /// With --cert: CA certificates (PEM) for --authority. Reloaded when they change.
     #[arg(long, value_name = "FILE", requires = "cert", requires = "authority")]
     pub ca: Option<PathBuf>,
-    /// The namespace that we run in: of our Lease, --self-signed, the breaker and preflight Jobs.
+    /// The remediator's namespace: of its Lease, --self-signed, the breaker and preflight Jobs.
     #[arg(long, env = "POD_NAMESPACE", default_value = "paceline", value_name = "NAME")]
     pub namespace: String,
-    /// What senders' tokens must be meant for [default: paceline-remediator, as injected pods have them, or the API server itself].
+    /// Audience of senders' tokens [default: paceline-remediator, as injected pods have them, or the API server
+    /// itself].
     #[arg(long, value_name = "NAME")]
     pub audience: Option<String>,
-    /// A leader that is not heard for so long is followed by another.
+    /// Duration of the leader's Lease; after it, another replica takes over.
     #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(2..=300))]
     pub lease: u64,
     /// The image of preflight Jobs [default: that of this version].
     #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
     pub image: Option<String>,
-    /// What the pod of a preflight Job bears besides, as JSON: imagePullSecrets, tolerations, runtimeClassName, priorityClassName.
+    /// Additional fields of a preflight Job's pod, as JSON: imagePullSecrets, tolerations, runtimeClassName,
+    /// priorityClassName.
     #[arg(long, value_name = "JSON", default_value = "{}", value_parser = preflight_pod)]
     pub preflight_pod: objects::PreflightPod,
-    /// At the end, verdicts are taken for so long after /readyz has said no.
+    /// Time to keep accepting verdicts after /readyz fails at shutdown.
     #[arg(long, default_value_t = 5, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=300))]
     pub drain: u64,
 }
@@ -274,8 +276,8 @@ async fn watch_files(mut files: Files, certificate: Arc<Certificate>) {
     loop {
         match files.look(&certificate) {
             Look::Same => {}
-            Look::New => say("a certificate was taken up"),
-            Look::Bad(problem) => say(format_args!("the certificate is not taken up: {problem}")),
+            Look::New => say("loaded a certificate"),
+            Look::Bad(problem) => say(format_args!("the certificate could not be loaded: {problem}")),
         }
         sleep(LOOK_EVERY).await;
     }

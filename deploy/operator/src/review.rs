@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(first.review["response"]["patchType"], "JSONPatch");
         let warning = first.review["response"]["warnings"][0].as_str().unwrap();
         assert!(
-            warning.starts_with("paceline: nothing tells where the first pod") && warning.len() <= 250,
+            warning.starts_with("paceline: the address of the first pod") && warning.len() <= 250,
             "{warning}"
         );
         let question: Value = serde_json::from_slice(&review(|_| {})).unwrap();

@@ -51,7 +51,7 @@ pub async fn asked_to_end() {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        return say("signals are not heard");
+        return say("signals cannot be handled");
     };
     tokio::select! {
         _ = terminate.recv() => {}
@@ -143,11 +143,11 @@ async fn watch_files(mut files: Files, app: Arc<App>) {
             Look::Same => {}
             Look::New => {
                 app.metrics.reloaded(true);
-                say("a certificate was taken up");
+                say("loaded a certificate");
             }
             Look::Bad(problem) => {
                 app.metrics.reloaded(false);
-                say(format_args!("the certificate is not taken up: {problem}"));
+                say(format_args!("the certificate could not be loaded: {problem}"));
             }
         }
         sleep(LOOK_EVERY).await;

@@ -41,7 +41,7 @@ pub fn serialize<S: Serializer>(unix_ms: &u64, serializer: S) -> Result<S::Ok, S
 /// For `#[serde(with)]`.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text = String::deserialize(deserializer)?;
-    read(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no time")))
+    read(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a time")))
 }
 
 /// The same where there may be none.

@@ -26,7 +26,7 @@ pub enum LineError {
         found: u16,
     },
     /// It does not have the checksum that it states.
-    #[error("damaged: its checksum is {found:08x} and not {stated}")]
+    #[error("damaged: its checksum is {found:08x}, not {stated}")]
     Damaged {
         /// Of what stands there.
         found: u32,

@@ -236,9 +236,7 @@ impl Detector {
             for rank in self.roster.ranks_of(&frame.node) {
                 self.rows.join(rank, 0);
             }
-            self.roster
-                .gaps
-                .add(&frame.node, from, at, "nothing was heard from it");
+            self.roster.gaps.add(&frame.node, from, at, "it did not report");
         }
         self.observe_faults(at, frame);
         self.unreachable

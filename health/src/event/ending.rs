@@ -26,7 +26,7 @@ pub struct Trouble {
 pub enum TroubleKind {
     /// The command was asked to end by a signal from outside.
     Signal,
-    /// The kernel ended a process of this node or of the job's control group for want of memory.
+    /// The kernel ended a process of this node or of the job's control group because of a lack of memory.
     OomKill,
     /// The trainer could not have as much memory of its GPU as it wanted.
     GpuMemory,

@@ -262,7 +262,7 @@ pub enum Access {
     NoDriver,
     /// Library and driver are of different versions: an upgrade without a reboot.
     VersionMismatch,
-    /// The devices may not be opened.
+    /// No permission to open the devices.
     NoPermission,
     /// Driver and library are there, and no GPU is, or none is visible to this process.
     NoDevice,

@@ -132,7 +132,7 @@ impl FaultTables {
             repeat: None,
             recovery: None,
             means: row
-                .map_or("not in the catalogue", |row| &row.description)
+                .map_or("not in the catalog", |row| &row.description)
                 .to_owned(),
         };
         match class {
@@ -180,7 +180,7 @@ impl Judgement {
         let Some(remedy) = recovery(text) else { return };
         self.recovery = Some(remedy);
         (self.severity, self.order) = recovery_order(remedy);
-        self.means = format!("the driver asks to {}", remedy.words());
+        self.means = format!("the driver requests: {}", remedy.words());
     }
 
     /// Whether it takes the GPU or its node out of service, the first time it is seen.

@@ -57,7 +57,7 @@ impl Remedy {
             Remedy::Diagnose => "run diagnostics on this GPU",
             Remedy::Support => "open a ticket with the vendor instead of another reset",
             Remedy::RecoverImex => "recover the IMEX domain",
-            Remedy::DrainP2p => "drain what talks to this GPU peer to peer",
+            Remedy::DrainP2p => "drain the GPUs that use peer-to-peer access to this GPU",
             Remedy::ResetGpu => "reset the GPU",
             Remedy::DrainReset => "drain the node and reset the GPU",
             Remedy::RebootNode => "reboot the node",

@@ -184,7 +184,7 @@ impl Policy {
             return Err(bad(
                 &key,
                 value,
-                format!("must be at most {most}: beyond that it never holds"),
+                format!("must be at most {most}: beyond that it is never true"),
             ));
         }
         *slot = match slot {
@@ -196,7 +196,7 @@ impl Policy {
         };
         self.detector = table
             .try_into()
-            .map_err(|_| bad(&key, value, "does not fit there".to_owned()))?;
+            .map_err(|_| bad(&key, value, "is not possible there".to_owned()))?;
         Ok(())
     }
 
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(
                 said,
                 format!(
-                    "{key} = {}: must be at most {most}: beyond that it never holds",
+                    "{key} = {}: must be at most {most}: beyond that it is never true",
                     most + 1.0
                 )
             );

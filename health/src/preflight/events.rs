@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(
             told("n3", &starting),
             "header without 3, bench n1, problem it never came, bench n2, finding GPU-a of node n2, bench n3, bench n5, \
-             finding the way between n3 and n4"
+             finding the path between n3 and n4"
         );
         assert_eq!(told("n4", &starting), "header without 3, bench n4");
         // All start, the lost one too, but it knows nothing to tell.
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(
             told("n2", &all),
             "header without 0, bench n1, problem it never came, bench n2, finding GPU-a of node n2, \
-             finding the way between n3 and n4"
+             finding the path between n3 and n4"
         );
     }
 
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(report.outcome, Outcome::Critical);
         assert_eq!(
             &*report.problems[0].what,
-            "1 of 2 GPUs were measured, and 1 were seen"
+            "1 of 2 GPUs were measured, and 1 were found"
         );
         assert!(report.bad_nodes().contains(&NodeId::from("n3")));
     }

@@ -86,7 +86,7 @@ fn fallen_back(facts: &[Fact]) -> Vec<Fact> {
         let port = port.and_then(|port| port.port.as_deref());
         found.extend(port.map(|port| Fact {
             name: "socket_fallback".into(),
-            value: Some(format!("NCCL says that it uses sockets, though {port} is active").into()),
+            value: Some(format!("NCCL reports that it uses sockets, although {port} is active").into()),
             ..socket.clone()
         }));
     }

@@ -1,7 +1,7 @@
 //! What a preflight concludes from what was measured: pure, like the detector. How it is measured is `nccl-bench`'s.
 //!
-//! Metrics are never added up: each is judged alone, against the others of this run, this place's own past, what others
-//! published, and the user's own floor.
+//! Metrics are never added up: each is judged alone, against the other nodes and GPUs of this run, this place's own
+//! past, what others published, and the user's own floor.
 
 mod compare;
 mod events;
@@ -172,7 +172,7 @@ impl fmt::Display for Place {
             Place::Gpu { node, gpu } => write!(f, "{gpu} of node {node}"),
             Place::Node { node } => write!(f, "node {node}"),
             Place::Port { node, port } => write!(f, "port {port} of node {node}"),
-            Place::Pair { a, b } => write!(f, "the way between {a} and {b}"),
+            Place::Pair { a, b } => write!(f, "the path between {a} and {b}"),
             Place::Job => f.write_str("all nodes together"),
         }
     }

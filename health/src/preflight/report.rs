@@ -149,7 +149,7 @@ impl Report {
                 self.problems.push(Problem {
                     node: Some(node.clone()),
                     phase: "work".into(),
-                    what: format!("{at_work} of {wanted} GPUs were measured, and {seen} were seen").into(),
+                    what: format!("{at_work} of {wanted} GPUs were measured, and {seen} were found").into(),
                     lost: true,
                 });
             }

@@ -25,10 +25,10 @@ impl Against {
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
-            Against::Fleet => "the others of this run",
-            Against::History => "its own past",
+            Against::Fleet => "the other nodes and GPUs of this run",
+            Against::History => "its own history",
             Against::Reference => "published values",
-            Against::Floor => "the value asked for",
+            Against::Floor => "the required value",
         }
     }
 }

@@ -95,9 +95,9 @@ fn what_is_asked_for() {
     let error = |words: &str| rules.clone().on_fault(words).unwrap_err().to_string();
     assert_eq!(
         error("kill"),
-        "`kill` is none of log, signal, leave-node, checkpoint-and-stop, requeue"
+        "`kill` is not one of log, signal, leave-node, checkpoint-and-stop, requeue"
     );
-    assert_eq!(error("stragler=log"), "`stragler` is no finding");
+    assert_eq!(error("stragler=log"), "`stragler` is not a finding");
     let error = |words: &str| rules.clone().limit(words).unwrap_err().to_string();
     assert_eq!(error("hold_s=x"), "hold_s = x: must be a whole number");
     assert_eq!(

@@ -15,13 +15,13 @@ const TABLE: &str = include_str!("../../policy/remedies.toml");
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// No such response.
-    #[error("`{0}` is none of log, signal, leave-node, checkpoint-and-stop, requeue")]
+    #[error("`{0}` is not one of log, signal, leave-node, checkpoint-and-stop, requeue")]
     Response(String),
     /// No such finding.
-    #[error("`{0}` is no finding")]
+    #[error("`{0}` is not a finding")]
     Finding(String),
     /// No such limit.
-    #[error("`{0}` is no limit: it is one of {1}")]
+    #[error("`{0}` is not a limit: must be one of {1}")]
     Limit(String, String),
     /// It does not fit there.
     #[error("{0} = {1}: must be {2}")]

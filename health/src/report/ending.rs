@@ -126,11 +126,11 @@ impl Ending {
         let (reason, says) = match code.saturating_sub(128) {
             _ if code == 0 => return Ending::success(),
             signal @ (SIGTERM | SIGINT) => (Reason::Stopped, format!("signal {signal}")),
-            SIGKILL => (Reason::Killed, "SIGKILL, and nobody said why".to_owned()),
+            SIGKILL => (Reason::Killed, "SIGKILL, by an unknown sender".to_owned()),
             signal @ 1..=64 => (Reason::Crashed, format!("signal {signal}")),
             _ => (
                 Reason::Error,
-                format!("code {code}; no exception and no signal was seen"),
+                format!("code {code}; no exception and no signal was recorded"),
             ),
         };
         Ending {
@@ -157,7 +157,7 @@ pub enum Reason {
     CollectiveTimeout,
     /// Asked to end by a signal from outside, as a scheduler does at a time limit.
     Stopped,
-    /// SIGKILL, and nobody said why.
+    /// SIGKILL, by an unknown sender.
     Killed,
     /// Any other signal, as SIGSEGV.
     Crashed,

@@ -26,8 +26,8 @@ impl fmt::Display for Undecided {
         } = self;
         write!(
             f,
-            "rank {rank} looks slow ({slowdown_ratio:.2}x the self-time of its peers): not sure yet, needs about \
-             {steps_needed} more steps",
+            "rank {rank} looks slow ({slowdown_ratio:.2}x the self-time of its peers): not certain yet, needs \
+             about {steps_needed} more steps",
         )
     }
 }

@@ -40,7 +40,7 @@ pub(crate) const KEYS: [Key; 35] = [
     Key {
         name: "job",
         kind: Kind::Text,
-        default: "(from torchrun or Slurm, else made up)",
+        default: "(from torchrun or Slurm, else generated)",
     },
     Key {
         name: "node",
@@ -65,7 +65,7 @@ pub(crate) const KEYS: [Key; 35] = [
     Key {
         name: "key_file",
         kind: Kind::Text,
-        default: "(a key of this user's own, made at need: ~/.config/paceline/key)",
+        default: "(a key of this user, created when needed: ~/.config/paceline/key)",
     },
     Key {
         name: "http",
@@ -75,12 +75,12 @@ pub(crate) const KEYS: [Key; 35] = [
     Key {
         name: "http_token_file",
         kind: Kind::Text,
-        default: "(none: whoever reaches the page reads it)",
+        default: "(none: no access control)",
     },
     Key {
         name: "http_hosts",
         kind: Kind::Words(","),
-        default: "(this machine's own, localhost and addresses)",
+        default: "(this machine's name, localhost and addresses)",
     },
     Key {
         name: "http_cert",
@@ -130,7 +130,7 @@ pub(crate) const KEYS: [Key; 35] = [
     Key {
         name: "step_regex",
         kind: Kind::Text,
-        default: "(lines that known frameworks print)",
+        default: "(the formats of known frameworks)",
     },
     Key {
         name: "inspector",
@@ -185,7 +185,7 @@ pub(crate) const KEYS: [Key; 35] = [
     Key {
         name: "remedy_ledger",
         kind: Kind::Text,
-        default: "(one of this user's own: ~/.local/state/paceline/remedies.json)",
+        default: "(a file of this user: ~/.local/state/paceline/remedies.json)",
     },
     Key {
         name: "checkpoint_signal",
@@ -210,7 +210,7 @@ pub(crate) const KEYS: [Key; 35] = [
     Key {
         name: "notify",
         kind: Kind::Words(" "),
-        default: "(nobody)",
+        default: "(none)",
     },
 ];
 

@@ -32,14 +32,14 @@ pub(crate) fn set(args: &ConfigSetArgs) -> anyhow::Result<ExitCode> {
 /// Has the configuration files read again.
 pub(crate) fn reload(args: &LiveArgs) -> anyhow::Result<ExitCode> {
     tell(args, &Request::Reload, || {
-        "the files say nothing new of the policy\n".to_owned()
+        "the files do not change the policy\n".to_owned()
     })
 }
 
 fn tell(args: &LiveArgs, what: &Request, unchanged: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
     let dir = run_dir(args)?;
     match request(&dir, what)? {
-        Answer::Refused(why) => Err(Usage(format!("{}: nothing is changed: {why}", dir.display())).into()),
+        Answer::Refused(why) => Err(Usage(format!("{}: nothing was changed: {why}", dir.display())).into()),
         Answer::Injected(_) => Ok(ExitCode::SUCCESS),
         Answer::Changed(changed) if changed.is_empty() => {
             output::print(&unchanged())?;

@@ -23,8 +23,10 @@ pub(super) fn check(
     for (key, said) in values {
         if let Some(why) = refusal(key, &said.text, variable) {
             return Err(Usage(format!(
-                "{}: {key}: {why}, which a file of the working directory may not: it comes with the directory, by git clone \
-                 for example; say it in ~/.config/paceline/config.toml or /etc/paceline/config.toml, by {} or on the command line",
+                "{}: {key}: {why}, which a file in the working directory may not do: it comes with the \
+                 directory, by git clone \
+                 for example; set it in ~/.config/paceline/config.toml or /etc/paceline/config.toml, by {} or on \
+                 the command line",
                 said.origin,
                 super::keys::variable(key)
             )));
@@ -40,7 +42,7 @@ fn refusal(key: &str, text: &str, variable: &dyn Fn(&str) -> Option<String>) -> 
         "nvml_lib" => Some("loads a library"),
         "notify" => text.split_whitespace().find_map(of_receiver),
         "otlp" if text != "env" && sends_headers(variable) => {
-            Some("sends the secrets in OTEL_EXPORTER_OTLP_HEADERS to an address of its own")
+            Some("would send the secrets in OTEL_EXPORTER_OTLP_HEADERS to an address from that file")
         }
         _ => None,
     }
@@ -52,10 +54,10 @@ fn of_receiver(words: &str) -> Option<&'static str> {
     match receiver.kind {
         Kind::Exec(_) => Some("runs a program"),
         Kind::Webhook(Address::Open(_), proof) if proof.bearer.is_some() => {
-            Some("sends a secret (bearer=) to an address of its own")
+            Some("would send a secret (bearer=) to an address from that file")
         }
         Kind::PagerDuty(Address::Open(url), _) if url != PAGERDUTY => {
-            Some("sends a secret to an address of its own (url=)")
+            Some("would send a secret to an address from that file (url=)")
         }
         _ => None,
     }
@@ -78,7 +80,7 @@ pub(super) fn tell_foreign(path: &Path, refused: &Refused) {
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if told.insert(path.to_owned()) && !run::is_follower() {
         let text = format_args!(
-            "{}: not read: {refused}; if you trust it, copy it to a file of your own",
+            "{}: not read: {refused}; if you trust it, copy it to your own configuration file",
             path.display()
         );
         warning(Style::stderr(Color::Auto), text);
@@ -111,15 +113,20 @@ mod tests {
                 "notify",
                 "webhook=https://h/,bearer=env:WANDB_API_KEY",
                 &[],
-                "sends a secret (bearer=)",
+                "would send a secret (bearer=)",
             ),
             (
                 "notify",
                 "pagerduty=env:KEY,url=https://h/",
                 &[],
-                "sends a secret",
+                "would send a secret",
             ),
-            ("otlp", "http://h:4318", &[headers], "sends the secrets in OTEL"),
+            (
+                "otlp",
+                "http://h:4318",
+                &[headers],
+                "would send the secrets in OTEL",
+            ),
         ] {
             let why = check(key, text, variables).unwrap_or_default();
             assert!(why.starts_with(part), "{key} = {text}: {why}");

@@ -15,28 +15,28 @@ use crate::output::Usage;
 /// What was typed of it.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct PageArgs {
-    /// Where the live page and /metrics are: an address, an interface (eth0:9810) or a name (localhost:9810) of the
-    /// aggregator's node [default: 127.0.0.1, any free port].
+    /// Listen address of the live page and /metrics: an address, an interface (eth0:9810) or a name (localhost:9810)
+    /// of the aggregator's node [default: 127.0.0.1, any free port].
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) http: Option<String>,
-    /// A file with the token, 32 bytes or more, that whoever reads the page has to say [default: none].
+    /// File with the access token of the page, 32 bytes or more [default: none].
     #[arg(long, value_name = "FILE")]
     pub(crate) http_token_file: Option<String>,
-    /// Names by which the page is asked for, with commas between them: NAME, *.DOMAIN, or * for any [default: this machine's own,
-    /// localhost and addresses].
+    /// Host names that the page accepts in requests, separated by commas: NAME, *.DOMAIN, or * for any [default: this
+    /// machine's name, localhost and addresses].
     #[arg(long, value_name = "NAMES")]
     pub(crate) http_hosts: Option<String>,
-    /// Certificates (PEM) with which the page is served by TLS, with --http-key [default: no TLS].
+    /// TLS certificate chain of the page (PEM); needs --http-key [default: no TLS].
     #[arg(long, value_name = "FILE")]
     pub(crate) http_cert: Option<String>,
-    /// Their private key (PEM).
+    /// Private key of the certificate (PEM).
     #[arg(long, value_name = "FILE")]
     pub(crate) http_key: Option<String>,
-    /// What has series of its own in /metrics: auto, summary, rank or gpu [default: auto, gpu up to 512 ranks and summary
+    /// Level of detail of /metrics: auto, summary, rank or gpu [default: auto, gpu up to 512 ranks and summary
     /// above].
     #[arg(long, value_name = "DETAIL")]
     pub(crate) metrics: Option<String>,
-    /// Add the same readings to /metrics under another exporter's names: dcgm [default: none].
+    /// Also expose the readings in /metrics under another exporter's names: dcgm [default: none].
     #[arg(long, value_name = "EXPORTER")]
     pub(crate) metrics_compat: Option<String>,
 }
@@ -46,11 +46,11 @@ pub(crate) struct PageArgs {
 pub(crate) struct PageSettings {
     /// Where it is wanted.
     pub(crate) http: Option<Place>,
-    /// The token that whoever reads it has to say.
+    /// The access token.
     pub(crate) token_file: Option<PathBuf>,
     /// Certificates and their private key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
-    /// Names by which it is asked for.
+    /// Accepted host names.
     hosts: Option<String>,
     metrics: Option<String>,
     metrics_compat: Option<String>,
@@ -97,8 +97,9 @@ impl PageSettings {
         let place = self.http.as_ref().filter(|place| place.is_everywhere())?;
         self.token_file.is_none().then(|| {
             format!(
-                "--http {place}: whoever reaches any network of the node could read the page, so without a token it is served \
-                 on 127.0.0.1 only; name one network (--http eth0:{0}), or make a token (umask 077; head -c 32 /dev/urandom | \
+                "--http {place}: on all networks of the node the page needs a token; without one it is served on \
+                 127.0.0.1 only; name one network (--http eth0:{0}), or make a token (umask 077; head -c 32 \
+                 /dev/urandom | \
                  base64 > ~/.config/paceline/http-token) and add --http-token-file ~/.config/paceline/http-token",
                 place.port()
             )
@@ -134,12 +135,11 @@ fn one_of<T: ValueEnum>(text: &str) -> Result<String, String> {
 }
 
 fn tls(raw: &Raw) -> Result<Option<(PathBuf, PathBuf)>, Usage> {
-    let alone =
-        |has: &str, said: &Said, wants: &str| Err(wrong(has, said, &format!("takes {wants} beside it")));
+    let alone = |has: &str, said: &Said, wants: &str| Err(wrong(has, said, &format!("also needs {wants}")));
     let (cert, key) = match (raw.get("http_cert"), raw.get("http_key")) {
         (Some(cert), Some(key)) => (cert, key),
-        (Some(cert), None) => return alone("http_cert", cert, "http_key, its private key (PEM),"),
-        (None, Some(key)) => return alone("http_key", key, "http_cert, its certificates (PEM),"),
+        (Some(cert), None) => return alone("http_cert", cert, "http_key, its private key (PEM)"),
+        (None, Some(key)) => return alone("http_key", key, "http_cert, its certificates (PEM)"),
         (None, None) => return Ok(None),
     };
     let paths = (PathBuf::from(&cert.text), PathBuf::from(&key.text));
@@ -269,12 +269,12 @@ mod tests {
             http_cert: path(),
             ..PageArgs::default()
         });
-        assert!(alone.contains("takes http_key"), "{alone}");
+        assert!(alone.contains("needs http_key"), "{alone}");
         let alone = wrong(PageArgs {
             http_key: path(),
             ..PageArgs::default()
         });
-        assert!(alone.contains("takes http_cert"), "{alone}");
+        assert!(alone.contains("needs http_cert"), "{alone}");
         let tls = wrong(PageArgs {
             http_cert: path(),
             http_key: path(),

@@ -94,12 +94,9 @@ pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
         let near = longer.or_else(|| nearest(own, ends));
         let hint = match near {
             Some(near) => format!("did you mean PACELINE_{near}?"),
-            None => "docs/settings.md has all of them".to_owned(),
+            None => "docs/settings.md lists all variables".to_owned(),
         };
-        format!(
-            "{}: no such variable is read, and it changes nothing; {hint}",
-            sanitize::name(name)
-        )
+        format!("{}: unknown variable, ignored; {hint}", sanitize::name(name))
     };
     strange.iter().take(MAX_NAMED).map(sentence).collect()
 }
@@ -123,7 +120,7 @@ pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
         if let Some(word) = text.split(',').map(str::trim).find(|word| !is_known(word)) {
             let all: Vec<&str> = known.iter().copied().filter(|word| !word.is_empty()).collect();
             said.push(format!(
-                "{name}={}: {} is none of {}, and changes nothing",
+                "{name}={}: {} is not one of {}, and is ignored",
                 sanitize::name(&text),
                 sanitize::name(word),
                 all.join(", ")
@@ -149,12 +146,13 @@ mod tests {
         let text = said(&["PACELINE_QUEIT", "PACELINE_JOB", "HOME", "PACELINE_OPERATOR_X"]);
         assert_eq!(
             text,
-            [
-                "PACELINE_QUEIT: no such variable is read, and it changes nothing; did you mean PACELINE_QUIET?"
-            ]
+            ["PACELINE_QUEIT: unknown variable, ignored; did you mean PACELINE_QUIET?"]
         );
         let text = said(&["PACELINE_COLOR_SCHEME"]);
-        assert!(text[0].ends_with("docs/settings.md has all of them"), "{text:?}");
+        assert!(
+            text[0].ends_with("docs/settings.md lists all variables"),
+            "{text:?}"
+        );
         assert!(said(&["PACELINE_HTTP_TOKEN"])[0].contains("PACELINE_HTTP_TOKEN_FILE"));
     }
 
@@ -165,7 +163,7 @@ mod tests {
         };
         assert_eq!(
             said("PACELINE_TRACK", "wandb,mlfow"),
-            ["PACELINE_TRACK=wandb,mlfow: mlfow is none of wandb, mlflow, off, and changes nothing"]
+            ["PACELINE_TRACK=wandb,mlfow: mlfow is not one of wandb, mlflow, off, and is ignored"]
         );
         assert_eq!(said("PACELINE_HOOK", "OFF").len(), 1);
         for (name, value) in [

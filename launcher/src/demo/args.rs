@@ -6,16 +6,16 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// End after so many seconds at the latest.
+    /// End after this many seconds at the latest.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=600))]
     pub(crate) seconds: u64,
-    /// Trainer processes.
+    /// Number of trainer processes.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) ranks: u32,
     /// The rank whose GPU overheats.
     #[arg(long, value_name = "RANK", default_value_t = 5)]
     pub(crate) heat_rank: u32,
-    /// Where journal and report go.
+    /// Directory for journal and report.
     #[arg(long, value_name = "DIR", default_value = "./paceline-demo")]
     pub(crate) run_dir: PathBuf,
     /// Print the report as one line of JSON on stdout at the end.
@@ -40,7 +40,7 @@ pub(crate) struct DemoTrainerArgs {
     /// CLOCK_MONOTONIC (ns) at which their time begins.
     #[arg(long)]
     pub(crate) origin_ns: u64,
-    /// Train for so long.
+    /// Duration of the training.
     #[arg(long)]
     pub(crate) seconds: u64,
 }

@@ -30,16 +30,16 @@ pub(super) fn settings(_: &Subject) -> Check {
     if let Err(problem) = config::load(&SettingArgs::default()) {
         let text = format!("{problem:#}");
         return if text.starts_with("PACELINE_") {
-            let act = "mend or unset the variable; a job starts without it";
+            let act = "fix or unset the variable; a job starts without it";
             Check::of(name, Light::Yellow, text, act)
         } else {
-            let act = "mend the file: `paceline run` does not start with it (exit code 64)";
+            let act = "fix the file: `paceline run` does not start with it (exit code 64)";
             Check::of(name, Light::Red, text, act)
         };
     }
     let unknown = variables::unknown(std::env::vars_os().map(|(name, _)| name));
     if !unknown.is_empty() {
-        return Check::of(name, Light::Yellow, unknown.join("; "), "mend or unset it");
+        return Check::of(name, Light::Yellow, unknown.join("; "), "fix or unset it");
     }
     let around = Surroundings::real();
     let there = around.files.iter().filter(|file| config::is_read(file));
@@ -47,8 +47,8 @@ pub(super) fn settings(_: &Subject) -> Check {
     Check::green(
         name,
         match files.is_empty() {
-            true => "no configuration file, defaults hold".to_owned(),
-            false => format!("in force: {} (paceline config --origin)", files.join(", ")),
+            true => "no configuration file, defaults apply".to_owned(),
+            false => format!("settings: {} (paceline config --origin)", files.join(", ")),
         },
     )
 }
@@ -64,10 +64,11 @@ pub(super) fn gpus(subject: &Subject) -> Check {
         Ok(found) => found,
         Err(refusal) => {
             let act = if Path::new(DRIVER).exists() {
-                "a driver is loaded: give its library by --nvml-lib, and in a container let the runtime mount it \
+                "a driver is loaded: name its library with --nvml-lib, and in a container have the runtime mount it \
                  (NVIDIA_DRIVER_CAPABILITIES=utility,compute)"
             } else {
-                "on a node with GPUs load NVIDIA's driver; without one steps are watched, and causes in GPUs are not seen"
+                "on a node with GPUs, load NVIDIA's driver; without it, Paceline monitors steps but cannot find \
+                 causes in GPUs"
             };
             return Check::of(name, Light::Yellow, refusal.text, act);
         }
@@ -82,7 +83,7 @@ pub(super) fn gpus(subject: &Subject) -> Check {
                 "driver {}, GPU {} of {all} cannot be read: {}",
                 found.driver, gpu.index, gpu.text
             ),
-            "paceline gpus says what can be read of each",
+            "paceline gpus shows what can be read from each",
         ),
         None => Check::green(
             name,
@@ -113,11 +114,11 @@ pub(super) fn kernel_log(subject: &Subject) -> Check {
             name,
             Light::Yellow,
             format!(
-                "{}: {problem}: faults that the driver reports (XIDs) are not seen",
+                "{}: {problem}: faults that the driver reports (XIDs) are not detected",
                 path.display()
             ),
-            "let the job's user read it (sysctl kernel.dmesg_restrict=0 and a group on /dev/kmsg), or name a copy that \
-             grows by --kmsg",
+            "let the job's user read it (sysctl kernel.dmesg_restrict=0 and a group on /dev/kmsg), or name a \
+             growing copy with --kmsg",
         ),
     }
 }
@@ -136,12 +137,12 @@ pub(super) fn memory(_: &Subject) -> Check {
     };
     let Some(place) = places.iter().find(writable) else {
         let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        let says = format!("no directory for the rings can be written: {}", tried.join(", "));
+        let says = format!("no writable directory for the rings: {}", tried.join(", "));
         return Check::of(
             name,
             Light::Red,
             says,
-            "mount /dev/shm, or point TMPDIR at a directory of yours",
+            "mount /dev/shm, or set TMPDIR to a writable directory",
         );
     };
     let room = free(place).unwrap_or(0);
@@ -185,7 +186,7 @@ pub(super) fn page(subject: &Subject) -> Check {
             name,
             Light::Yellow,
             format!("{shown}: {problem}; the page would be on another port of 127.0.0.1"),
-            "choose another place by --http, or leave it out",
+            "choose another address with --http, or omit it",
         ),
     }
 }
@@ -203,23 +204,24 @@ pub(super) fn key(subject: &Subject) -> Check {
         .or_else(|| Some(Path::new(&variable("HOME")?).join(".config")));
     let own = home.map(|folder| folder.join("paceline/key"));
     let Some(path) = set.clone().or(own) else {
-        let act = "set HOME, or give a file by --key-file; a job on one node needs none";
-        return Check::of(name, Light::Yellow, "there is no place for one", act);
+        let act = "set HOME, or name a file with --key-file; a job on one node needs none";
+        return Check::of(name, Light::Yellow, "there is no directory for it", act);
     };
     let shown = path.display();
     if !path.exists() && set.is_none() {
         return Check::green(
             name,
-            format!("{shown} is made by the first job; jobs on several nodes need it on each"),
+            format!("the first job creates {shown}; jobs on several nodes need it on each node"),
         );
     }
     match Key::read(&path) {
-        Ok(_) => Check::green(name, format!("{shown} is good, and nobody else's to read")),
+        Ok(_) => Check::green(name, format!("{shown} is valid, and only its owner can read it")),
         Err(problem) => {
             // A key that was named and is no good keeps the job from starting.
             let light = if set.is_some() { Light::Red } else { Light::Yellow };
-            let act =
-                format!("chmod 600 {shown}, or make it anew: umask 077; head -c 32 /dev/urandom > {shown}");
+            let act = format!(
+                "chmod 600 {shown}, or create a new one: umask 077; head -c 32 /dev/urandom > {shown}"
+            );
             Check::of(name, light, problem.to_string(), act)
         }
     }
@@ -235,7 +237,8 @@ pub(super) fn aggregator(subject: &Subject) -> Check {
     let Some(place) = set.or_else(|| cluster::first_node(&subject.command, &variable)) else {
         return Check::green(
             name,
-            "on this host: nothing says that the job has other nodes (for several, add the command: paceline doctor -- CMD)",
+            "on this host: no other nodes are configured (for several nodes, add the command: paceline doctor -- \
+             CMD)",
         );
     };
     // Of relays the last is the aggregator's own.
@@ -251,7 +254,7 @@ pub(super) fn aggregator(subject: &Subject) -> Check {
             name,
             Light::Red,
             format!("on {place}, and this node cannot resolve {host}"),
-            "name it by an address that all nodes reach: --aggregator 10.0.0.1",
+            "use an address that all nodes can reach: --aggregator 10.0.0.1",
         ),
     }
 }

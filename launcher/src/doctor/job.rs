@@ -13,12 +13,12 @@ const SAMPLED: &str = "hook: phases of ";
 pub(super) fn seen(_: &Subject) -> Check {
     match top::newest() {
         Ok(seen) => of(&seen),
-        Err(error) if error.is::<NoJob>() => Check::green(NAME, "none of yours runs on this host"),
+        Err(error) if error.is::<NoJob>() => Check::green(NAME, "no job of this user runs on this host"),
         Err(error) => Check::of(
             NAME,
             Light::Yellow,
             format!("{error:#}"),
-            "name it to paceline top, with its token",
+            "run paceline top with its address and token",
         ),
     }
 }
@@ -40,7 +40,7 @@ fn of(seen: &Seen) -> Check {
         return Check::green(NAME, format!("{job}, step {steps}: phases are known{said}"));
     }
     let known = match has_phases {
-        true => "phases are known of some steps",
+        true => "phases are known for some steps",
         false => "phases are not known",
     };
     // Without a word of the hook there is none: what else limits the verdicts says more.
@@ -52,8 +52,8 @@ fn of(seen: &Seen) -> Check {
         NAME,
         Light::Yellow,
         format!("{job}, step {steps}: {known}{reasons}"),
-        "let the hook load in the trainers (checks Python and PyTorch above); what it cannot see is compared by collectives and step \
-         times",
+        "make sure that the trainers load the hook (checks Python and PyTorch above); without it, ranks are \
+         compared by collectives and step times",
     )
 }
 
@@ -88,12 +88,12 @@ mod tests {
         assert_eq!(light, Light::Yellow);
         assert_eq!(
             says,
-            format!("4711, step 900: phases are known of some steps; {graphs}")
+            format!("4711, step 900: phases are known for some steps; {graphs}")
         );
-        let (light, says) = check(9, &["S0"], &["only wall step times came (S0)"]);
+        let (light, says) = check(9, &["S0"], &["only wall step times were reported (S0)"]);
         assert_eq!(light, Light::Yellow);
         assert!(
-            says.ends_with("phases are not known; only wall step times came (S0)"),
+            says.ends_with("phases are not known; only wall step times were reported (S0)"),
             "{says}"
         );
     }

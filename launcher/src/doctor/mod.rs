@@ -30,8 +30,8 @@ const NAME: usize = 12;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 all is well, 1 something is missing that a job is watched better with, 2 a job would not start or \
-run unwatched.\n\nExample: paceline doctor -- torchrun --nnodes 2 --rdzv-endpoint node-0:29500 train.py"
+    after_help = "Exit codes: 0 no problem, 1 an optional source is missing, 2 a job would not start or would \
+        run unwatched.\n\nExample: paceline doctor -- torchrun --nnodes 2 --rdzv-endpoint node-0:29500 train.py"
 )]
 pub(crate) struct DoctorArgs {
     /// The Python of the trainers [default: python3, else python of PATH].
@@ -40,7 +40,7 @@ pub(crate) struct DoctorArgs {
     /// Print it as one line of JSON.
     #[arg(long)]
     json: bool,
-    /// The command that is to be run: it may say where the job's nodes meet. It is not started.
+    /// Command of the job; it may name the rendezvous address. It is not started.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -153,7 +153,7 @@ fn all(subject: &Subject, checks: &[(&'static str, Look)], deadline: Duration) -
             name,
             Light::Yellow,
             says,
-            "look whether a file system or the driver hangs, and try again",
+            "check whether a file system or the driver hangs, and try again",
         )
     };
     let names = checks.iter().map(|(name, _)| *name);
@@ -187,9 +187,9 @@ fn render(checks: &[Check], style: Style) -> String {
     let count = |light| checks.iter().filter(|check| check.light == light).count();
     let (yellow, red) = (count(Light::Yellow), count(Light::Red));
     let sum = match (yellow, red) {
-        (0, 0) => "All is well: a job that is started here is watched.".to_owned(),
+        (0, 0) => "No problem: a job that is started here is watched.".to_owned(),
         (_, 0) => format!(
-            "A job that is started here is watched; {yellow} of {} checks ask for a look.",
+            "A job that is started here is watched; {yellow} of {} checks need attention.",
             checks.len()
         ),
         _ => format!(

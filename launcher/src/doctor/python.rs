@@ -94,7 +94,7 @@ fn run(program: &Path, script: &str, env: &[(&str, &OsStr)]) -> Result<String, S
         return Ok(said);
     }
     let problem = read(child.stderr.as_mut().map(|pipe| pipe as &mut dyn Read));
-    let last = problem.lines().last().unwrap_or("it said nothing");
+    let last = problem.lines().last().unwrap_or("it printed nothing");
     Err(last.chars().take(MAX_SAID).collect())
 }
 
@@ -106,7 +106,7 @@ pub(super) fn hook(subject: &Subject) -> Check {
         return Check::of(
             name,
             Light::Red,
-            "no directory for the hook can be made",
+            "no writable directory for the hook",
             "see memory, above",
         );
     };
@@ -121,7 +121,8 @@ pub(super) fn hook(subject: &Subject) -> Check {
     let before = std::env::var_os("PYTHONPATH");
     let path = hook::python_path(&place.0, before.as_deref());
     let env = [("PYTHONPATH", &*path), ("PACELINE_RING_DIR", place.0.as_os_str())];
-    let act = "trainers are then watched by --step-log, or not; start them without -E, -I and -S, and keep PYTHONPATH";
+    let act = "trainers can then only be watched with --step-log; start them without -E, -I and -S, and keep \
+        PYTHONPATH";
     match run(&program, HOOK, &env) {
         Ok(said) if Path::new(&said).starts_with(&place.0) => {
             Check::green(name, format!("{} loads the hook", program.display()))
@@ -134,7 +135,7 @@ pub(super) fn hook(subject: &Subject) -> Check {
             name,
             Light::Yellow,
             format!("{}: the hook is not loaded: {why}", program.display()),
-            format!("name the trainers' Python by --python; {act}"),
+            format!("name the trainers' Python with --python; {act}"),
         ),
     }
 }
@@ -149,8 +150,8 @@ pub(super) fn torch(subject: &Subject) -> Check {
             name,
             Light::Yellow,
             format!("{}: {why}", program.display()),
-            "activate the trainers' environment, or name its Python by --python; other frameworks are watched by paceline.step() \
-             or --step-log",
+            "activate the trainers' environment, or name its Python with --python; other frameworks need \
+             paceline.step() or --step-log",
         ),
     }
 }
@@ -162,7 +163,7 @@ pub(super) fn nccl(subject: &Subject) -> Check {
     let library = beside.as_deref().and_then(Path::parent).and_then(plugin::beside);
     let plugin = match &library {
         None => Err(format!(
-            "{} is neither beside paceline nor in ../lib/paceline",
+            "{} is neither next to paceline nor in ../lib/paceline",
             plugin::LIBRARY
         )),
         Some(path) => load(path).map(|()| format!("{} can be loaded", path.display())),
@@ -173,8 +174,8 @@ pub(super) fn nccl(subject: &Subject) -> Check {
         (Ok(nccl), Err(why)) => Check::of(
             name,
             Light::Yellow,
-            format!("{nccl}; {why}: collectives are not timed by NCCL"),
-            "install the package whole (docs/install.md), or build it: cargo build --release -p paceline-nccl",
+            format!("{nccl}; {why}: collectives are not timed in NCCL"),
+            "install the complete package (docs/install.md), or build it: cargo build --release -p paceline-nccl",
         ),
         (Err(why), plugin) => Check::of(
             name,

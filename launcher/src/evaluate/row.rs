@@ -15,7 +15,7 @@ pub(super) struct Table {
     /// Version of the program that printed it.
     #[serde(default)]
     pub(super) paceline: String,
-    /// Seeds of each scenario.
+    /// Seeds per scenario.
     #[serde(default)]
     pub(super) seeds: u64,
     /// The seeds are those for tuning: nothing may be claimed of these numbers.

@@ -20,7 +20,7 @@ pub(crate) struct InstallArgs {
     /// Write the files of the Python hook there.
     #[arg(long, value_name = "DIR")]
     hook: Option<PathBuf>,
-    /// Copy this program there, and the NCCL plugin that stands beside it.
+    /// Copy this program, and the NCCL plugin next to it, to this directory.
     #[arg(long, value_name = "DIR")]
     program: Option<PathBuf>,
 }

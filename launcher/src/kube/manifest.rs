@@ -23,27 +23,28 @@ const MOST_BYTES: u64 = 64 << 20;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Reads Pods, Jobs, CronJobs, PyTorchJobs, JobSets, LeaderWorkerSets, Volcano Jobs, RayJobs, RayClusters, training \
-runtimes and Lists; everything else goes through as it is. Annotations of the pod templates (paceline.dev/...) are followed, as by \
-the webhook: docs/kubernetes.md.\n\nExit codes: 0 when something was injected or is already, 1 when nothing could be.\n\n\
+runtimes and Lists; other documents pass through unchanged. Annotations of the pod templates (paceline.dev/...) are followed, as by \
+the webhook: docs/kubernetes.md.\n\nExit codes: 0 if something was injected or already was, 1 if nothing could be.\n\n\
 Example: paceline inject-manifest -f job.yaml | kubectl apply -f -"
 )]
 pub(crate) struct ManifestArgs {
     /// The manifest: YAML or JSON with any number of documents; "-" is standard input. May be repeated.
     #[arg(short, long, required = true, value_name = "FILE")]
     filename: Vec<PathBuf>,
-    /// What is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
-    /// How Paceline gets into pods whose annotations do not say it.
+    /// Injection mode of pods whose annotations do not set it.
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     mode: ModeArg,
     /// The image with the program [default: that of this version].
     #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE", value_parser = NonEmptyStringValueParser::new())]
     image: Option<String>,
-    /// Where the cluster's remediator takes verdicts, such as https://paceline-remediator.paceline.svc/verdicts: pods tell it of nodes.
+    /// URL of the cluster's remediator, such as https://paceline-remediator.paceline.svc/verdicts; pods report
+    /// findings about nodes to it.
     #[arg(long, value_name = "https://HOST/PATH", value_parser = remediator)]
     remediator: Option<String>,
-    /// Print what would be different, and not the manifest.
+    /// Print the differences instead of the manifest.
     #[arg(long, conflicts_with = "output")]
     diff: bool,
 }
@@ -53,15 +54,15 @@ enum Format {
     /// The whole manifest.
     #[default]
     Yaml,
-    /// The same as JSON, a document after the other.
+    /// The whole manifest as JSON, one document after another.
     Json,
-    /// For each document that changes, a line with its JSON patch.
+    /// One JSON patch per changed document, one per line.
     Patch,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum ModeArg {
-    /// A container beside the trainer's.
+    /// A container next to the trainer's.
     #[default]
     Sidecar,
     /// `paceline run` in front of the container's command.
@@ -120,7 +121,7 @@ pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitC
         anyhow::bail!("{}: nothing was injected{why}", files.join(", "));
     }
     if has_comments && args.output == Format::Yaml && !args.diff {
-        warning(style, "comments of the manifest are not in what is printed");
+        warning(style, "comments of the manifest are not printed");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -181,7 +182,7 @@ fn work(node: Node, settings: &Settings, place: &str, style: Style) -> anyhow::R
         }
     }
     yaml::apply(&mut worked.after, &worked.patch)
-        .context("the change does not fit the manifest, which is a mistake of ours")?;
+        .context("the change does not fit the manifest, which is a bug in Paceline")?;
     Ok((worked, count))
 }
 

@@ -15,7 +15,7 @@ const MOST_LINES: usize = 3000;
 /// Says what came of a template. `is_first`: what holds for all of an object's is said as well.
 pub(super) fn of(done: &Injected, template: &Template, object: &str, is_first: bool, style: Style) {
     let what = match done.mode {
-        Mode::Sidecar => "has a sidecar beside it",
+        Mode::Sidecar => "has a sidecar container",
         Mode::Wrap => "is started by paceline run",
     };
     say(format_args!(
@@ -31,7 +31,8 @@ pub(super) fn of(done: &Injected, template: &Template, object: &str, is_first: b
     let secret = key.and_then(|key| key["secret"]["secretName"].as_str());
     if let Some(secret) = secret.filter(|_| is_first && !template.identity.is_alone) {
         say(format_args!(
-            "{} {object}: its pods meet by the key in the Secret {secret}, and are watched one by one without: head -c 32 \
+            "{} {object}: its pods need the key in the Secret {secret} to connect; without it, each pod is \
+             watched alone: head -c 32 \
              /dev/urandom | base64 | kubectl create secret generic {secret} --from-file=key=/dev/stdin",
             style.paint(Paint::Faint, "paceline:")
         ));

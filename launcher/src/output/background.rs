@@ -166,7 +166,7 @@ impl Writer {
         let lost = self.dropped.load(Ordering::Relaxed);
         let note = match lost {
             0 => String::new(),
-            _ => format!("paceline: {} dropped: nobody read stderr\n", count(lost, "line")),
+            _ => format!("paceline: {} dropped: stderr was not read\n", count(lost, "line")),
         };
         let passed = self.passed.as_ref().map(|passed| (passed, self.line_end(passed)));
         let is_start = match &passed {

@@ -83,7 +83,7 @@ fn a_full_pipe_costs_a_line_and_says_so() {
     drop(writer);
     let mut text = String::new();
     read.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "\npaceline: 1 line dropped: nobody read stderr\ncomes\n");
+    assert_eq!(text, "\npaceline: 1 line dropped: stderr was not read\ncomes\n");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use paceline_nccl_bench::preflight::Mode;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
-    after_help = "Start it on every node of the job (srun, pdsh, an init container); the first node leads. Exit codes: 0 all \
-is well, 1 a warning (only with --strict), 2 something should not take part, 3 nothing could be told, 64 usage."
+    after_help = "Start it on every node of the job (srun, pdsh, an init container); the first node coordinates. \
+        Exit codes: 0 no problem, 1 a warning (only with --strict), 2 a node is unfit, 3 no result, 64 usage error."
 )]
 pub(crate) struct PreflightArgs {
     #[command(subcommand)]
@@ -34,38 +34,38 @@ pub(crate) struct PreflightArgs {
     /// delay=9 loss=2 absent=4 seed=1 gpus=8).
     #[arg(long, value_name = "SCRIPT")]
     pub(crate) sim: Option<String>,
-    /// Exit with 1 when there is a warning.
+    /// Exit with 1 on a warning.
     #[arg(long)]
     pub(crate) strict: bool,
     /// Print the report as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the report with its pictures there, as one HTML page.
+    /// Write the report with its charts to this file, as one HTML page.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PreflightCommand {
-    /// What earlier preflights at this site measured of a node, its GPUs and its ways to others.
+    /// Show what earlier preflights at this site measured of a node, its GPUs and its paths to other nodes.
     History(HistoryArgs),
-    /// Read what nccl-tests or paceline nccl-bench has printed or written.
+    /// Import the output of nccl-tests or paceline nccl-bench.
     Import(ImportArgs),
-    /// Answer NVIDIA's resiliency launcher when it asks for this node's health before a rendezvous.
+    /// Serve node health checks to NVIDIA's resiliency launcher before a rendezvous.
     Serve(ServeArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(
     after_help = "Start it on every node, as the user of the job, and pass the socket to ft_launcher: \
---ft-node-health-check-endpoint unix:///PATH. It answers with what the last preflight of the run directory found of this \
-node and with what can be read of it now."
+--ft-node-health-check-endpoint unix:///PATH. The answer combines the run directory's last preflight result for \
+this node with its current readings."
 )]
 pub(crate) struct ServeArgs {
     /// The Unix socket.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: PathBuf,
-    /// Where preflight.json is [default: only what can be read now counts].
+    /// Where preflight.json is [default: only current readings count].
     #[arg(long, env = "PACELINE_RUN_DIR", value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
     /// Name of this node [default: SLURMD_NODENAME, else the host name].
@@ -78,7 +78,7 @@ pub(crate) struct ImportArgs {
     /// The file: nccl-tests' text, or the JSON of -J.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Which collective it measured, where the file does not say it.
+    /// Collective that was measured, if the file does not name it.
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) collective: Option<Collective>,
     /// Print it as one line of JSON.
@@ -102,10 +102,10 @@ pub(crate) struct HistoryArgs {
 /// Who takes part, and what is asked of them.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MeetingArgs {
-    /// The nodes, the first of which leads: a,b or n[1-4] [default: Slurm's, torchrun's endpoint, else only this one].
+    /// Nodes; the first one coordinates: a,b or n[1-4] [default: Slurm's, torchrun's endpoint, else only this one].
     #[arg(long, value_name = "LIST")]
     pub(crate) nodes: Option<String>,
-    /// The nodes, one a line.
+    /// File with the nodes, one per line.
     #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
     pub(crate) nodes_file: Option<PathBuf>,
     /// Address of the first node, with --nnodes.
@@ -114,22 +114,23 @@ pub(crate) struct MeetingArgs {
     /// A headless service of Kubernetes that resolves to all pods, with --nnodes.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["nodes", "nodes_file", "rendezvous"])]
     pub(crate) service: Option<String>,
-    /// How many nodes.
+    /// Number of nodes.
     #[arg(long, value_name = "N")]
     pub(crate) nnodes: Option<usize>,
     /// Port on which the first node listens [default: derived from the job].
     #[arg(long, env = "PACELINE_PREFLIGHT_PORT", value_name = "PORT")]
     pub(crate) port: Option<u16>,
-    /// The secret that all nodes of the job know, a file that only its owner can read [default: ~/.config/paceline/key].
+    /// File with the job's key, the same on all nodes; only its owner may have access [default:
+    /// ~/.config/paceline/key].
     #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
     /// Bus bandwidth (GB/s) that all-reduce between nodes must reach.
     #[arg(long, value_name = "GBPS", value_parser = bandwidth)]
     pub(crate) min_busbw: Option<f64>,
-    /// GPUs that each node has: fewer that could be measured is critical [default: as many as there are, if any].
+    /// Number of GPUs of each node; if fewer can be measured, that is critical [default: as many as the node has].
     #[arg(long, value_name = "N")]
     pub(crate) gpus: Option<u32>,
-    /// The site's folder of measurements, shared by all nodes: what is measured is added, and compared with.
+    /// The site's directory of measurements, shared by all nodes; results are added to it and compared with it.
     #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
     pub(crate) passports: Option<PathBuf>,
 }
@@ -137,12 +138,12 @@ pub(crate) struct MeetingArgs {
 /// What `paceline run` does when a preflight finds something that should not take part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Gate {
-    /// Says so, and starts.
+    /// Warn, and start.
     #[default]
     Warn,
-    /// Leaves the bad nodes out: they do not start; the others do, when enough of them are left.
+    /// Exclude the bad nodes: they do not start; the others start if enough are left.
     Exclude,
-    /// Starts nowhere.
+    /// Do not start on any node.
     Fail,
 }
 
@@ -160,10 +161,10 @@ impl Gate {
 /// What `paceline run` has of a preflight.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct GateArgs {
-    /// Know the machines before the command starts: quick (within a minute) or full (within three).
+    /// Measure the nodes before the command starts: quick (within a minute) or full (within three).
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) preflight: Option<Mode>,
-    /// What is done when the preflight finds something that should not take part.
+    /// What to do if the preflight finds an unfit node.
     #[arg(
         long,
         value_enum,
@@ -172,16 +173,16 @@ pub(crate) struct GateArgs {
         requires = "preflight"
     )]
     pub(crate) preflight_policy: Gate,
-    /// The nodes of the preflight, the first of which leads [default: Slurm's, torchrun's endpoint, else only this one].
+    /// Nodes of the preflight; the first one coordinates [default: Slurm's, torchrun's endpoint, else only this one].
     #[arg(long, value_name = "LIST", requires = "preflight")]
     pub(crate) preflight_nodes: Option<String>,
-    /// How many nodes the preflight waits for [default: torchrun's least].
+    /// Number of nodes that the preflight waits for [default: torchrun's minimum].
     #[arg(long, value_name = "N", requires = "preflight")]
     pub(crate) preflight_nnodes: Option<usize>,
     /// Bus bandwidth (GB/s) that all-reduce between nodes must reach in the preflight.
     #[arg(long, value_name = "GBPS", requires = "preflight", value_parser = bandwidth)]
     pub(crate) min_busbw: Option<f64>,
-    /// The site's folder of measurements, shared by all nodes.
+    /// The site's directory of measurements, shared by all nodes.
     #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
     pub(crate) passports: Option<PathBuf>,
 }

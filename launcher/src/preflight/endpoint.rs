@@ -82,7 +82,8 @@ pub(super) fn redirect(
     }
     if let Some(host) = variable("MASTER_ADDR").filter(|host| is_out(host)) {
         let said = format!(
-            "MASTER_ADDR names {host}, which is left out: a command that reads it should read PACELINE_FIRST_NODE ({first})"
+            "MASTER_ADDR names {host}, which is excluded: the command should read PACELINE_FIRST_NODE ({first}) \
+             instead"
         );
         redirected.said.push(said);
     }

@@ -66,12 +66,12 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
             return Err(problem);
         }
         Err(problem) if args.preflight_policy == Gate::Fail => {
-            return Err(problem.context("the preflight could not be done, and the job was not started"));
+            return Err(problem.context("the preflight failed, and the job was not started"));
         }
         Err(problem) => {
             output::warning(
                 plan.style,
-                format_args!("no preflight, the job starts without: {problem:#}"),
+                format_args!("the preflight failed, the job starts without it: {problem:#}"),
             );
             let told = undone(&plan.node, &format!("{problem:#}"));
             return Ok(Way::Start(Box::new(Start {
@@ -95,7 +95,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
     Ok(match choice {
         Choice::Leave(0) => {
             output::say(format_args!(
-                "paceline: this node, {}, leaves the job to the others",
+                "paceline: this node, {}, is excluded from the job",
                 plan.node
             ));
             Way::Leave(0)

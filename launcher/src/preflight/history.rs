@@ -58,7 +58,7 @@ pub(super) fn command(args: &HistoryArgs, color: Color) -> anyhow::Result<ExitCo
 
 fn render(node: &str, stamps: &[&Stamp]) -> String {
     if stamps.is_empty() {
-        return format!("nothing is known of node {node}\n");
+        return format!("no record of node {node}\n");
     }
     type Key<'a> = (&'a Place, Metric, &'a str);
     let mut places: BTreeMap<Key<'_>, Vec<&Stamp>> = BTreeMap::new();

@@ -63,7 +63,7 @@ pub(super) fn add(folder: Option<&Path>, node: &str, report: &Report, style: Sty
     let (passports, node, stamps) = (Passports::at(folder), node.to_owned(), stamps(report));
     let writing = beside(move || passports.add(&node, &stamps));
     if let Err(problem) = in_time(&writing, WRITE) {
-        let problem = format_args!("what was measured could not be added to the passports: {problem}");
+        let problem = format_args!("the results could not be added to the passports: {problem}");
         output::warning(style, problem);
     }
 }
@@ -87,7 +87,7 @@ fn in_time<T>(work: &Receiver<io::Result<T>>, limit: Duration) -> io::Result<T> 
         let seconds = limit.as_secs();
         io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("the file system was waited for {seconds} s"),
+            format!("the file system did not respond within {seconds} s"),
         )
     };
     work.recv_timeout(limit).map_err(late)?

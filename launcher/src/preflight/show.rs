@@ -43,7 +43,7 @@ pub(super) fn render(report: &Report, style: Style) -> String {
             .take(8)
             .collect();
         let names: Vec<String> = places.into_iter().collect();
-        let _ = writeln!(text, "too unsteady to conclude from: {}", names.join(", "));
+        let _ = writeln!(text, "too noisy for a conclusion: {}", names.join(", "));
     }
     let bad = report.bad_nodes();
     if !bad.is_empty() {
@@ -103,7 +103,7 @@ impl Summary<'_> {
 /// An outcome in words.
 pub(crate) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
     match outcome {
-        Outcome::Ok => (Paint::Good, "all is well"),
+        Outcome::Ok => (Paint::Good, "no problem"),
         Outcome::Warning => (Paint::Warn, "warning"),
         Outcome::Unknown => (Paint::Warn, "nothing to compare with"),
         Outcome::Critical => (Paint::Bad, "critical"),
@@ -243,7 +243,7 @@ pub(crate) fn table(
         let _ = writeln!(text, "{}", if row.there { "" } else { "  absent" });
     }
     if rows.len() < nodes.len() {
-        let _ = writeln!(text, "and {} nodes more", nodes.len() - rows.len());
+        let _ = writeln!(text, "and {} more nodes", nodes.len() - rows.len());
     }
     text + "\n"
 }
@@ -327,7 +327,7 @@ pub(crate) fn sentence(noted: &Noted) -> String {
     }
     if !noted.or.is_empty() {
         let others: Vec<String> = noted.or.iter().map(ToString::to_string).collect();
-        let _ = write!(line, " (or it is {})", others.join(" or "));
+        let _ = write!(line, " (or {})", others.join(" or "));
     }
     if !noted.sure {
         line += " (measured once only)";

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::block::Block;
 
 /// What is told where findings bind it; they say themselves whom and why.
-const FOUND: &str = "held up by what was found";
+const FOUND: &str = "slowed down by findings";
 /// Share of the job's time that findings took from which nothing else is worth asking: what they distort is measured with them.
 const LOST: f64 = 0.10;
 /// Share of the step that loading data takes from which it is what binds; as `shares.data_warning_ratio`.
@@ -63,14 +63,14 @@ pub(crate) struct Advice {
     pub(crate) questions: Vec<Question>,
 }
 
-const HOOK: &str = "the Python hook tells it, which paceline run loads into the trainers";
-const NCCL: &str = "the Python hook or the NCCL plugin tells it, for at most 512 ranks in the report";
-const GPM: &str = "NVIDIA's driver tells it of Hopper and later (GPM); elsewhere a profiler does";
+const HOOK: &str = "it needs the Python hook, which paceline run loads into the trainers";
+const NCCL: &str = "it needs the Python hook or the NCCL plugin, for at most 512 ranks in the report";
+const GPM: &str = "it needs GPM of Hopper and later; on other GPUs use a profiler";
 
 /// The tree from its root, or why it cannot be walked.
 pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
     let Some(step) = part(report, Part::Step).filter(|step| step.sum_s > 0.0) else {
-        return Err("Not measured: no step was seen.");
+        return Err("Not measured: no steps were observed.");
     };
     let mean = |times: &PartTimes| times.sum_s / times.samples.max(1) as f64;
     let share = |of: Part| Some(mean(part(report, of)?) / mean(step));
@@ -83,11 +83,11 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
     };
     let tree = [
         (
-            "Does something hold it up that was found?",
+            "Do findings slow the job down?",
             vec![number("time lost to findings", Some(lost(report)), LOST, false)],
             "",
             FOUND,
-            "Mend what the findings name, then look here again.",
+            "Fix the findings first, then check again.",
         ),
         (
             "Does it wait for data?",
@@ -99,12 +99,13 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
             )],
             HOOK,
             "data-loading bound",
-            "Add loader workers or prefetch more; put the data nearer (local disk, larger shards); decode less per sample.",
+            "Add loader workers or prefetch more; move the data closer (local disk, larger shards); decode less \
+             per sample.",
         ),
         (
             "Does it wait for transfers?",
             vec![number(
-                "transfer that nothing hides, share of the step",
+                "exposed transfer, share of the step",
                 transfer(report, step),
                 TRANSFER,
                 false,
@@ -115,7 +116,7 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
              with the preflight's.",
         ),
         (
-            "Does memory hold the GPUs up?",
+            "Does memory limit the GPUs?",
             vec![number(
                 "DRAM bandwidth in use",
                 gpu(GpuSignal::DramActiveRatio),
@@ -130,7 +131,7 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
             "Are the kernels too small for the GPUs?",
             vec![
                 number("a kernel runs", gpu(GpuSignal::UtilizationRatio), BUSY, false),
-                number("SMs that have work", gpu(GpuSignal::SmActiveRatio), SM, true),
+                number("active SMs", gpu(GpuSignal::SmActiveRatio), SM, true),
             ],
             GPM,
             "bound by small kernels",
@@ -139,12 +140,7 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
         (
             "Are the tensor cores idle while the SMs work?",
             vec![
-                number(
-                    "SMs that have work",
-                    gpu(GpuSignal::SmActiveRatio),
-                    SM_WORKS,
-                    false,
-                ),
+                number("active SMs", gpu(GpuSignal::SmActiveRatio), SM_WORKS, false),
                 number(
                     "tensor cores work",
                     gpu(GpuSignal::TensorActiveRatio),
@@ -179,9 +175,9 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
     Ok(Advice {
         bound: if unknown { "not known" } else { "compute bound" },
         action: if unknown {
-            "None of what was measured holds it up; the questions without an answer say what to measure."
+            "No measured limit was found; the questions without an answer show what to measure."
         } else {
-            "The GPUs compute: faster kernels, less precision or more GPUs are what is left."
+            "The GPUs are busy computing: the remaining options are faster kernels, lower precision or more GPUs."
         },
         questions,
     })
@@ -228,7 +224,7 @@ fn answer(numbers: &[Number]) -> Option<bool> {
     (!each.contains(&None)).then_some(true)
 }
 
-/// The share of its time that the job lost to findings, over by now or not.
+/// The share of its time that the job lost to findings, ended or not.
 fn lost(report: &Report) -> f64 {
     let lost: f64 = report.verdicts.iter().map(|verdict| verdict.lost_gpu_hours).sum();
     if lost > 0.0 {

@@ -13,22 +13,23 @@ use super::rollup;
 --since 7d /runs"
 )]
 pub(crate) struct ReportArgs {
-    /// A run directory, a report.json or a journal; with --since the directory below which runs lie [default: this one].
+    /// A run directory, a report.json or a journal; with --since, the directory that contains the runs [default: the
+    /// current one].
     #[arg(value_name = "RUN", required_unless_present_any = ["compare", "since"])]
     pub(crate) run: Option<PathBuf>,
-    /// Say whether run B was better than run A, by how much, and whether that is beyond the noise.
+    /// Compare run B with run A: better or worse, by how much, and whether that exceeds the noise.
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["run", "since"])]
     pub(crate) compare: Option<Vec<PathBuf>>,
-    /// Add up all runs below RUN that ended since then (7d, 12h, 2w), by cause and by node.
+    /// Summarize all runs below RUN that ended within this span (7d, 12h, 2w), by cause and by node.
     #[arg(long, value_name = "SPAN", value_parser = rollup::span)]
     pub(crate) since: Option<Duration>,
-    /// Of a journal, leave out lines that cannot be read, and say how many.
+    /// Skip unreadable lines of a journal, and print how many.
     #[arg(long)]
     pub(crate) skip_broken: bool,
     /// Print it as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write it as one HTML page, there or beside the report, and print where; - prints the page.
+    /// Write one HTML page to FILE, or next to the report, and print its path; - prints the page.
     #[arg(
         long,
         value_name = "FILE",
@@ -37,7 +38,7 @@ pub(crate) struct ReportArgs {
         conflicts_with = "json"
     )]
     pub(crate) html: Option<Option<PathBuf>>,
-    /// Print it as Markdown, for an issue, a chat or a wiki.
+    /// Print Markdown, for an issue, a chat or a wiki.
     #[arg(long, conflicts_with_all = ["json", "html", "compare", "since"])]
     pub(crate) md: bool,
 }

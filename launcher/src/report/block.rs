@@ -24,8 +24,7 @@ const NOTES: usize = 8;
 /// Characters of a text.
 const LONGEST: usize = 2000;
 /// Noted where the run directory was taken away: that nothing is known then says nothing of the job.
-pub(crate) const REMOVED: &str =
-    "the run directory was removed while the job ran: what was seen of it is lost";
+pub(crate) const REMOVED: &str = "the run directory was removed while the job ran: its data is lost";
 /// Of fewer steps nobody can say that ranks kept pace: the detector decides from 5 steps on that are steady.
 const FEWEST_STEPS: u64 = 8;
 /// Cells of the longer bar.
@@ -142,7 +141,7 @@ impl Block {
         };
         let mut more = String::new();
         if verdict.state == State::Cleared {
-            more += ", over by now";
+            more += ", ended";
         }
         if verdict.unresolved_at_exit {
             more += ", unresolved at exit";
@@ -197,11 +196,11 @@ impl Block {
         self.labelled("do", &verdict.action);
         if verdict.provenance != paceline_health::Provenance::Live {
             let source = format!("{:?}", verdict.provenance).to_lowercase();
-            self.labelled("note", &format!("rests on data that is not live ({source})"));
+            self.labelled("note", &format!("based on data that is not live ({source})"));
         }
         if verdict.observe_only {
             let note = format!(
-                "policy only observes it (observe.{}): nobody is alerted",
+                "observed only, by policy (observe.{}): no alert is sent",
                 verdict.finding
             );
             self.labelled("note", &note);
@@ -309,8 +308,8 @@ pub(super) fn coverage_words(seen: &Coverage) -> String {
     let losses = [
         (
             seen.frames_lost,
-            "frame lost on the way",
-            "frames lost on the way",
+            "frame lost in transit",
+            "frames lost in transit",
         ),
         (
             seen.ring_dropped,
@@ -336,17 +335,17 @@ pub(super) fn nothing_found(report: &Report) -> (bool, String) {
     if seen.ranks_seen == 0 && is_removed {
         (
             false,
-            "The run directory was removed while the job ran: nothing can be said of this job.".to_owned(),
+            "The run directory was removed while the job ran: nothing is known about this job.".to_owned(),
         )
     } else if seen.ranks_seen == 0 {
         (
             false,
-            "No rank was seen: nothing can be said of this job.".to_owned(),
+            "No rank was observed: nothing is known about this job.".to_owned(),
         )
     } else if report.steps == 0 {
         (
             false,
-            format!("No step was seen of {ranks}: nothing can be said of this job."),
+            format!("No step of {ranks} was observed: nothing is known about this job."),
         )
     } else if report.steps < FEWEST_STEPS {
         (
@@ -356,7 +355,7 @@ pub(super) fn nothing_found(report: &Report) -> (bool, String) {
     } else if seen.gaps.is_empty() && seen.notes.is_empty() {
         (true, format!("No finding: {ranks} kept pace over {steps}."))
     } else {
-        (false, format!("No finding in what was seen: {ranks}, {steps}."))
+        (false, format!("No finding in observed data: {ranks}, {steps}."))
     }
 }
 
@@ -372,7 +371,7 @@ pub(crate) fn why(verdict: &Verdict) -> String {
     parts.insert(
         0,
         match verdict.cause {
-            Cause::Unknown if verdict.slowdown_ratio.is_some() => "cause not seen".to_owned(),
+            Cause::Unknown if verdict.slowdown_ratio.is_some() => "no cause found".to_owned(),
             Cause::Unknown => return parts.join("; "),
             cause => humanize::cause(cause).to_owned(),
         },

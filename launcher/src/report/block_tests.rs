@@ -81,8 +81,8 @@ fn every_kind_of_subject_reads_well() {
    do        Check cooling and airflow of the node or rack; keep it out of new jobs until
              its clocks hold under load.
  ! WARNING stage-imbalance  job j
-   what      Pipeline stages differ in work. All replicas wait for the heaviest stage. It
-             is the job's partition, not a machine.
+   what      Pipeline stages differ in work. All replicas wait for the heaviest stage. The
+             cause is the job's partition, not a machine.
    since     1 min 40 s after the start, confirmed 12.0 s later
    cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
              step
@@ -132,8 +132,8 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
  ok No finding: 64 ranks kept pace over 1000 steps.
    lost      12.40 GPU-hours of 310.00 GPU-hours (4.0 %), worth 31.00 at 2.50 an hour
              thermal 9.10 GPU-hours, checkpoint 2.20 GPU-hours, warm-up 1.10 GPU-hours
-   goodput   96 % of the time made progress at full speed; steps would take 0.80 s instead
-             of 1.00 s without what is wrong now
+   goodput   96 % of the time was progress at full speed; steps would take 0.80 s instead
+             of 1.00 s without the current problems
    coverage  64 of 64 ranks, 100 % of their steps
 ------------------------------------------------------------------------------------------
 ";

@@ -27,7 +27,7 @@ impl Block {
         let mut speed = Vec::new();
         if let Some(goodput) = cost.goodput_ratio {
             speed.push(format!(
-                "{} of the time made progress at full speed",
+                "{} of the time was progress at full speed",
                 percent(goodput)
             ));
         }
@@ -35,7 +35,7 @@ impl Block {
             && what_if < now * 0.995
         {
             speed.push(format!(
-                "steps would take {} instead of {} without what is wrong now",
+                "steps would take {} instead of {} without the current problems",
                 span_beside(what_if, now),
                 span_beside(now, what_if)
             ));

@@ -32,7 +32,7 @@ pub(super) fn words(ending: &Ending) -> String {
             format!(" waiting for rank {} on {node}", rank.0)
         }
         Some(Subject::Rank { rank, node, .. }) => {
-            format!(" while all waited for rank {} on {node}", rank.0)
+            format!(" while all ranks waited for rank {} on {node}", rank.0)
         }
         _ => String::new(),
     };

@@ -60,7 +60,7 @@ fn name(report: &Report) -> &str {
 fn finding(text: &mut String, verdict: &Verdict, report: &Report, policy: &Policy) {
     let row = policy.finding(verdict.finding);
     let over = if verdict.state == State::Cleared {
-        ", over by now"
+        ", ended"
     } else {
         ""
     };

@@ -16,7 +16,7 @@ impl Block {
             return;
         };
         if section.told.mode.is_empty() {
-            self.labelled("preflight", "could not be done: the job started without");
+            self.labelled("preflight", "failed: the job started without it");
         } else {
             let summary = Summary {
                 mode: &section.told.mode,
@@ -31,7 +31,7 @@ impl Block {
             self.raw_line("preflight", &line);
         }
         for out in section.told.left_out.iter().take(FINDINGS) {
-            self.labelled("", &format!("{} was left out: {}", out.node, out.why));
+            self.labelled("", &format!("{} was excluded: {}", out.node, out.why));
         }
         for noted in section.findings.iter().take(FINDINGS) {
             self.labelled("", &sentence(noted));

@@ -36,15 +36,12 @@ pub(crate) fn of(report: &Report, advice: Option<&Advice>) -> Profiling {
     }
     let peer = usual(report, None);
     let (looks, why): (&[Look], _) = match advice.map(|advice| advice.bound) {
-        Some("communication bound") => (
-            &[Look::Nccl, Look::System],
-            "what NCCL does explains the transfers",
-        ),
-        Some("data-loading bound") => (&[Look::System], "where its loader waits explains the data phase"),
+        Some("communication bound") => (&[Look::Nccl, Look::System], "NCCL's log explains the transfers"),
+        Some("data-loading bound") => (&[Look::System], "the waits of its loader explain the data phase"),
         Some("memory bound" | "bound by small kernels" | "bound by compute without tensor cores") => {
-            (&[Look::Operators, Look::System], "its kernels are what binds")
+            (&[Look::Operators, Look::System], "its kernels limit it")
         }
-        Some("not known") => (&[Look::Operators], "what binds the GPUs was not measured"),
+        Some("not known") => (&[Look::Operators], "the limit of the GPUs was not measured"),
         _ => (&[], ""),
     };
     match peer {
@@ -72,7 +69,7 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
     if looks.is_empty() {
         return Profiling {
             says: format!(
-                "Not for the {} of {}: a counter explains it, and a profiler would show only that it is slow.",
+                "Not for the {} of {}: a counter explains it; a profiler would only show that it is slow.",
                 verdict.finding,
                 verdict.whom()
             ),
@@ -81,7 +78,7 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
     }
     let beside = match (own, peer) {
         (Some(own), Some(peer)) => format!(
-            "rank {} and, beside it, rank {}, which is as fast as most",
+            "rank {} and, for comparison, rank {}, which is as fast as most",
             own.0, peer.0
         ),
         (Some(rank), None) | (None, Some(rank)) => format!("rank {}", rank.0),
@@ -172,7 +169,7 @@ fn commands(report: &Report, looks: &[Look], ranks: &[Rank]) -> Vec<(&'static st
             ),
         ),
         Look::Nccl => (
-            "NCCL's own words, a file for each process",
+            "NCCL's debug log, one file per process",
             format!(
                 "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH NCCL_DEBUG_FILE=nccl.%h.%p.log paceline run -- torchrun \
                  --nproc-per-node={workers} train.py"
@@ -203,7 +200,7 @@ mod tests {
     fn a_slow_rank_without_a_cause_is_profiled_beside_a_usual_one() {
         let found = profiling(vec![verdict(1, Finding::Straggler, rank(4), Cause::Unknown)]);
         assert!(
-            found.says.contains("rank 4 and, beside it, rank 1"),
+            found.says.contains("rank 4 and, for comparison, rank 1"),
             "{}",
             found.says
         );

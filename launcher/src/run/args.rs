@@ -20,9 +20,9 @@ pub(crate) struct RunArgs {
     pub(crate) settings: SettingArgs,
     #[command(flatten, next_help_heading = "Preflight")]
     pub(crate) gate: crate::preflight::GateArgs,
-    #[command(flatten, next_help_heading = "When something is found")]
+    #[command(flatten, next_help_heading = "Actions on findings")]
     pub(crate) remedy: RemedyOptions,
-    /// Only say what would be set and started.
+    /// Print what would be set and started, and exit.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The command and its arguments.

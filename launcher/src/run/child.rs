@@ -109,7 +109,7 @@ pub(crate) fn become_command(plan: &Plan, why: &dyn fmt::Display) -> StartError 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let command = match self.command.as_str() {
-            "" => "\"\" (the command is an empty word)",
+            "" => "\"\" (the command is empty)",
             command => command,
         };
         match self.problem.kind() {
@@ -247,15 +247,15 @@ fn hint(program: &str, problem: &io::Error) -> Option<String> {
     match problem.kind() {
         io::ErrorKind::NotFound if program.is_empty() => None,
         io::ErrorKind::NotFound if program.contains(' ') => {
-            Some("its words must stand apart, without quotes around all of them".to_owned())
+            Some("pass its words as separate arguments, without quotes around all of them".to_owned())
         }
         io::ErrorKind::NotFound if named && here.is_file() => Some(format!("did you mean `./{program}`?")),
         io::ErrorKind::NotFound if !named && here.is_file() => {
-            Some("it is there, but the interpreter in its first line is not".to_owned())
+            Some("the file exists, but the interpreter in its first line does not".to_owned())
         }
-        io::ErrorKind::NotFound if named => Some("is its environment active, and PATH right?".to_owned()),
+        io::ErrorKind::NotFound if named => Some("is its environment active, and PATH correct?".to_owned()),
         io::ErrorKind::PermissionDenied if here.is_dir() => Some("it is a directory".to_owned()),
-        io::ErrorKind::PermissionDenied => Some(format!("`chmod +x {program}` makes it so")),
+        io::ErrorKind::PermissionDenied => Some(format!("make it executable: `chmod +x {program}`")),
         _ => None,
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn count(plan: &Plan, known: &Known) {
         known.report.end.as_ref().map(|end| end.reason),
     );
     if let Err(problem) = ends::count(path, &[end]) {
-        let problem = format_args!("the end is not counted: {}: {problem}", path.display());
+        let problem = format_args!("the job's end is not counted: {}: {problem}", path.display());
         output::warning(plan.style, problem);
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     };
     if life.others {
         return Known {
-            report: folded(plan, ended, None, "other tasks of this node go on"),
+            report: folded(plan, ended, None, "other tasks of this node continue"),
             place: None,
             page: None,
             elsewhere: None,
@@ -115,12 +115,12 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let why = match (life.finished, life.late) {
         _ if !dir.is_dir() => block::REMOVED,
         (true, _) if life.joined.is_some() => {
-            "the job's aggregator runs elsewhere: its report says what was found"
+            "the job's aggregator runs on another host: its report has the findings"
         }
         (true, _) if life.aggregates_in.is_some() => {
-            "the report could not be written at the end, and what the journal holds may not be all; is the disk full?"
+            "the report could not be written at the end, and the journal may be incomplete; is the disk full?"
         }
-        (true, _) => "no aggregator was reached: nothing that was seen could be told",
+        (true, _) => "no aggregator was reached: the collected data could not be delivered",
         (false, true) => "the sidecar did not finish in time",
         (false, false) => "the sidecar died",
     };

@@ -24,7 +24,7 @@ pub(super) fn tell(plan: &Plan) {
         }
     }
     for problem in plan.remedy.unreadable() {
-        output::warning(plan.style, format_args!("--notify: {problem}; it is tried again"));
+        output::warning(plan.style, format_args!("--notify: {problem}; retrying"));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     for words in &plan.remedy.notify {
@@ -37,7 +37,7 @@ pub(super) fn tell(plan: &Plan) {
             output::warning(
                 plan.style,
                 format_args!(
-                    "--notify exec={program}: {problem}; it is told nothing until it can be started"
+                    "--notify exec={program}: {problem}; it gets no notices until it can be started"
                 ),
             );
         }
@@ -60,7 +60,7 @@ fn found(program: &str, path: &OsStr) -> io::Result<()> {
     let runs = |file: &Path| {
         let meta = file.metadata()?;
         if !meta.is_file() {
-            return Err(io::Error::other("is no file"));
+            return Err(io::Error::other("is not a regular file"));
         }
         Ok(access(file, Access::EXEC_OK)?)
     };

@@ -200,8 +200,8 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     }
     if let (Some(_), Some(task)) = (args.gate.preflight, plan.task) {
         return Err(Usage(format!(
-            "--preflight wants one task on each node, and this one has {}: let `srun --ntasks-per-node=1 paceline \
-             preflight` go before",
+            "--preflight needs one task per node, and this node has {}: run `srun --ntasks-per-node=1 paceline \
+             preflight` first",
             task.on_node
         ))
         .into());
@@ -337,7 +337,7 @@ pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
         let text = match &known.elsewhere {
             // A report of this node alone would say that nothing is known.
             Some(aggregator) => format!(
-                "{} what was seen on {} is in the report of the job's aggregator at {aggregator}",
+                "{} the data of {} is in the report of the job's aggregator at {aggregator}",
                 plan.style.paint(Paint::Faint, "paceline:"),
                 plan.node
             ),

@@ -26,8 +26,8 @@ pub(super) fn note(command: &[OsString], node: &str) -> Option<String> {
         more => format!(" and {more} more"),
     };
     Some(format!(
-        "watched on this node too: job {}{more}; if this command is a part of one, start all parts with the same --job NAME, and \
-         those of one node with a --node NAME of their own",
+        "watched on this node too: job {}{more}; if this command is part of that job, start all parts with the \
+         same --job NAME, and parts on one node with different --node NAMEs",
         names.join(", ")
     ))
 }

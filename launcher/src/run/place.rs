@@ -140,7 +140,7 @@ fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
     let written = paceline_sidecar::source::told::write(&path, *provenance, events);
     written
         .map_err(|problem| {
-            let problem = format_args!("the journal will not have the preflight: {problem}");
+            let problem = format_args!("the journal will not contain the preflight: {problem}");
             output::warning(plan.style, problem);
         })
         .ok()?;
@@ -196,11 +196,11 @@ fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
     match moved {
         Some((Ok(()), other)) => output::warning(
             plan.style,
-            format_args!("{path} is not of paceline: moved to {}", other.display()),
+            format_args!("{path} was not written by paceline: moved to {}", other.display()),
         ),
         _ => output::warning(
             plan.style,
-            format_args!("{path} is not of paceline and will be replaced"),
+            format_args!("{path} was not written by paceline and will be replaced"),
         ),
     }
 }
@@ -210,7 +210,7 @@ fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
     // All tasks must come to the same: the first place that there is, and another only where a stranger has taken the name
     // there, for all of them.
     let places = places().into_iter().filter(|place| place.is_dir());
-    let mut problem = anyhow::anyhow!("there is no place for a shared directory");
+    let mut problem = anyhow::anyhow!("there is no directory for shared data");
     for place in places {
         match Share::enter(&place, &plan.job, &plan.node, task.on_node) {
             Ok(share) => return Ok(share),

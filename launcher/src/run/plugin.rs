@@ -42,7 +42,7 @@ pub(crate) fn offer(plan: &Plan) -> Option<Variable> {
         Slot::Taken { by, told_in } if speaks => output::warning(
             plan.style,
             format_args!(
-                "NCCL's profiler is {} already ({told_in}), and is left so: collectives are not timed by us{}",
+                "NCCL's profiler is already {} ({told_in}), and is not changed: Paceline does not time collectives{}",
                 by.display(),
                 match plan.settings.inspector {
                     Some(_) => "; NCCL Inspector's files are read instead",
@@ -53,7 +53,7 @@ pub(crate) fn offer(plan: &Plan) -> Option<Variable> {
         Slot::Missing if speaks && Path::new(DRIVER).exists() => output::warning(
             plan.style,
             format_args!(
-                "{LIBRARY} is neither beside paceline nor in ../lib/paceline: collectives are not timed by NCCL"
+                "{LIBRARY} is neither next to paceline nor in ../lib/paceline: collectives are not timed in NCCL"
             ),
         ),
         Slot::Taken { .. } | Slot::Missing => {}

@@ -45,7 +45,7 @@ pub(super) fn checked(
     if is_asked(Response::Requeue) && options.requeue_command.is_none() {
         let Some(job) = around("SLURM_JOB_ID") else {
             return Err(Usage(
-                "--on-fault requeue: this is no Slurm job, and no --requeue-command says how it is started again".to_owned(),
+                "--on-fault requeue: this is not a Slurm job, and there is no --requeue-command".to_owned(),
             ));
         };
         options.requeue_command = Some(format!("paceline slurm requeue {job} --exclude {{node}}"));
@@ -62,20 +62,18 @@ fn ends_with_a_node(command: &[OsString], around: Variable<'_>) -> Option<String
     let is_worker = around("LOCAL_RANK").is_some() && !torchrun::is_in(command);
     let Some(nodes) = option("nnodes").filter(|_| !is_worker) else {
         let what = match torchrun::is_in(command) {
-            true => "torchrun without --nnodes is one node alone",
-            false => {
-                "of what is started here only torchrun goes on without a node, and the command is not torchrun"
-            }
+            true => "torchrun without --nnodes has one node only",
+            false => "only torchrun continues without a node, and the command is not torchrun",
         };
         return Some(format!(
-            "{what}: start `paceline run -- torchrun --nnodes MIN:MAX --max-restarts N ...` once on each node, or ask for \
-             checkpoint-and-stop or requeue"
+            "{what}: start `paceline run -- torchrun --nnodes MIN:MAX --max-restarts N ...` once on each node, \
+             or use checkpoint-and-stop or requeue"
         ));
     };
     let (least, most) = nodes.split_once(':').unwrap_or((&nodes, &nodes));
     if least == most {
         return Some(format!(
-            "torchrun with --nnodes {nodes} does not go on with fewer nodes: give it --nnodes MIN:MAX"
+            "torchrun with --nnodes {nodes} does not continue with fewer nodes: use --nnodes MIN:MAX"
         ));
     }
     let restarts = option("max-restarts").unwrap_or_else(|| "0".to_owned());
@@ -175,11 +173,11 @@ mod tests {
                 "LOCAL_RANK=0 PET_NNODES=1:2 PET_MAX_RESTARTS=2",
                 "the command is not torchrun",
             ),
-            ("torchrun --standalone t.py", "", "one node alone"),
+            ("torchrun --standalone t.py", "", "one node only"),
             (
                 "torchrun --nnodes 4 --max-restarts 3 t.py",
                 "",
-                "give it --nnodes MIN:MAX",
+                "use --nnodes MIN:MAX",
             ),
             ("torchrun --nnodes 2:2 --max-restarts 3 t.py", "", "--nnodes 2:2"),
             ("torchrun --nnodes 1:2 t.py", "", "--max-restarts 1 or more"),
@@ -192,7 +190,7 @@ mod tests {
             (
                 "torchrun --nnodes 2 t.py --nnodes 1:2",
                 "",
-                "--nnodes 2 does not go on",
+                "--nnodes 2 does not continue",
             ),
         ] {
             let said = refusal(command, variables).unwrap_or_default();

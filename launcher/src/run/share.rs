@@ -332,7 +332,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     if owner(path)? == (rustix::process::geteuid().as_raw(), 0o700) {
         Ok(())
     } else {
-        let what = format!("{} is not this user's alone", path.display());
+        let what = format!("{} is accessible to other users", path.display());
         Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
     }
 }

@@ -127,7 +127,7 @@ impl Keeper {
             let log = log.display();
             output::warning(
                 self.style,
-                format_args!("the sidecar {why}; it is started again, and the job goes on ({log})"),
+                format_args!("the sidecar {why}; it is restarted, and the job continues ({log})"),
             );
         }
         self.deaths += 1;

@@ -26,29 +26,29 @@ const SILENT: Duration = Duration::from_secs(3);
 /// Where the job's aggregator is, and how it is played to.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectArgs {
-    /// Ranks: as many nodes as that takes.
+    /// Number of ranks; sets the number of nodes.
     #[arg(long, value_name = "N", conflicts_with = "nodes")]
     pub(crate) ranks: Option<u32>,
-    /// Do not judge here: be the sidecars of the job, each with a connection of its own, to the aggregator at this address,
-    /// in real time, a step a second; RELAY,RELAY,AGGREGATOR: through relays. docs/scale.md.
+    /// Do not run the detector: act as the job's sidecars, each with its own connection to the aggregator at this
+    /// address, in real time, one step per second; RELAY,RELAY,AGGREGATOR: through relays. docs/scale.md.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["journal", "set", "gpu_hour_price"])]
     pub(crate) connect: Option<String>,
-    /// The job's name, as its aggregator knows it [default: simulated].
+    /// Name of the job, the same as the aggregator's [default: simulated].
     #[arg(long, value_name = "NAME", requires = "connect")]
     pub(crate) job: Option<String>,
-    /// The file with the job's key [default: this user's own].
+    /// File with the job's key [default: this user's key].
     #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Simulated seconds in a real one.
+    /// Simulated seconds per real second.
     #[arg(long, value_name = "N", default_value = "1", value_parser = speed, requires = "connect")]
     pub(crate) speed: f64,
-    /// GPUs and hosts are read every so many seconds.
+    /// Interval between readings of GPUs and hosts, seconds.
     #[arg(long, value_name = "N", default_value_t = 10, requires = "connect", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) slow_every: u32,
-    /// Processes among which the nodes are shared, where one may not have a file descriptor for each.
+    /// Number of processes that share the nodes, if one may not open enough file descriptors.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "connect", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) processes: u32,
-    /// Write down what was acknowledged: lines of node, incarnation of its sidecar, and its last frame that is.
+    /// Write acknowledged frames to this file: lines of node, sidecar incarnation and last acknowledged frame.
     #[arg(long, value_name = "FILE", requires = "connect", conflicts_with = "processes")]
     pub(crate) acked: Option<PathBuf>,
     /// One of them.
@@ -138,7 +138,7 @@ impl Shown {
                 let is_time = self.complain_at.is_some_and(|at| at <= Instant::now());
                 if joined == 0 && is_time && !failure.is_empty() {
                     self.complain_at = None;
-                    let said = format_args!("{address}: nobody could join yet: {failure}");
+                    let said = format_args!("{address}: no node could join yet: {failure}");
                     output::warning(self.style, said);
                 }
                 self.draw("nodes joined", joined as u64, nodes as u64);
@@ -254,7 +254,7 @@ fn words(report: &LoadReport) -> String {
         per_step(report.bytes_up),
         per_step(report.bytes_down)
     );
-    let _ = writeln!(text, "said to acknowledged: {}", spans(report.said_to_acked));
+    let _ = writeln!(text, "created to acknowledged: {}", spans(report.said_to_acked));
     let _ = writeln!(text, "sent to acknowledged: {}", spans(report.sent_to_acked));
     let _ = writeln!(text, "late ourselves: {}", spans(report.late));
     for (from, until) in &report.outages {

@@ -75,25 +75,25 @@ fn yield_to_others(most: usize, reason: &str, decision: &mut Decision) {
     let before = match again(scontrol::drained_by_us) {
         Ok(nodes) => nodes.iter().position(|drained| drained.node == decision.node),
         Err(problem) => {
-            decision.why += &format!("; how many others are is not known: {problem:#}");
+            decision.why += &format!("; the number of other drained nodes is not known: {problem:#}");
             return;
         }
     };
     let Some(before) = before.filter(|before| *before >= most) else {
         return;
     };
-    let said = format!("{before} nodes were drained by paceline before it, and --most-drained is {most}");
+    let said = format!("paceline drained {before} nodes before it, and --most-drained is {most}");
     // Whoever said something of the node since then has it now, and so it stays drained.
     let taken_back = again(|| match scontrol::node_state(&decision.node)? {
-        (_, now) if !now.starts_with(reason) => anyhow::bail!("its reason is another by now: {now}"),
+        (_, now) if !now.starts_with(reason) => anyhow::bail!("its reason has changed: {now}"),
         _ => scontrol::resume(&decision.node),
     });
     match taken_back {
         Ok(()) => {
             decision.done = "yield";
-            decision.why += &format!("; drained and given back at once: {said}");
+            decision.why += &format!("; drained and resumed at once: {said}");
         }
-        Err(problem) => decision.why += &format!("; not given back though {said}: {problem:#}"),
+        Err(problem) => decision.why += &format!("; not resumed although {said}: {problem:#}"),
     }
 }
 
@@ -111,18 +111,18 @@ fn again<T>(ask: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
 
 fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
     if !args.drain {
-        return Some("--drain is not given".to_owned());
+        return Some("without --drain".to_owned());
     }
     match scontrol::node_state(node) {
         Ok((state, reason)) if state.contains("DRAIN") && Depth::of_reason(&reason).is_none() => {
-            return Some(format!("somebody else has drained it ({reason})"));
+            return Some(format!("it was drained by another program or person ({reason})"));
         }
         Ok(_) => {}
         Err(problem) => return Some(format!("its state is not known: {problem:#}")),
     }
     match scontrol::drained_by_us() {
         Ok(nodes) if nodes.iter().any(|Drained { node: known, .. }| known == node) => {
-            Some("it is drained already".to_owned())
+            Some("it is already drained".to_owned())
         }
         Ok(nodes) if nodes.len() >= args.most_drained => Some(format!(
             "{} nodes are drained by paceline, and --most-drained is {}",
@@ -130,18 +130,18 @@ fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
             args.most_drained
         )),
         Ok(_) => None,
-        Err(problem) => Some(format!("it is not known how many are: {problem:#}")),
+        Err(problem) => Some(format!("the number of drained nodes is not known: {problem:#}")),
     }
 }
 
-/// Who, what, evidence: `paceline[read]: GPU 3: ... (epilog of job 7 of ada, which said: ...)`.
+/// Who, what, evidence: `paceline[read]: GPU 3: ... (epilog of job 7 of ada, which reported: ...)`.
 fn reason(depth: Depth, decision: &Decision) -> String {
     let mut around = decision.by.to_owned();
     if let (Some(job), Some(user)) = (&decision.job, &decision.user) {
         around += &format!(", job {job} of {user}");
     }
     if let Some(said) = decision.said.first() {
-        around += &format!(", which said: {said}");
+        around += &format!(", which reported: {said}");
     }
     let text = format!(
         "{MARK}[{}]: {} ({around})",
@@ -188,7 +188,7 @@ mod tests {
         let text = reason(Depth::Read, &decision);
         assert_eq!(
             text,
-            "paceline[read]: n3 GPU 0: rows cannot be remapped (epilog, job 7 of ada, which said: critical gpu-fault)"
+            "paceline[read]: n3 GPU 0: rows cannot be remapped (epilog, job 7 of ada, which reported: critical gpu-fault)"
         );
         assert_eq!(Depth::of_reason(&text), Some(Depth::Read));
         assert_eq!(Depth::of_reason("paceline[measured]: x"), Some(Depth::Measured));

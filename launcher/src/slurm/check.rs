@@ -45,7 +45,7 @@ pub(super) fn look(args: &LookArgs) -> anyhow::Result<ExitCode> {
         Ok(looked) if !looked.bad.is_empty() => Health::Ill(looked.bad),
         Ok(looked) if looked.notes.is_empty() && looked.gpus > 0 => Health::Well,
         Ok(looked) if looked.gpus == 0 && looked.notes.is_empty() => {
-            Health::Unknown(vec!["it has no GPU that could be read".to_owned()])
+            Health::Unknown(vec!["none of its GPUs can be read".to_owned()])
         }
         Ok(looked) => Health::Unknown(looked.notes),
         Err(problem) => Health::Unknown(vec![problem]),
@@ -61,7 +61,7 @@ pub(super) fn read(node: &str) -> Health {
         Err(failed) => return Health::Unknown(vec![failed.to_string()]),
     };
     serde_json::from_str(&ran.stdout).unwrap_or_else(|_| {
-        let said = ran.stderr.lines().last().unwrap_or("nothing was said");
+        let said = ran.stderr.lines().last().unwrap_or("no output");
         Health::Unknown(vec![format!("the node could not be read: {said}")])
     })
 }
@@ -86,8 +86,8 @@ pub(super) fn measure(node: &str) -> Health {
     match serde_json::from_str::<Report>(&ran.stdout) {
         Ok(report) => of_preflight(&report, &node.into()),
         Err(_) => {
-            let said = ran.stderr.lines().last().unwrap_or("nothing was said");
-            Health::Unknown(vec![format!("the preflight gave no report: {said}")])
+            let said = ran.stderr.lines().last().unwrap_or("no output");
+            Health::Unknown(vec![format!("the preflight returned no report: {said}")])
         }
     }
 }

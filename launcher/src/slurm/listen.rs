@@ -105,7 +105,7 @@ fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::
         Asked::OtherHost => (
             "421 Misdirected Request",
             "text/plain",
-            "ask by localhost, an address or this machine's name\n".to_owned(),
+            "use localhost, an address or this machine's name\n".to_owned(),
         ),
         Asked::Other => ("405 Method Not Allowed", "text/plain", "GET\n".to_owned()),
     };

@@ -32,24 +32,24 @@ pub(crate) struct SlurmArgs {
 
 #[derive(Debug, Subcommand)]
 enum SlurmCommand {
-    /// Prolog: look at the node before a job starts on it; one that is bad is drained, and the job starts elsewhere.
+    /// Prolog: check the node before a job starts on it; a bad node is drained, and the job starts elsewhere.
     Prolog(CheckArgs),
-    /// Epilog: look at the node after a job; what the job said of it is looked at more closely, never believed.
+    /// Epilog: check the node after a job; the job's findings about it are verified, never trusted.
     Epilog(EpilogArgs),
-    /// HealthCheckProgram: look at an idle node; one that paceline has drained comes back when it is well.
+    /// HealthCheckProgram: check an idle node; a node that paceline drained is resumed once it is healthy.
     HealthCheck(HealthArgs),
-    /// Put a job back into the queue, away from some nodes; all its options stay.
+    /// Requeue a job with some nodes excluded; all its options stay.
     Requeue(requeue::RequeueArgs),
     /// Print the metrics addresses of live jobs for Prometheus (file_sd).
     Targets(targets::TargetsArgs),
-    /// TaskProlog: has a step's trainers watched, and says what they are to find in their environment.
+    /// TaskProlog: start the sidecar for a step's trainers, and print their environment variables.
     TaskProlog,
-    /// TaskEpilog: gives the watch its last seconds.
+    /// TaskEpilog: let the sidecar finish.
     TaskEpilog,
     /// Waits for trainers of this step and node, and keeps their sidecar.
     #[command(hide = true)]
     Watch,
-    /// What a job's reports say of a node; run as the job's user.
+    /// Print the findings about a node from a job's reports; run as the job's user.
     #[command(hide = true)]
     Said(claims::SaidArgs),
     /// What can be read of this node now.
@@ -60,18 +60,18 @@ enum SlurmCommand {
 /// What all checks share.
 #[derive(Clone, Debug, Args)]
 struct CheckArgs {
-    /// Drain nodes; without it only the log says what would be done.
+    /// Drain nodes; without it, the log only records what would be done.
     #[arg(long)]
     drain: bool,
-    /// Let GPUs work as well, as `paceline preflight quick` does, not only read them; the epilog does so whenever the job
-    /// has said something.
+    /// Also run work on the GPUs, as `paceline preflight quick` does, not only read them; the epilog always does if
+    /// the job reported a finding.
     #[arg(long)]
     measure: bool,
-    /// Drain none while so many nodes are drained by paceline: then it may be the check that is bad. Of checks at the same
-    /// time, those that come too late give their nodes back.
+    /// Drain no node while this many are drained by paceline: the check itself may be wrong. Of concurrent checks,
+    /// those beyond the limit resume their nodes.
     #[arg(long, value_name = "N", default_value_t = 4)]
     most_drained: usize,
-    /// One line for each decision goes there.
+    /// Log file, one line per decision.
     #[arg(long, value_name = "FILE", default_value = "/var/log/paceline-slurm.ndjson")]
     log: PathBuf,
     /// Name of this node [default: SLURMD_NODENAME].
@@ -83,8 +83,8 @@ struct CheckArgs {
 struct EpilogArgs {
     #[command(flatten)]
     check: CheckArgs,
-    /// Count there how the jobs ended whose first node this was, for node_exporter's textfile collector: a name that ends in
-    /// .prom, in the collector's folder.
+    /// File for node_exporter's textfile collector that counts the end reasons of jobs whose first node this was: a
+    /// name that ends in .prom, in the collector's directory.
     #[arg(long, value_name = "FILE")]
     textfile: Option<PathBuf>,
 }
@@ -93,13 +93,13 @@ struct EpilogArgs {
 struct HealthArgs {
     #[command(flatten)]
     check: CheckArgs,
-    /// Give a node back that paceline has drained, when nothing is found any more.
+    /// Resume a node that paceline drained, once nothing is found any more.
     #[arg(long)]
     resume: bool,
-    /// Give a node back at most so many times a day: then a person should look at it.
+    /// Resume a node at most this many times a day; after that, a person must.
     #[arg(long, value_name = "N", default_value_t = 2)]
     most_resumed: usize,
-    /// Where it is kept how often a node was given back.
+    /// Directory that stores how often a node was resumed.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/paceline")]
     state: PathBuf,
 }
@@ -132,7 +132,7 @@ impl CheckArgs {
             node.context("SLURMD_NODENAME is not set: slurmd sets it; else name the node with --node")?;
         anyhow::ensure!(
             scontrol::is_node_name(&node),
-            "`{}` is not the name of one node",
+            "`{}` is not a single node name",
             scontrol::plain(&node, 80)
         );
         Ok(node)

@@ -42,7 +42,7 @@ pub(super) fn epilog(args: &EpilogArgs) -> anyhow::Result<ExitCode> {
     let said = claims::of_job(&decision.node);
     if let Some(problem) = &said.problem {
         output::say(format_args!(
-            "paceline: what the job said cannot be read: {problem}"
+            "paceline: the job's findings cannot be read: {problem}"
         ));
     }
     decision.said.clone_from(&said.claims);
@@ -110,10 +110,10 @@ impl Alone {
         }
         match scontrol::jobs_on(&decision.node) {
             Ok(jobs) => match jobs.iter().find(|job| decision.job.as_ref() != Some(job)) {
-                Some(other) => Alone::No(format!("job {other} is there too")),
+                Some(other) => Alone::No(format!("job {other} also runs here")),
                 None => Alone::Yes,
             },
-            Err(problem) => Alone::No(format!("who else is there is not known: {problem:#}")),
+            Err(problem) => Alone::No(format!("other jobs on the node are not known: {problem:#}")),
         }
     }
 
@@ -164,10 +164,10 @@ fn judge(args: &CheckArgs, depth: Depth, health: Health, decision: &mut Decision
             act::drain(args, depth, decision);
         }
         Health::Well if !decision.said.is_empty() => {
-            decision.why = "what the job said of it is not to be seen".to_owned();
+            decision.why = "the job's finding could not be confirmed".to_owned();
         }
-        Health::Well => decision.why = "nothing is bad".to_owned(),
-        Health::Unknown(notes) => decision.why = format!("could not tell: {}", notes.join("; ")),
+        Health::Well => decision.why = "no problem found".to_owned(),
+        Health::Unknown(notes) => decision.why = format!("no result: {}", notes.join("; ")),
     }
 }
 
@@ -182,9 +182,7 @@ fn give_back(args: &HealthArgs, drained: Depth, decision: &mut Decision) {
             decision.why = format!("stays drained: {}", found.join("; "));
             decision.found = found;
         }
-        Health::Unknown(notes) => {
-            decision.why = format!("stays drained: could not tell: {}", notes.join("; "))
-        }
+        Health::Unknown(notes) => decision.why = format!("stays drained: no result: {}", notes.join("; ")),
         Health::Well => resume(args, decision),
     }
 }
@@ -195,17 +193,17 @@ fn resume(args: &HealthArgs, decision: &mut Decision) {
         .map_or(0, |span| span.as_secs());
     decision.done = "refuse";
     if !args.resume {
-        decision.why = "nothing is bad any more; not given back: --resume is not given".to_owned();
+        decision.why = "no problem found any more; not resumed: without --resume".to_owned();
     } else if !act::may_resume(&args.state, &decision.node, args.most_resumed, now_s) {
         decision.why = format!(
-            "nothing is bad any more; not given back: it was {} times today, or that cannot be noted in {}",
+            "no problem found any more; not resumed: already {} times today, or the count cannot be stored in {}",
             args.most_resumed,
             args.state.display()
         );
     } else {
         match scontrol::resume(&decision.node) {
-            Ok(()) => (decision.done, decision.why) = ("resume", "nothing is bad any more".to_owned()),
-            Err(problem) => decision.why = format!("Slurm did not give it back: {problem:#}"),
+            Ok(()) => (decision.done, decision.why) = ("resume", "no problem found any more".to_owned()),
+            Err(problem) => decision.why = format!("Slurm did not resume it: {problem:#}"),
         }
     }
 }

@@ -21,19 +21,19 @@ pub(super) struct RequeueArgs {
     /// The job [default: SLURM_JOB_ID].
     #[arg(value_name = "JOB")]
     job: Option<String>,
-    /// Nodes on which it shall not start again, such as n3 or n[3,7]; beside those that it excludes already.
+    /// Nodes to exclude, such as n3 or n[3,7], in addition to those already excluded.
     #[arg(long, value_name = "NODES")]
     exclude: String,
-    /// Only say what would be done.
+    /// Print what would be done, and exit.
     #[arg(long)]
     dry_run: bool,
 }
 
 pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
     let job = args.job.clone().or_else(|| variable("SLURM_JOB_ID"));
-    let job = job.ok_or_else(|| Usage("which job? SLURM_JOB_ID is not set".to_owned()))?;
+    let job = job.ok_or_else(|| Usage("no job: SLURM_JOB_ID is not set".to_owned()))?;
     if args.exclude.trim().is_empty() {
-        return Err(Usage("--exclude: away from which node?".to_owned()).into());
+        return Err(Usage("--exclude: no node".to_owned()).into());
     }
     paceline_nccl_bench::preflight::hosts::expand(&args.exclude)
         .map_err(|problem| Usage(format!("--exclude {}: {problem}", args.exclude)))?;
@@ -53,9 +53,7 @@ pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
         scontrol::ask("scontrol", &["requeue", &job])?;
     }
     exclude(&job, &nodes).with_context(|| format!("job {job} was requeued, and may start on any node"))?;
-    output::say(format_args!(
-        "paceline: job {job} waits to start again, away from {nodes}"
-    ));
+    output::say(format_args!("paceline: job {job} is requeued, without {nodes}"));
     Ok(ExitCode::SUCCESS)
 }
 

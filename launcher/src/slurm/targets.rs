@@ -27,10 +27,11 @@ pub(super) struct TargetsArgs {
     /// Name of this node [default: SLURMD_NODENAME, else the host name].
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Write there, whole or not at all [default: print].
+    /// Output file, replaced atomically [default: stdout].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Serve them over HTTP for Prometheus' http_sd_configs, until it is ended: a port of loopback, or an address and a port.
+    /// Serve them over HTTP for Prometheus' http_sd_configs until the program ends: a port on loopback, or an address
+    /// and a port.
     #[arg(long, value_name = "[ADDR:]PORT", value_parser = listen::parse, conflicts_with = "out")]
     listen: Option<SocketAddr>,
 }

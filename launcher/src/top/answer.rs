@@ -154,7 +154,7 @@ fn bounded(mut lines: Vec<Line>, most: usize, untold: u64) -> Vec<Line> {
         let more = (lines.len() - kept) as u64 + untold;
         lines.truncate(kept);
         if most > 0 {
-            let text = format!("  {} more hold: n shows the next", say::grouped(more));
+            let text = format!("  {} more: n shows the next", say::grouped(more));
             lines.push(Line::new().painted(Paint::Faint, text));
         }
     }

@@ -82,7 +82,7 @@ pub(super) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
     }
     let told = problem.map_or_else(String::new, |problem| format!(" ({problem})"));
     let text = format!(
-        "no job of yours that runs on this host was found{told}: name its run directory, or its page's address"
+        "no running job of this user was found on this host{told}: name its run directory, or its page's address"
     );
     Err(NoJob(text).into())
 }
@@ -95,11 +95,12 @@ fn aside(others: &[Other]) -> Option<Aside> {
     let all = others.len() + 1;
     let text = match refused {
         Some((other, VisitError::Token)) => format!(
-            "Not your newest job: {} takes a token (paceline top --http-token-file FILE {}). {all} jobs of yours run here.",
+            "Not your newest job: {} needs a token (paceline top --http-token-file FILE {}). {all} jobs of yours \
+             run here.",
             other.name, other.typed
         ),
         Some((other, why)) => format!(
-            "Not your newest job: {} at {} gives no answer ({why}). {all} jobs of yours run here.",
+            "Not your newest job: {} at {} does not answer ({why}). {all} jobs of yours run here.",
             other.name, other.typed
         ),
         None if others.is_empty() => return None,
@@ -158,14 +159,14 @@ mod tests {
             told(&[other(1, Some(VisitError::Token)), other(2, None)]),
             (
                 true,
-                "Not your newest job: paceline-1 takes a token (paceline top --http-token-file FILE 127.0.0.1:1). 3 jobs of \
+                "Not your newest job: paceline-1 needs a token (paceline top --http-token-file FILE 127.0.0.1:1). 3 jobs of \
                  yours run here."
                     .to_owned()
             )
         );
         let (is_warning, text) = told(&[other(1, Some(VisitError::Full))]);
         assert!(
-            is_warning && text.contains("gives no answer (too many ask it already)"),
+            is_warning && text.contains("does not answer (it has too many clients)"),
             "{text}"
         );
     }

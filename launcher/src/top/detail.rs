@@ -18,20 +18,20 @@ const KEYS: [(&str, &str); 13] = [
         "up, down",
         "the rank before, the next (also k and j; PgUp, PgDn, g, G)",
     ),
-    ("Enter", "all that is known of the rank; Esc: back"),
+    ("Enter", "details of the rank; Esc: back"),
     ("d", "the finding in full: what it means, evidence, advice"),
     ("n, p", "the next finding, the one before; Esc: the worst"),
     (
         "/",
-        "filter: a rank's number, a part of a node's or GPU's name, a finding",
+        "filter: a rank number, part of a node or GPU name, a finding",
     ),
     ("s, S", "the next order of ranks (also F6); the other way round"),
-    ("space", "hold the picture, and go on"),
+    ("space", "pause and resume"),
     ("?", "these keys (also F1)"),
     ("q", "quit (also F10, ctrl-C)"),
     (
         "SLOWER",
-        "self-time over that of its peers, the middle of the last 16 steps",
+        "self-time over that of its peers, median of the last 16 steps",
     ),
     (
         "WHERE",
@@ -39,11 +39,12 @@ const KEYS: [(&str, &str); 13] = [
     ),
     (
         "ECC",
-        "memory errors since it is watched: U uncorrected, c corrected",
+        "memory errors since the start of monitoring: U uncorrected, c corrected",
     ),
     (
         "signs",
-        "* critical, ! warning, - info (or a dot, a triangle, a small dot); x: its process has ended; a dash: not known",
+        "* critical, ! warning, - info (or a dot, a triangle, a small dot); x: its process has ended; a dash: \
+         unknown",
     ),
 ];
 
@@ -86,7 +87,7 @@ fn one(app: &App, now: &RankNow<'_>, columns: usize, style: Style) -> Vec<Line> 
     let mut lines = vec![title(&format!("Rank {}{node}", now.rank))];
     let mut fact = |label: &str, text: String| lines.extend(labelled(label, &text, columns));
     if !now.is_up {
-        fact("process", "has ended, or was never seen".to_owned());
+        fact("process", "has ended, or was never observed".to_owned());
     }
     let by = if app.job.step.is_none_or(|step| step.is_self) {
         "self-time"
@@ -96,8 +97,8 @@ fn one(app: &App, now: &RankNow<'_>, columns: usize, style: Style) -> Vec<Line> 
     fact(
         "slower",
         match now.slowdown() {
-            Some(ratio) => format!("{ratio:.2}x the {by} of its peers, in the middle of the last 16 steps"),
-            None => "nothing came of it in the last step: not known, and not healthy either".to_owned(),
+            Some(ratio) => format!("{ratio:.2}x the {by} of its peers, median of the last 16 steps"),
+            None => "no data for the last step: unknown, which is not healthy".to_owned(),
         },
     );
     let standing = &now.standing;
@@ -142,7 +143,7 @@ fn one(app: &App, now: &RankNow<'_>, columns: usize, style: Style) -> Vec<Line> 
     if told.is_empty() {
         lines.push(Line::new());
         lines.push(Line::of(
-            "No finding that holds is about this rank, its GPU or its node.",
+            "No active finding about this rank, its GPU or its node.",
         ));
     }
     lines
@@ -163,13 +164,13 @@ fn gpu(now: &RankNow<'_>, columns: usize) -> Vec<Line> {
     let names = [Some(gpu.uuid), gpu.bus, gpu.model].into_iter().flatten();
     let names: Vec<&str> = names.map(|name| name.as_str()).collect();
     let heat = read.temperature_c.map(|celsius| match read.margin_c {
-        Some(margin) => format!("{celsius} C, {margin} C left before it slows down"),
+        Some(margin) => format!("{celsius} C, {margin} C below its slowdown"),
         None => format!("{celsius} C"),
     });
     let errors = read.ecc_uncorrected.or(read.ecc_corrected).map(|_| {
         let number = |count: Option<u16>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
         format!(
-            "{} uncorrected, {} corrected since it is watched",
+            "{} uncorrected, {} corrected since the start of monitoring",
             number(read.ecc_uncorrected),
             number(read.ecc_corrected)
         )

@@ -67,7 +67,7 @@ impl RankNow<'_> {
 /// By what ranks are put in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Sort {
-    /// Those that findings are about, as those; then slow ones, those of which nothing came, and the others by slowness.
+    /// Ranks with findings first; then slow ranks, ranks without data, and the others by slowdown.
     #[default]
     Slowdown,
     /// Number.
@@ -86,7 +86,7 @@ pub(super) enum Sort {
     Power,
     /// Memory errors, the most first.
     Ecc,
-    /// Severity of what was found.
+    /// Severity of the finding.
     Finding,
 }
 

@@ -38,8 +38,9 @@ use crate::output::{self, Color, NoJob, Style, Usage};
 /// `paceline top`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Keys: arrows, PgUp, PgDn (or j, k); Enter a rank; d the finding; n, p the next, the one before; / filter; s order; \
-space holds; ? all keys; q quits. Without a terminal it prints once.\n\nExamples: paceline top, paceline top paceline-4711.0, \
+    after_help = "Keys: arrows, PgUp, PgDn (or j, k); Enter a rank; d the finding; n, p the next, the one \
+        before; / filter; s order; space pauses; ? all keys; q quits. Without a terminal it prints \
+        once.\n\nExamples: paceline top, paceline top paceline-4711.0, \
 paceline top --once --json 127.0.0.1:9810"
 )]
 pub(crate) struct TopArgs {
@@ -47,25 +48,25 @@ pub(crate) struct TopArgs {
     /// running job on this host].
     #[arg(value_name = "RUN|ADDRESS", env = "PACELINE_RUN_DIR")]
     run: Option<String>,
-    /// Print it once and end.
+    /// Print once and exit.
     #[arg(long)]
     once: bool,
-    /// Print all of it, once, as one line of JSON.
+    /// Print everything once, as one line of JSON.
     #[arg(long)]
     json: bool,
-    /// Ranks that are printed.
+    /// Number of ranks to print.
     #[arg(long, value_name = "N", default_value_t = 20)]
     rows: usize,
     /// The order of ranks.
     #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
     sort: Sort,
-    /// Only ranks that it takes: a rank's number, a part of a node's or GPU's name, a finding.
+    /// Only ranks that match: a rank number, part of a node or GPU name, a finding.
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
-    /// A file with the token of the page, where it takes one.
+    /// File with the page's access token, if it needs one.
     #[arg(long, env = "PACELINE_HTTP_TOKEN_FILE", value_name = "FILE")]
     http_token_file: Option<PathBuf>,
-    /// Certificates (PEM) by which the page is known, where it is served by TLS [default: those of the system, for https://].
+    /// CA certificates (PEM) that verify the page's TLS certificate [default: those of the system, for https://].
     #[arg(long, env = "PACELINE_HTTP_CERT", value_name = "FILE")]
     http_cert: Option<PathBuf>,
 }

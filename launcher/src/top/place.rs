@@ -59,7 +59,7 @@ impl Target {
         let Some(mut address) = metrics_said(dir) else {
             let dir = dir.display();
             return Err(format!(
-                "{dir}: no aggregator answers for it, not yet or not any more"
+                "{dir}: its aggregator does not answer: not started yet, or ended"
             ));
         };
         if address.ip().is_unspecified() {
@@ -67,7 +67,7 @@ impl Target {
         }
         if let Some(why) = sends_token.then(|| token_refusal(dir, address)).flatten() {
             return Err(format!(
-                "the token is not sent: {why}; if you trust the page, give its address itself (HOST:PORT)"
+                "the token was not sent: {why}; if you trust the page, name its address (HOST:PORT)"
             ));
         }
         Ok(format!("{scheme}://{address}"))
@@ -111,7 +111,10 @@ impl Target {
             return format!("; its job has ended: paceline report {}", dir.display());
         }
         match owner::holder(dir) {
-            Some(mark) => format!("; its aggregator is {}: ask there, or by ssh -L", mark.name()),
+            Some(mark) => format!(
+                "; its aggregator is {}: connect there, or through ssh -L",
+                mark.name()
+            ),
             None => String::new(),
         }
     }
@@ -201,7 +204,7 @@ mod tests {
             target
                 .base("http", false)
                 .unwrap_err()
-                .contains("no aggregator answers")
+                .contains("its aggregator does not answer")
         );
         for (text, base) in [
             ("127.0.0.1:9810\n", Some("http://127.0.0.1:9810")),

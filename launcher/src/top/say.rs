@@ -129,10 +129,10 @@ pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
 pub(super) fn notes(verdict: &Verdict) -> Vec<String> {
     let mut notes = Vec::new();
     if !matches!(verdict.provenance.as_str(), "live" | "") {
-        notes.push(format!("rests on data that is not live ({})", verdict.provenance));
+        notes.push(format!("based on data that is not live ({})", verdict.provenance));
     }
     if verdict.observe_only {
-        notes.push("policy only observes it: nobody is alerted".to_owned());
+        notes.push("observed only, by policy: no alert is sent".to_owned());
     }
     notes
 }
@@ -153,33 +153,33 @@ pub(super) fn grouped(number: u64) -> String {
 /// What there is to say where no finding holds; whether all is well, as far as was seen. Absence of data is never health.
 pub(super) fn calm(job: &Job) -> (bool, String) {
     let Some(report) = &job.report else {
-        return (false, "Nothing was judged yet.".to_owned());
+        return (false, "No result yet.".to_owned());
     };
     let seen = &report.coverage;
     let ranks = count(seen.ranks_seen, "rank");
     let over = match report.findings {
         0 => String::new(),
-        findings => format!(" {} before, all over by now.", count(findings, "finding")),
+        findings => format!(" {} before, all ended.", count(findings, "finding")),
     };
     let (is_well, text) = if seen.ranks_seen == 0 {
         let why = seen.notes.first().map(|note| format!(" {note}."));
-        let text = "No rank was seen yet: nothing can be said of this job.".to_owned();
+        let text = "No rank was observed yet: nothing is known about this job.".to_owned();
         (false, text + &why.unwrap_or_default())
     } else if report.steps == 0 {
         (
             false,
-            format!("{ranks} attached, no step was seen yet: nothing can be said of this job."),
+            format!("{ranks} attached, no step was observed yet: nothing is known about this job."),
         )
     } else if seen.ranks_seen < seen.ranks_expected {
         let text = format!(
-            "{} of {} ranks seen: those are in step, of the others nothing is known.",
+            "{} of {} ranks observed: those are in step, the others are unknown.",
             seen.ranks_seen, seen.ranks_expected
         );
         (false, text)
     } else if seen.gaps > 0 || !seen.notes.is_empty() {
         (
             false,
-            format!("No finding in what was seen of {ranks}; the report says what was not."),
+            format!("No finding in the observed part of {ranks}; the report lists the gaps."),
         )
     } else {
         (true, format!("All {ranks} in step."))

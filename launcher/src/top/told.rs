@@ -73,10 +73,10 @@ impl News {
     /// What is not understood.
     pub(super) fn read(text: &str) -> Result<News, String> {
         let news: News =
-            serde_json::from_str(text).map_err(|error| format!("its answer is not understood: {error}"))?;
+            serde_json::from_str(text).map_err(|error| format!("its answer is invalid: {error}"))?;
         if news.v != VERSION {
             return Err(format!(
-                "its data are of version {}, this paceline understands {VERSION}: use the same version for both",
+                "its data has version {}, this paceline reads {VERSION}: use the same version for both",
                 news.v
             ));
         }

@@ -100,9 +100,9 @@ fn ranks(app: &App, columns: usize, body: usize, style: Style) -> Screen {
     }));
     if app.order.is_empty() {
         let text = if app.filter.is_empty() {
-            "  No rank was seen yet."
+            "  No rank was observed yet."
         } else {
-            "  No rank is what the filter asks for."
+            "  No rank matches the filter."
         };
         lines.push(Line::of(text));
     }
@@ -238,7 +238,7 @@ fn notices(app: &App, columns: usize, style: Style) -> Vec<Line> {
         Link::Away { for_s, why } => Some((
             Paint::Warn,
             format!(
-                "No answer from {} for {}: {why}. Asked again and again; this is what it told last.",
+                "No answer from {} for {}: {why}. Retrying; this is its last data.",
                 app.address,
                 say::lasting(*for_s as f64)
             ),
@@ -256,7 +256,7 @@ fn notices(app: &App, columns: usize, style: Style) -> Vec<Line> {
                 format!(": {}{says}", end.reason)
             });
             let dir = app.job.report.as_ref().map(|report| report.dir.to_string());
-            let rest = dir.map_or_else(String::new, |dir| format!(" All of it: paceline report {dir}"));
+            let rest = dir.map_or_else(String::new, |dir| format!(" The report: paceline report {dir}"));
             Some((Paint::Strong, format!("The job has ended{how}.{rest}")))
         }
         Link::Live => still(app),

@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
         "M" | "MB" | "MIB" => 20,
         "G" | "GB" | "GIB" => 30,
         "T" | "TB" | "TIB" => 40,
-        unit => return Err(format!("`{unit}` is no unit of size: K, M, G or T")),
+        unit => return Err(format!("`{unit}` is not a unit of size: K, M, G or T")),
     };
     let number: u64 = digits
         .parse()
@@ -104,7 +104,7 @@ mod tests {
         check("0K", Err("0 bytes cannot be measured"));
         check("-1", Err("`-1` is not a size, such as 8, 64K or 1G"));
         check("1.5M", Err("`1.5M` is not a size, such as 8, 64K or 1G"));
-        check("8X", Err("`X` is no unit of size: K, M, G or T"));
+        check("8X", Err("`X` is not a unit of size: K, M, G or T"));
         check("99999999T", Err("99999999T does not fit into 64 bits"));
     }
 

@@ -66,7 +66,7 @@ pub(super) fn who(
         && gpus != ranks
     {
         return Err(Usage(format!(
-            "-g {gpus} and --ranks {ranks} say the same: give one"
+            "-g {gpus} and --ranks {ranks} mean the same: use one"
         )));
     }
     if let (None, Some(ranks), None) = (options.rank, options.ranks, &options.master) {
@@ -107,7 +107,7 @@ pub(super) fn who(
     }
     let missing = |what: &str| {
         Usage(format!(
-            "{what} is missing, and no launcher's variable (RANK, ...) says it"
+            "{what} is missing, and no launcher's variable (RANK, ...) sets it"
         ))
     };
     let rank = known.0.ok_or_else(|| missing("--rank"))? as usize;
@@ -304,8 +304,8 @@ mod tests {
         let torch = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")];
         let text = "-g 2: where a launcher starts the ranks (MASTER_ADDR or --master is given) each process is one, with one GPU";
         check("-g 2", &torch, text);
-        check("-g 2 --ranks 3", &[], "-g 2 and --ranks 3 say the same: give one");
-        let text = "--ranks is missing, and no launcher's variable (RANK, ...) says it";
+        check("-g 2 --ranks 3", &[], "-g 2 and --ranks 3 mean the same: use one");
+        let text = "--ranks is missing, and no launcher's variable (RANK, ...) sets it";
         check("--rank 0 --master 127.0.0.1:7", &[], text);
     }
 }

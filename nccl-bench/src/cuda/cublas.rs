@@ -150,10 +150,12 @@ impl Drop for Blas {
 fn check(call: &'static str, code: i32) -> Result<(), CudaError> {
     let text = match code {
         0 => return Ok(()),
-        1 => "not initialized: the library and the driver do not get on (CUBLAS_STATUS_NOT_INITIALIZED)",
+        1 => {
+            "not initialized: the library and the driver do not work together (CUBLAS_STATUS_NOT_INITIALIZED)"
+        }
         3 => "no memory left on the GPU (CUBLAS_STATUS_ALLOC_FAILED)",
         7 => "invalid value (CUBLAS_STATUS_INVALID_VALUE)",
-        8 => "this GPU cannot (CUBLAS_STATUS_ARCH_MISMATCH)",
+        8 => "not supported by this GPU (CUBLAS_STATUS_ARCH_MISMATCH)",
         13 => "the GPU failed (CUBLAS_STATUS_EXECUTION_FAILED)",
         14 => "internal error (CUBLAS_STATUS_INTERNAL_ERROR)",
         15 => "not supported (CUBLAS_STATUS_NOT_SUPPORTED)",

@@ -20,7 +20,7 @@ pub enum LoadError {
         tried: Vec<String>,
     },
     /// It is there, a function is not.
-    #[error("{} has no function {symbol}: not the library that it is taken for, or too old", path.display())]
+    #[error("{} has no function {symbol}: the wrong library, or too old", path.display())]
     NoSymbol {
         /// The library.
         path: PathBuf,

@@ -216,7 +216,7 @@ pub enum WorkError {
     #[error("work of the GPUs: {0}")]
     Cuda(#[from] CudaError),
     /// The driver did not even say which GPUs there are.
-    #[error("work of the GPUs: cuInit has not come back in {seconds:.1} s")]
+    #[error("work of the GPUs: cuInit has not returned in {seconds:.1} s")]
     Silent {
         /// How long it was given.
         seconds: f64,

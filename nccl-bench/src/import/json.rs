@@ -126,7 +126,7 @@ fn row(at: usize, result: Measured) -> Result<Row, ImportError> {
         Root::Text(text) => text
             .trim()
             .parse()
-            .map_err(|_| broken("root", format!("{text} is no number")))?,
+            .map_err(|_| broken("root", format!("{text} is not a number")))?,
     };
     let half = |field: &str,
                 half: Option<Half>,
@@ -135,7 +135,7 @@ fn row(at: usize, result: Measured) -> Result<Row, ImportError> {
         let Some(half) = half else { return Ok(None) };
         let values = [half.time, half.alg_bw, half.bus_bw];
         if values.iter().chain(&half.nwrong).any(|value| *value < 0.0) {
-            return Err(broken(field, "less than nothing".into()));
+            return Err(broken(field, "negative".into()));
         }
         let mut timing = timing(values, half.nwrong.map(|wrong| wrong as u64));
         if let Some(details) = details {

@@ -27,7 +27,7 @@ pub enum ImportError {
     #[error("{0}")]
     File(#[from] std::io::Error),
     /// It is larger than any result.
-    #[error("more than {} MiB: no result of nccl-tests", MOST >> 20)]
+    #[error("more than {} MiB: not a result of nccl-tests", MOST >> 20)]
     TooLarge,
     /// A line of text.
     #[error("line {line}: {what}")]
@@ -52,10 +52,10 @@ pub enum ImportError {
     #[error("no rows of results: not the output of nccl-tests, or of a run that failed")]
     Empty,
     /// It does not say what was measured.
-    #[error("the file does not say which collective it is of (versions before 2.17 do not): name it")]
+    #[error("the file does not name its collective (versions before 2.17 do not): use --collective")]
     Collective,
     /// It says one thing, the caller another.
-    #[error("the file is of {said}, not of {asked}")]
+    #[error("the file has {said}, not {asked}")]
     OtherCollective {
         /// The file's.
         said: Collective,
@@ -141,7 +141,7 @@ fn of_program(name: &str) -> Option<Collective> {
 /// An element type by nccl-tests' name.
 fn dtype(name: &str) -> Result<Dtype, String> {
     let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
-    known.ok_or_else(|| format!("type {name} is none of float, half, bfloat16, int32"))
+    known.ok_or_else(|| format!("type {name} is not one of float, half, bfloat16, int32"))
 }
 
 /// A timing of which the mean alone is known.

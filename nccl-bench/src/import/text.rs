@@ -100,7 +100,7 @@ fn row(words: &[&str], side: usize) -> Result<Row, String> {
 
 fn number<T: std::str::FromStr>(column: &str, word: &str) -> Result<T, String> {
     word.parse()
-        .map_err(|_| format!("{column} is {word}, which is no number"))
+        .map_err(|_| format!("{column} is {word}, which is not a number"))
 }
 
 /// `None`: it was not measured, as an all-to-all in place.

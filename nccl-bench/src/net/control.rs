@@ -223,7 +223,7 @@ impl Control {
             Some(rank) if error.peer() != Some(rank) || matches!(error, TransportError::Aborted { .. }) => {
                 // In the words of one who saw it.
                 let seen = heard.iter().find(|(_, blames, _)| *blames == Some(rank));
-                let reason = seen.map_or("it said nothing more", |(_, _, reason)| reason.as_str());
+                let reason = seen.map_or("it stopped answering", |(_, _, reason)| reason.as_str());
                 TransportError::Aborted {
                     phase: inquest.phase().to_owned(),
                     peer: rank,
@@ -322,10 +322,7 @@ fn frame(wire: &Wire, deadline: &Deadline) -> Result<(u8, Vec<u8>), TransportErr
         what,
     };
     if !matches!(head[4], TELL | ABORT) {
-        return Err(garbage(format!(
-            "a message of kind {}, which there is not",
-            head[4]
-        )));
+        return Err(garbage(format!("a message of unknown kind {}", head[4])));
     }
     if length > LONGEST {
         return Err(garbage(format!(

@@ -53,7 +53,7 @@ impl Hello {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         if bytes[..4] != MAGIC {
-            return Err("this is no rank of a bench".to_owned());
+            return Err("this is not a rank of nccl-bench".to_owned());
         }
         if u16_at(4) != VERSION {
             return Err(format!(
@@ -65,7 +65,7 @@ impl Hello {
             0 => Purpose::Meeting,
             1 => Purpose::Control,
             2 => Purpose::Data(u16_at(8)),
-            other => return Err(format!("{other} is no purpose of a connection")),
+            other => return Err(format!("{other} is not a purpose of a connection")),
         };
         let group = u64::from(u32_at(24)) | u64::from(u32_at(28)) << 32;
         Ok(Hello {
@@ -135,8 +135,8 @@ mod tests {
             bytes[at] = value;
             assert_eq!(Hello::parse(&bytes).unwrap_err(), text);
         };
-        check(0, b'G', "this is no rank of a bench");
+        check(0, b'G', "this is not a rank of nccl-bench");
         check(4, 9, "it speaks version 9 of the protocol, not 1");
-        check(6, 9, "9 is no purpose of a connection");
+        check(6, 9, "9 is not a purpose of a connection");
     }
 }

@@ -269,7 +269,7 @@ impl Porch {
 
     fn greet(&self, stream: TcpStream, from: SocketAddr) {
         if let Err(problem) = self.admit(stream) {
-            let text = format!("a connection from {from} was turned away: {problem}");
+            let text = format!("a connection from {from} was rejected: {problem}");
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         }
     }
@@ -308,10 +308,7 @@ impl Porch {
             ));
         }
         if hello.rank >= self.ranks || hello.rank == self.rank {
-            return Err(format!(
-                "there is no room for a rank {} of {}",
-                hello.rank, self.ranks
-            ));
+            return Err(format!("there is no rank {} of {}", hello.rank, self.ranks));
         }
         Ok(())
     }

@@ -118,7 +118,7 @@ fn read_addresses(wire: &Wire, count: usize, deadline: &Deadline) -> Result<Vec<
         text.parse().map_err(|_| TransportError::Garbage {
             phase: deadline.phase().to_owned(),
             peer: wire.peer,
-            what: "something that is no address".to_owned(),
+            what: "an invalid address".to_owned(),
         })
     };
     (0..count).map(|_| one()).collect()

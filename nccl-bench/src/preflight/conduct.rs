@@ -237,7 +237,7 @@ impl Run<'_> {
             self.problems.push(Problem {
                 node: None,
                 phase: phase.into(),
-                what: "was left out: there was no time left".into(),
+                what: "was excluded: there was no time left".into(),
                 lost: false,
             });
             return;

@@ -158,12 +158,12 @@ fn told(stranger: &Stranger) -> String {
         .node
         .as_ref()
         .map_or(String::new(), |node| format!("{node}: "));
-    format!("; {} was turned away: {name}{}", stranger.from, stranger.why)
+    format!("; {} was rejected: {name}{}", stranger.from, stranger.why)
 }
 
 /// Why those were turned away who were: by the name that they gave, else by their address.
 fn blame(expected: &Expected, absent: &mut BTreeMap<usize, Option<String>>, strangers: &[Stranger]) {
-    let why = |stranger: &Stranger| format!("was turned away ({}): {}", stranger.from, stranger.why);
+    let why = |stranger: &Stranger| format!("was rejected ({}): {}", stranger.from, stranger.why);
     for stranger in strangers {
         let at = stranger.node.as_ref().and_then(|node| expected.position(node));
         if let Some(reason) = at.and_then(|at| absent.get_mut(&at)) {
@@ -249,8 +249,8 @@ mod tests {
             4,
             &[old, keyless],
             &[
-                "n2 was turned away (10.0.0.2): it runs another version",
-                "localhost was turned away (127.0.0.1): it lacks the key",
+                "n2 was rejected (10.0.0.2): it runs another version",
+                "localhost was rejected (127.0.0.1): it lacks the key",
                 "n4.invalid did not come in time",
             ],
         );

@@ -159,7 +159,7 @@ fn listen(family: IpAddr) -> io::Result<(TcpListener, u16)> {
 
 /// The first node, as soon as it is there; and the address by which we reach it.
 fn find(first: &str, me: &Me, deadline: Instant) -> Result<(Sealed, IpAddr), PreflightError> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name is not known");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name is unknown");
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -178,7 +178,7 @@ fn find(first: &str, me: &Me, deadline: Instant) -> Result<(Sealed, IpAddr), Pre
                     Err(SealError::Deadline { .. }) => {
                         last = io::Error::new(
                             io::ErrorKind::TimedOut,
-                            "it answers the connection, but says nothing",
+                            "it accepts the connection, but sends nothing",
                         );
                     }
                     Err(error) => {

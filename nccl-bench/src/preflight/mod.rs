@@ -68,7 +68,7 @@ pub enum PreflightError {
         source: SealError,
     },
     /// The first node did not take this one.
-    #[error("rendezvous: the first node turned this one away: {why}")]
+    #[error("rendezvous: the first node rejected this one: {why}")]
     Refused {
         /// Its reason.
         why: String,

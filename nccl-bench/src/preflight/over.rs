@@ -97,7 +97,7 @@ pub(super) fn choose(nodes: &[NodeId], known: &BTreeMap<NodeId, Nccl>, rails: bo
         return tcp(format!("{first} has NCCL {version}, {other} {theirs}"));
     }
     if let [1] = gpus[..] {
-        return tcp(format!("{first}: it has one GPU, and nobody to sum with"));
+        return tcp(format!("{first}: it has one GPU, and no second rank for a sum"));
     }
     let team = Team {
         version: Arc::clone(version),
@@ -147,7 +147,7 @@ mod tests {
         check(&[Some(new), None], Err("n2: it is not known whether it has NCCL"));
         check(
             &[Some(ready("2.30.7", 1))],
-            Err("n1: it has one GPU, and nobody to sum with"),
+            Err("n1: it has one GPU, and no second rank for a sum"),
         );
     }
 

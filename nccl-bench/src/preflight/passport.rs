@@ -142,15 +142,15 @@ impl History {
         let mut told = Vec::new();
         if self.broken > 0 {
             told.push(format!(
-                "{} lines of the passports cannot be read and are left out",
+                "{} lines of the passports cannot be read and are skipped",
                 self.broken
             ));
         }
         if self.left > 0 {
-            told.push(format!("{} KiB of older lines are left out", self.left >> 10));
+            told.push(format!("{} KiB of older lines are skipped", self.left >> 10));
         }
         for path in &self.unread {
-            told.push(format!("{} cannot be read and is left out", path.display()));
+            told.push(format!("{} cannot be read and is skipped", path.display()));
         }
         told
     }
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!((history.stamps.len(), history.unread.len()), (1, 2));
         let told = history.left_out().join("\n");
         assert!(
-            told.contains("a.passport cannot be read and is left out"),
+            told.contains("a.passport cannot be read and is skipped"),
             "{told}"
         );
     }

@@ -169,7 +169,7 @@ fn measure(go: &Go, listener: Option<TcpListener>) -> Result<Vec<Busbw>, Transpo
         .ok_or_else(|| wrong("a rank that no node has"))?;
     let key = unhex(&go.key)
         .map(Key::from_bytes)
-        .ok_or_else(|| wrong("a key that is none"))?;
+        .ok_or_else(|| wrong("an invalid key"))?;
     let (id, rail_ids) = go
         .ids
         .split_first()

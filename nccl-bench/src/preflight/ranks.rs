@@ -97,7 +97,7 @@ impl Launch {
         let none = || {
             io::Error::new(
                 io::ErrorKind::NotFound,
-                "no program is known that measures over NCCL",
+                "there is no program to measure over NCCL",
             )
         };
         let (program, rest) = self.command.split_first().ok_or_else(none)?;
@@ -117,7 +117,7 @@ impl Launch {
             .env("NCCL_RAS_ENABLE", "0")
             .env_remove("NCCL_PROFILER_PLUGIN");
         let mut child = command.spawn()?;
-        let missing = || io::Error::other("a pipe that was asked for is not there");
+        let missing = || io::Error::other("a requested pipe is missing");
         let stdin = child.stdin.take().ok_or_else(missing)?;
         let (out, err) = child.stdout.take().zip(child.stderr.take()).ok_or_else(missing)?;
         let (sender, receiver) = channel();
@@ -194,7 +194,7 @@ impl Rank {
         match rank.words.recv_timeout(limit) {
             Ok((_, Word::Opened { port, ids })) => Ok((rank, Opened { port, ids })),
             Ok((_, Word::Done(Err(broke)))) => Err(broke),
-            Ok(_) => Err(failed("the first rank said what it should not".into())),
+            Ok(_) => Err(failed("the first rank sent an unexpected message".into())),
             Err(RecvTimeoutError::Timeout) => Err(failed("no id for NCCL was made in time".into())),
             Err(RecvTimeoutError::Disconnected) => Err(failed("the first rank ended".into())),
         }

@@ -54,7 +54,7 @@ pub enum RendezvousError {
     Count { from: &'static str },
     #[error("--nnodes 0: a preflight takes one node or more")]
     NoNodes,
-    #[error("--nnodes {count}, and nothing says where they meet: add --nodes, --rendezvous or --service")]
+    #[error("--nnodes {count} without a rendezvous: add --nodes, --rendezvous or --service")]
     Nowhere { count: usize },
     #[error("--nnodes {count}: {from} names {named}")]
     Miscounted {
@@ -68,7 +68,7 @@ pub enum RendezvousError {
         from: &'static str,
         hint: String,
     },
-    #[error("{what} is no HOST or HOST:PORT")]
+    #[error("{what} is not HOST or HOST:PORT")]
     Endpoint { what: String },
     #[error("the service {service} has {found} of {count} addresses after {within} s")]
     Service {
@@ -207,7 +207,7 @@ fn check(asked: &Asked, from: &'static str, names: &[String]) -> Result<(), Rend
     let here: Vec<&String> = expected.names.iter().filter(|name| is_here(name)).collect();
     let hint = match here.as_slice() {
         [name] => format!("add --node {name}"),
-        _ => "say which of them it is with --node NAME".to_owned(),
+        _ => "set its name with --node NAME".to_owned(),
     };
     Err(RendezvousError::Stranger {
         node: asked.node.clone(),
@@ -359,12 +359,12 @@ mod tests {
         );
         one.count = Some(2);
         one.rendezvous = Some("h:x".into());
-        check(&one, "h:x is no HOST or HOST:PORT");
+        check(&one, "h:x is not HOST or HOST:PORT");
         let mut one = asked("x");
         one.count = Some(2);
         check(
             &one,
-            "--nnodes 2, and nothing says where they meet: add --nodes, --rendezvous or --service",
+            "--nnodes 2 without a rendezvous: add --nodes, --rendezvous or --service",
         );
         one.nodes = Some("x,y,z".into());
         check(&one, "--nnodes 2: --nodes names 3");
@@ -374,7 +374,7 @@ mod tests {
         one.nodes = Some("127.0.0.1,127.0.0.2".into());
         check(
             &one,
-            "this node, x, is not among --nodes: say which of them it is with --node NAME",
+            "this node, x, is not among --nodes: set its name with --node NAME",
         );
         let mut one = asked("x");
         one.nodes = Some("a[1".into());

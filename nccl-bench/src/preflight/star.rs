@@ -230,7 +230,7 @@ impl Star {
                 continue;
             };
             if let Err(error) = member.sender.send(&encode(&ask), Instant::now() + SLACK) {
-                let what = format!("{phase}: cannot be asked: {error}");
+                let what = format!("{phase}: request failed: {error}");
                 failed.insert(node.clone(), Fault::of(what, None, true));
             }
         }
@@ -313,7 +313,7 @@ impl Star {
 }
 
 fn ended(phase: &str, error: &SealError) -> Fault {
-    Fault::of(format!("{phase}: lost it: {error}"), None, true)
+    Fault::of(format!("{phase}: connection lost: {error}"), None, true)
 }
 
 /// The question that comes before this one: over NCCL a group's first node makes what the others must know.

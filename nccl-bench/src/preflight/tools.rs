@@ -153,7 +153,7 @@ impl Machine {
             return not("it has no GPU".into());
         }
         if self.rank.is_empty() {
-            return not("no program is known that measures over it".into());
+            return not("there is no program to measure over it".into());
         }
         match nccl::version(self.nccl_lib.as_deref()) {
             Ok(version) => Nccl::Ready {

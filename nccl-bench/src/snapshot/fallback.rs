@@ -23,7 +23,7 @@ pub(super) fn find(files: &Files, nics: &[Nic], environment: &BTreeMap<String, S
         let interfaces = files.names("sys/class/net");
         if !interfaces.iter().any(|name| matches(wanted, name)) {
             found.push(format!(
-                "NCCL_SOCKET_IFNAME={wanted} names no interface of this node ({})",
+                "NCCL_SOCKET_IFNAME={wanted} does not match an interface of this node ({})",
                 interfaces.join(" ")
             ));
         }
@@ -59,7 +59,7 @@ pub(super) fn find(files: &Files, nics: &[Nic], environment: &BTreeMap<String, S
     {
         let names: Vec<&str> = active.iter().map(|nic| nic.name.as_str()).collect();
         found.push(format!(
-            "NCCL_IB_HCA={wanted} names no active port of this node ({})",
+            "NCCL_IB_HCA={wanted} does not match an active port of this node ({})",
             names.join(" ")
         ));
     }

@@ -121,7 +121,7 @@ fn redirects(space: &[u8]) -> Result<bool, String> {
             // A bridge of conventional PCI has no more than that.
             EXTENDED => Ok(false),
             read => Err(format!(
-                "only {read} bytes of its configuration may be read: that takes root"
+                "only {read} bytes of its configuration may be read: root is required"
             )),
         };
     }
@@ -227,7 +227,7 @@ mod tests {
         );
         assert_eq!(redirects(&vec![0; 256]), Ok(false));
         assert_eq!(redirects(&vec![0; 4096]), Ok(false));
-        assert!(redirects(&[0; 64]).unwrap_err().contains("takes root"));
+        assert!(redirects(&[0; 64]).unwrap_err().contains("root is required"));
         let mut circle = space(0);
         circle[0x140..0x144].copy_from_slice(&(0x1001_0002u32).to_le_bytes());
         assert_eq!(redirects(&circle), Ok(false));

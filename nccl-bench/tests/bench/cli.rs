@@ -113,7 +113,7 @@ fn mistakes_are_told_once_and_exit_with_64() {
         "the largest size (4 bytes) is below the smallest (8)",
     );
     check("--transport tcp -e 1000000G", "of memory; this host has");
-    check("--transport tcp -b 1X", "`X` is no unit of size");
+    check("--transport tcp -b 1X", "`X` is not a unit of size");
     check("--transport tcp -f 1", "`1` is not a number above 1");
     check("--transport smoke", "invalid value 'smoke'");
     check(

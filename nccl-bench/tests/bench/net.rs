@@ -90,7 +90,7 @@ fn strangers_keep_nobody_out() {
     let mut said = String::new();
     // It may be reset after the answer: what it had not said was never read.
     let _ = other.read_to_string(&mut said);
-    assert!(said.contains("this is no rank of a bench"), "{said:?}");
+    assert!(said.contains("this is not a rank of nccl-bench"), "{said:?}");
 }
 
 #[test]

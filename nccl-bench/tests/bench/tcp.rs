@@ -162,6 +162,6 @@ fn a_rank_that_stops_says_so() {
     let stop = |mut tcp: Tcp| tcp.abort();
     for error in with_fault(stop, Duration::from_secs(20)) {
         assert_eq!(error.peer(), Some(2), "{error}");
-        assert!(error.to_string().contains("it was told to stop"), "{error}");
+        assert!(error.to_string().contains("it was ordered to stop"), "{error}");
     }
 }

@@ -56,7 +56,7 @@ fn the_table() {
 
 #[test]
 fn a_table_of_slurm_and_of_an_older_version() {
-    assert!(error(SLURM, None).contains("does not say which collective"));
+    assert!(error(SLURM, None).contains("does not name its collective"));
     let report = read(SLURM, Some(Collective::AllToAll)).unwrap();
     assert_eq!((report.version.as_str(), report.ranks.len()), ("nccl-tests", 2));
     assert_eq!(
@@ -100,7 +100,7 @@ fn json() {
     assert_eq!(second.in_place.as_ref().unwrap().nwrong, Some(3));
     assert_eq!(
         error(JSON, Some(Collective::Broadcast)),
-        "the file is of all-reduce, not of broadcast"
+        "the file has all-reduce, not broadcast"
     );
 }
 
@@ -137,18 +137,18 @@ fn broken_lines_are_named() {
     check(
         "62.05  135.19",
         "62.05  13x.19",
-        "line 13: out-of-place algbw is 13x.19, which is no number",
+        "line 13: out-of-place algbw is 13x.19, which is not a number",
     );
     check("    97.12", "   -97.12", "line 15: in-place time is -97.12");
     check(
         "4194304     float",
         "4194304    double",
-        "line 15: type double is none of float, half, bfloat16, int32",
+        "line 15: type double is not one of float, half, bfloat16, int32",
     );
     check(
         "33554432       8388608",
         "33554432       many",
-        "line 16: count is many, which is no number",
+        "line 16: count is many, which is not a number",
     );
 }
 
@@ -173,12 +173,12 @@ fn broken_json_is_named() {
     check(
         "\"root\": \"    -1\"",
         "\"root\": \"x\"",
-        "results[0].root: x is no number",
+        "results[0].root: x is not a number",
     );
     check(
         "\"bus_bw\": 172.75",
         "\"bus_bw\": -172.75",
-        "results[1].in_place: less than nothing",
+        "results[1].in_place: negative",
     );
     check("\"results\"", "\"rows\"", "missing field `results`");
 }

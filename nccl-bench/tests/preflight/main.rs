@@ -217,7 +217,7 @@ fn a_node_that_dies_is_named_and_the_others_go_on() {
     let problems = problems(&report);
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
-        problems[0].starts_with("n2 work: work: lost it: "),
+        problems[0].starts_with("n2 work: work: connection lost: "),
         "{problems:?}"
     );
     assert!(
@@ -260,7 +260,7 @@ fn a_stranger_and_a_second_of_the_same_name_are_turned_away() {
     let (report, results) = preflight(2, Duration::from_secs(2), others);
     assert_eq!(
         problems(&report),
-        ["n2 rendezvous: was turned away (127.0.0.1): it belongs to job j2"]
+        ["n2 rendezvous: was rejected (127.0.0.1): it belongs to job j2"]
     );
     let said: Vec<String> = results
         .iter()

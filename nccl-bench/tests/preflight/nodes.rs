@@ -71,7 +71,8 @@ fn another_version_is_turned_away_and_named() {
         );
     });
     assert_eq!(told.len(), 1, "{told:?}");
-    let wanted = "n3 rendezvous: was turned away (127.0.0.1): it runs paceline 9.9.9, whose preflight speaks version 99";
+    let wanted =
+        "n3 rendezvous: was rejected (127.0.0.1): it runs paceline 9.9.9, whose preflight speaks version 99";
     assert!(told[0].starts_with(wanted), "{told:?}");
 }
 
@@ -88,7 +89,7 @@ fn garbage_of_one_who_knows_the_key_costs_only_itself() {
     });
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
-        told[0].starts_with("n3 snapshot: snapshot: lost it: message"),
+        told[0].starts_with("n3 snapshot: snapshot: connection lost: message"),
         "{told:?}"
     );
 }
@@ -125,7 +126,10 @@ fn a_node_that_ends_when_it_has_answered_is_waited_for_no_more() {
         // n2 still works.
     });
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with("n3 work: work: lost it: "), "{told:?}");
+    assert!(
+        told[0].starts_with("n3 work: work: connection lost: "),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -141,7 +145,7 @@ fn a_node_that_dies_while_it_measures_with_others_is_named() {
     });
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
-        told[0].starts_with("n3 pairs, round ") && told[0].contains("lost it: "),
+        told[0].starts_with("n3 pairs, round ") && told[0].contains("connection lost: "),
         "{told:?}"
     );
 }

@@ -190,7 +190,7 @@ fn one_way_and_one_that_is_absent() {
         .iter()
         .map(|noted| noted.place.to_string())
         .collect();
-    assert_eq!(places, ["the way between sim03 and sim04"]);
+    assert_eq!(places, ["the path between sim03 and sim04"]);
     assert!(report.bad_nodes().is_empty());
     let report = run("nodes=16 absent=4");
     assert_eq!(

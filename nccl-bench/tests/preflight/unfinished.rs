@@ -98,7 +98,7 @@ fn what_was_seen_before_the_deadline_counts() {
         .iter()
         .map(|noted| format!("{} {} {}", noted.place, noted.what, noted.sure))
         .collect();
-    assert_eq!(told, ["the way between n1 and n2 pair_loss true"]);
+    assert_eq!(told, ["the path between n1 and n2 pair_loss true"]);
     // That it did not come to an end is told besides.
     assert!(
         report

@@ -212,7 +212,7 @@ fn a_gpu_that_does_not_answer_is_told_in_time() {
     assert!(began.elapsed().as_secs() < 5);
     let access: Vec<Access> = snapshot.gpus.list.iter().map(|gpu| gpu.access).collect();
     assert_eq!(access, [Access::Readable, Access::Silent]);
-    assert!(snapshot.gpus.list[1].text.contains("has not come back"));
+    assert!(snapshot.gpus.list[1].text.contains("has not returned"));
 }
 
 #[test]
@@ -239,12 +239,12 @@ fn what_leads_to_sockets_is_told() {
     check(
         &|_| {},
         &[("NCCL_SOCKET_IFNAME", "ens")],
-        &["NCCL_SOCKET_IFNAME=ens names no interface of this node (eth0"],
+        &["NCCL_SOCKET_IFNAME=ens does not match an interface of this node (eth0"],
     );
     check(
         &|_| {},
         &[("NCCL_IB_HCA", "mlx4_0")],
-        &["NCCL_IB_HCA=mlx4_0 names no active port of this node (mlx5_0/1 mlx5_1/1)"],
+        &["NCCL_IB_HCA=mlx4_0 does not match an active port of this node (mlx5_0/1 mlx5_1/1)"],
     );
     let down = |node: &Node| {
         for device in ["mlx5_0", "mlx5_1"] {

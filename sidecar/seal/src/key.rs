@@ -65,7 +65,7 @@ pub enum KeyError {
     #[error("no random numbers: {0}")]
     Chance(io::Error),
     /// Nobody said where, and there is no folder of the user's own.
-    #[error("there is no key: give --key-file or PACELINE_KEY_FILE, or set HOME")]
+    #[error("there is no key: use --key-file or PACELINE_KEY_FILE, or set HOME")]
     Nowhere,
 }
 

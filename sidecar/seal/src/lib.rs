@@ -24,7 +24,7 @@ pub const VERSION: u8 = 1;
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// Not in time.
-    #[error("no {what} within the time allowed")]
+    #[error("no {what} within the time limit")]
     Deadline {
         /// What was waited for.
         what: &'static str,
@@ -38,7 +38,7 @@ pub enum SealError {
         source: io::Error,
     },
     /// What speaks there is none of ours.
-    #[error("what answers there is not paceline")]
+    #[error("the peer is not paceline")]
     Foreign,
     /// The other end speaks another version.
     #[error("the other end speaks version {theirs} of the sealed stream, this one version {VERSION}")]
@@ -50,10 +50,10 @@ pub enum SealError {
     #[error("the other end does not have this job's key")]
     Key,
     /// A record was changed, repeated, left out, or made by somebody else.
-    #[error("a message was damaged or forged on its way")]
+    #[error("a message was damaged or forged in transit")]
     Damaged,
     /// A message that claims to be longer than is allowed.
-    #[error("a message of {bytes} bytes; at most {limit} are taken")]
+    #[error("a message of {bytes} bytes; at most {limit} are accepted")]
     TooLong {
         /// What it claims.
         bytes: usize,

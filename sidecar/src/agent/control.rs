@@ -118,7 +118,7 @@ fn read(input: impl Read, sender: &Sender<Control>) {
                 }
             }
             None if line.trim_ascii().is_empty() => {}
-            None => warn::once("control", "a control line was not understood"),
+            None => warn::once("control", "a control line is invalid"),
         }
     }
 }

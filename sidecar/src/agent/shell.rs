@@ -176,7 +176,7 @@ impl Shell {
         let Some(hosted) = hosted else { return };
         warn::once(
             "found",
-            "the job's aggregator was found: this node is not watched alone any more",
+            "the job's aggregator was found: this node is no longer watched alone",
         );
         self.leaving = Some(tokio::spawn(async move {
             if let Some(mut link) = link {
@@ -265,7 +265,9 @@ impl Shell {
     fn hang_up(&self) {
         match &self.hosted {
             Some(hosted) => hosted.hang_up(),
-            None => warn::answer("SIGHUP: the job's aggregator runs elsewhere, and policy is changed there"),
+            None => {
+                warn::answer("SIGHUP: the job's aggregator runs on another host; change the policy there")
+            }
         }
     }
 

@@ -81,7 +81,7 @@ pub enum AskError {
     #[error("{0}: belongs to another user")]
     NotOurs(PathBuf),
     /// It went away.
-    #[error("{0}: the aggregator gave no answer: it is ending, or the request did not come in time")]
+    #[error("{0}: the aggregator did not answer: it is ending, or the request came too late")]
     NoAnswer(PathBuf),
     /// It did not work.
     #[error("{0}: {1}")]
@@ -210,7 +210,7 @@ impl Door {
         match serde_json::from_slice(&line) {
             Ok(request) => Ok((stream, request)),
             Err(error) => {
-                let refused = Answer::Refused(format!("not understood: {error}"));
+                let refused = Answer::Refused(format!("invalid request: {error}"));
                 reply(stream, &refused).await;
                 Err(io::ErrorKind::InvalidData.into())
             }
@@ -272,7 +272,7 @@ pub async fn serve(
 /// Answers a signal in the log.
 fn say(answer: &Answer) {
     match answer {
-        Answer::Refused(why) => warn::answer(format_args!("SIGHUP: nothing is changed: {why}")),
+        Answer::Refused(why) => warn::answer(format_args!("SIGHUP: nothing was changed: {why}")),
         Answer::Changed(changed) if changed.is_empty() => warn::answer("SIGHUP: nothing has changed"),
         Answer::Injected(_) => {}
         Answer::Changed(changed) => {

@@ -127,7 +127,7 @@ fn what_is_no_request_is_refused_and_stops_nobody() {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut said = String::new();
         stream.read_to_string(&mut said).unwrap();
-        assert!(said.starts_with("{\"refused\":\"not understood: "), "{said}");
+        assert!(said.starts_with("{\"refused\":\"invalid request: "), "{said}");
     }
     // One who says nothing at all and goes.
     drop(UnixStream::connect(folder.path().join(SOCKET)).unwrap());

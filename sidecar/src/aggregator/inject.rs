@@ -73,7 +73,7 @@ impl FromStr for Injection {
                 Some(("factor", value)) if kind == "slow" => factor = value.parse().map_err(|_| bad(()))?,
                 Some(("code", value)) if kind == "xid" => code = Some(value.parse().map_err(|_| bad(()))?),
                 _ if kind == "xid" => words.push(word),
-                _ => return Err(format!("{word}: not understood in \"{text}\"")),
+                _ => return Err(format!("{word}: unknown in \"{text}\"")),
             }
         }
         let fault = match kind {
@@ -86,7 +86,7 @@ impl FromStr for Injection {
             "link" => Fault::Link,
             other => {
                 return Err(format!(
-                    "{other}: there are slow, silent, xid, ecc, throttle, link"
+                    "{other}: must be slow, silent, xid, ecc, throttle or link"
                 ));
             }
         };
@@ -158,7 +158,7 @@ impl Injector {
     ) -> Result<Vec<(NodeId, GpuFault)>, String> {
         if !force && self.is_on_real_gpus() {
             return Err(
-                "this job trains on real GPUs: what is injected would be told of them (--yes-really does it)"
+                "this job trains on real GPUs, and would get findings about them (--yes-really injects anyway)"
                     .to_owned(),
             );
         }

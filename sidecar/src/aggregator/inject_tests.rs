@@ -118,11 +118,11 @@ fn words() {
         assert_eq!(text.parse::<Injection>().unwrap().to_string(), text);
     }
     for (text, wanted) in [
-        ("", "there are slow"),
+        ("", "must be slow, silent"),
         ("slow", "rank= is missing"),
         ("slow rank=x", "rank=x: a number is needed"),
         ("slow rank=1 factor=0.5", "factor=0.5"),
-        ("ecc rank=1 factor=2", "factor=2: not understood"),
+        ("ecc rank=1 factor=2", "factor=2: unknown in"),
         ("xid rank=1", "code= is missing"),
         ("silent rank=1 for=-3", "for=-3"),
         ("silent rank=1 for=nan", "for=NaN"),

@@ -177,7 +177,7 @@ impl Journal {
                 self.retry_at_ns = Some(now_ns + RETRY_NS);
                 warn::once(
                     "journal write",
-                    format_args!("journal in {}: {error}; the job goes on", self.dir.display()),
+                    format_args!("journal in {}: {error}; the job continues", self.dir.display()),
                 );
                 self.half = self.file.cut(self.length).is_err();
                 let _ = fs::remove_file(self.reserve());

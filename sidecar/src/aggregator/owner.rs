@@ -161,7 +161,7 @@ impl Owner {
                         let (dir, name) = (dir.display(), other.name());
                         warn::once(
                             "superseded",
-                            format_args!("{dir}: taken over by {name}: nothing more is written here"),
+                            format_args!("{dir}: taken over by {name}: this process stops writing here"),
                         );
                         return flag.store(true, Ordering::Relaxed);
                     }
@@ -202,7 +202,7 @@ fn wait_for(dir: &Path, known: &Mark, pace: Pace) -> Result<(), OwnerError> {
     warn::once(
         "owner",
         format_args!(
-            "{}: {} was writing here: waiting for {:.0?} whether it lives",
+            "{}: {} was writing here: waiting {:.0?} to see whether it is alive",
             dir.display(),
             known.name(),
             pace.patience

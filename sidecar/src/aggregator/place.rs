@@ -34,7 +34,8 @@ pub fn check(asked: &str) -> Result<(), String> {
     match wrong.next().or((!is_host(aggregator)).then_some(aggregator)) {
         None => Ok(()),
         Some(wrong) if is_list => Err(format!(
-            "{wrong:?} is no address: must be HOST or HOST:PORT with RELAY:PORT before it, such as n1:4712,n2:4712,head:4711"
+            "{wrong:?} is not an address: must be HOST or HOST:PORT with RELAY:PORT before it, such as \
+             n1:4712,n2:4712,head:4711"
         )),
         Some(_) => Err("must be HOST or HOST:PORT, such as node-0 or 10.0.0.1:29600".to_owned()),
     }
@@ -95,7 +96,7 @@ pub fn candidates(asked: Option<&str>, job: &JobId, node: &NodeId) -> Result<Vec
             Ok(_) => {
                 return Err(PlaceError::Unknown(
                     relay.to_owned(),
-                    "a relay has a port".to_owned(),
+                    "a relay needs a port".to_owned(),
                 ));
             }
         }
@@ -206,7 +207,7 @@ mod tests {
             assert!((8..40).contains(&share), "{firsts:?}");
         }
         let portless = candidates(Some("127.0.0.1,127.0.0.1:9"), &job, &"n".into());
-        assert!(portless.unwrap_err().to_string().contains("a relay has a port"));
+        assert!(portless.unwrap_err().to_string().contains("a relay needs a port"));
     }
 
     #[test]

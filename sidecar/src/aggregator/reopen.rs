@@ -243,7 +243,7 @@ fn restore(path: &Path, job: &JobId, closed: &[(u32, PathBuf)], replay: &mut dyn
                 let file = file.display();
                 warn::once(
                     "snapshot",
-                    format_args!("{file}: {why}: not used, the journal is read instead"),
+                    format_args!("{file}: {why}: ignored, the journal is read instead"),
                 );
             }
         }

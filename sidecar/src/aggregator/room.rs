@@ -180,9 +180,9 @@ impl Room {
 
     fn complain(&self, safe: u32) -> io::Result<()> {
         let why = if safe == 0 {
-            "no two snapshots of it are good, and without them all of it may have to be read again"
+            "it has fewer than two valid snapshots, and without them the whole journal may have to be read again"
         } else {
-            "its newest segments and snapshots take more than it may have: give it more (--journal-bytes), or its disk"
+            "its newest segments and snapshots exceed the limit: raise --journal-bytes, or free disk space"
         };
         let (journal, used, bound) = (
             self.journal.display(),
@@ -192,7 +192,7 @@ impl Room {
         warn::once(
             "journal room",
             format_args!(
-                "{journal}: {used} bytes of {bound}, {} more on its disk, and nothing more can go: {why}",
+                "{journal}: {used} bytes of {bound}, {} free on its disk, and nothing more can be deleted: {why}",
                 free(&self.journal)
             ),
         );

@@ -81,16 +81,16 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "TiB" | "T" => 1u64 << 40,
         unit => {
             return Err(format!(
-                "{unit:?} is no unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB"
+                "{unit:?} is not a unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB"
             ));
         }
     };
     let number: u64 = digits
         .parse()
         .map_err(|_| "expected a size, such as 8GiB".to_owned())?;
-    let bytes = number.checked_mul(unit).ok_or("more than any disk has")?;
+    let bytes = number.checked_mul(unit).ok_or("larger than any disk")?;
     if bytes < LEAST_BYTES {
-        return Err(format!("{bytes} bytes are too little: at least 1MiB"));
+        return Err(format!("{bytes} bytes are too few: at least 1MiB"));
     }
     Ok(bytes)
 }

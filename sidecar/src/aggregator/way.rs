@@ -44,10 +44,10 @@ fn move_aside(path: &Path) {
     let (from, to) = (path.display(), aside.display());
     let kind = format!("in the way: {from}");
     match fs::rename(path, &aside) {
-        Ok(()) => warn::once(kind, format_args!("{from} is no file: moved to {to}")),
+        Ok(()) => warn::once(kind, format_args!("{from} is not a file: moved to {to}")),
         Err(error) => warn::once(
             kind,
-            format_args!("{from} is no file, and cannot be moved: {error}"),
+            format_args!("{from} is not a file, and cannot be moved: {error}"),
         ),
     }
 }

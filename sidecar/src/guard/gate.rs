@@ -159,7 +159,10 @@ impl Gate {
         let listener = match listener {
             Ok(listener) => listener,
             Err(error) => {
-                return warn::once("gate", format_args!("nobody can reach the aggregator: {error}"));
+                return warn::once(
+                    "gate",
+                    format_args!("the aggregator accepts no connections: {error}"),
+                );
             }
         };
         let mut strangers: VecDeque<Stranger> = VecDeque::new();
@@ -172,7 +175,8 @@ impl Gate {
                     warn::once(
                         "accept",
                         format_args!(
-                            "a connection could not be taken: {error}; every node takes one of {limit} file descriptors \
+                            "a connection could not be accepted: {error}; every node uses one of {limit} file \
+                             descriptors \
                              (ulimit -n, LimitNOFILE=)"
                         ),
                     );

@@ -15,10 +15,10 @@ const IS_COMMAND: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZmtpError {
     /// Another protocol, an older version, or a mechanism that is not ours.
-    #[error("no greeting of ZMTP 3 with the NULL mechanism")]
+    #[error("not a greeting of ZMTP 3 with the NULL mechanism")]
     Greeting,
     /// Something came before the peer was ready.
-    #[error("a frame that is none of the handshake")]
+    #[error("an unexpected frame in the handshake")]
     Handshake,
     /// A frame claims to be longer than is read.
     #[error("a frame of {0} bytes")]

@@ -81,7 +81,7 @@ pub enum LoadError {
     /// Every connection takes a descriptor.
     #[error(
         "{nodes} connections need {needed} file descriptors and this process may have {limit}: raise the hard limit \
-         (ulimit -Hn, LimitNOFILE=), or share them out with --processes {processes}"
+         (ulimit -Hn, LimitNOFILE=), or spread them with --processes {processes}"
     )]
     Descriptors {
         /// Connections of this process.

@@ -40,8 +40,7 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// So long nodes are told to wait while there is no parent; then they are let go, to try their next address.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What a relay is told that has come to itself.
-const ITSELF: &str =
-    "this is the relay itself: its --aggregator has to lead to another one, or to the aggregator";
+const ITSELF: &str = "this is the relay itself: its --aggregator must be another relay, or the aggregator";
 /// The pause between two attempts to reach a parent.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -76,7 +75,7 @@ pub fn main(options: &SidecarOptions, at: SocketAddr) -> ExitCode {
 fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     let job = JobId::from(options.job.as_str());
     let Some(asked) = options.aggregator() else {
-        anyhow::bail!("a relay has to be told where the aggregator is: --aggregator HOST:PORT");
+        anyhow::bail!("a relay needs the address of the aggregator: --aggregator HOST:PORT");
     };
     place::check(asked).map_err(|why| anyhow::anyhow!("--aggregator {asked}: {why}"))?;
     let node = options.node.clone().unwrap_or_else(host::hostname);

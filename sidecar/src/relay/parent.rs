@@ -28,14 +28,15 @@ pub enum Miss {
     #[error("no answer")]
     Silent,
     /// It is the job's aggregator, but what it is sent by a relay it cannot read.
-    #[error("the aggregator is of a version that knows no relays: update paceline there")]
+    #[error("the aggregator's version does not support relays: update paceline there")]
     Old,
     /// It does not want us, and why.
     #[error("refused: {0}")]
     Refused(String),
     /// It is a relay that looks for the aggregator in vain, and lets everybody go who waits for it.
     #[error(
-        "it let this relay wait, and then go: it finds no aggregator either; see that its own --aggregator does not lead back here"
+        "it did not connect this relay in time: it finds no aggregator either; make sure that its own \
+         --aggregator does not point back here"
     )]
     NoWay,
     /// It cannot be reached.

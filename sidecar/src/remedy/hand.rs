@@ -12,7 +12,7 @@ use crate::sink::write_whole;
 use crate::source::trainers::Trainers;
 use crate::warn;
 
-/// Where launchers find that the command is to end, in the ring directory.
+/// Where launchers find that the command will be ended, in the ring directory.
 const STOP: &str = "stop.json";
 
 /// See [`What::Stop`]: what the launchers of a node read.
@@ -25,7 +25,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Whether the command is to end.
+    /// Whether the command will be ended.
     pub fn look(ring_dir: &Path) -> Option<Stop> {
         serde_json::from_slice(&fs::read(ring_dir.join(STOP)).ok()?).ok()
     }
@@ -65,7 +65,7 @@ impl Hand {
                 };
                 let bytes = serde_json::to_vec(&stop).unwrap_or_default();
                 match write_whole(&self.ring_dir.join(STOP), &bytes) {
-                    Ok(()) => warn::answer(format_args!("{}: the command is to end", order.mark)),
+                    Ok(()) => warn::answer(format_args!("{}: the command will be ended", order.mark)),
                     Err(error) => {
                         warn::answer(format_args!(
                             "{}: the command cannot be ended: {error}",
@@ -80,7 +80,7 @@ impl Hand {
     /// Trainers alone: torchrun, a shell or srun would die of a signal that they do not know.
     fn signal(&self, name: &str, mark: &str) {
         let Some(signal) = order::signal(name) else {
-            return warn::answer(format_args!("{mark}: there is no signal {name}"));
+            return warn::answer(format_args!("{mark}: no signal is called {name}"));
         };
         let mut sent = Vec::new();
         for (rank, pid) in self.trainers.now() {

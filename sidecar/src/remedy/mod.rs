@@ -2,7 +2,7 @@
 //!
 //! [`warden`] stands in the aggregator: it asks the guard, keeps the [`books`], and leads what was decided through its
 //! course. What it wants done on the nodes travels down the link as an [`order::Order`]; a node's sidecar has a
-//! [`hand::Hand`] that does it: a signal to trainers, or word to the launchers that the command is to end.
+//! [`hand::Hand`] that does it: a signal to trainers, or word to the launchers that the command will be ended.
 
 pub mod books;
 pub mod hand;

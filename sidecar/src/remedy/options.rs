@@ -14,36 +14,37 @@ use crate::sink::notify::Receiver;
 /// Flags of `paceline run` and of its sidecar.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct RemedyOptions {
-    /// What may be done about a finding at most: log, signal, leave-node, checkpoint-and-stop or requeue;
+    /// Strongest action allowed on a finding: log, signal, leave-node, checkpoint-and-stop or requeue;
     /// straggler=signal for one finding. Several, separated by commas [default: log].
     #[arg(long, env = "PACELINE_ON_FAULT", value_name = "RESPONSE", value_parser = on_fault)]
     pub on_fault: Vec<String>,
-    /// Do what --on-fault asks for. Without it all is decided and written down, and nothing is done.
+    /// Carry out the actions of --on-fault. Without --act, Paceline only logs what it would do.
     #[arg(long, env = "PACELINE_ACT", value_parser = clap::builder::BoolishValueParser::new())]
     pub act: bool,
-    /// Another limit for remedies, such as hold_s=30 or per_job=1. May be repeated.
+    /// Override a limit of remedies, such as hold_s=30 or per_job=1. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = limit)]
     pub remedy_limit: Vec<String>,
     /// Act on evidence of this kind as if it were live: sim, replay or injected. For rehearsals only. May be repeated.
     #[arg(long, value_name = "KIND", value_parser = rehearsal)]
     pub rehearse: Vec<String>,
-    /// What all jobs of the site did about faults, in a file that they share [default: one of this user's own].
+    /// File shared by all jobs of the site that records their remedies [default: a file of this user].
     #[arg(long, env = "PACELINE_REMEDY_LEDGER", value_name = "FILE")]
     pub remedy_ledger: Option<PathBuf>,
-    /// The signal at which the trainers write a checkpoint [default: USR1].
+    /// Signal that makes the trainers write a checkpoint [default: USR1].
     #[arg(long, env = "PACELINE_CHECKPOINT_SIGNAL", value_name = "SIGNAL", value_parser = signal)]
     pub checkpoint_signal: Option<String>,
-    /// How long a checkpoint is waited for, seconds [default: 300].
+    /// Timeout for a checkpoint, seconds [default: 300].
     #[arg(long, env = "PACELINE_CHECKPOINT_WAIT", value_name = "S")]
     pub checkpoint_wait: Option<u64>,
-    /// How long the command may take to end after SIGTERM, seconds; then it is killed [default: 30, as Slurm's KillWait].
+    /// Time between SIGTERM and SIGKILL for the command, seconds [default: 30, as Slurm's KillWait].
     #[arg(long, env = "PACELINE_STOP_GRACE", value_name = "S")]
     pub stop_grace: Option<u64>,
-    /// The command that has the job started again: words, in which {node} is the node to leave out and {job} the job.
+    /// Command that requeues the job; {node} stands for the node to exclude and {job} for the job.
     #[arg(long, env = "PACELINE_REQUEUE_COMMAND", value_name = "COMMAND")]
     pub requeue_command: Option<String>,
-    /// Whom to tell: alertmanager=URL, webhook=URL, slack=env:NAME, pagerduty=env:NAME or exec=PROGRAM, and after commas
-    /// severity=critical, hmac=file:PATH, bearer=file:PATH, ca=file:PATH. Secrets by env:NAME or file:PATH only. May be repeated.
+    /// Receiver of notifications: alertmanager=URL, webhook=URL, slack=env:NAME, pagerduty=env:NAME or exec=PROGRAM;
+    /// options after commas: severity=critical, hmac=file:PATH, bearer=file:PATH, ca=file:PATH. Secrets by env:NAME
+    /// or file:PATH only. May be repeated.
     // Checked by `check_notify`: a mistake that clap finds is told with the value, and a value may be a secret.
     #[arg(
         long,
@@ -200,7 +201,7 @@ impl RemedyOptions {
             "stop_grace" => self.stop_grace = seconds()?,
             "requeue_command" => self.requeue_command = Some(text.to_owned()),
             "notify" => self.notify = each(receiver)?,
-            _ => return Err("is no option of remedies".to_owned()),
+            _ => return Err("is not an option of remedies".to_owned()),
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub fn run(command: Vec<String>, decision: &Decision) -> std::io::Result<Receive
         .spawn(move || {
             let what = match child.wait() {
                 Ok(status) if status.success() => "requeued".to_owned(),
-                Ok(status) => format!("{program}: {status}: the job goes on"),
+                Ok(status) => format!("{program}: {status}: the job continues"),
                 Err(error) => format!("{program}: {error}"),
             };
             let _ = sender.send(what);

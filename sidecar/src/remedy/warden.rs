@@ -81,7 +81,7 @@ impl Warden {
         let mut plan = plan.clone();
         let saved = books.saved().unwrap_or_else(|error| {
             warn::answer(format_args!(
-                "remedies: nothing is done: what was done is not known: {error}"
+                "remedies: disabled: earlier remedies are not known: {error}"
             ));
             plan.rules.act = false;
             Default::default()
@@ -199,7 +199,7 @@ impl Warden {
                 match &kept {
                     Ok(()) => acts.push(decision),
                     Err(error) => {
-                        let what = format!("not done: it cannot be remembered: {error}");
+                        let what = format!("not done: it cannot be recorded: {error}");
                         self.books.course(now_ms, &decision.mark, &what);
                     }
                 }
@@ -255,7 +255,7 @@ impl Warden {
                     Stage::Checkpoint
                 } else {
                     let what = match (course.decision.ask.checkpoint, course.marked_ms) {
-                        (false, _) => "no checkpoint: it might be wrong already",
+                        (false, _) => "no checkpoint: the state may already be corrupt",
                         (true, Some(_)) => "a checkpoint was written",
                         (true, None) => "no checkpoint was written in time",
                     };
@@ -304,7 +304,7 @@ impl Warden {
                         self.books.course(
                             now_ms,
                             &decision.mark,
-                            &format!("{words}: {error}: the job goes on"),
+                            &format!("{words}: {error}: the job continues"),
                         );
                         Stage::Over
                     }
@@ -316,9 +316,12 @@ impl Warden {
     /// Ends the command of the bad node alone: an elastic group makes itself anew of those that are left.
     fn leave(&mut self, decision: &Decision, now_ms: u64) {
         let what = match decision.ask.node() {
-            None => "nothing is stopped: it is not known to be one node's".to_owned(),
+            None => "nothing is stopped: the finding does not belong to one node".to_owned(),
             Some(node) if self.plan.home.as_ref() == Some(node) => {
-                format!("nothing is stopped: the group meets on {node}, and would end with it")
+                format!(
+                    "nothing is stopped: the rendezvous of the group is on {node}, and the group would end \
+                    with it"
+                )
             }
             Some(node) => {
                 let grace_ms = self.plan.grace_ms;
@@ -328,7 +331,7 @@ impl Warden {
                     &decision.mark,
                     now_ms,
                 );
-                format!("the command of {node} is stopped, the others go on")
+                format!("the command of {node} is stopped, the others continue")
             }
         };
         self.books.course(now_ms, &decision.mark, &what);

@@ -24,7 +24,7 @@ pub const LAST: Duration = Duration::from_millis(2500);
 /// What was typed of it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DoorOptions {
-    /// Push metrics to an OpenTelemetry receiver (OTLP over HTTP): its address, or env for what OTEL_EXPORTER_OTLP_* say.
+    /// Push metrics to an OpenTelemetry receiver (OTLP over HTTP): its address, or env to use OTEL_EXPORTER_OTLP_*.
     #[arg(long, env = "PACELINE_OTLP", value_name = "ENDPOINT")]
     pub otlp: Option<String>,
     /// Write the metrics page into this file (*.prom) for node_exporter's textfile collector, and remove it at the end.
@@ -160,7 +160,7 @@ impl Doors {
                 let whom = way.whom;
                 warn::once(
                     format!("late {whom}"),
-                    format_args!("{whom}: the last metrics of the job were not taken in time"),
+                    format_args!("{whom}: the last metrics of the job were not accepted in time"),
                 );
             }
         }

@@ -50,7 +50,7 @@ pub fn token_refusal(dir: &Path, address: SocketAddr) -> Option<String> {
         None => return None,
         Some(Some(owner)) if safe_file::is_trusted(owner) => return None,
         Some(Some(owner)) => format!("another user listens there (uid {owner})"),
-        Some(None) => "nobody listens there".to_owned(),
+        Some(None) => "no process listens there".to_owned(),
     };
     Some(format!("{}: {address}: {why}", path.display()))
 }

@@ -172,7 +172,7 @@ impl Metrics {
         gauges(
             out,
             "paceline_build_info",
-            "Version of paceline.",
+            "Version of Paceline.",
             ["version"],
             build,
         );
@@ -191,7 +191,7 @@ impl Metrics {
         gauges(
             out,
             "paceline_job_end_info",
-            "Why the job ended, once it has.",
+            "End reason of the job; absent while it runs.",
             ["reason"],
             end,
         );
@@ -199,7 +199,7 @@ impl Metrics {
         counters(
             out,
             "paceline_steps_total",
-            "Steps that every live rank finished.",
+            "Steps that all live ranks have finished.",
             [],
             steps,
         );
@@ -207,9 +207,9 @@ impl Metrics {
         let told = self.ranks.values().filter_map(|rank| rank.attach.as_ref());
         let restarts = told.map(|attach| ([], f64::from(attach.restart)));
         let restarts = restarts.reduce(|most, one| if one.1 > most.1 { one } else { most });
-        let help = "How often the launcher has started the training again.";
+        let help = "Restarts of the training by the launcher.";
         counters(out, "paceline_restarts_total", help, [], restarts);
-        let help = "GPU time that the job took so far (rank time without GPUs).";
+        let help = "GPU time of the job so far; rank time without GPUs.";
         let gpu_s = report.cost.gpu_hours * 3600.0;
         counters(out, "paceline_gpu_seconds_total", help, [], [([], gpu_s)]);
         let help =
@@ -231,13 +231,7 @@ impl Metrics {
             *lost.entry([verdict.cause.name().to_owned()]).or_default() += verdict.lost_gpu_hours * 3600.0;
         }
         let labels = ["finding", "cause", "severity"];
-        gauges(
-            out,
-            "paceline_finding_active",
-            "Findings that hold now.",
-            labels,
-            active,
-        );
+        gauges(out, "paceline_finding_active", "Active findings.", labels, active);
         findings::subjects(out, report);
         counters(
             out,
@@ -251,7 +245,8 @@ impl Metrics {
         counters(out, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
         let by_cause = &report.cost.by_cause;
         let told = |kind: &&str| Some(([(*kind).to_owned()], by_cause.get(*kind)? * 3600.0));
-        let help = "GPU time that the whole job lost to what is no finding: checkpoints, warm-up, restarts, stalls, periodic pauses.";
+        let help = "GPU time that the whole job lost without a finding: checkpoints, warm-up, restarts, stalls, \
+            periodic pauses.";
         let overhead = OVERHEADS.iter().filter_map(told);
         counters(
             out,
@@ -289,12 +284,12 @@ impl Metrics {
             ("unreadable", transport.unreadable),
         ];
         let reasons = reasons.map(|(reason, count)| ([reason.to_owned()], count as f64));
-        let help = "Records and frames that did not arrive, by where they were dropped.";
+        let help = "Records and frames that did not arrive, by place of the drop.";
         counters(out, "paceline_transport_dropped_total", help, ["reason"], reasons);
         refused(out, &transport.ways.turned);
         let pushes = transport.ways.pushes.iter();
         let pushes = pushes.map(|(outcome, count)| ([(*outcome).to_owned()], *count as f64));
-        let help = "Pushes of metrics to OpenTelemetry, by what became of them.";
+        let help = "Pushes of metrics to OpenTelemetry, by outcome.";
         counters(out, "paceline_otlp_pushes_total", help, ["outcome"], pushes);
     }
 }
@@ -305,7 +300,7 @@ fn remedies(out: &mut Families<'_>, report: &Report) {
         let labels = [one.response.name().to_owned(), one.outcome.to_string()];
         (labels, one.count as f64)
     });
-    let help = "Remedies that were decided on, by what was done (act) or why nothing was.";
+    let help = "Remedies decided, by outcome: done (act), or the reason why not.";
     counters(
         out,
         "paceline_remedies_total",
@@ -318,7 +313,7 @@ fn remedies(out: &mut Families<'_>, report: &Report) {
 fn refused(out: &mut Families<'_>, turned: &[(&'static str, u64)]) {
     let turned = turned.iter();
     let turned = turned.map(|(reason, count)| ([(*reason).to_owned()], *count as f64));
-    let help = "Connections that were turned away from the aggregator or cut, by reason.";
+    let help = "Connections that the aggregator rejected or closed, by reason.";
     counters(
         out,
         "paceline_connections_refused_total",

@@ -42,14 +42,16 @@ impl Textfile {
             meta => meta?,
         };
         if !meta.is_file() {
-            return Err(io::Error::other("is there already, and no file"));
+            return Err(io::Error::other("exists and is not a regular file"));
         }
         let mut head = String::new();
         let most = BEGIN.len() as u64;
         // What is no text is not ours.
         let read = safe_file::open(&self.path)?.take(most).read_to_string(&mut head);
         if meta.len() > 0 && (read.is_err() || head != BEGIN) {
-            return Err(io::Error::other("holds what is not ours, and would be replaced"));
+            return Err(io::Error::other(
+                "was not written by paceline, and would be replaced",
+            ));
         }
         Ok(true)
     }

@@ -1,5 +1,6 @@
 //! Why a command ends, as far as it is seen from beside it: the exceptions that trainers leave beside their rings, signals
-//! that asked the command to end and what the scheduler says of them, and processes that the kernel ended for want of memory.
+//! that asked the command to end and what the scheduler says of them, and processes that the kernel ended because of
+//! a lack of memory.
 
 mod note;
 pub mod printed;
@@ -89,7 +90,7 @@ impl Ends {
         self.exceptions(send);
         let group = self.group.as_mut();
         if let Some((count, place)) = group.and_then(|group| group.more(&mut self.files)) {
-            let says = format!("the kernel ended {count} processes of {place} for want of memory");
+            let says = format!("the kernel ended {count} processes of {place} because of a lack of memory");
             tell(send, None, TroubleKind::OomKill, &says, None);
         }
     }
@@ -359,7 +360,7 @@ mod tests {
             let mut ends = node.ends();
             assert_eq!(told(&mut ends), [], "what was before is another's");
             node.write(file, "oom 5\noom_kill 3\n");
-            let says = "the kernel ended 1 processes of control group /job/step for want of memory";
+            let says = "the kernel ended 1 processes of control group /job/step because of a lack of memory";
             assert_eq!(told(&mut ends), [(None, TroubleKind::OomKill, says.to_owned())]);
             assert_eq!(told(&mut ends), []);
         }

@@ -88,7 +88,7 @@ impl Yields {
         } else if lines > 0 {
             // The number would change with every look.
             let many = if self.is_over { lines } else { FEW };
-            format!("{path}: none of the {many} lines that came {}", self.hint)
+            format!("{path}: none of the {many} lines read {}", self.hint)
         } else if self.read.is_there.load(Ordering::Relaxed) {
             format!("nothing was added to {path}")
         } else {
@@ -128,7 +128,7 @@ mod tests {
         read.found();
         assert_eq!(told(&mut yields, 17), Some("nothing was added to log".into()));
         (0..FEW).for_each(|_| read.line(false));
-        let none = "log: none of the 20 lines that came tells of a step";
+        let none = "log: none of the 20 lines read tells of a step";
         assert_eq!(told(&mut yields, 18), Some(none.into()));
         yields.forget();
         assert!(told(&mut yields, 19).is_some());
@@ -145,7 +145,7 @@ mod tests {
         yields.over();
         assert_eq!(
             told(&mut yields, 13),
-            Some("log: none of the 1 lines that came tells of a step".into())
+            Some("log: none of the 1 lines read tells of a step".into())
         );
     }
 }

@@ -92,9 +92,7 @@ impl Intake {
         if self.count >= MAX_LANES {
             warn::once(
                 "incarnations",
-                format_args!(
-                    "sidecars were started {MAX_LANES} times: those of new ones are not taken any more"
-                ),
+                format_args!("sidecars were started {MAX_LANES} times: new ones are no longer accepted"),
             );
             return false;
         }

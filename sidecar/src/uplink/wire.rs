@@ -41,7 +41,7 @@ pub enum WireError {
     #[error("a name is longer than {MAX_NAME_BYTES} bytes")]
     Name,
     /// Packed with a dictionary of another version.
-    #[error("packed with dictionary {version}, which is not known here")]
+    #[error("packed with dictionary {version}, which this version does not have")]
     Dictionary {
         /// Its number.
         version: u8,
@@ -249,7 +249,7 @@ impl Hello {
             ))
         } else if self.agent == AGGREGATOR {
             // Who spoke as it could say that the job has ended.
-            Some(format!("incarnation {AGGREGATOR} is no sidecar's"))
+            Some(format!("incarnation {AGGREGATOR} does not belong to a sidecar"))
         } else {
             None
         }

@@ -63,7 +63,7 @@ fn a_call_that_does_not_come_back_is_told_within_five_seconds_and_holds_up_nobod
         unreachable!("as expected")
     };
     assert!(
-        access.for_ns < 5_000_000_000 && access.text.contains("has not come back"),
+        access.for_ns < 5_000_000_000 && access.text.contains("has not returned"),
         "{access:?}"
     );
     for index in (0..8).filter(|index| *index != 3) {

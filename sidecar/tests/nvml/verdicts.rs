@@ -196,7 +196,7 @@ fn faults_that_show_at_once() {
             "remapped_uncorrectable = 3",
             "row-remap",
             "warning",
-            "nothing needs to be done",
+            "no action needed",
         ),
         case("remap_none = 1", "row-remap", "warning", "run out of spare rows"),
         case("pcie_width = 8", "pcie-degraded", "warning", "below its width"),

@@ -57,7 +57,7 @@ fn the_oldest_telemetry_goes_and_it_is_told() {
     assert_eq!(report["coverage"]["frames_lost"], 0);
     let notes = report["coverage"]["notes"].to_string();
     assert!(
-        notes.contains("was thinned to keep the journal within 1 MiB"),
+        notes.contains("was reduced to keep the journal within 1 MiB"),
         "{notes}"
     );
     assert!(

@@ -139,7 +139,7 @@ fn a_rank_that_loads_is_seen_and_not_missing() {
         notes.contains("rank 1 running, not yet in init_process_group"),
         "{notes}"
     );
-    assert!(!ended.stderr.contains("No rank was seen"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("No rank was observed"), "{}", ended.stderr);
     // While it ran, and once.
     let live = "paceline: before the first step: rank 1 running, not yet in init_process_group; ranks 0, 2 waiting in";
     assert_eq!(ended.stderr.matches(live).count(), 1, "{}", ended.stderr);

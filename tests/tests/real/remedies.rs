@@ -149,7 +149,7 @@ fn long_an_elastic_group_goes_on_without_a_bad_node() {
     let wanted = [
         "SIGUSR1 to the trainers",
         "a checkpoint was written",
-        "the command of n1 is stopped, the others go on",
+        "the command of n1 is stopped, the others continue",
     ];
     assert_eq!(course(ended.dir.path()), wanted);
     let report = ended.report();

@@ -69,7 +69,7 @@ fn the_job_starts_on_the_good_nodes() {
     let ran = cluster.run(&["srun", "-N4", "bash", "-c", &format!("{ON_ITS_GPU} {gated}")]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(
-        ran.stderr.contains("this node, n3, leaves the job to the others"),
+        ran.stderr.contains("this node, n3, is excluded from the job"),
         "{}",
         ran.stderr
     );

@@ -165,7 +165,7 @@ fn what_the_prolog_cannot_tell_it_lets_pass() {
     let log = decisions(&cluster);
     let why = log[0]["why"].as_str().unwrap();
     assert!(
-        log[0]["done"] == "none" && why.starts_with("could not tell: "),
+        log[0]["done"] == "none" && why.starts_with("no result: "),
         "{why}"
     );
 }
@@ -262,7 +262,7 @@ fn a_forged_verdict_drains_nobody() {
     assert_eq!(cluster.read("out").trim(), NOBODY);
     let line = cluster.until("the epilog", || decisions(&cluster).into_iter().next());
     assert_eq!(line["done"], "none", "{line}");
-    assert_eq!(line["why"], "what the job said of it is not to be seen", "{line}");
+    assert_eq!(line["why"], "the job's finding could not be confirmed", "{line}");
     let said = line["said"][0].as_str().unwrap();
     assert!(said.starts_with("critical gpu-"), "{said}");
     let (state, reason) = cluster.until("the node to be free", || {
@@ -283,7 +283,7 @@ fn the_epilog_counts_ends_and_disturbs_nobody() {
     assert_eq!(cluster.until_over(&job), "COMPLETED", "{}", cluster.read("out"));
     let line = cluster.until("the epilog", || decisions(&cluster).into_iter().next());
     let why = line["why"].as_str().unwrap();
-    let wanted = format!("; only read, not measured: job {other} is there too");
+    let wanted = format!("; only read, not measured: job {other} also runs here");
     assert!(line["job"] == *job && why.ends_with(&wanted), "{line}");
     let counted = cluster.until("the counts", || {
         Some(cluster.read("ends.prom")).filter(|text| !text.is_empty())

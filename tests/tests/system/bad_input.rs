@@ -25,7 +25,7 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
         ),
         (
             "journal_bytes = \"8 parsecs\"\n",
-            "./paceline.toml:1:1: journal_bytes = \"8 parsecs\": \"parsecs\" is no unit",
+            "./paceline.toml:1:1: journal_bytes = \"8 parsecs\": \"parsecs\" is not a unit",
         ),
         (
             "key_file = \"none\"\n",
@@ -69,7 +69,7 @@ fn a_secret_in_the_open_is_not_repeated() {
     let check = |(code, stderr): (Option<i32>, String), place: &str| {
         assert_eq!(code, Some(64), "{stderr}");
         assert!(
-            stderr.contains(place) && stderr.contains("stands on no command line"),
+            stderr.contains(place) && stderr.contains("does not appear on a command line"),
             "{stderr}"
         );
         assert!(!stderr.contains("s3cret"), "{stderr}");
@@ -206,7 +206,7 @@ fn a_journal_that_cannot_be_read_is_told_with_its_place() {
         let (code, stderr) = said(&place, &["replay", "--skip-broken", file]);
         assert_eq!(code, Some(0), "{stderr}");
         assert!(
-            stderr.contains(&format!("{file}: 1 broken line left out")),
+            stderr.contains(&format!("{file}: 1 broken line skipped")),
             "{stderr}"
         );
     }
@@ -222,7 +222,10 @@ fn a_journal_that_cannot_be_read_is_told_with_its_place() {
     let (code, stderr) = said(&place, &["replay", "torn.ndjson"]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(
-        stderr.contains(&format!("torn.ndjson:{}: the last line was cut off", lines.len())),
+        stderr.contains(&format!(
+            "torn.ndjson:{}: the last line is incomplete",
+            lines.len()
+        )),
         "{stderr}"
     );
 }
@@ -267,22 +270,22 @@ fn what_is_no_report_and_what_is_no_whole_journal_is_told() {
     place.write("future.json", "{\"schema_version\":9}");
     place.write("null.json", "null");
     for (args, code, expected) in [
-        (&["replay", "empty.ndjson"][..], 0, "empty.ndjson: holds no entry"),
-        (&["report", "empty.ndjson"], 0, "empty.ndjson: holds no entry"),
+        (&["replay", "empty.ndjson"][..], 0, "empty.ndjson: has no entry"),
+        (&["report", "empty.ndjson"], 0, "empty.ndjson: has no entry"),
         (
             &["replay", "headless.ndjson"],
             0,
-            "headless.ndjson: no entry says which job it is",
+            "headless.ndjson: no entry names the job",
         ),
         (
             &["report", "broken.ndjson"],
             1,
-            "broken.ndjson:5:6: expected value; --skip-broken leaves such lines out",
+            "broken.ndjson:5:6: expected value; --skip-broken skips such lines",
         ),
         (
             &["report", "--skip-broken", "broken.ndjson"],
             0,
-            "broken.ndjson: 1 broken line left out",
+            "broken.ndjson: 1 broken line skipped",
         ),
         (
             &["report", "future.json"],
@@ -315,7 +318,7 @@ fn what_cannot_be_seen_is_not_called_health() {
     };
     let (code, said) = simulated(&["--steps", "0"]);
     assert_eq!(code, Some(0));
-    assert!(said.contains("No step was seen of 8 ranks"), "{said}");
+    assert!(said.contains("No step of 8 ranks was observed"), "{said}");
     let (_, said) = simulated(&["--steps", "50", "--fault", "slow rank=1 factor=2 from=100"]);
-    assert!(said.contains("not felt in any step"), "{said}");
+    assert!(said.contains("affected no step"), "{said}");
 }

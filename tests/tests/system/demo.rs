@@ -23,7 +23,7 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
         "rank 2 on ",
         "heat: the GPU protects itself",
         "data:image/png;base64,",
-        "Where it goes",
+        "Time per phase",
     ] {
         assert!(page.contains(part), "{part}");
     }

@@ -112,7 +112,7 @@ fn what_makes_no_sense_is_told() {
         .unwrap();
     assert_eq!(ran.status.code(), Some(64));
     assert!(
-        text(&ran.stderr).contains("this is no Slurm job"),
+        text(&ran.stderr).contains("this is not a Slurm job"),
         "{}",
         text(&ran.stderr)
     );

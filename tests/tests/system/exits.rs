@@ -45,7 +45,7 @@ fn a_command_that_cannot_be_started_is_told_as_a_shell_does_with_a_hint() {
         (
             "no-such-command",
             127,
-            "no-such-command: command not found; is its environment active, and PATH right?",
+            "no-such-command: command not found; is its environment active, and PATH correct?",
         ),
         (
             "a-script",
@@ -55,20 +55,16 @@ fn a_command_that_cannot_be_started_is_told_as_a_shell_does_with_a_hint() {
         (
             "./a-script",
             127,
-            "it is there, but the interpreter in its first line is not",
+            "the file exists, but the interpreter in its first line does not",
         ),
         (
             "./train.py",
             126,
             "./train.py: not executable; did you mean `python ./train.py`?",
         ),
-        ("echo hello", 127, "its words must stand apart"),
+        ("echo hello", 127, "pass its words as separate arguments"),
         ("/", 126, "/: not executable; it is a directory"),
-        (
-            "",
-            127,
-            "\"\" (the command is an empty word): command not found\n",
-        ),
+        ("", 127, "\"\" (the command is empty): command not found\n"),
     ] {
         let output = place
             .paceline(["run", "--run-dir", "run", "--", command])
@@ -99,7 +95,7 @@ fn a_report_that_is_somebody_elses_is_spared() {
     place.write("run/report.json", "{\"accuracy\": 0.9}");
     let output = place.run(&[], "exit 0");
     assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output.stderr).contains("report.json is not of paceline: moved to"));
+    assert!(text(&output.stderr).contains("report.json was not written by paceline: moved to"));
     assert_eq!(place.read("run/report.1.json"), "{\"accuracy\": 0.9}");
     assert_eq!(place.report("run/report.json")["schema_version"], 1);
     place.run(&[], "exit 0");
@@ -203,7 +199,7 @@ fn ends_are_counted_where_a_file_is_named() {
     let ran = place.run(&["--textfile", "none/ends.prom"], "true");
     let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(
-        ran.status.success() && stderr.contains("the end is not counted: none/ends.prom"),
+        ran.status.success() && stderr.contains("the job's end is not counted: none/ends.prom"),
         "{stderr}"
     );
 }
@@ -238,7 +234,8 @@ fn what_nothing_can_be_written_to_or_told_by_is_said_at_the_start() {
     let stderr = text(&output.stderr);
     for said in [
         "warning: --metrics-textfile none/m.prom: No such file or directory (os error 2); no metrics are written there",
-        "warning: --notify exec=/none/tell: No such file or directory (os error 2); it is told nothing until it can be started",
+        "warning: --notify exec=/none/tell: No such file or directory (os error 2); it gets no notices until it \
+         can be started",
     ] {
         assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
     }

@@ -81,7 +81,7 @@ fn what_cannot_be_done_is_told_with_its_place() {
         }
     };
     check("a: [", &["m.yaml:"]);
-    check("a: 1\na: 2\n", &["m.yaml:2:1: the key \"a\" is there twice"]);
+    check("a: 1\na: 2\n", &["m.yaml:2:1: duplicate key \"a\""]);
     check("", &["nothing was injected"]);
     check(
         "apiVersion: v1\nkind: Service\n",
@@ -100,7 +100,7 @@ fn what_cannot_be_done_is_told_with_its_place() {
     );
     check(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {paceline.dev/inject: \"false\"}}\nspec: {containers: [{name: t}]}\n",
-        &["Pod/p, /: the pod does not want it (opted-out)"],
+        &["Pod/p, /: the pod's annotations disable it (opted-out)"],
     );
     // Beside another in a List: that one is injected, as in a document of its own.
     let list = "apiVersion: v1\nkind: List\nitems:\n\
@@ -169,7 +169,7 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
             .stderr(file("stderr"));
         let mut child = command.spawn().unwrap();
         let spoke = || place.read("run/journal.ndjson").contains("\"beat\"");
-        let failed = || place.read("stderr").contains("it is tried again");
+        let failed = || place.read("stderr").contains("retrying");
         until("a word of the sidecar", || (spoke() || failed()).then_some(()));
         assert_eq!(failed(), rings != "rings", "{}", place.read("stderr"));
         assert!(is_running(child.id()));
@@ -273,9 +273,9 @@ fn a_pods_command_begins_whatever_variables_cannot_be_read() {
     assert_eq!(code, Some(7), "{said}");
     for (name, _) in UNREADABLE {
         // Without its token a page stays where nobody asks for one.
-        let is_said = said.contains(&format!("{name} is left out: ")) || name == "PACELINE_HTTP_TOKEN_FILE";
+        let is_said = said.contains(&format!("{name} is ignored: ")) || name == "PACELINE_HTTP_TOKEN_FILE";
         assert!(
-            is_said || said.contains("a receiver of PACELINE_NOTIFY is left out: "),
+            is_said || said.contains("a receiver of PACELINE_NOTIFY is ignored: "),
             "{name}: {said}"
         );
     }
@@ -303,9 +303,9 @@ fn what_cannot_be_read_is_called_by_its_own_name() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{said}");
     for name in ["PACELINE_METRICS", "PACELINE_SIM_GPUS"] {
-        assert!(said.contains(&format!("{name} is left out: {name}: ")), "{said}");
+        assert!(said.contains(&format!("{name} is ignored: {name}: ")), "{said}");
     }
-    assert_eq!(said.matches("is left out").count(), 2, "{said}");
+    assert_eq!(said.matches("is ignored").count(), 2, "{said}");
 }
 
 /// An image may have a file of this name for its own purposes, or a mistake in it.
@@ -329,10 +329,7 @@ fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
         fs::write(place.path("paceline.toml"), content).unwrap();
         let (code, said) = run(true);
         assert_eq!(code, Some(7), "{content}: {said}");
-        assert!(
-            said.contains("./paceline.toml is left out: "),
-            "{content}: {said}"
-        );
+        assert!(said.contains("./paceline.toml is ignored: "), "{content}: {said}");
         // It may have said that the page is protected.
         assert!(!said.contains("http://0.0.0.0"), "{content}: {said}");
         assert!(
@@ -361,7 +358,7 @@ fn what_a_left_out_file_wants_observed_only_is_not_forgotten() {
     };
     let (code, said) = run();
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("./paceline.toml is left out: "), "{said}");
+    assert!(said.contains("./paceline.toml is ignored: "), "{said}");
     let journal = place.read("run/journal.ndjson");
     assert!(journal.contains("observe.straggler"), "{journal}");
     fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();

@@ -54,7 +54,7 @@ fn values_are_set_on_a_running_job() {
         (
             &["blind.beat_missing_s", "9", "impact.warning_ratio", "0.5"],
             64,
-            "run: nothing is changed: impact.warning_ratio = 0.5: must not pass impact.critical_ratio (0.1)",
+            "run: nothing was changed: impact.warning_ratio = 0.5: must not pass impact.critical_ratio (0.1)",
         ),
         (&["impact.warning_ratio"], 64, "KEY VALUE"),
         (
@@ -104,7 +104,7 @@ fn files_are_read_again_on_sighup() {
     running.until_watched();
     let (code, said, stderr) = config(&place, &["reload"]);
     assert_eq!((code, &*stderr), (Some(0), ""));
-    assert_eq!(said, "the files say nothing new of the policy\n");
+    assert_eq!(said, "the files do not change the policy\n");
     write("0.07");
     let pid = place.read("run/aggregator.pid");
     signal("HUP", pid.trim().parse().unwrap());
@@ -124,7 +124,7 @@ fn files_are_read_again_on_sighup() {
         place
             .read("run/sidecar.log")
             .contains(
-                "SIGHUP: nothing is changed: ./paceline.toml:2:17: impact.warning_ratio must be a number",
+                "SIGHUP: nothing was changed: ./paceline.toml:2:17: impact.warning_ratio must be a number",
             )
             .then_some(())
     });

@@ -147,13 +147,13 @@ fn of_nodes_that_are_no_good_each_is_named_with_its_reason() {
     assert_eq!(first.code(), Some(2), "{}", nodes.said("localhost"));
     let report = nodes.place.report("localhost.out");
     for (node, wanted) in [
-        ("killed", ": lost it: "),
+        ("killed", ": connection lost: "),
         ("absent", "did not come in time"),
         (
             "newer",
             "it runs paceline 9.9.9, whose preflight speaks version 99",
         ),
-        ("garbled", "snapshot: lost it: message"),
+        ("garbled", "snapshot: connection lost: message"),
     ] {
         let why = lost(&report, node).unwrap_or_default();
         assert!(

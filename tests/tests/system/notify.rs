@@ -87,12 +87,12 @@ fn what_waits_at_the_end_is_told_and_can_be_sent() {
         )
     };
     let (code, said) = flush(&["--notify", &receiver]);
-    assert!(code == Some(1) && said.contains("the job runs"), "{said}");
+    assert!(code == Some(1) && said.contains("the job still runs"), "{said}");
     place.write("end", "");
     assert_eq!(running.wait(), 0);
     let stderr = place.read("stderr");
     let whom = format!(
-        "exec {} could not be sent, and wait in run/notify/exec-",
+        "exec {} could not be sent, and are kept in run/notify/exec-",
         tell.display()
     );
     assert!(stderr.contains(&whom), "{stderr}");
@@ -100,7 +100,7 @@ fn what_waits_at_the_end_is_told_and_can_be_sent() {
     // Without the receiver nobody is told; with it, once.
     let (code, said) = flush(&[]);
     assert!(
-        code == Some(1) && said.contains("give --notify as the job had it"),
+        code == Some(1) && said.contains("use the same --notify as the job"),
         "{said}"
     );
     let (code, said) = flush(&["--notify", &receiver]);

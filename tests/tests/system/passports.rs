@@ -99,11 +99,11 @@ fn a_store_that_hangs_is_waited_for_no_longer_than_seconds() {
     let (report, said) = (report(&output), text(&output.stderr));
     assert!(!report["samples"].as_array().unwrap().is_empty(), "{report}");
     assert!(
-        said.contains("site/n2.passport cannot be read and is left out"),
+        said.contains("site/n2.passport cannot be read and is skipped"),
         "{said}"
     );
     assert!(
-        said.contains("could not be added to the passports: the file system was waited for 5 s"),
+        said.contains("could not be added to the passports: the file system did not respond within 5 s"),
         "{said}"
     );
 }

@@ -95,7 +95,7 @@ fn the_others_meet_elsewhere_and_the_journal_says_who_is_missing() {
         said.contains("--rdzv-endpoint n3:29400 becomes localhost:29400"),
         "{said}"
     );
-    assert!(said.contains("n3 was left out"), "{said}");
+    assert!(said.contains("n3 was excluded"), "{said}");
     let report = place.report("run/report.json");
     let section = &report["preflight"];
     assert_eq!(section["left_out"][0]["node"], "n3", "{section}");

@@ -271,10 +271,10 @@ fn trainers_are_signalled_and_their_checkpoint_is_waited_for() {
 fn what_nobody_can_do_is_refused_before_the_job_starts() {
     let place = Place::new();
     for (words, why) in [
-        (&["--on-fault", "requeue"][..], "this is no Slurm job"),
+        (&["--on-fault", "requeue"][..], "this is not a Slurm job"),
         (
             &["--on-fault", "leave-node"],
-            "--on-fault leave-node: of what is started here only torchrun goes on without a node",
+            "--on-fault leave-node: only torchrun continues without a node",
         ),
         (
             &["--on-fault", "signal,rank-silent=leave-node"],
@@ -282,13 +282,13 @@ fn what_nobody_can_do_is_refused_before_the_job_starts() {
         ),
         (
             &["--on-fault", "kill"],
-            "`kill` is none of log, signal, leave-node, checkpoint-and-stop, requeue",
+            "`kill` is not one of log, signal, leave-node, checkpoint-and-stop, requeue",
         ),
         (
             &["--notify", "slack=https://hooks.slack.com/x"],
-            "stands on no command line",
+            "does not appear on a command line",
         ),
-        (&["--remedy-limit", "hold=1"], "is no limit"),
+        (&["--remedy-limit", "hold=1"], "is not a limit"),
     ] {
         let output = place.run(words, "echo started");
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -152,7 +152,7 @@ fn a_run_that_nobody_saw_has_a_page_that_says_so() {
     let page = place.read("run/report.html");
     assert_balanced(&page);
     assert!(
-        page.contains("No rank was seen: nothing can be said of this job"),
+        page.contains("No rank was observed: nothing is known about this job"),
         "{page}"
     );
     assert!(
@@ -172,7 +172,7 @@ fn a_run_that_nobody_saw_has_a_page_that_says_so() {
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(place.read("run/report.html"), "<h1>mine</h1>");
     assert!(
-        text(&output.stderr).contains("a page that is not of paceline"),
+        text(&output.stderr).contains("was not written by paceline"),
         "{}",
         text(&output.stderr)
     );
@@ -253,7 +253,7 @@ fn runs_are_added_up_and_a_damaged_report_is_named() {
         shown.starts_with("2 runs in the last 7 days below runs: ") && shown.contains("\nnode0 "),
         "{shown}"
     );
-    assert!(said.contains("left out: runs/broken/report.json"), "{said}");
+    assert!(said.contains("skipped: runs/broken/report.json"), "{said}");
     let (path, _) = printed(&place, &["report", "--since", "7d", "runs", "--html=week.html"]);
     assert_eq!(path, "week.html\n");
     assert_balanced(&place.read("week.html"));

@@ -29,7 +29,7 @@ fn a_killed_sidecar_is_started_again_and_the_gap_is_told() {
     );
     let stderr = place.read("stderr");
     assert!(
-        stderr.contains("warning: the sidecar was ended by signal 9; it is started again"),
+        stderr.contains("warning: the sidecar was ended by signal 9; it is restarted"),
         "{stderr}"
     );
 }

@@ -43,7 +43,7 @@ fn its_mistakes_start_jobs_without_it() {
         };
         assert_eq!(code, 7, "{site}: {said}");
         let told = [
-            "/etc/paceline/config.toml is left out: ",
+            "/etc/paceline/config.toml is ignored: ",
             problem,
             "; PACELINE_HTTP and PACELINE_ACT",
         ];
@@ -83,7 +83,8 @@ fn a_good_one_holds() {
     let Some((code, said)) = run(&place, site, &["--dry-run"], &[]) else {
         return;
     };
-    let told = "on_fault of /etc/paceline/config.toml is left out: --on-fault requeue: this is no Slurm job";
+    let told =
+        "on_fault of /etc/paceline/config.toml is ignored: --on-fault requeue: this is not a Slurm job";
     assert!(
         code == 0 && said.contains(told) && said.contains("--http=lo:9833"),
         "{said}"
@@ -92,7 +93,7 @@ fn a_good_one_holds() {
     let site = "[detector.impact]\ncritical_ratio = 0.06\n";
     for typed in [["--set", "impact.warning_ratio=0.08"], ["--on-fault", "requeue"]] {
         let (code, said) = run(&place, site, &typed, &[]).unwrap();
-        assert!(code == 64 && !said.contains("left out"), "{typed:?}: {said}");
+        assert!(code == 64 && !said.contains("is ignored"), "{typed:?}: {said}");
     }
     fs::create_dir(place.path("paceline.toml")).unwrap();
     let (code, said) = run(&place, "", &[], &[]).unwrap();

@@ -39,7 +39,7 @@ fn slow_from_step_120(report: &Value) {
         "{report}"
     );
     let notes = report["coverage"]["notes"].to_string();
-    assert!(notes.contains("neither which rank is slow nor why"), "{notes}");
+    assert!(notes.contains("but not which rank is slow, nor why"), "{notes}");
     assert_eq!(report["steps"], 239, "{report}");
 }
 

@@ -101,7 +101,7 @@ fn a_directory_brings_no_program() {
         ("nvml_lib = \"./evil.so\"\n", ":1:1: nvml_lib: loads a library"),
         (
             "notify = \"webhook=https://h/,bearer=env:HOME\"\n",
-            ":1:1: notify: sends a secret",
+            ":1:1: notify: would send a secret",
         ),
     ] {
         place.write("paceline.toml", config);

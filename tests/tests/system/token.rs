@@ -63,7 +63,7 @@ fn a_token_goes_to_no_address_that_another_user_names() {
     let (asked, said) = asks(true);
     assert_eq!(asked, "", "{said}");
     assert!(
-        said.contains("the token is not sent: run/metrics.addr: it belongs to another user"),
+        said.contains("the token was not sent: run/metrics.addr: it belongs to another user"),
         "{said}"
     );
     let (asked, _) = asks(false);
@@ -83,7 +83,7 @@ fn a_token_goes_to_no_process_of_another_user() {
     let mut child = top(&place, "run", true);
     assert!(!child.wait().unwrap().success());
     assert!(
-        place.read("top.err").contains("nobody listens there"),
+        place.read("top.err").contains("no process listens there"),
         "{}",
         place.read("top.err")
     );

@@ -264,7 +264,7 @@ fn a_newer_job_that_takes_a_token_is_not_passed_over_in_silence() {
         "{said}"
     );
     let wanted =
-        format!("Not your newest job: run takes a token (paceline top --http-token-file FILE {address}). ");
+        format!("Not your newest job: run needs a token (paceline top --http-token-file FILE {address}). ");
     assert!(said.contains(&wanted), "{said}");
     let (shown, said) = top(&["--http-token-file", "key"]);
     assert_eq!(shown, *format!("http://{address}"), "{said}");

@@ -6,6 +6,7 @@ mod commands;
 mod folders;
 mod manifests;
 mod metrics;
+mod pages;
 mod report_page;
 
 use std::collections::BTreeMap;

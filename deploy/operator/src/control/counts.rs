@@ -25,33 +25,33 @@ impl Counts {
         let counts = Counts {
             leader: IntGauge::new(
                 "paceline_injector_leader",
-                "1 in the replica that makes Secrets and certificates and reports pods.",
+                "1 in the replica that creates Secrets and certificates and reports pods.",
             )?,
             secrets: IntCounterVec::new(
                 Opts::new(
                     "paceline_injector_secrets_total",
-                    "Secrets of jobs: made, there already, or in vain.",
+                    "Secrets of jobs: created, already there, or failed.",
                 ),
                 &["result"],
             )?,
             authorities: IntCounterVec::new(
                 Opts::new(
                     "paceline_injector_authorities_total",
-                    "ConfigMaps with the remediator's authority: written, or in vain.",
+                    "ConfigMaps with the remediator's CA: written, or failed.",
                 ),
                 &["result"],
             )?,
             events: IntCounterVec::new(
                 Opts::new(
                     "paceline_injector_events_total",
-                    "Events that were written about jobs, by their code.",
+                    "Kubernetes events written about jobs, by code.",
                 ),
                 &["code"],
             )?,
             missing: IntGaugeVec::new(
                 Opts::new(
                     "paceline_injector_pods_without_paceline",
-                    "Pods that asked for Paceline, live and do not have it, by why not.",
+                    "Running pods that requested Paceline and do not have it, by reason.",
                 ),
                 &["reason"],
             )?,

@@ -94,7 +94,7 @@ pub fn look(pod: &Value, rules: &Rules) -> Call {
         },
         Presence::Broken(code) => {
             let says =
-                "Paceline was put into the pod, and another webhook has taken a part of it away".to_owned();
+                "Paceline was injected into the pod, and another webhook has removed a part of it".to_owned();
             Call {
                 words: vec![word(code, true, says)],
                 ..Call::default()
@@ -105,7 +105,8 @@ pub fn look(pod: &Value, rules: &Rules) -> Call {
                 Err(refusal) => (refusal.code, refusal.says),
                 Ok(_) => (
                     "not-injected",
-                    "the pod asked for Paceline and was made without it: the webhook was not reached, or does not select this namespace".to_owned(),
+                    "the pod requested Paceline and was created without it: the webhook was not reached, or does \
+                     not select this namespace".to_owned(),
                 ),
             };
             Call {

@@ -237,7 +237,8 @@ impl Watcher {
             Due::Authority(namespace) if !has_failed => {
                 self.counts.authority("failed");
                 say(format_args!(
-                    "the ConfigMap {namespace}/{} is not written, so pods there cannot tell the remediator anything: {failed}",
+                    "the ConfigMap {namespace}/{} could not be written, so pods there cannot report to the \
+                     remediator: {failed}",
                     paceline_inject::told::AUTHORITY
                 ));
                 self.paid(due, ca);
@@ -247,11 +248,11 @@ impl Watcher {
             Due::Secret(key) => {
                 self.counts.secret("failed");
                 say(format_args!(
-                    "the Secret {}/{} is not made, and tried again: {failed}",
+                    "the Secret {}/{} could not be created; retrying: {failed}",
                     key.namespace, key.name
                 ));
             }
-            _ => say(format_args!("{} is tried again: {failed}", due.mark())),
+            _ => say(format_args!("{} failed; retrying: {failed}", due.mark())),
         }
     }
 
@@ -282,6 +283,6 @@ fn random() -> Result<String, Failed> {
     let mut bytes = [0; 32];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| Failed::silent("the system gives no randomness"))?;
+        .map_err(|_| Failed::silent("the system provides no random numbers"))?;
     Ok(format!("{}\n", STANDARD.encode(bytes)))
 }

@@ -77,9 +77,7 @@ impl Trust {
             Err(error) => {
                 let problem = format!("{error:#}");
                 if problem != self.problem {
-                    say(format_args!(
-                        "whom pods are to trust as the remediator is not known: {problem}"
-                    ));
+                    say(format_args!("the CA of the remediator is unknown: {problem}"));
                     self.problem = problem;
                 }
             }

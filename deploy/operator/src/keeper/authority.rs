@@ -242,7 +242,7 @@ impl State {
         let notes: Value = serde_json::from_str(&text(NOTES)?)?;
         let old = notes["old"].as_array().map_or(&[][..], Vec::as_slice);
         Ok(State {
-            signer: Authority::read(&notes["signer"]).context("the signer is not whole")?,
+            signer: Authority::read(&notes["signer"]).context("the signer is incomplete")?,
             next: Authority::read(&notes["next"]),
             old: old
                 .iter()

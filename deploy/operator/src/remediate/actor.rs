@@ -74,7 +74,7 @@ impl Term<'_> {
         if !left.is_empty() {
             let left = left.join(", ");
             say(format_args!(
-                "more nodes bear our marks than we may take out, left as they are: {left}"
+                "more nodes have marks of paceline than the limit allows, left unchanged: {left}"
             ));
         }
         let follow = tokio::spawn(term.nodes.clone().follow(
@@ -82,17 +82,20 @@ impl Term<'_> {
             Arc::clone(&setting.counts),
             version,
         ));
-        say(format_args!("in charge of {} nodes", term.nodes.fleet().len()));
+        say(format_args!(
+            "leader, responsible for {} nodes",
+            term.nodes.fleet().len()
+        ));
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while term.is_in_charge() {
             // Whoever sees no change any more decides about nothing.
-            assert!(!follow.is_finished(), "nodes are not watched any more");
+            assert!(!follow.is_finished(), "the watch of nodes ended");
             ticks.tick().await;
             term.look(reports).await;
         }
         follow.abort();
-        say("no longer in charge");
+        say("no longer the leader");
         Ok(())
     }
 
@@ -203,7 +206,7 @@ impl Term<'_> {
         self.is_breaker_written = false;
         if let Some(breaker) = &self.breaker {
             say(format_args!(
-                "the breaker opens: {} of {} nodes alarm at once",
+                "the breaker opens: {} of {} nodes have findings at once",
                 breaker.nodes, breaker.of
             ));
             self.setting.counts.trips.inc();
@@ -350,8 +353,8 @@ impl Term<'_> {
             return;
         };
         if known.health.state != State::Gone {
-            known.health.stand(now, State::Gone, "the Node is no more");
-            known.health.note(now, "gone", "the Node is no more");
+            known.health.stand(now, State::Gone, "the Node no longer exists");
+            known.health.note(now, "gone", "the Node no longer exists");
         }
         if !known.version.is_empty() && known.health != known.written {
             if !known.record.is_due(now) {

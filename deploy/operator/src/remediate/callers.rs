@@ -203,7 +203,9 @@ async fn review_for(api: &Api, token: &str, audience: Option<&str>) -> Result<Ca
 pub async fn job_of(api: &Api, caller: &Caller) -> Result<Job, Unheard> {
     let pods = format!("/api/v1/namespaces/{}/pods", caller.namespace);
     let own = match api.get(&format!("{pods}/{}", caller.pod)).await {
-        Err(failed) if failed.is_missing() => return Err(Unheard::NoPod("the pod is no more".to_owned())),
+        Err(failed) if failed.is_missing() => {
+            return Err(Unheard::NoPod("the pod no longer exists".to_owned()));
+        }
         other => other?,
     };
     if own["metadata"]["uid"] != caller.uid.as_str() {

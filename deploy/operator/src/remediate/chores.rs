@@ -38,7 +38,7 @@ const RESET: &str = "paceline.dev/reset-breaker";
 
 /// Of a node whose GPUs cannot be asked for by their number: one with none of them would pass with nothing measured.
 const UNCOUNTED: &str = "the node has GPUs that its capacity does not count as nvidia.com/gpu (MIG, another vendor, DRA): a preflight cannot measure them; \
-    whoever has checked them by other means says preflight = \"none\" in the policy";
+    if they are checked by other means, set preflight = \"none\" in the policy";
 
 /// Makes a node's NodeHealth, or finds it. Its resourceVersion.
 ///

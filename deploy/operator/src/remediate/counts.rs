@@ -23,7 +23,7 @@ pub struct Counts {
     patches: IntCounter,
     /// Times that the breaker opened.
     pub trips: IntCounter,
-    /// Questions to the API server that came to nothing.
+    /// Failed requests to the API server.
     pub failures: IntCounter,
     /// Connections that are open.
     pub connections: IntGauge,
@@ -45,7 +45,7 @@ impl Counts {
             |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
         let nodes = Opts::new(
             "paceline_remediator_nodes",
-            "Nodes of which something is known, by where they stand.",
+            "Nodes with findings or a history, by state.",
         );
         let registry = Registry::new();
         let counts = Counts {
@@ -54,37 +54,41 @@ impl Counts {
             nodes: IntGaugeVec::new(nodes, &["state"])?,
             out: gauge(
                 "paceline_remediator_nodes_out",
-                "Nodes that are out of service by our doing.",
+                "Nodes that the remediator has taken out of service.",
             )?,
             breaker: gauge(
                 "paceline_remediator_breaker_open",
-                "1: so many nodes alarmed at once that nothing is done.",
+                "1: the breaker is open, too many nodes had findings at once, and no action is taken.",
             )?,
-            in_charge: gauge("paceline_remediator_leader", "1: this replica is in charge.")?,
+            in_charge: gauge("paceline_remediator_leader", "1: this replica is the leader.")?,
             reports: counters(
                 "paceline_remediator_reports_total",
-                "Verdicts that came in, by what came of them.",
+                "Received verdicts, by outcome.",
                 "outcome",
             )?,
-            decisions: counters("paceline_remediator_decisions_total", "What was decided.", "what")?,
+            decisions: counters(
+                "paceline_remediator_decisions_total",
+                "Decisions, by kind.",
+                "what",
+            )?,
             evictions: counters(
                 "paceline_remediator_evictions_total",
-                "Pods that were asked to leave, by the answer.",
+                "Evictions of pods, by answer.",
                 "answer",
             )?,
-            patches: counter("paceline_remediator_node_patches_total", "Changes of nodes.")?,
+            patches: counter("paceline_remediator_node_patches_total", "Changes to nodes.")?,
             trips: counter(
                 "paceline_remediator_breaker_trips_total",
                 "Times that the breaker opened.",
             )?,
             failures: counter(
                 "paceline_remediator_failures_total",
-                "Questions to the API server that came to nothing.",
+                "Failed requests to the API server.",
             )?,
-            connections: gauge("paceline_remediator_connections", "Connections that are open.")?,
+            connections: gauge("paceline_remediator_connections", "Open connections.")?,
             handshakes_failed: counter(
                 "paceline_remediator_handshakes_failed_total",
-                "TLS handshakes that came to nothing.",
+                "Failed TLS handshakes.",
             )?,
         };
         for one in [

@@ -167,7 +167,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
         intake.counts.reported("not-in-charge");
         return later(
             StatusCode::SERVICE_UNAVAILABLE,
-            "another replica is in charge: come again",
+            "another replica is the leader: retry",
             1,
         );
     }
@@ -197,7 +197,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
     if decisions.iter().any(is_busy) {
         return later(
             StatusCode::SERVICE_UNAVAILABLE,
-            "not all of it is decided: come again",
+            "not all notices are decided: retry",
             5,
         );
     }
@@ -209,7 +209,7 @@ fn refuse(intake: &Intake, unheard: Unheard, of_job: bool) -> Response {
     let (word, answer) = match unheard {
         Unheard::Token => (
             "token",
-            (StatusCode::UNAUTHORIZED, "no token that holds\n").into_response(),
+            (StatusCode::UNAUTHORIZED, "no valid token\n").into_response(),
         ),
         Unheard::NoPod(says) => (
             "no-pod",
@@ -225,8 +225,8 @@ fn refuse(intake: &Intake, unheard: Unheard, of_job: bool) -> Response {
                 .unwrap_or_else(PoisonError::into_inner);
             let answer = later(StatusCode::SERVICE_UNAVAILABLE, &failed.to_string(), 5);
             let what = match of_job {
-                false => "nobody is heard: who speaks is not known",
-                true => "nobody is heard: of which job somebody is, is not known",
+                false => "all reports are refused: senders cannot be authenticated",
+                true => "all reports are refused: the senders' jobs cannot be determined",
             };
             unknown.came::<()>(Err(failed), what, &intake.counts, now_ms());
             ("unknown", answer)

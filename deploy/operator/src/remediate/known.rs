@@ -93,7 +93,7 @@ impl Known {
         health.rung = health.rung.max(bears);
         if health.rung > Rung::None {
             health.held = true;
-            let says = format!("its record could not be read whole ({doubt}): a person must look");
+            let says = format!("its record could not be read completely ({doubt}): a person must check");
             health.note(now, "unreadable", says);
         }
     }
@@ -168,7 +168,11 @@ pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, rules: &Rules, no
         let mut health = Health::of(&node.uid, &node.boot, now);
         health.rung = rung;
         health.mark = node.mark.filter(|_| rung == Rung::Cordon);
-        health.note(now, "adopted", "it bears our marks, and nothing is known of why");
+        health.note(
+            now,
+            "adopted",
+            "it has marks of paceline without a record of the reason",
+        );
         census.count(&node.name, &health);
         all.entry(node.name).or_default().health = health;
     }

@@ -135,7 +135,7 @@ fn a_record_that_cannot_be_read_gives_no_node_back() {
             assert_eq!(health.node_uid, "uid-n1");
             let last = health.history.back().unwrap();
             assert!(
-                last.what == "unreadable" && last.says.contains("a person must look"),
+                last.what == "unreadable" && last.says.contains("a person must check"),
                 "{last:?}"
             );
             if !status["rung"].is_string() || status["rung"] == "moon" {

@@ -53,7 +53,7 @@ pub enum Malformed {
     #[error("{0}")]
     Json(String),
     /// Another version.
-    #[error("version {0} is not known here: it is 1")]
+    #[error("unknown version {0}: must be 1")]
     Version(u32),
     /// Too many.
     #[error("{0} notices are too many: {MOST_NOTICES} at most")]

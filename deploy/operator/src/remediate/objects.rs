@@ -247,7 +247,7 @@ pub fn outcome(job: &Value) -> Option<(bool, String)> {
 /// Why it did not run to an end of its own: that says nothing about the node's hardware.
 pub fn ran(pods: &[Value]) -> Result<String, String> {
     let Some(pod) = pods.last() else {
-        return Err("there is no pod of it".to_owned());
+        return Err("it has no pod".to_owned());
     };
     let status = &pod["status"];
     let text = |value: &Value| value.as_str().unwrap_or_default().trim().to_owned();
@@ -257,14 +257,14 @@ pub fn ran(pods: &[Value]) -> Result<String, String> {
     };
     let disrupted = found(&status["conditions"], "type", "DisruptionTarget");
     if disrupted["status"] == "True" {
-        return Err(format!("its pod was taken away: {}", text(&disrupted["message"])));
+        return Err(format!("its pod was removed: {}", text(&disrupted["message"])));
     }
     let state = found(&status["containerStatuses"], "name", CONTAINER)["state"].clone();
     let ended = &state["terminated"];
     // Of a check: it could not tell, or was asked for what it does not know.
     if let Some(code @ (3 | 64)) = ended["exitCode"].as_i64() {
         let said = text(&ended["message"]);
-        return Err(format!("it could tell nothing (exit code {code}): {said}"));
+        return Err(format!("it had no result (exit code {code}): {said}"));
     }
     // What the runtime could not start ends too.
     let is_started =
@@ -275,7 +275,7 @@ pub fn ran(pods: &[Value]) -> Result<String, String> {
     let scheduled = found(&status["conditions"], "type", "PodScheduled");
     let whys = [ended, &state["waiting"], &scheduled, status];
     let why = whys.iter().find(|why| why["reason"].is_string());
-    Err(why.map_or("its pod was not begun".to_owned(), |why| {
+    Err(why.map_or("its pod did not start".to_owned(), |why| {
         format!("{}: {}", text(&why["reason"]), text(&why["message"]))
     }))
 }

@@ -182,7 +182,7 @@ fn what_did_not_run_has_not_failed() {
         of(
             json!({ "terminated": { "exitCode": 3, "reason": "Error", "message": "nothing to compare with" } }),
         ),
-        Err("it could tell nothing (exit code 3): nothing to compare with"),
+        Err("it had no result (exit code 3): nothing to compare with"),
     );
     // What the runtime cannot start, such as without a driver's libraries.
     check(
@@ -202,7 +202,7 @@ fn what_did_not_run_has_not_failed() {
     // Somebody with a higher priority took its place.
     let mut taken = of(json!({ "terminated": { "exitCode": 143, "reason": "Error" } }));
     taken["conditions"] = json!([{ "type": "DisruptionTarget", "status": "True", "message": "preempted" }]);
-    check(taken, Err("its pod was taken away: preempted"));
-    check(json!({}), Err("its pod was not begun"));
-    assert_eq!(ran(&[]), Err("there is no pod of it".to_owned()));
+    check(taken, Err("its pod was removed: preempted"));
+    check(json!({}), Err("its pod did not start"));
+    assert_eq!(ran(&[]), Err("it has no pod".to_owned()));
 }

@@ -56,7 +56,7 @@ impl Record {
         match &object["status"] {
             Value::Object(fields) => record.take(fields),
             Value::Null => record.lose("status", "there is none"),
-            _ => record.lose("status", "it is no object"),
+            _ => record.lose("status", "it is not an object"),
         }
         let owner = &object["metadata"]["ownerReferences"][0];
         if record.health.node_uid.is_empty()

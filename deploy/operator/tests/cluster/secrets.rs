@@ -182,7 +182,7 @@ async fn a_secret_that_cannot_be_made_holds_up_no_other() {
         .unwrap();
     assert_eq!(code, 201);
     operator
-        .until_said("the Secret sick/paceline-a is not made, and tried again: 500")
+        .until_said("the Secret sick/paceline-a could not be created; retrying: 500")
         .await;
     let lists = asked(&world, "list", "/pods", "");
     for name in ["b", "c", "d"] {

@@ -98,9 +98,7 @@ async fn pods_tell_the_remediator_and_follow_its_authority() {
     // What is no certificate changes nothing, and what somebody takes away comes back with the next change.
     let before = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, "none").unwrap();
-    operator
-        .until_said("whom pods are to trust as the remediator is not known")
-        .await;
+    operator.until_said("the CA of the remediator is unknown").await;
     until_given(&world, &before).await;
     world.admin.delete(PLACE, &Value::Null).await.unwrap();
     let ca = authority("third");

@@ -117,7 +117,7 @@ impl<'de> Input<'de> {
             0xde => Head::Map(self.len_16()?),
             0xdf => Head::Map(self.len_32()?),
             0xe0.. => Head::Signed(marker.cast_signed().into()),
-            0xc1 | 0xc7..=0xc9 | 0xd4..=0xd8 => return Err(Error("a marker that is not ours".into())),
+            0xc1 | 0xc7..=0xc9 | 0xd4..=0xd8 => return Err(Error("an unknown marker".into())),
         })
     }
 

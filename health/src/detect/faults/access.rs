@@ -47,16 +47,18 @@ impl Accesses {
             let nodes = crate::text::humanize::count(unread as u64, "node");
             // Of a node without a driver the loader's message adds nothing.
             notes.push(match access.state {
-                Access::Absent => format!("no NVIDIA driver on {nodes} ({name}): GPU faults are not seen"),
+                Access::Absent => {
+                    format!("no NVIDIA driver on {nodes} ({name}): GPU faults are not detected")
+                }
                 _ => format!(
-                    "GPUs of {nodes} are not read ({name}: {}): their faults are not seen",
+                    "GPUs of {nodes} are not read ({name}: {}): their faults are not detected",
                     words(access)
                 ),
             });
         }
         if let Some((name, ())) = self.eventless.first_key_value() {
             notes.push(format!(
-                "NVML gives no XID and ECC events on {name}: the kernel log tells of XIDs"
+                "NVML gives no XID and ECC events on {name}: XIDs come from the kernel log"
             ));
         }
         notes
@@ -132,7 +134,7 @@ fn words(access: &GpuAccess) -> String {
         Access::NoLibrary => "NVIDIA's library cannot be loaded",
         Access::NoDriver => "The driver is not loaded or does not answer",
         Access::VersionMismatch => "Library and driver are of different versions",
-        Access::NoPermission => "The devices may not be opened",
+        Access::NoPermission => "No permission to open the devices",
         Access::NoDevice => "No GPU is visible",
         Access::Lost => "The driver has lost it",
         Access::Silent => "NVML does not answer",
@@ -156,7 +158,7 @@ fn remedy(state: Access) -> &'static str {
         }
         Access::NoPermission => "Give this user access to /dev/nvidia*.",
         Access::NoDevice => "Give the container the GPUs that its ranks train on.",
-        Access::Silent => "A call that does not come back is a sign of a sick GPU: look at the kernel log.",
+        Access::Silent => "A call that does not return is a sign of a faulty GPU: look at the kernel log.",
         _ => "Look at the kernel log and at nvidia-smi on this node.",
     }
 }

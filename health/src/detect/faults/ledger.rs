@@ -278,8 +278,8 @@ impl Ledger {
         if let Some((asking, nodes)) = tripped.filter(|_| whole.order.remedy.acts_on_node()) {
             whole.order.remedy = Remedy::None;
             whole.words = format!(
-                "{asking} of {nodes} nodes asked to be taken out of service at once: look for what they share (power, \
-                 fabric, a planned reboot) before anything is done to any of them."
+                "{asking} of {nodes} nodes need to be taken out of service at once: look for a shared cause \
+                 (power, fabric, a planned reboot) before any action."
             );
         }
         let news = match &open.told {
@@ -367,7 +367,7 @@ fn words(part: &Part, does: Option<&str>) -> String {
     }
     let mut words = match part.order.remedy {
         _ if does.is_some() => format!("{}: {}", part.why, does.unwrap_or_default()),
-        Remedy::None if part.more.is_empty() => format!("{}: nothing needs to be done.", part.why),
+        Remedy::None if part.more.is_empty() => format!("{}: no action needed.", part.why),
         Remedy::None => format!("{}.", part.why),
         remedy => format!("{}: {} {}.", part.why, remedy.words(), part.order.when.words()),
     };

@@ -165,8 +165,8 @@ impl FaultRule {
             .collect();
         if let Some(first) = unread.first() {
             notes.push(format!(
-                "the kernel log of {} node{} cannot be read ({first} is the first): XIDs are known only as far as \
-                 NVML tells them, which leaves out 79, 119 and 120",
+                "the kernel log of {} node{} cannot be read ({first} is the first): XIDs come from NVML only, \
+                 which does not report 79, 119 and 120",
                 unread.len(),
                 if unread.len() == 1 { "" } else { "s" },
             ));
@@ -184,7 +184,8 @@ impl FaultRule {
         }
         if let Some((asking, nodes)) = self.ledger.tripped() {
             notes.push(format!(
-                "{asking} of {nodes} nodes asked to be taken out of service at once: nothing is asked of nodes any more"
+                "{asking} of {nodes} nodes need to be taken out of service at once: no more actions on nodes are \
+                 ordered"
             ));
         }
         notes

@@ -170,7 +170,7 @@ impl Port {
         let often = rise >= f64::from(limits.flaps_critical);
         Some((rise > 0.0).then(|| {
             let part = if often {
-                Part::new(context, Severity::Critical, "loses its link again and again")
+                Part::new(context, Severity::Critical, "loses its link repeatedly")
                     .asks(Remedy::Inspect, When::JobEnd)
             } else {
                 // Once may be anybody's doing: it asks nothing of the node.

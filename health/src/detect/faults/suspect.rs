@@ -66,7 +66,7 @@ impl Suspect {
         let job = context.job_subject();
         if self.cards.is_empty() && !ledger.is_open(Finding::ResultsSuspect, &job) {
             let does = format!("restart {}", self.checkpoint_words(after));
-            let why = "A GPU had memory errors and is in order again";
+            let why = "A GPU had memory errors and is healthy again";
             let part = self
                 .part(context, after, why, does)
                 .asks(Remedy::RestartApp, When::Now);
@@ -154,11 +154,10 @@ impl Suspect {
         if after > 0 {
             let next = after.saturating_add(1);
             format!(
-                "from the checkpoint of step {after}: steps from {next} on may be wrong and have to be trained again."
+                "from the checkpoint of step {after}: steps from {next} on may be wrong and must be trained again."
             )
         } else {
-            "from the beginning: no checkpoint of this run was seen that is older than the error, and all that it computed \
-             may be wrong."
+            "from the beginning: no checkpoint of this run is older than the error, and all its results may be wrong."
                 .to_owned()
         }
     }

@@ -300,7 +300,7 @@ impl ArrivalRule {
                 let _ = write!(text, "{gap}{} {what}", names(ranks));
             }
         };
-        add(&self.unseen(), "not seen on any node");
+        add(&self.unseen(), "not reported by any node");
         add(
             &self.at_stage(StartStage::Gone),
             "ended before the others arrived",

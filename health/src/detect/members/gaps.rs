@@ -64,22 +64,12 @@ mod tests {
         let second = Time::from_secs_f64;
         for number in 0..300 {
             let node = NodeId::from(format!("n{number}").as_str());
-            gaps.add(&node, second(1.0), second(2.0), "nothing was heard from it");
+            gaps.add(&node, second(1.0), second(2.0), "it did not report");
         }
         assert_eq!((gaps.iter().count(), gaps.left_out()), (256, 44));
         assert!(gaps.iter().all(|gap| gap.to == second(2.0)));
-        gaps.add(
-            &"n7".into(),
-            second(2.0),
-            second(5.0),
-            "nothing was heard from it",
-        );
-        gaps.add(
-            &"n299".into(),
-            second(2.0),
-            second(5.0),
-            "nothing was heard from it",
-        );
+        gaps.add(&"n7".into(), second(2.0), second(5.0), "it did not report");
+        gaps.add(&"n299".into(), second(2.0), second(5.0), "it did not report");
         let longer: Vec<&NodeId> = gaps
             .iter()
             .filter(|gap| gap.to == second(5.0))

@@ -78,19 +78,20 @@ impl JournalGaps {
         let mut notes = Vec::new();
         let room = size(self.bound_bytes);
         let judged = match self.unread {
-            None => "was judged while it was there",
-            Some(_) => "was not judged here: what it would have shown is missing",
+            None => "was judged before it was deleted",
+            Some(_) => "was not judged here: its findings are missing",
         };
         if self.telemetry.lines > 0 {
             let (lines, span) = (self.telemetry.lines, span(seconds(self.telemetry.until)));
             notes.push(format!(
-                "telemetry of the first {span} was thinned to keep the journal within {room} ({lines} lines); it {judged}"
+                "telemetry of the first {span} was reduced to keep the journal within {room} ({lines} lines); it \
+                 {judged}"
             ));
         }
         if self.others.lines > 0 {
             let (lines, span) = (self.others.lines, span(seconds(self.others.until)));
             notes.push(format!(
-                "of the first {span} the rest went as well ({lines} lines); it {judged}"
+                "of the first {span} the rest was deleted too ({lines} lines); it {judged}"
             ));
         }
         notes
@@ -179,7 +180,7 @@ impl Detector {
             let (at, limits) = (entry.at_ns, &self.policy.detector.blind);
             let missed = at.since(self.last_frame);
             self.roster.excuse(missed);
-            // That the aggregator was started again may be among what is gone.
+            // That the aggregator was restarted may be among what is gone.
             self.unreachable.excuse(at, missed.max(FINDS_AGAIN), limits);
             self.blind_check = self.unreachable.wake_at(&self.roster, limits);
         }
@@ -189,8 +190,8 @@ impl Detector {
     /// The aggregator was away: nobody's deadline passed while nobody listened.
     pub(crate) fn open(&mut self, at: Time, node: &NodeId, job: &Job) {
         let why = match job.listened_to {
-            Some(_) => "the aggregator was held up",
-            None => "the aggregator was started again",
+            Some(_) => "the aggregator was delayed",
+            None => "the aggregator was restarted",
         };
         // Before the first entry there was nothing to miss.
         let before = if self.entry > 1 { self.last_frame } else { at };

@@ -196,7 +196,7 @@ impl Detector {
                 node,
                 from_s,
                 to_s: None,
-                why: "nothing is heard from it".into(),
+                why: "it does not report".into(),
             });
         }
         Coverage {

@@ -27,7 +27,7 @@ const READINGS: [(&str, Reading); 21] = [
     ),
     (
         "no_clean_checkpoint",
-        Reading::Fact("no checkpoint was seen that is older than the error"),
+        Reading::Fact("no checkpoint is older than the error"),
     ),
     ("warm_up_s", Reading::Measure("warm-up takes", span)),
     ("warm_up_steps", Reading::Measure("warm-up lasts", steps)),
@@ -35,10 +35,10 @@ const READINGS: [(&str, Reading); 21] = [
     ("pause_every_steps", Reading::Measure("comes every", steps)),
     (
         "undeclared_pause",
-        Reading::Fact("what it does meanwhile is not declared"),
+        Reading::Fact("the activity during the pause is not declared"),
     ),
     ("margin_c", Reading::Measure("thermal margin", celsius)),
-    ("silent_s", Reading::Measure("no move for", span)),
+    ("silent_s", Reading::Measure("no progress for", span)),
     ("alike_gpus", Reading::Measure("GPUs alike", plain)),
     ("ranks_waiting", Reading::Measure("ranks waiting", plain)),
     ("peers_alive", Reading::Measure("peers still running", plain)),

@@ -133,17 +133,18 @@ pub fn span_beside(seconds: f64, other: f64) -> String {
 pub fn calm_picture(finding: Finding) -> Option<&'static str> {
     match finding {
         Finding::ExpertImbalance | Finding::SequenceImbalance => Some(
-            "the heat map stays calm: it shows self-time after the declared work (tokens, expert tokens) is taken out, and here \
-             the work itself differs",
+            "the heat map shows no difference: it shows self-time without the effect of declared work (tokens, \
+             expert tokens), and here the work itself differs",
         ),
         Finding::StageImbalance => Some(
-            "the heat map stays calm: it compares each rank with ranks of its own stage, and here whole stages differ",
+            "the heat map shows no difference: it compares each rank with ranks of its own stage, and here whole \
+             stages differ",
         ),
         Finding::AllRanksSlow
         | Finding::StepRegression
         | Finding::SlowFromBirth
         | Finding::CommunicationBound => Some(
-            "the heat map stays calm: it compares ranks with each other, and here all of them are slow together",
+            "the heat map shows no difference: it compares ranks with each other, and here all of them are slow",
         ),
         _ => None,
     }
@@ -205,20 +206,20 @@ pub fn since(verdict: &Verdict) -> String {
 /// A cause in a few words.
 pub fn cause(cause: Cause) -> &'static str {
     match cause {
-        Cause::Unknown => "cause not seen",
+        Cause::Unknown => "no cause found",
         Cause::Thermal => "heat: the GPU protects itself",
         Cause::Power => "power: the GPU is capped or braked",
         Cause::ClockStuck => "clock: low without a reason on a cool GPU",
         Cause::Ecc => "memory errors on the GPU",
-        Cause::Pcie => "PCIe: the link runs under its width or generation, or repeats itself",
+        Cause::Pcie => "PCIe: the link runs below its width or generation, or retransmits",
         Cause::Nvlink => "NVLink errors",
         Cause::Network => "network: its ports count errors",
         Cause::DataLoading => "data loading",
         Cause::CpuContention => "CPU: the process waits for a core",
         Cause::GcPause => "garbage collection",
         Cause::Imbalance => "the work itself differs between ranks",
-        Cause::Checkpoint => "it writes a checkpoint meanwhile",
-        Cause::Evaluation => "it evaluates meanwhile",
+        Cause::Checkpoint => "it writes a checkpoint during the pause",
+        Cause::Evaluation => "it evaluates during the pause",
     }
 }
 

@@ -97,12 +97,12 @@ impl Suite {
         (
             Suite::Collectives,
             "collectives",
-            "slow ranks, links and healthy jobs, told by collectives alone",
+            "slow ranks, links and healthy jobs, detected by collectives alone",
         ),
         (
             Suite::Overlap,
             "overlap",
-            "the same where collectives run beside the work: nothing exposed",
+            "the same with collectives that overlap compute: nothing exposed",
         ),
         (
             Suite::Undeclared,
@@ -112,7 +112,7 @@ impl Suite {
         (
             Suite::Healthy,
             "healthy",
-            "nothing is wrong: all noises, step kinds and sizes",
+            "healthy jobs: all noises, step kinds and sizes",
         ),
         (
             Suite::Rough,

@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
     fn event(&mut self) -> Result<(Event<'a>, Span), Problem> {
         match self.events.next() {
             Some(next) => Ok(next?),
-            None => Err(Problem::at(Span::default(), "the text ends too early")),
+            None => Err(Problem::at(Span::default(), "unexpected end of the text")),
         }
     }
 
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
                     "" | "!" if style != ScalarStyle::Plain => Node::Text(text.into_owned()),
                     "binary" => match scalar::decoded(&text) {
                         Some(text) => Node::Text(text),
-                        None => return Err(Problem::at(span, "!!binary, and no text in base64")),
+                        None => return Err(Problem::at(span, "!!binary that is not base64")),
                     },
                     "" | "null" | "bool" | "int" | "float" => Node::Plain(text.into_owned()),
                     _ => Node::Text(text.into_owned()),
@@ -169,11 +169,11 @@ impl<'a> Reader<'a> {
                 Node::Plain(key) if key == "<<" => merged.push(value),
                 Node::Plain(key) | Node::Text(key) => {
                     if map.iter().any(|(known, _)| *known == key) {
-                        return Err(Problem::at(span, format!("the key {key:?} is there twice")));
+                        return Err(Problem::at(span, format!("duplicate key {key:?}")));
                     }
                     map.push((key, value));
                 }
-                _ => return Err(Problem::at(span, "a key must be a word")),
+                _ => return Err(Problem::at(span, "a key must be a scalar")),
             }
         }
         for value in merged.into_iter().flat_map(Node::into_list) {
@@ -338,17 +338,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
         let says = |text: &str| read(text).unwrap_err().to_string();
-        assert_eq!(
-            says("a: !!binary \"/w==\"\n"),
-            "1:4: !!binary, and no text in base64"
-        );
+        assert_eq!(says("a: !!binary \"/w==\"\n"), "1:4: !!binary that is not base64");
         assert!(
             says("a: 1\nb: [\n").starts_with("3:1: "),
             "{}",
             says("a: 1\nb: [\n")
         );
-        assert_eq!(says("a: 1\na: 2\n"), "2:1: the key \"a\" is there twice");
-        assert_eq!(says("{[a]: 1}"), "1:2: a key must be a word");
+        assert_eq!(says("a: 1\na: 2\n"), "2:1: duplicate key \"a\"");
+        assert_eq!(says("{[a]: 1}"), "1:2: a key must be a scalar");
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         assert!(says(&deep).contains("too deep"));
         let bomb: String = (0..12)

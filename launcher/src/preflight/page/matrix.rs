@@ -30,7 +30,8 @@ pub(super) fn ways(report: &Report, table: &PreflightTable) -> String {
     };
     let side = labels + cell * nodes.len() as f64 + 4.0;
     let mut text = format!(
-        "<h2>Ways between nodes</h2><p class=\"faint\">All-reduce, GB/s. Red: under the limit of the median, {}; grey: not \
+        "<h2>Paths between nodes</h2><p class=\"faint\">All-reduce, GB/s. Red: under the limit of the median, \
+         {}; grey: not \
          measured.</p><div class=\"wide\"><svg viewBox=\"0 0 {side} {side}\" style=\"max-width:{side}px\" role=\"img\" \
          aria-label=\"bus bandwidth between nodes\">",
         show::number(median)

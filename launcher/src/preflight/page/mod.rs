@@ -79,7 +79,7 @@ fn verdict(report: &Report) -> String {
         text,
         "</div><p class=\"faint\">{}{} nodes, {gpus} GPUs, {:.1} s, {} comparisons, {}, paceline {}</p>",
         if report.simulated {
-            "<b>SIMULATED</b>: nothing of this was measured; "
+            "<b>SIMULATED</b>: none of this was measured; "
         } else {
             ""
         },
@@ -96,7 +96,7 @@ fn findings(report: &Report) -> String {
     if report.findings.is_empty() && report.problems.is_empty() {
         return String::new();
     }
-    let mut text = "<h2>What was found</h2><ul>".to_owned();
+    let mut text = "<h2>Findings</h2><ul>".to_owned();
     for noted in &report.findings {
         let _ = write!(
             text,
@@ -132,7 +132,7 @@ fn nodes(report: &Report) -> String {
             .iter()
             .any(|noted| noted.place.node() == Some(node))
     };
-    let mut text = "<h2>Nodes</h2><p class=\"faint\">Of a node's GPUs the worst, of its ways the best.</p>\
+    let mut text = "<h2>Nodes</h2><p class=\"faint\">The worst of a node's GPUs, the best of its paths.</p>\
                     <div class=\"wide\"><table><tr><th>node"
         .to_owned();
     for metric in &metrics {
@@ -164,7 +164,7 @@ fn nodes(report: &Report) -> String {
     if left > 0 {
         let _ = write!(
             text,
-            "<p class=\"faint\">and {left} nodes more, of which nothing was found</p>"
+            "<p class=\"faint\">and {left} more nodes without findings</p>"
         );
     }
     text

@@ -43,8 +43,8 @@ pub(super) fn all(report: &Report, table: &PreflightTable) -> String {
         return text;
     }
     format!(
-        "<h2>Everybody beside the others</h2><p class=\"faint\">A circle is one GPU, node or way; a triangle was warned of, a \
-         cross is bad. The line is the median; to the shaded side a value is worse by more than the limit.</p>{text}"
+        "<h2>All values</h2><p class=\"faint\">A circle is one GPU, node or path; a triangle is a warning, a \
+         cross is bad. The line is the median; in the shaded area a value is worse by more than the limit.</p>{text}"
     )
 }
 
@@ -123,7 +123,7 @@ fn strip(metric: Metric, marks: &[Mark], table: &PreflightTable) -> String {
 fn of_how_many(count: usize) -> String {
     match count.div_ceil(DRAWN) {
         1 => format!("{count} measured"),
-        one_in => format!("{count} measured, one in {one_in} drawn and all that were found"),
+        one_in => format!("{count} measured, one in {one_in} drawn, and all with findings"),
     }
 }
 

@@ -104,10 +104,10 @@ fn attend(
 
 fn respond(request: &Request, answer: &impl Fn() -> Answer) -> Reply {
     if request.path != PATH.as_bytes() {
-        return refusal(UNIMPLEMENTED, "there is only RunHealthCheck");
+        return refusal(UNIMPLEMENTED, "only RunHealthCheck is supported");
     }
     let Some(question) = &request.body else {
-        return refusal(RESOURCE_EXHAUSTED, "the question is too long");
+        return refusal(RESOURCE_EXHAUSTED, "the request is too long");
     };
     match check(question) {
         Ok(()) => reply(&answer()),
@@ -121,7 +121,7 @@ fn check(question: &[u8]) -> Result<(), (&'static str, &'static str)> {
         [0, a, b, c, d, message @ ..] if u32::from_be_bytes([*a, *b, *c, *d]) as usize == message.len() => {
             Ok(())
         }
-        [1, ..] => Err((UNIMPLEMENTED, "compressed messages are not understood")),
+        [1, ..] => Err((UNIMPLEMENTED, "compressed messages are not supported")),
         _ => Err((INVALID_ARGUMENT, "one message was expected")),
     }
 }

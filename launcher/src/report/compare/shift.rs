@@ -153,14 +153,14 @@ pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> S
         interval,
     }) = shift
     else {
-        return "Nothing can be said: of at least one of the runs no step was compared (reports of an older version \
-                have no history of steps; a replay of the journal makes one)."
+        return "No comparison: at least one of the runs has no step history (reports of older versions lack it; \
+            a replay of the journal creates it)."
             .to_owned();
     };
     let from_to = format!("{} to {} a steady step", span(mean_s[0]), span(mean_s[1]));
     let by = percent(ratio.abs());
     let Some([low, high]) = interval else {
-        return format!("Too few steps to tell: {from_to}, and how much that scatters is not known.");
+        return format!("Too few steps for a conclusion: {from_to}, with unknown variance.");
     };
     let between = format!("95 % interval {:+.1} % to {:+.1} %", low * 100.0, high * 100.0);
     let mut text = match told {
@@ -170,19 +170,20 @@ pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> S
         Told::Better => {
             format!("B is better: {by} faster ({from_to}; {between}), beyond the noise within the runs.")
         }
-        _ if ratio.abs() < NOTEWORTHY => format!("No difference worth a word: {from_to} ({between})."),
+        _ if ratio.abs() < NOTEWORTHY => format!("No relevant difference: {from_to} ({between})."),
         _ => format!("No difference beyond the noise: {from_to} ({between})."),
     };
     if a.world_size != b.world_size && a.world_size > 0 && b.world_size > 0 {
         let kept = mean_s[0] / mean_s[1];
         text += &format!(
-            " They have {} and {} ranks: with the same work for each rank, {} of the speed of a rank is kept.",
+            " They have {} and {} ranks: with the same work per rank, each rank keeps {} of its speed.",
             a.world_size,
             b.world_size,
             percent(kept)
         );
     } else if told != Told::Unknown {
-        text += " How much two runs of the same job differ by themselves cannot be seen in two.";
+        text +=
+            " The natural difference between two runs of the same job cannot be determined from two runs.";
     }
     text
 }

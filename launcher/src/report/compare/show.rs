@@ -162,7 +162,7 @@ pub(super) fn page(found: &Comparison) -> String {
         .part(list("Findings that are gone in B", &found.gone));
     html.tag("<h2>Versions that differ</h2>");
     if found.versions.is_empty() {
-        html.tag("<p class=\"faint\">None, as far as they were told.</p>");
+        html.tag("<p class=\"faint\">None, as far as reported.</p>");
     } else {
         let rows = found
             .versions

@@ -111,7 +111,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
         .text(short_subject(verdict))
         .tag("</span>");
     if verdict.state == State::Cleared {
-        html.tag(" <span class=\"faint\">over by now</span>");
+        html.tag(" <span class=\"faint\">ended</span>");
     }
     if verdict.unresolved_at_exit {
         html.tag(" <span class=\"unresolved\">unresolved at exit</span>");
@@ -142,7 +142,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
                     humanize::span_beside(other, own),
                 );
                 match beside {
-                    "its peers" => format!("{ratio:.2}x the self-time of its peers ({own} beside {other})"),
+                    "its peers" => format!("{ratio:.2}x the self-time of its peers ({own} vs. {other})"),
                     _ => format!("{ratio:.2}x as long as {beside} ({own}, {beside} {other})"),
                 }
             }
@@ -163,12 +163,12 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
         let source = format!("{:?}", verdict.provenance).to_lowercase();
         line(
             "note",
-            &format!("rests on data that is not live ({source})"),
+            &format!("based on data that is not live ({source})"),
             "<dd>",
         );
     }
     if verdict.observe_only {
-        line("note", "policy only observes it: nobody is alerted", "<dd>");
+        line("note", "observed only, by policy: no alert is sent", "<dd>");
     }
     html.tag("<dt>more</dt><dd><a href=\"")
         .text(runbook(verdict.finding))

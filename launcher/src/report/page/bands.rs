@@ -84,14 +84,14 @@ fn steps(history: &History) -> Html {
 fn phases(history: &History) -> Html {
     let columns = &history.columns;
     let mut html = Html::default();
-    html.tag("<h2>Where it goes</h2>");
+    html.tag("<h2>Time per phase</h2>");
     let told = columns.iter().filter_map(|column| column.phases_s);
     let sums = told.map(|phases| phases.iter().sum::<f64>());
     let top = sums.fold(0.0, f64::max);
     if top <= 0.0 {
         html.tag(
-            "<p class=\"none\">Not measured: no rank said where its steps went. The Python hook tells it \
-                  (<code>paceline run</code> loads it into the trainers), or the explicit API.</p>",
+            "<p class=\"none\">Not measured: no rank reported phases. They come from the Python hook \
+             (<code>paceline run</code> loads it into the trainers) or from the explicit API.</p>",
         );
         return html;
     }

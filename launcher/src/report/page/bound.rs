@@ -11,7 +11,7 @@ use crate::report::profile;
 
 pub(super) fn draw(report: &Report) -> Html {
     let mut html = Html::default();
-    html.tag("<section><h2>What binds its speed</h2>");
+    html.tag("<section><h2>What limits its speed</h2>");
     let advice = advice::of(report);
     match &advice {
         Ok(advice) => {
@@ -20,7 +20,7 @@ pub(super) fn draw(report: &Report) -> Html {
                 .tag("</p>");
             let heads = [
                 Head::Words("question"),
-                Head::Words("numbers that decide"),
+                Head::Words("decisive numbers"),
                 Head::Words("answer"),
             ];
             html.part(table(&heads, advice.questions.iter().map(row)));
@@ -74,7 +74,7 @@ fn gpus(report: &Report) -> Html {
             GpuSignal::UtilizationRatio => ("a kernel runs", percent(*value)),
             GpuSignal::MemoryBusyRatio => ("memory is used", percent(*value)),
             GpuSignal::GraphicsActiveRatio => ("compute engine busy", percent(*value)),
-            GpuSignal::SmActiveRatio => ("SMs that have work", percent(*value)),
+            GpuSignal::SmActiveRatio => ("active SMs", percent(*value)),
             GpuSignal::SmOccupancyRatio => ("warps resident", percent(*value)),
             GpuSignal::TensorActiveRatio => ("tensor cores work", percent(*value)),
             GpuSignal::DramActiveRatio => ("DRAM bandwidth in use", percent(*value)),
@@ -90,7 +90,7 @@ fn gpus(report: &Report) -> Html {
     let mut html = Html::default();
     if told.is_empty() {
         html.tag("<p class=\"none\">GPUs: not measured while it trained. They are read through NVIDIA's management ")
-            .tag("library; <code>paceline gpus</code> says what it finds here.</p>");
+            .tag("library; <code>paceline gpus</code> shows what it finds here.</p>");
     } else {
         html.element("<p>GPUs on average: ", told.join(", "), ".</p>");
     }
@@ -108,23 +108,28 @@ fn scaling(report: &Report) -> Html {
             let share = (mean(wait) / mean(step)).min(1.0);
             html.tag("<b>")
                 .text(percent(1.0 - share))
-                .tag("</b>: that much of a step is a rank's own work; ")
+                .tag("</b> of a step is a rank's own work; ")
                 .text(percent(share))
                 .tag(" goes into collectives");
             if let Some(transfer) = advice::transfer(report, step) {
                 let transfer = transfer.min(share);
                 html.text(format_args!(
-                    " ({} transfer that nothing hides, {} waiting for each other)",
+                    " ({} exposed transfer, {} waiting for each other)",
                     percent(transfer),
                     percent(share - transfer)
                 ));
             }
-            html.tag(". It is against ranks that never wait; against a run of another size ")
-                .tag("<code>paceline report --compare</code> tells.</p>");
+            html.tag(
+                ". This is relative to ranks that never wait; to compare with a run of another size use ",
+            )
+            .tag("<code>paceline report --compare</code>.</p>");
         }
         _ => {
-            html.tag("<span class=\"none\">not measured: it takes more than one rank, and what a rank waits in collectives ")
-                .tag("(Python hook or NCCL plugin).</span></p>");
+            html.tag(
+                "<span class=\"none\">not measured: it needs more than one rank, and the wait times in \
+                collectives ",
+            )
+            .tag("(Python hook or NCCL plugin).</span></p>");
         }
     }
     html

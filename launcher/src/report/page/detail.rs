@@ -56,7 +56,7 @@ fn suspect(report: &Report) -> Html {
             .tag(" on</b>; ");
         match clean {
             Some(piece) => html.element("the last clean checkpoint is of step ", piece.value, ". "),
-            None => html.tag("no checkpoint of this run is known to be older. "),
+            None => html.tag("no older checkpoint of this run is known. "),
         };
         html.text(&verdict.action).tag("</p>");
     }
@@ -64,12 +64,12 @@ fn suspect(report: &Report) -> Html {
         let has_gpus = !report.gpu_means.is_empty();
         let is_wrong = |verdict: &Verdict| verdict.finding == Finding::EccUncorrectable;
         html.tag(if report.verdicts.iter().any(is_wrong) {
-            "<p><b class=\"critical\">A GPU counted an error that it could not correct</b>; which ranks use it is not known, so neither is from \
-             which step on results may be wrong.</p>"
+            "<p><b class=\"critical\">A GPU counted an error that it could not correct</b>; the ranks that use \
+             it are not known, nor from which step on results may be wrong.</p>"
         } else if has_gpus {
             "<p>No step is suspect: no GPU counted an error that it could not correct.</p>"
         } else {
-            "<p class=\"none\">Not measured: no GPU was read, so that nothing is known of memory errors.</p>"
+            "<p class=\"none\">Not measured: no GPU was read, so memory errors are unknown.</p>"
         });
     }
     html
@@ -94,7 +94,7 @@ fn ranks(report: &Report) -> Html {
         .collect();
     ranks.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.rank.cmp(&b.1.rank)));
     let Some((median, _)) = ranks.get(ranks.len() / 2).copied() else {
-        html.tag("<p class=\"none\">Not measured: no rank told its steps.</p>");
+        html.tag("<p class=\"none\">Not measured: no rank reported steps.</p>");
         return html;
     };
     let row = |(own, rank): &(f64, &RankTimes)| {
@@ -137,7 +137,7 @@ fn ranks(report: &Report) -> Html {
 fn seen(report: &Report) -> Html {
     let seen = &report.coverage;
     let mut html = Html::default();
-    html.element("<h2>What was seen</h2><p>", coverage_words(seen), ".</p>");
+    html.element("<h2>Coverage</h2><p>", coverage_words(seen), ".</p>");
     let signals: Vec<String> = seen.signals.iter().map(|signal| format!("{signal:?}")).collect();
     html.element(
         "<p class=\"faint\">Signals: ",
@@ -176,7 +176,7 @@ fn versions(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<h2>Versions</h2>");
     if report.versions.is_empty() {
-        html.tag("<p class=\"none\">Not told: no sidecar was heard.</p>");
+        html.tag("<p class=\"none\">Not reported: no sidecar connected.</p>");
         return html;
     }
     let row = |(name, all): (&std::sync::Arc<str>, &Vec<paceline_health::report::Installed>)| {
@@ -227,7 +227,7 @@ pub(super) fn preflight(report: &Report) -> Html {
         return html;
     };
     if section.told.mode.is_empty() {
-        html.tag("<p>It could not be done: the job started without.</p>");
+        html.tag("<p>It failed: the job started without it.</p>");
     } else {
         let (_, outcome) = show::outcome(section.told.outcome);
         html.tag("<p>");
@@ -256,7 +256,7 @@ pub(super) fn preflight(report: &Report) -> Html {
     for out in section.told.left_out.iter().take(PREFLIGHT) {
         html.element(
             "<p>",
-            format_args!("{} was left out: {}", out.node, out.why),
+            format_args!("{} was excluded: {}", out.node, out.why),
             "</p>",
         );
     }

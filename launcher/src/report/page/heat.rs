@@ -172,16 +172,16 @@ fn legend(history: &History) -> Html {
     let mut html = Html::default();
     html.tag("<p class=\"legend\">");
     html.text(if history.is_self {
-        "self-time beside its peers: "
+        "self-time relative to its peers: "
     } else {
-        "whole steps beside the median (self-time was not measured): "
+        "whole steps relative to the median (self-time was not measured): "
     });
     for (value, words) in KEYS {
         swatch(&mut html, color(value));
         html.text(words).tag(" ");
     }
     swatch(&mut html, NOTHING);
-    html.tag("nothing came");
+    html.tag("no data");
     if warm(history).contains(&true) {
         html.tag(" <i class=\"warm\"></i>warm-up");
     }

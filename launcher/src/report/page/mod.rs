@@ -53,8 +53,8 @@ pub(crate) fn page(report: &Report, policy: &Policy) -> String {
         _ => {
             body.tag("<section><h2>Ranks by steps</h2><p class=\"none\">Not measured: no step of this job was compared. ")
                 .tag("Steps come from the Python hook, from NCCL's profiler plugin or from the job's log ")
-                .tag("(<code>--step-log</code>); of a report that an older Paceline wrote, ")
-                .tag("<code>paceline replay</code> makes a new one.</p></section>\n");
+                .tag("(<code>--step-log</code>); for a report of an older Paceline, ")
+                .tag("<code>paceline replay</code> creates a new one.</p></section>\n");
         }
     }
     body.part(bound::draw(report));
@@ -77,7 +77,7 @@ pub(crate) fn write(run_dir: &Path, report: &Report, policy: &Policy) -> io::Res
     let path = run_dir.join(FILE);
     let old = safe_file::open(&path).and_then(io::read_to_string);
     if old.is_ok_and(|old| !old.contains(OURS)) {
-        return Err(io::Error::other("a page that is not of paceline lies there"));
+        return Err(io::Error::other("that file was not written by paceline"));
     }
     write_whole(&path, page(report, policy).as_bytes())?;
     Ok(path)
@@ -94,7 +94,7 @@ fn head(report: &Report) -> Html {
     let mut facts = heading::facts(report);
     facts.push(match &report.end {
         Some(end) => format!("ended {}", super::ending::words(end)),
-        None => "not ended, as far as is known".to_owned(),
+        None => "no end was recorded".to_owned(),
     });
     let mut html = Html::default();
     html.element("<header><h1>Job ", name(report), "</h1>").element(
@@ -107,7 +107,7 @@ fn head(report: &Report) -> Html {
 
 fn foot(report: &Report) -> Html {
     let mut html = Html::default();
-    html.tag("<footer><p>All of it, for programs: <code>report.json</code> beside this page (")
+    html.tag("<footer><p>The same for programs: <code>report.json</code> next to this page (")
         .tag("<code>paceline report RUN --json</code>). Each number follows from the journal by ")
         .tag("<code>paceline replay</code>; what a finding means: <code>paceline explain NAME</code>.</p><p>Paceline ")
         .text(env!("CARGO_PKG_VERSION"))

@@ -86,13 +86,13 @@ fn the_answer_comes_first_then_cost_then_pictures_then_details() {
         "SM clock 1485 MHz, peers 1980 MHz".to_owned(),
         "8.0 % of every step".to_owned(),
         "Check cooling and airflow".to_owned(),
-        "What it cost".to_owned(),
+        "Cost".to_owned(),
         "Ranks by steps".to_owned(),
         "Step time".to_owned(),
-        "Where it goes".to_owned(),
-        "What binds its speed".to_owned(),
+        "Time per phase".to_owned(),
+        "What limits its speed".to_owned(),
         "Timeline".to_owned(),
-        "What was seen".to_owned(),
+        "Coverage".to_owned(),
         "Preflight".to_owned(),
     ];
     let text = words(&page);
@@ -104,10 +104,7 @@ fn the_answer_comes_first_then_cost_then_pictures_then_details() {
         from += at;
     }
     assert!(page.contains("data:image/png;base64,iVBORw0KGgo"), "the heat map");
-    assert!(
-        text.contains("Scaling efficiency: 90 % : that much of a step"),
-        "{text}"
-    );
+    assert!(text.contains("Scaling efficiency: 90 % of a step"), "{text}");
 }
 
 #[test]
@@ -140,7 +137,7 @@ fn what_is_missing_is_not_measured_and_never_zero() {
     let page = made(&empty);
     let text = words(&page);
     for part in [
-        "No rank was seen: nothing can be said of this job",
+        "No rank was observed: nothing is known about this job",
         "not measured goodput",
         "no price set",
         "Not measured: no step of this job was compared",
@@ -148,7 +145,7 @@ fn what_is_missing_is_not_measured_and_never_zero() {
         "GPUs: not measured",
         "Not measured: no GPU was read",
         "Not measured: none was run before this job",
-        "not ended, as far as is known",
+        "no end was recorded",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

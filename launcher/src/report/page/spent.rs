@@ -16,17 +16,17 @@ pub(super) fn draw(report: &Report) -> Html {
     let whose = whose(report);
     let unit = GpuTime::of_part(cost.lost_gpu_hours, cost.gpu_hours, whose);
     let mut html = Html::default();
-    html.tag("<section><h2>What it cost</h2><div class=\"cards\">");
+    html.tag("<section><h2>Cost</h2><div class=\"cards\">");
     match cost.goodput_ratio {
         Some(goodput) => card(
             &mut html,
             percent(goodput),
-            "goodput: share of the time that made progress at full speed",
+            "goodput: share of the time that was progress at full speed",
         ),
         None => card(
             &mut html,
             "not measured",
-            "goodput: there is one after the first steady steps",
+            "goodput: available after the first steady steps",
         ),
     }
     if cost.gpu_hours > 0.0 {
@@ -34,7 +34,7 @@ pub(super) fn draw(report: &Report) -> Html {
         let of = format!("lost of {} ({share})", unit.text(cost.gpu_hours));
         card(&mut html, unit.text(cost.lost_gpu_hours), of);
     } else {
-        card(&mut html, "not measured", "what was lost: no rank attached");
+        card(&mut html, "not measured", "lost time: no rank attached");
     }
     match (cost.lost_cost, cost.gpu_hour_price) {
         (Some(lost), Some(price)) => card(
@@ -46,14 +46,14 @@ pub(super) fn draw(report: &Report) -> Html {
         (None, _) => card(
             &mut html,
             "no price set",
-            "--gpu-hour-price 2.50 (or [MODEL=]PRICE) says what was lost in money",
+            "--gpu-hour-price 2.50 (or [MODEL=]PRICE) shows the loss in money",
         ),
     }
     if let (Some(what_if), Some(now)) = (cost.what_if_step_s, cost.step_s)
         && what_if < now * 0.995
     {
         let now_text = span_beside(now, what_if);
-        let says = format!("a step, instead of {now_text}, if nothing were wrong now");
+        let says = format!("per step instead of {now_text} without the current problems");
         card(&mut html, span_beside(what_if, now), says);
     }
     html.tag("</div>")

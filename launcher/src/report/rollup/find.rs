@@ -77,7 +77,7 @@ pub(super) fn read(path: &Path) -> Seen {
     match report::parse(&text) {
         Ok(report) if impossible(&report).is_some() => {
             let what = impossible(&report).unwrap_or_default();
-            Seen::Damaged(format!("{shown}: {what}: no run can have had that"))
+            Seen::Damaged(format!("{shown}: {what}: impossible value"))
         }
         Ok(report) => {
             let lasted_ms = |began: u64| began.saturating_add((report.duration_s.max(0.0) * 1e3) as u64);

@@ -129,7 +129,7 @@ pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyho
     drop(progress);
     rollup.settle();
     for why in &rollup.damaged {
-        output::warning(Style::stderr(color), format_args!("left out: {why}"));
+        output::warning(Style::stderr(color), format_args!("skipped: {why}"));
     }
     if let Some(file) = &args.html {
         return super::put_page(&show::page(&rollup), file, || below.join("rollup.html"));

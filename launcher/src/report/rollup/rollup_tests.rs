@@ -91,7 +91,7 @@ fn those_that_have_not_ended_are_named() {
         rollup.add(Path::new("runs/e/report.json"), &job, 4_000 + place, true);
     }
     let text = show::text(&rollup, STYLE);
-    let wanted = "not ended, and counted up to now: 4 runs (now-0␛[31m, now-1␛[31m, now-2␛[31m and 1 more)\n";
+    let wanted = "still running, counted up to now: 4 runs (now-0␛[31m, now-1␛[31m, now-2␛[31m and 1 more)\n";
     assert!(text.contains(wanted), "{text}");
 }
 
@@ -101,7 +101,7 @@ fn the_text_is_this() {
 3 runs in the last 7 days below runs: 14.00 GPU-hours of 300.00 GPU-hours lost (4.7 %),
 worth 35.00 in the 2 runs that had a price
 goodput 95 %
-1 report could not be read and is not in it
+1 report could not be read and is not included
 
 lost to                                lost   share      money   runs
 power                       12.00 GPU-hours    86 %      30.00      2

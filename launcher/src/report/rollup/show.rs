@@ -111,13 +111,15 @@ fn heading(rollup: &Rollup) -> Vec<String> {
         None => "goodput not measured: no run made steady steps".to_owned(),
     });
     if total.lost_cost.is_none() {
-        lines.push("no price set: --gpu-hour-price at the runs says what was lost in money".to_owned());
+        lines.push(
+            "no price set: with --gpu-hour-price at the runs the report shows the loss in money".to_owned(),
+        );
     }
     lines.extend(running(rollup));
     if total.not_live > 0 {
         let runs = count(total.not_live, "run");
         lines.push(format!(
-            "not live (simulated, replayed, injected) are findings of {runs}"
+            "findings of {runs} are not live (simulated, replayed, injected)"
         ));
     }
     lines.extend(left_out(rollup));
@@ -134,7 +136,7 @@ fn running(rollup: &Rollup) -> Option<String> {
         more => format!(" and {more} more"),
     };
     let runs = count(jobs.len() as u64, "run");
-    (!jobs.is_empty()).then(|| format!("not ended, and counted up to now: {runs} ({names}{more})"))
+    (!jobs.is_empty()).then(|| format!("still running, counted up to now: {runs} ({names}{more})"))
 }
 
 fn left_out(rollup: &Rollup) -> Vec<String> {
@@ -142,11 +144,11 @@ fn left_out(rollup: &Rollup) -> Vec<String> {
     if !rollup.damaged.is_empty() {
         let reports = count(rollup.damaged.len() as u64, "report");
         let are = if rollup.damaged.len() == 1 { "is" } else { "are" };
-        lines.push(format!("{reports} could not be read and {are} not in it"));
+        lines.push(format!("{reports} could not be read and {are} not included"));
     }
     if rollup.foreign > 0 {
         let files = count(rollup.foreign, "file");
-        lines.push(format!("{files} of that name are not of Paceline"));
+        lines.push(format!("{files} of that name were not written by Paceline"));
     }
     lines
 }
@@ -249,8 +251,10 @@ pub(super) fn page(rollup: &Rollup) -> String {
         Head::Number("runs"),
     ];
     html.part(table(&heads, causes(rollup).into_iter().take(PAGE_ROWS).map(row)));
-    html.tag("<h2>Nodes</h2><p class=\"faint\">Findings that blame the node, a rank or a GPU of it. Of findings that overlap each \
-              counts; what nobody is to blame for is above.</p>");
+    html.tag(
+        "<h2>Nodes</h2><p class=\"faint\">Findings about the node, or about a rank or GPU of it. \
+        Overlapping findings all count; findings without a node are above.</p>",
+    );
     let row = |(name, node): (&String, &Node)| {
         let lost = rollup.unit().text(node.lost_gpu_hours);
         let (found, runs) = (node.findings.to_string(), node.runs.to_string());

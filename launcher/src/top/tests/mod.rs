@@ -80,7 +80,7 @@ fn the_first_screen_answers_who_why_and_what_now() {
 fn jobs_that_are_not_shown_have_their_line() {
     let mut app = world(8).with_slow(5).app();
     let text =
-        "Not your newest job: paceline-b takes a token (paceline top --http-token-file FILE 127.0.0.1:4711).";
+        "Not your newest job: paceline-b needs a token (paceline top --http-token-file FILE 127.0.0.1:4711).";
     app.aside = Some(choose::Aside {
         is_warning: true,
         text: text.into(),
@@ -89,7 +89,7 @@ fn jobs_that_are_not_shown_have_their_line() {
     assert!(whole.contains(&format!("▲ {text}")), "{whole}");
     let narrow = shown(&mut app, 80, 24);
     assert!(
-        narrow.contains("▲ Not your newest job: paceline-b takes a token"),
+        narrow.contains("▲ Not your newest job: paceline-b needs a token"),
         "{narrow}"
     );
     assert!(narrow.contains("straggler"), "{narrow}");
@@ -106,7 +106,7 @@ fn all_is_well_only_as_far_as_was_seen() {
     let mut app = world(8).app();
     golden("calm.txt", &shown(&mut app, 80, 24));
     let mut app = App::default();
-    assert!(shown(&mut app, 80, 24).contains("Nothing was judged yet"));
+    assert!(shown(&mut app, 80, 24).contains("No result yet"));
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_large_job_fits() {
 fn an_answer_of_another_version_is_told_from_nonsense() {
     let problem = News::read(r#"{"v":2,"epoch":"a","serial":1}"#).unwrap_err();
     assert!(problem.contains("version 2"), "{problem}");
-    assert!(News::read("<html>").unwrap_err().contains("not understood"));
+    assert!(News::read("<html>").unwrap_err().contains("invalid"));
     // What is added to it is no reason to fail.
     let news = News::read(
         r#"{"v":1,"epoch":"a","serial":1,"more":[1],"steps":[[7,0,"train",1,2,3,4,null,8,1,"","",true,9]]}"#,

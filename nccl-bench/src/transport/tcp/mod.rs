@@ -234,7 +234,7 @@ impl Transport for Tcp {
 
     fn abort(&mut self) {
         // First the reason, so that nobody sees only the end.
-        self.control.abort("it was told to stop");
+        self.control.abort("it was ordered to stop");
         self.close();
     }
 }

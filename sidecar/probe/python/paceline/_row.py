@@ -153,7 +153,7 @@ def _finding(verdict):
     if verdict["action"]:
         text.append("Now: %s" % plain(verdict["action"]))
     if verdict["provenance"] != "live":
-        text.append("It rests on data that is not live (%s)." % verdict["provenance"])
+        text.append("It based on data that is not live (%s)." % verdict["provenance"])
     alerts = verdict["severity"] != "info" and not verdict["observe_only"]
     key = verdict["id"], kind, whom
     return Finding(key, kind, verdict["severity"], whom, "paceline: %s, %s" % (kind, whom), " ".join(text), alerts)
@@ -162,8 +162,8 @@ def _finding(verdict):
 def _calm(coverage):
     seen, expected = coverage["ranks_seen"], coverage["ranks_expected"]
     if seen < expected:
-        return "no finding, but only %d of %d ranks are seen" % (seen, expected)
-    return "no finding in what was seen of %d ranks" % seen
+        return "no finding, but only %d of %d ranks are observed" % (seen, expected)
+    return "no finding in the observed part of %d ranks" % seen
 
 
 def plain(text):

@@ -97,7 +97,7 @@ impl Outlets {
         for Untold { whom, notices, dir } in untold.into_iter().flatten() {
             let dir = dir.display();
             warn::answer(format_args!(
-                "{notices} notices for {whom} were not taken, and wait in {dir}"
+                "{notices} notices for {whom} were not accepted, and are kept in {dir}"
             ));
         }
     }

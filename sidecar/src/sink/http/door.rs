@@ -28,8 +28,8 @@ const REFUSAL: Duration = Duration::from_secs(1);
 /// When there are no descriptors left, the next look.
 const BREATH: Duration = Duration::from_millis(100);
 const FULL: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 39\r\n\r\n\
-# too many ask at once, try again soon\n";
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 37\r\n\r\n\
+# too many requests, try again soon.\n";
 
 /// Certificates and their key, for TLS 1.2 and 1.3.
 ///

@@ -37,8 +37,8 @@ use slots::{Client, MAX_PAGES};
 /// What Prometheus asks for.
 const METRICS: &str = "/metrics";
 /// For a request by a name that is none of ours.
-const OTHER_HOST: &str = "this page answers to localhost, to addresses and to this machine's name: for another name start the \
-job with --http-hosts NAME (docs/security.md), or with a token (--http-token-file)\n";
+const OTHER_HOST: &str = "this page accepts localhost, IP addresses and this machine's name; for another name \
+    start the job with --http-hosts NAME (docs/security.md), or with a token (--http-token-file)\n";
 
 /// Asks the aggregator for what it knows at this moment.
 pub type Scrape = oneshot::Sender<Arc<dyn Facts>>;
@@ -58,13 +58,14 @@ pub struct HttpOptions {
     /// Certificates (PEM) with which the page is served by TLS.
     #[arg(long, env = "PACELINE_HTTP_CERT", value_name = "FILE", requires = "http_key")]
     pub http_cert: Option<PathBuf>,
-    /// Their private key (PEM).
+    /// Private key of the certificate (PEM).
     #[arg(long, env = "PACELINE_HTTP_KEY", value_name = "FILE", requires = "http_cert")]
     pub http_key: Option<PathBuf>,
-    /// A file with the token, 32 bytes or more, that whoever reads the page has to say ("Authorization: Bearer TOKEN").
+    /// File with the access token of the page, 32 bytes or more ("Authorization: Bearer TOKEN").
     #[arg(long, env = "PACELINE_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub http_token_file: Option<PathBuf>,
-    /// Names by which the page is asked for, besides this machine's own, localhost and addresses: NAME, *.DOMAIN, or * for any.
+    /// Host names that the page accepts in requests, in addition to this machine's name, localhost and addresses:
+    /// NAME, *.DOMAIN, or * for any.
     #[arg(
         long,
         env = "PACELINE_HTTP_HOSTS",
@@ -275,7 +276,7 @@ async fn admit(
     }
     if request.uri().path() != METRICS && !client.has_page() {
         let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "5")];
-        let why = format!("too many look at the page: {MAX_PAGES} at once\n");
+        let why = format!("too many viewers of the page: {MAX_PAGES} at most\n");
         return (StatusCode::SERVICE_UNAVAILABLE, headers, why).into_response();
     }
     next.run(request).await

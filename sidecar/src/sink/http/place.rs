@@ -159,7 +159,7 @@ fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
             let _ = sender.send(addresses);
         })?;
     let unknown = |why: &str| {
-        let text = format!("no network interface and no host is called {name} here ({why})");
+        let text = format!("no network interface or host is called {name} here ({why})");
         io::Error::new(io::ErrorKind::NotFound, text)
     };
     match found.recv_timeout(RESOLVE) {
@@ -176,9 +176,9 @@ fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 /// An error as somebody can act on it.
 fn explained(error: io::Error, name: &str) -> io::Error {
     let text = match error.kind() {
-        io::ErrorKind::AddrNotAvailable => format!("{name} is no address of this machine"),
+        io::ErrorKind::AddrNotAvailable => format!("{name} is not an address of this machine"),
         io::ErrorKind::PermissionDenied => {
-            format!("{error}: ports below 1024 are root's, choose a higher one")
+            format!("{error}: ports below 1024 need root; choose a higher one")
         }
         _ => return error,
     };
@@ -197,12 +197,12 @@ mod tests {
         assert!(!place("localhost:0").is_shared());
         let unknown = place("no-such-host.invalid:0").bind().unwrap_err().to_string();
         assert!(
-            unknown.starts_with("no network interface and no host is called no-such-host.invalid here"),
+            unknown.starts_with("no network interface or host is called no-such-host.invalid here"),
             "{unknown}"
         );
         // TEST-NET-1 (RFC 5737) is nobody's.
         let other = place("192.0.2.1:0").bind().unwrap_err().to_string();
-        assert_eq!(other, "192.0.2.1 is no address of this machine");
+        assert_eq!(other, "192.0.2.1 is not an address of this machine");
         let taken = format!("localhost:{}", listener.local_addr().unwrap().port());
         assert_eq!(place(&taken).bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }

@@ -32,12 +32,10 @@ pub enum VisitError {
     #[error("it has no live page (status {0})")]
     Status(u16),
     /// It does not answer to the name by which it was asked.
-    #[error(
-        "it does not answer to this name: give its address as a number, or start the job with --http-hosts NAME"
-    )]
+    #[error("it does not accept this host name: use its IP address, or start the job with --http-hosts NAME")]
     Name,
     /// So many ask already.
-    #[error("too many ask it already")]
+    #[error("it has too many clients")]
     Full,
 }
 

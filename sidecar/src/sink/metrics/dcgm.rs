@@ -60,7 +60,7 @@ const FIELDS: &[Field] = &[
     ),
     (
         "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
-        "PCIe packets that were sent again.",
+        "Retransmitted PCIe packets.",
         true,
         GpuSignal::PcieReplays,
         1.0,
@@ -225,7 +225,7 @@ pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let xids = all
         .iter()
         .map(|(labels, gpu)| (labels.clone(), f64::from(gpu.last_xid())));
-    let help = "The XID that was reported last; 0: none was.";
+    let help = "The last reported XID; 0: none.";
     gauges(out, "DCGM_FI_DEV_XID_ERRORS", help, LABELS, xids);
 }
 

@@ -20,7 +20,7 @@ use crate::safe_file;
 use crate::sink::write_whole_for_all;
 
 const NAME: &str = "paceline_jobs_ended_total";
-const HELP: &str = "Jobs that ended, by the reason in their report; unknown: it had none.";
+const HELP: &str = "Ended jobs, by the end reason in their report; unknown: none was recorded.";
 /// Where a report has no end.
 const UNKNOWN: &str = "unknown";
 /// Of so many it is remembered that they were counted.
@@ -69,7 +69,9 @@ fn lock(names: &File) -> io::Result<()> {
         match flock(names, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(PATIENCE / 50),
             Err(Errno::WOULDBLOCK) => {
-                return Err(io::Error::other("somebody else has held its list for seconds"));
+                return Err(io::Error::other(
+                    "another process has locked its list for seconds",
+                ));
             }
             done => return Ok(done?),
         }
@@ -81,14 +83,14 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, f64>> {
     let names = Reason::ALL.iter().map(|reason| reason.name()).chain([UNKNOWN]);
     let mut counts: BTreeMap<String, f64> = names.map(|name| (name.to_owned(), 0.0)).collect();
     let text = match fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err(io::Error::other("no file that counts could be kept in")),
+        Ok(meta) if !meta.is_file() => return Err(io::Error::other("not a file that can store counts")),
         Ok(_) => read_plain(path, MOST_BYTES)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error),
     };
     let is_ours = |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with(NAME);
     if let Some(other) = text.lines().find(|line| !is_ours(line)) {
-        let why = format!("holds what is not ours, and would be replaced: {other:.60}");
+        let why = format!("was not written by paceline, and would be replaced: {other:.60}");
         return Err(io::Error::other(why));
     }
     let start = format!("{NAME}{{reason=\"");
@@ -177,17 +179,17 @@ mod tests {
         };
         let theirs = dir.path().join("theirs.prom");
         fs::write(&theirs, "other_metric 5\n").unwrap();
-        refused(&theirs, "not ours");
+        refused(&theirs, "not written by paceline");
         assert_eq!(fs::read_to_string(&theirs).unwrap(), "other_metric 5\n");
         let pipe = dir.path().join("pipe.prom");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
-        refused(&pipe, "no file");
+        refused(&pipe, "not a file");
         let held = dir.path().join("held.prom");
         count(&held, &[]).unwrap();
         let list = File::open(held.with_added_extension("counted")).unwrap();
         flock(&list, FlockOperation::LockExclusive).unwrap();
-        refused(&held, "somebody else");
+        refused(&held, "another process");
     }
 
     #[test]

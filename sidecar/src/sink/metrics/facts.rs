@@ -43,7 +43,7 @@ pub struct RelayFacts {
 impl Facts for RelayFacts {
     fn families(&self, out: &mut Families<'_>) {
         refused(out, &self.turned);
-        let help = "Links of nodes and relays that this relay carries now.";
+        let help = "Connections of nodes and relays that this relay forwards now.";
         gauges(out, "paceline_relay_links", help, [], [([], self.links as f64)]);
     }
 }

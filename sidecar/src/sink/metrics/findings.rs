@@ -24,7 +24,7 @@ pub(super) fn subjects(out: &mut Families<'_>, report: &Report) {
     gauges(
         out,
         "paceline_finding_info",
-        "Whom a finding that holds now is about, and why; the weightiest 64.",
+        "Subject and cause of each active finding; at most the 64 most severe.",
         [
             "finding", "cause", "severity", "subject", "rank", "node", "gpu_uuid",
         ],

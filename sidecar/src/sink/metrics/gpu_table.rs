@@ -43,7 +43,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "paceline_gpu_margin_celsius",
-        help: "Degrees left before hardware slows down.",
+        help: "Degrees left before the hardware slows down.",
         is_counter: false,
         label: None,
         rows: &[one(GpuSignal::MarginC)],
@@ -99,7 +99,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "paceline_gpu_activity_ratio",
-        help: "Share of what a part of the GPU could do that it did: engine, sm, occupancy (of warps), tensor, dram (Hopper and later).",
+        help: "Utilization of a part of the GPU: engine, sm, occupancy (of warps), tensor, dram (Hopper and later).",
         is_counter: false,
         label: Some("part"),
         rows: &[
@@ -119,7 +119,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "paceline_gpu_memory_size_bytes",
-        help: "Memory there is.",
+        help: "Total memory.",
         is_counter: false,
         label: None,
         rows: &[one(GpuSignal::MemoryTotalBytes)],
@@ -146,7 +146,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "paceline_gpu_pcie_replays_total",
-        help: "PCIe packets that were sent again.",
+        help: "Retransmitted PCIe packets.",
         is_counter: true,
         label: None,
         rows: &[one(GpuSignal::PcieReplays)],
@@ -177,7 +177,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "paceline_gpu_rows_remapped_total",
-        help: "Memory rows that were remapped, by the errors that led to it.",
+        help: "Remapped memory rows, by type of error.",
         is_counter: true,
         label: Some("kind"),
         rows: &[
@@ -187,7 +187,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "paceline_gpu_row_remap",
-        help: "Whether a row waits for a reset to be remapped, or could not be.",
+        help: "Whether a row remap is pending (needs a reset), or failed.",
         is_counter: false,
         label: Some("state"),
         rows: &[
@@ -197,7 +197,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "paceline_gpu_throttled_seconds_total",
-        help: "Time slowed down, by reason.",
+        help: "Time in which the GPU was slowed down, by reason.",
         is_counter: true,
         label: Some("reason"),
         rows: &[

@@ -148,7 +148,7 @@ pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     gauges(
         out,
         "paceline_gpu_info",
-        "A GPU, and whether it is real.",
+        "Identity of a GPU, and whether it is real.",
         labels,
         info,
     );
@@ -157,7 +157,8 @@ pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
         let state = serde_json::to_value(gpu.access?).ok()?;
         Some(([id.to_string(), state.as_str()?.to_owned()], 1.0))
     });
-    let help = "Whether a GPU can be read: its state is readable or no_events, and every other means that it cannot.";
+    let help =
+        "Whether a GPU can be read: readable and no_events mean that it can, any other state that it cannot.";
     gauges(out, "paceline_gpu_access", help, ["gpu_uuid", "state"], access);
     for family in gpu_table::FAMILIES {
         let values = family.rows.iter().flat_map(|row| {
@@ -178,7 +179,7 @@ pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
         let of_gpu = gpu.xids.iter();
         of_gpu.map(|(xid, [kernel, nvml])| ([id.to_string(), xid.to_string()], *kernel.max(nvml) as f64))
     });
-    let help = "XIDs that the driver reported of a GPU, by number.";
+    let help = "XIDs that the driver reported for a GPU, by number.";
     counters(
         out,
         "paceline_gpu_xid_errors_total",

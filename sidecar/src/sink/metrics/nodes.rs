@@ -141,7 +141,7 @@ pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
         told.map(|(reason, count)| ([node.to_string(), reason.to_owned()], count as f64))
     });
     let most = if are_all_told { usize::MAX } else { MAX_RANK_SERIES };
-    let help = "Records and frames that did not leave the node, by why.";
+    let help = "Records and frames that did not leave the node, by reason.";
     let labels = ["node", "reason"];
     counters(
         out,
@@ -157,14 +157,14 @@ pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
         each.map(|(node, source)| ([node.to_string(), source.name.to_string()], source))
     };
     let labels = ["node", "source"];
-    let help = "What a sidecar reads from; 0: it has said that it can read nothing there.";
+    let help = "Sources of a sidecar; 0: the sidecar reported that it cannot read the source.";
     let told = sources()
         .filter(|(_, source)| are_all_told || !source.is_up)
         .take(most);
     let up = told.map(|(labels, source)| (labels, f64::from(u8::from(source.is_up))));
     gauges(out, "paceline_source_up", help, labels, up);
     if are_all_told {
-        let help = "Time that a sidecar spent reading there.";
+        let help = "Time that a sidecar spent reading each source.";
         let seconds = sources().map(|(labels, source)| (labels, source.past_s + source.s));
         counters(out, "paceline_source_seconds_total", help, labels, seconds);
     }
@@ -185,7 +185,7 @@ fn cost(out: &mut Families<'_>, nodes: &Nodes) {
     counters(
         out,
         "paceline_nccl_plugin_seconds_total",
-        "Time that NCCL spent in our profiler plugin, in all trainers of the node.",
+        "Time that NCCL spent in Paceline's profiler plugin, in all trainers of the node.",
         ["node"],
         plugin,
     );

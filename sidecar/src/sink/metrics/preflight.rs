@@ -32,14 +32,14 @@ pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     gauges(
         out,
         "paceline_preflight_info",
-        "The preflight before the job, and what it came to.",
+        "The preflight before the job, and its outcome.",
         ["mode", "outcome", "policy"],
         [(labels, 1.0)],
     );
     gauges(
         out,
         "paceline_preflight_duration_seconds",
-        "How long the preflight took.",
+        "Duration of the preflight.",
         [],
         [([], section.told.seconds)],
     );
@@ -50,7 +50,7 @@ pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     gauges(
         out,
         "paceline_preflight_nodes",
-        "Nodes that the preflight expected, and those of them that were left out of the job.",
+        "Nodes that the preflight expected, and nodes that it excluded from the job.",
         ["state"],
         nodes.map(|(state, count)| ([state.to_owned()], count)),
     );
@@ -65,7 +65,7 @@ pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     gauges(
         out,
         "paceline_preflight_findings",
-        "What the preflight found, by how bad it is.",
+        "Findings of the preflight, by severity.",
         ["severity"],
         found.map(|severity| ([severity.name().to_owned()], count(severity) as f64)),
     );
@@ -123,7 +123,7 @@ pub(super) fn families(out: &mut Families<'_>, section: &Section, benches: &Benc
         ),
         (
             "paceline_preflight_pair_loss_ratio",
-            "Share of the segments between a node and the best of its partners that were sent again.",
+            "Share of retransmitted segments between a node and the best of its partners.",
             Metric::PairLoss,
         ),
         (

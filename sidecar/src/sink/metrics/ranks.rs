@@ -25,9 +25,9 @@ pub(super) fn families(out: &mut Families<'_>, all: &Ranks, report: &Report, has
         Some(([rank.to_string(), attach.local_rank.to_string(), node, gpu], 1.0))
     });
     let labels = ["rank", "local_rank", "node", "gpu_uuid"];
-    gauges(out, "paceline_rank_info", "Where a rank runs.", labels, info);
+    gauges(out, "paceline_rank_info", "Node and GPU of a rank.", labels, info);
     let up = ranks().map(|(rank, tally)| ([rank.to_string()], f64::from(u8::from(tally.up))));
-    let help = "Whether the rank's process lives.";
+    let help = "Whether the rank's process is alive.";
     gauges(out, "paceline_rank_up", help, ["rank"], up);
     let wait = ranks().map(|(rank, tally)| ([rank.to_string()], tally.wait_s));
     let (name, help) = (
@@ -39,11 +39,11 @@ pub(super) fn families(out: &mut Families<'_>, all: &Ranks, report: &Report, has
     let last = last.map(|(rank, tally)| ([rank.to_string()], tally.last_step_unix_s));
     let (name, help) = (
         "paceline_last_step_timestamp_seconds",
-        "When a step of the rank last arrived, seconds since 1970.",
+        "Time of the rank's last step, seconds since 1970.",
     );
     gauges(out, name, help, ["rank"], last);
     let slow = slow.iter().map(|(rank, ratio)| ([rank.to_string()], *ratio));
-    let help = "Self-time over that of the peers, of ranks that were found slow.";
+    let help = "Self-time over that of the peers, for slow ranks.";
     gauges(out, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
 }
 

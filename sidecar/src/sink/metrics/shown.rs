@@ -7,7 +7,7 @@ use super::MAX_RANK_SERIES;
 /// What was typed of it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct MetricsOptions {
-    /// What has series of its own on the metrics page.
+    /// Level of detail of the metrics page.
     #[arg(
         long,
         env = "PACELINE_METRICS",
@@ -16,7 +16,7 @@ pub struct MetricsOptions {
         value_name = "DETAIL"
     )]
     pub metrics: Detail,
-    /// Adds the same readings under the names and labels that another exporter gives them, for dashboards that are there already.
+    /// Also expose the readings under another exporter's names and labels, for existing dashboards.
     #[arg(long, env = "PACELINE_METRICS_COMPAT", value_enum, value_name = "EXPORTER")]
     pub metrics_compat: Option<Compat>,
 }

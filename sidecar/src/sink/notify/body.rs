@@ -226,7 +226,7 @@ fn events(parcel: &Parcel) -> Vec<Value> {
     if let (true, Some(first)) = (rest > 0 && count > PAGES, parcel.notices.first()) {
         let mut more = event(first);
         more["dedup_key"] = Value::from(dedup_key(&format!("{}/storm", first.job)));
-        let summary = format!("job {}: and {} troubles more", first.job, count - PAGES);
+        let summary = format!("job {}: and {} more problems", first.job, count - PAGES);
         more["payload"]["summary"] = Value::from(summary);
         paged.push(more);
     }

@@ -141,14 +141,14 @@ impl Courier {
                 Delivery::Never(why) => {
                     warn::once(
                         format!("refused by {name}"),
-                        format_args!("{name} does not take what is sent: {why}"),
+                        format_args!("{name} rejects notices: {why}"),
                     );
                     self.spool.refused(&path);
                 }
                 Delivery::Later(why, when) => {
                     warn::once(
                         format!("late for {name}"),
-                        format_args!("{name} cannot be told now, and is tried again: {why}"),
+                        format_args!("{name} cannot be reached now; retrying: {why}"),
                     );
                     return Err(when);
                 }

@@ -87,7 +87,7 @@ impl Client {
             }
             // An address may be a secret: what went wrong is told without it.
             Err(ureq::Error::BadUri(_) | ureq::Error::Http(_)) => {
-                Delivery::Later("its address is none".to_owned(), None)
+                Delivery::Later("its address is invalid".to_owned(), None)
             }
             Err(error) => Delivery::Later(error.to_string(), None),
         }

@@ -74,17 +74,19 @@ fn receivers() {
     );
     let error = |words: &str| parse(words).unwrap_err().to_string();
     assert!(error("mail=a@b").starts_with("must be KIND=WHERE"));
-    assert!(error("slack=https://hooks.slack.com/services/T/B/x").contains("stands on no command line"));
-    assert!(error("webhook=https://me:pw@host/x").contains("a password stands in the address"));
+    assert!(
+        error("slack=https://hooks.slack.com/services/T/B/x").contains("does not appear on a command line")
+    );
+    assert!(error("webhook=https://me:pw@host/x").contains("the address contains a password"));
     assert!(error("webhook=ftp://host").contains("http://"));
     assert!(error("webhook=http://h/,hmac=secret").contains("the value of hmac must be env:NAME"));
     assert!(error("webhook=https://h/,bearer=secret").contains("the value of bearer must be env:NAME"));
     assert!(error("webhook=http://h/,bearer=file:/t").contains("a bearer token goes to https:// only"));
     assert!(error("webhook=http://127.0.0.1.example/,bearer=file:/t").contains("https:// only"));
-    assert!(error("slack=env:HOME,bearer=file:/t").contains("word 1 after the address"));
+    assert!(error("slack=env:HOME,bearer=file:/t").contains("option 1 after the address"));
     assert!(error("webhook=https://h/,ca=file:/no/such").contains("/no/such"));
     assert!(error("webhook=http://h/,severity=bad").contains("info, warning or critical"));
-    assert!(error("webhook=http://h/,color=red").contains("word 1 after the address"));
+    assert!(error("webhook=http://h/,color=red").contains("option 1 after the address"));
     assert_eq!(
         error("slack=env:PACELINE_NO_SUCH"),
         "the variable PACELINE_NO_SUCH is not set"
@@ -304,7 +306,7 @@ fn a_storm_is_one_message_to_people() {
     assert_eq!(pages.len(), 21);
     assert_eq!(
         pages[20].body["payload"]["summary"],
-        "job j: and 480 troubles more"
+        "job j: and 480 more problems"
     );
     assert_eq!(pages[0].body["event_action"], "trigger");
     assert_eq!(pages[0].with_routing_key("k").body["routing_key"], "k");

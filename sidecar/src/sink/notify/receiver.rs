@@ -21,7 +21,7 @@ pub enum ReceiverError {
     Shape,
     /// A secret in the open.
     #[error(
-        "{0}: this address is a secret: give env:NAME or file:PATH, so that it stands on no command line"
+        "{0}: this address is a secret: give env:NAME or file:PATH, so that it does not appear on a command line"
     )]
     InTheOpen(&'static str),
     /// Not an address.
@@ -30,14 +30,15 @@ pub enum ReceiverError {
     )]
     Address(&'static str),
     /// An address with a password in it.
-    #[error("{0}: a password stands in the address: give env:NAME or file:PATH")]
+    #[error("{0}: the address contains a password: give env:NAME or file:PATH")]
     Password(&'static str),
     /// Not a secret's place.
     #[error("{0}: the value of {1} must be env:NAME or file:PATH")]
     Secret(&'static str, &'static str),
     /// No such key. What was written is not repeated: it may be a secret that stands where none should.
     #[error(
-        "{0}: word {1} after the address is none of severity=, hmac=, bearer=, ca= (webhook) and url= (pagerduty)"
+        "{0}: option {1} after the address is not one of severity=, hmac=, bearer=, ca= (webhook) and url= \
+         (pagerduty)"
     )]
     Key(&'static str, usize),
     /// A token for all to read.

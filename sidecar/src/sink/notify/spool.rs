@@ -72,7 +72,7 @@ impl Spool {
         for (_, path) in waiting.iter().take((waiting.len() + 1).saturating_sub(MOST)) {
             warn::once(
                 "notify full",
-                format_args!("{}: full: what is oldest is dropped", self.dir.display()),
+                format_args!("{}: full: the oldest notices are dropped", self.dir.display()),
             );
             fs::remove_file(path)?;
         }

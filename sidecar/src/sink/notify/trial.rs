@@ -55,10 +55,10 @@ fn notice(status: Status, node: &str, now_ms: u64) -> Notice {
         gpu: None,
         gpus: Vec::new(),
         node: Some(node.into()),
-        title: "A test of notifications, nothing is wrong".into(),
+        title: "A test of notifications; there is no problem".into(),
         urgency: Urgency::Ticket,
         cause: "unknown".into(),
-        action: "Nothing: somebody typed `paceline notify test`.".into(),
+        action: "No action: this is the result of `paceline notify test`.".into(),
         // Whatever acts on notices acts on live ones only.
         provenance: Provenance::Injected,
         incident: 0,
@@ -100,7 +100,7 @@ mod tests {
             "\"firing\"",
             "\"resolved\"",
             "node n7",
-            "nothing is wrong",
+            "there is no problem",
             "\"injected\"",
         ] {
             assert!(said.contains(part), "{part} in {said}");

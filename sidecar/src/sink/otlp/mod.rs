@@ -122,11 +122,11 @@ impl Pusher {
                 Ok(0) => {}
                 Ok(rejected) => {
                     all = Outcome::Partly;
-                    self.warn(all, &format!("does not take {rejected} values of a push"));
+                    self.warn(all, &format!("rejected {rejected} values of a push"));
                 }
                 // What comes after it would fare no better.
                 Err((outcome, why)) => {
-                    self.warn(outcome, &format!("takes no metrics: {why}"));
+                    self.warn(outcome, &format!("accepts no metrics: {why}"));
                     return outcome;
                 }
             }
@@ -138,7 +138,7 @@ impl Pusher {
         let whom = self.receiver.whom();
         warn::once(
             format!("otlp {}", outcome.name()),
-            format_args!("otlp {whom} {what}; this is told once, and counted in paceline_otlp_pushes_total"),
+            format_args!("otlp {whom} {what}; reported once, and counted in paceline_otlp_pushes_total"),
         );
     }
 }

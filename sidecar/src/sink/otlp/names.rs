@@ -96,7 +96,7 @@ const HARDWARE: [Hardware; 13] = [
         ..TEMPERATURE
     },
     Hardware {
-        help: "Power that the component takes.",
+        help: "Power draw of the component.",
         ..gpu("paceline_gpu_power_watts", "hw.power", "W", Kind::Gauge)
     },
     Hardware {
@@ -128,7 +128,7 @@ const HARDWARE: [Hardware; 13] = [
         )
     },
     Hardware {
-        help: "GPU memory that there is.",
+        help: "Total GPU memory.",
         ..gpu(
             "paceline_gpu_memory_size_bytes",
             "hw.gpu.memory.limit",

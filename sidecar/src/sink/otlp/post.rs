@@ -80,7 +80,7 @@ impl Client {
                 Err((Outcome::Timeout, why))
             }
             Err(ureq::Error::BadUri(_) | ureq::Error::Http(_)) => {
-                Err((Outcome::Unreachable, "its address is none".to_owned()))
+                Err((Outcome::Unreachable, "its address is invalid".to_owned()))
             }
             Err(error) => Err((Outcome::Unreachable, error.to_string())),
         }

@@ -26,13 +26,13 @@ pub enum OtlpError {
     #[error("{0}: expected env, or an address such as http://collector:4318")]
     NoAddress(String),
     /// It holds what is perhaps a secret, and an address is shown to people.
-    #[error("an address holds no name, key or query: say those in OTEL_EXPORTER_OTLP_HEADERS")]
+    #[error("an address has no user name, key or query: put those into OTEL_EXPORTER_OTLP_HEADERS")]
     Secret,
     /// Another protocol was chosen.
     #[error("{0}={1}: metrics are pushed as http/protobuf only")]
     Protocol(&'static str, String),
     /// A header that is none. Its value is not told.
-    #[error("OTEL_EXPORTER_OTLP_HEADERS: the header `{0}` is none")]
+    #[error("OTEL_EXPORTER_OTLP_HEADERS: `{0}` is not a header")]
     Header(String),
 }
 
@@ -248,8 +248,8 @@ mod tests {
             ("collector:4318", &[][..], "collector:4318: expected env"),
             ("ftp://c", &[], "expected env"),
             ("http://", &[], "expected env"),
-            ("http://u:secret@c", &[], "an address holds no name"),
-            ("http://c/?key=secret", &[], "an address holds no name"),
+            ("http://u:secret@c", &[], "an address has no user name"),
+            ("http://c/?key=secret", &[], "an address has no user name"),
             (
                 "env",
                 &[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")],
@@ -258,7 +258,7 @@ mod tests {
             (
                 "env",
                 &[("OTEL_EXPORTER_OTLP_HEADERS", "a b=secret")],
-                "the header `a b` is none",
+                "`a b` is not a header",
             ),
         ] {
             let error = of(asked, variables).unwrap_err().to_string();

@@ -44,11 +44,11 @@ impl Timeline {
                 let before = self.agents.insert(frame.node.clone(), frame.agent);
                 before
                     .is_some_and(|before| before != frame.agent)
-                    .then(|| ("watch", None, "its sidecar was started again".to_owned()))
+                    .then(|| ("watch", None, "its sidecar was restarted".to_owned()))
             }
             Event::Attach(attach) => (attach.restart > self.restart).then(|| {
                 self.restart = attach.restart;
-                let text = format!("training was started again ({} ranks)", attach.world_size);
+                let text = format!("training was restarted ({} ranks)", attach.world_size);
                 ("restart", None, text)
             }),
             Event::Exit(exit) => {

@@ -92,12 +92,7 @@ pub(in crate::sink) fn state(live: &Live) -> Response {
 pub(in crate::sink) async fn events(live: &Live, headers: &HeaderMap) -> Response {
     let Ok(_seat) = live.0.seats.try_acquire() else {
         let retry = [(header::RETRY_AFTER, HeaderValue::from(FULL_RETRY_S))];
-        return (
-            StatusCode::SERVICE_UNAVAILABLE,
-            retry,
-            "too many listen already\n",
-        )
-            .into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, retry, "too many viewers\n").into_response();
     };
     let after = heard(live, headers);
     live.news_after(after).await;

@@ -136,7 +136,7 @@ fn coverage(coverage: &Coverage) -> Value {
         "steps_ratio": coverage.steps_ratio,
         "signals": coverage.signals,
         "lost": {
-            "frames lost on the way": coverage.frames_lost,
+            "frames lost in transit": coverage.frames_lost,
             "records dropped by full rings or queues": coverage.ring_dropped,
             "torn records": coverage.ring_torn,
             "frames not journaled": coverage.journal_lost,

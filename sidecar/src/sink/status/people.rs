@@ -57,7 +57,7 @@ impl People {
                     }
                 }
                 if let Some(why) = alone {
-                    text += &format!("; alone, and not with the rest of its job: {why}");
+                    text += &format!("; alone, not with the rest of its job: {why}");
                 }
                 text
             }
@@ -85,7 +85,7 @@ impl People {
         let before = self.progress.replace((now, ranks, step)).map(|(_, _, step)| step);
         let ranks = humanize::count(u64::from(ranks), "rank");
         Some(match median_step_s {
-            _ if before == Some(step) => format!("{ranks}, no step was finished since step {step}"),
+            _ if before == Some(step) => format!("{ranks}, no step has finished since step {step}"),
             Some(seconds) => format!("{ranks}, step {step}, {} a step", humanize::span(seconds)),
             None => format!("{ranks}, step {step}"),
         })
@@ -112,7 +112,7 @@ impl People {
         *count += 1;
         match *count {
             ..MOST_A_MINUTE => {}
-            MOST_A_MINUTE => return Some("more findings at once: they are in the report".to_owned()),
+            MOST_A_MINUTE => return Some("more findings at the same time: see the report".to_owned()),
             _ => return None,
         }
         let (finding, subject) = (verdict.finding, &verdict.subject);
@@ -205,7 +205,7 @@ mod tests {
         let still = people.line(&progress(86_399 * 20, 8), begin + Duration::from_secs(90_300));
         assert_eq!(
             still.unwrap(),
-            "paceline: 8 ranks, no step was finished since step 1727980\n"
+            "paceline: 8 ranks, no step has finished since step 1727980\n"
         );
     }
 
@@ -252,7 +252,7 @@ mod tests {
         });
         let lines: Vec<String> = lines.collect();
         assert_eq!(lines.len(), 60);
-        assert!(lines[59].contains("in the report"), "{}", lines[59]);
+        assert!(lines[59].contains("see the report"), "{}", lines[59]);
         let later = verdict(2000, Severity::Critical, State::Raised, Cause::Unknown);
         assert!(people.line(&later, now + MINUTE).is_some());
     }

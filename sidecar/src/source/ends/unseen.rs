@@ -116,7 +116,7 @@ impl Unseen {
                 format!("{whose} {uses} {name}, whose steps are not seen: {REMEDY}")
             }
             Unseen::SeveralGpus { gpus } => format!(
-                "{whose} {computes} on {gpus} GPUs, of which one is measured: start one process for each GPU (torchrun \
+                "{whose} {computes} on {gpus} GPUs, but only one is measured: start one process per GPU (torchrun \
                  --nproc-per-node=gpu) to see which is slow"
             ),
         }

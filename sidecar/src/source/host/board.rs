@@ -85,7 +85,9 @@ impl Board {
         if let Some(thread) = stuck {
             warn::once(
                 thread,
-                format_args!("{thread}: the kernel does not answer; nothing is known of them until it does"),
+                format_args!(
+                    "{thread}: the kernel does not answer; their counters are unknown until it does"
+                ),
             );
         }
         for (rank, readings) in hosts {

@@ -105,7 +105,7 @@ type News = (Access, String, u64);
 /// That a call does not come back, if it does not.
 fn silence(desk: &Desk, now_ns: u64) -> Option<News> {
     let (for_ns, call) = desk.busy(now_ns).filter(|(for_ns, _)| *for_ns >= SILENT_NS)?;
-    Some((Access::Silent, format!("{call} has not come back"), for_ns))
+    Some((Access::Silent, format!("{call} has not returned"), for_ns))
 }
 
 impl Seat {

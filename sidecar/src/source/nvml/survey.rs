@@ -98,7 +98,7 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
                 index,
                 None,
                 Access::Silent,
-                format!("{call} has not come back"),
+                format!("{call} has not returned"),
             )]
         });
     }
@@ -127,7 +127,7 @@ fn open(path: Option<&Path>, deadline: Duration) -> Result<(Arc<Library>, u32), 
     spawned.map_err(|error| refusal(Access::Failing, format!("no thread: {error}")))?;
     let (library, count) = answer
         .recv_timeout(deadline)
-        .map_err(|_| refusal(Access::Silent, "nvmlInit_v2 has not come back".into()))??;
+        .map_err(|_| refusal(Access::Silent, "nvmlInit_v2 has not returned".into()))??;
     if count == 0 {
         let text = "the driver shows no GPU to this process";
         return Err(refusal(Access::NoDevice, text.into()));

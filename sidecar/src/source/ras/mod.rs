@@ -142,7 +142,7 @@ impl Asker {
             Err(error) => {
                 warn::once(
                     "ras thread",
-                    format_args!("NCCL's RAS service is not asked: {error}"),
+                    format_args!("NCCL's RAS service is not queried: {error}"),
                 );
                 None
             }

@@ -83,10 +83,10 @@ pub enum PatternError {
     #[error("{0}")]
     Regex(#[from] regex::Error),
     /// It does not say which number is the step.
-    #[error("the group (?P<step>\\d+) is missing: it says which number is the step")]
+    #[error("the group (?P<step>\\d+) is missing: it marks the number of the step")]
     NoStep,
     /// A group that means nothing.
-    #[error("group {0}: there are step, ms and seconds")]
+    #[error("group {0}: must be step, ms or seconds")]
     Unknown(String),
 }
 
@@ -315,7 +315,7 @@ mod tests {
         assert!(refused("(?P<step>").contains("unclosed group"));
         assert_eq!(
             refused(r"(?P<step>\d+) (?P<min>\d+)"),
-            "group min: there are step, ms and seconds"
+            "group min: must be step, ms or seconds"
         );
         assert!(refused(&format!("(?P<step>\\d+)({}){{1000}}", "a".repeat(1500))).contains("size limit"));
         assert_eq!(refused(&"x".repeat(MAX_PATTERN + 1)), "at most 2000 bytes");

@@ -74,7 +74,7 @@ impl StepLog {
         let follow = Follow::new(path.clone(), false);
         let hint = match &pattern {
             Some(_) => "fits --step-regex",
-            None => "tells of a step in a format that is known: --step-regex says what yours look like",
+            None => "is a step in a known format: set --step-regex to your format",
         };
         // What the command prints has no name of its own.
         let name = if path.starts_with("/proc") {

@@ -200,7 +200,10 @@ fn another_dictionary_is_refused_by_name() {
     assert_eq!(packed[0], MARK);
     packed[1] = 2;
     let error = decode_up(&packed).unwrap_err().to_string();
-    assert_eq!(error, "packed with dictionary 2, which is not known here");
+    assert_eq!(
+        error,
+        "packed with dictionary 2, which this version does not have"
+    );
     assert!(decode_up(&[MARK]).is_err() && decode_up(&[MARK, DICTIONARY]).is_err());
 }
 

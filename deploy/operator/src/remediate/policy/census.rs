@@ -54,7 +54,7 @@ pub enum Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Refusal::MostOut(out) => write!(f, "most-out: {out} nodes are out of service by us"),
+            Refusal::MostOut(out) => write!(f, "most-out: {out} nodes are out of service by paceline"),
             Refusal::Cluster(out, nodes) => {
                 write!(f, "blast-radius: {out} of the cluster's {nodes} nodes are out")
             }

@@ -49,8 +49,8 @@ pub(super) fn begin_again(
         ..begin(node, scene)
     });
     let why = match &node.drain {
-        Some(word) => format!("a person says so: {word}"),
-        None => "something new was raised".to_owned(),
+        Some(word) => format!("a person requested it: {word}"),
+        None => "a new finding was raised".to_owned(),
     };
     let worst = || health.worst().map(Incident::words).unwrap_or_default();
     let fault = new

@@ -210,7 +210,7 @@ impl Health {
         if let Heard::Unkept { .. } = heard {
             if self.unkept == 0 {
                 let says = format!(
-                    "more is said of it than is kept: what counts least is left out, such as {words} (job {job})"
+                    "it has more findings than the limit: the least severe are dropped, such as {words} (job {job})"
                 );
                 self.note(now, "unkept", says);
             }

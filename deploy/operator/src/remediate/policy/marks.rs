@@ -236,7 +236,11 @@ impl Marks {
             Some(fault) if !is_bad || node.fault.as_ref() != Some(fault) => {
                 ("True", fault.0.as_str(), fault.1.as_str())
             }
-            None if is_bad => ("False", "NoFault", "nothing speaks against this node any more"),
+            None if is_bad => (
+                "False",
+                "NoFault",
+                "there are no findings about this node any more",
+            ),
             _ => return None,
         };
         let at = stamp::write(now);

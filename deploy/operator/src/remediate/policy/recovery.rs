@@ -9,7 +9,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     let (now, recovery) = (scene.now, &scene.rules.recovery);
     if health.open().next().is_some() {
         if health.recovery.take().is_some() {
-            health.note(now, "relapsed", "something was raised again while it was checked");
+            health.note(now, "relapsed", "a finding was raised again during the check");
         }
         return;
     }
@@ -26,7 +26,11 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         if node.bears() < Rung::Cordon {
             // Marked later, for a fault that is over, it would be emptied while new jobs run on it.
             restore(health);
-            health.note(now, "recovered", "all was over before the node could be cordoned");
+            health.note(
+                now,
+                "recovered",
+                "all findings cleared before the node could be cordoned",
+            );
         }
         return;
     }
@@ -57,7 +61,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         return health.note(now, "preflight", format!("Job {name}"));
     }
     restore(health);
-    health.note(now, "recovered", "nothing speaks against it any more");
+    health.note(now, "recovered", "no findings about it any more");
 }
 
 /// A preflight Job has ended, or its time is over.
@@ -85,7 +89,7 @@ pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now
     if is_last {
         health.held = true;
         health.recovery = None;
-        health.note(now, "escalated", "preflights fail: a person must look");
+        health.note(now, "escalated", "preflights fail: a person must check");
     }
 }
 

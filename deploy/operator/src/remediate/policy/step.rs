@@ -30,7 +30,7 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         health.note(
             now,
             "replaced",
-            "a new Node has this name; what was known of the old one is forgotten",
+            "a new Node has this name; the record of the old one was deleted",
         );
     }
     health.gpus = health.gpus.max(node.gpus.unwrap_or(0));
@@ -43,19 +43,19 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     let may_evict = scene.census.lets_act(node, scene.rules) && node.bears() == Rung::Cordon;
     pause(health, may_evict, now);
     if node.hold {
-        return health.stand(now, health.state, "a person holds it: left as it is");
+        return health.stand(now, health.state, "a person holds it: left unchanged");
     }
     if scene.rules.mode < Mode::Act && health.rung > Rung::None {
         return health.stand(
             now,
             health.state,
-            "left as it is: no node is touched in this mode",
+            "left unchanged: no node is changed in this mode",
         );
     }
     if let Some(breaker) = &scene.census.breaker {
         if health.rung > Rung::None || health.open().next().is_some() {
             let says = format!(
-                "breaker: {} of {} nodes alarmed at once; a person must reset it",
+                "breaker: {} of {} nodes had findings at once; a person must reset it",
                 breaker.nodes, breaker.of
             );
             refuse(health, now, &says);
@@ -99,7 +99,7 @@ fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
         if let Some(recovery) = &mut health.recovery {
             recovery.next = recovery.next.min(now);
         }
-        health.note(now, "repaired", format!("a person says so: {word}"));
+        health.note(now, "repaired", format!("a person requested it: {word}"));
     }
 }
 
@@ -116,7 +116,7 @@ fn heed_boot(health: &mut Health, node: &NodeView, now: u64) {
         health.note(
             now,
             "rebooted",
-            format!("the node was started again, as {closed} faults asked for"),
+            format!("the node was restarted, as {closed} faults required"),
         );
     }
 }
@@ -130,7 +130,7 @@ fn expire(health: &mut Health, scene: &Scene<'_>) {
         health.note(
             scene.now,
             "expired",
-            format!("nothing was heard of {closed} faults for {} s", expiry_ms / 1000),
+            format!("no report about {closed} faults for {} s", expiry_ms / 1000),
         );
     }
     // What is over for as long is forgotten, unless the node is still out for it.
@@ -167,9 +167,9 @@ fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
     if node.unschedulable {
         health.rung = Rung::Taint;
         let says = if was_ours {
-            "our mark was taken off a cordon that stands: it is somebody else's now"
+            "paceline's mark was removed from an active cordon: the cordon is no longer paceline's"
         } else {
-            "somebody else cordoned it before we did: it is his"
+            "it was already cordoned by another program or person, who keeps the cordon"
         };
         health.note(now, "taken-over", says);
     } else {
@@ -179,7 +179,7 @@ fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
         health.note(
             now,
             "overridden",
-            "somebody uncordoned it: left in service until something new is raised",
+            "it was uncordoned by another program or person: left in service until a new finding is raised",
         );
     }
 }
@@ -193,7 +193,7 @@ fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<Stri
     let mut target = wanted.act.rung;
     if target > Rung::Taint && node.is_cordoned_by_another() && !health.cordoned {
         target = Rung::Taint;
-        refusal = Some("owned: somebody else cordoned it, and may be at work there".to_owned());
+        refusal = Some("owned: another program or person cordoned it, and may be working on it".to_owned());
     }
     if target <= health.rung {
         return refusal.filter(|_| wanted.act.rung > health.rung);
@@ -232,7 +232,7 @@ fn take_out(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
     if before >= recovery.escalate_after && !health.held {
         health.held = true;
         let says = format!(
-            "out of service for the {}. time: remedies do not help, a person must look",
+            "out of service for the {}. time: remedies do not help, a person must check",
             before + 1
         );
         health.note(scene.now, "escalated", says);

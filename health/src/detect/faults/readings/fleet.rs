@@ -86,7 +86,7 @@ impl Fleet {
         let readings = member.lonely.push(capped && few && self.gpus >= MIN_GPUS);
         (readings >= limits.clear_readings).then(|| {
             let mut part = look
-                .part(Severity::Warning, "The power cap holds it and not its peers")
+                .part(Severity::Warning, "The power cap limits it and not its peers")
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("power_capped_ratio", ratio.min(1.0));
             part.cause = Cause::Power;
@@ -120,7 +120,7 @@ impl Fleet {
         let differs = *other != value && *count >= MAJORITY * own && own + count >= MIN_GPUS;
         let readings = member.apart.entry(signal).or_default().push(differs);
         (readings >= APART).then(|| {
-            let mut part = look.part(Severity::Warning, "It is set up in another way than its peers");
+            let mut part = look.part(Severity::Warning, "Its settings differ from its peers'");
             part.evidence
                 .push((what.to_owned(), value as f64, Some(*other as f64)));
             part.more = "Bring its settings to those of the others before the next job.".to_owned();

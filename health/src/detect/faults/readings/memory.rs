@@ -60,14 +60,14 @@ impl Memory {
         let idle = self.idle.holds(at, held && busy == 0.0);
         let part = lasts(idle, limits.idle_s).then(|| {
             let began = if self.worked {
-                "No kernel has run for long"
+                "No kernel has run for a long time"
             } else {
                 "No kernel has run since the job began"
             };
             let mut part = look
                 .part(Severity::Warning, &format!("{began}{}", held_by(holders)))
                 .shows("memory_used_ratio", ratio);
-            part.more = "End the process that holds it, or give the GPU back.".to_owned();
+            part.more = "End the process that holds it, or release the GPU.".to_owned();
             part
         });
         parts.report(Finding::GpuIdle, "idle", part);

@@ -282,7 +282,7 @@ fn asked(look: &Look<'_>, gpu: &mut Gpu, parts: &mut ReadingParts) -> bool {
     let asked = remedy.map(recovery_order);
     let severity = asked.map_or(Severity::Warning, |(severity, _)| severity);
     let mut part = look
-        .part(severity, "The driver asks for a recovery")
+        .part(severity, "The driver requests a recovery")
         .shows("recovery_action", number);
     part.order = asked.map_or(part.order, |(_, order)| order);
     parts.report(Finding::GpuFault, "recovery", Some(part));

@@ -51,13 +51,13 @@ fn errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
             "nvlink_replays",
             GpuSignal::NvlinkReplays,
             Severity::Warning,
-            "NVLinks repeat themselves",
+            "NVLinks retransmit",
         ),
         (
             "nvlink_errors",
             GpuSignal::NvlinkErrors,
             Severity::Warning,
-            "NVLinks count errors that they could not correct",
+            "NVLinks count uncorrected errors",
         ),
         (
             "recoveries_failed",

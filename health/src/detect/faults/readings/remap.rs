@@ -36,7 +36,7 @@ pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts
         "rows",
         rows.zip(risen).and_then(|(rows, (risen, _))| {
             if rows >= f64::from(limits.remapped_rows_max) {
-                let part = look.part(Severity::Critical, "As many rows are remapped as a GPU may have");
+                let part = look.part(Severity::Critical, "The maximum number of rows is remapped");
                 Some(
                     part.asks(Remedy::Inspect, When::JobEnd)
                         .shows("rows_remapped", rows),
@@ -80,7 +80,7 @@ pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts
     report(
         "pages",
         worn.then(|| {
-            look.part(Severity::Critical, "As many pages are retired as a GPU may have")
+            look.part(Severity::Critical, "The maximum number of pages is retired")
                 .asks(Remedy::Inspect, When::JobEnd)
                 .shows("pages_retired", single + double)
         }),

@@ -36,7 +36,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
         let part = sustained.then(|| {
             look.part(
                 Severity::Critical,
-                "The hardware slows it down from heat again and again",
+                "The hardware repeatedly slows it down because of heat",
             )
             .asks(Remedy::Inspect, When::NextCheckpoint)
             .shows("hardware_slowdowns", f64::from(limits.slowdown_events))
@@ -113,7 +113,7 @@ pub fn pcie(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) 
         let span = Duration::from_secs_f64(limits.pcie_replays_window_s);
         let rise = counters.replays.per_span(at, replays, span);
         let part = (rise > f64::from(limits.pcie_replays)).then(|| {
-            look.part(Severity::Warning, "The PCIe link repeats itself")
+            look.part(Severity::Warning, "The PCIe link retransmits")
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("pcie_replays", rise)
         });

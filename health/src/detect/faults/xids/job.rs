@@ -103,7 +103,7 @@ impl JobXids {
             .shows(format!("xid_{}_gpus", seen.xid), gpus as f64);
         part.count = code.count;
         if gpus > 1 && matches!(seen.xid, EXCEPTION | PAGE_FAULT) {
-            part.more = "It is a bug in the application, no GPU's fault.".to_owned();
+            part.more = "It is a bug in the application, not a GPU fault.".to_owned();
         }
         if seen.xid == CONTAINED {
             part.more = "The error was contained: reset this GPU when the job has ended.".to_owned();

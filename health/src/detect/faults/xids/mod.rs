@@ -177,11 +177,11 @@ impl FaultRule {
         let bursts = code.bursts();
         if severity == Severity::Critical && bursts >= limits.xid_recurrence {
             order.remedy = Remedy::Support;
-            more = format!("It came {bursts} times within {} h.", limits.xid_recurrence_h);
+            more = format!("It occurred {bursts} times within {} h.", limits.xid_recurrence_h);
         }
         if code.reboots >= limits.xid_reboots {
             (order.remedy, order.when) = (Remedy::Inspect, When::Now);
-            more = format!("{} reboots have not ended it.", code.reboots);
+            more = format!("{} reboots did not fix it.", code.reboots);
         }
         let link = NvlinkLine::parse(text).and_then(|line| line.link);
         let why = match link {
@@ -277,7 +277,7 @@ impl FaultRule {
                 format!(" at {place}")
             };
             let why = format!(
-                "XID {} came again on this GPU{at} within {hours} h, and on no other",
+                "XID {} occurred again on this GPU{at} within {hours} h, and on no other",
                 seen.xid
             );
             let part = Part::new(context, Severity::Warning, why)

@@ -36,7 +36,7 @@ impl Death {
             node,
             rank,
             code: None,
-            says: Arc::from("its process ended without an exception or an exit code that was seen"),
+            says: Arc::from("its process ended without a recorded exception or exit code"),
         }
     }
 }
@@ -230,7 +230,7 @@ impl Endings {
             let death = Death::quiet(gone.node.clone(), gone.rank);
             match killed {
                 true => Death {
-                    says: "the kernel ended processes of its node for want of memory".into(),
+                    says: "the kernel ended processes of its node because of a lack of memory".into(),
                     ..death
                 },
                 false => death,

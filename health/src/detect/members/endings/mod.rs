@@ -129,7 +129,7 @@ impl Endings {
             reason: Reason::Crashed,
             node: Some(gone.node.clone()),
             rank: Some(gone.rank),
-            says: Arc::from("its process was gone, and said nothing; others lost their connection to it"),
+            says: Arc::from("its process ended without a message; others lost their connection to it"),
             code: None,
             ..Ending::success()
         })
@@ -237,7 +237,7 @@ impl Endings {
     fn gone_early(&self) -> Option<Ending> {
         let left = self.left_early()?;
         let says = format!(
-            "it ended in order after step {} while the others went on: does every rank make the same number of steps?",
+            "it ended normally after step {} while the others continued: do all ranks run the same number of steps?",
             left.step
         );
         Some(Ending {
@@ -351,8 +351,8 @@ fn is_asked(ending: &Ending) -> bool {
 fn lost(open: &[(NodeId, bool)]) -> Option<Ending> {
     let (first, others) = open.split_first()?;
     let says = match others.len() {
-        0 => "nothing is heard of it any more".to_owned(),
-        others => format!("nothing is heard of it and {others} others any more"),
+        0 => "it no longer reports".to_owned(),
+        others => format!("it and {others} others no longer report"),
     };
     Some(Ending {
         reason: Reason::NodeLost,

@@ -291,7 +291,7 @@ impl Roster {
         };
         if !node.is_watched_by(frame.agent) {
             if !node.left {
-                let why = "its sidecar was started again";
+                let why = "its sidecar was restarted";
                 self.gaps.add(&frame.node, node.last_heard, at, why);
             }
             node.begin_incarnation(at, frame.agent);

@@ -50,14 +50,15 @@ impl Detector {
         let attached = self.roster.members().count();
         if let Some((rank, world_size)) = self.roster.misfit {
             notes.push(format!(
-                "rank {rank} says that it is one of {world_size} ranks: check RANK and WORLD_SIZE of its process"
+                "rank {rank} reports a world size of {world_size}: check RANK and WORLD_SIZE of its process"
             ));
         }
         if attached == 0 && self.arrivals.ranks().next().is_some() {
-            notes.push("no rank has made a step that an optimizer or paceline.step() ended".to_owned());
+            notes.push("no rank has finished a step, by an optimizer or paceline.step()".to_owned());
         } else if attached == 0 && !self.roster.mute.keys().any(|(_, source)| &**source == "hook") {
             notes.push(
-                "no rank attached: the hook was not loaded, or neither an optimizer nor paceline.step() ended a step"
+                "no rank attached: the hook was not loaded, or no step was finished by an optimizer or \
+                 paceline.step()"
                     .to_owned(),
             );
         } else if 0 < attached && attached < self.roster.world_size as usize {
@@ -75,15 +76,15 @@ impl Detector {
         notes.extend(self.low_coverage(attached));
         if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
             notes.push(if attached == 1 && self.reads_log() {
-                "steps were read from the job's log (S0), as times of the whole job: that it is slow or stands still is \
-                 seen, but neither which rank is slow nor why"
+                "steps were read from the job's log (S0), as times of the whole job: a slow or stalled job is \
+                 detected, but not which rank is slow, nor why"
                     .to_owned()
             } else {
-                "only wall step times came (S0): slow steps are seen, but not whose".to_owned()
+                "only wall step times were reported (S0): slow steps are detected, but not the slow rank".to_owned()
             });
             if self.roster.world_size == 0 {
                 notes.push(
-                    "how many ranks the job has is not known (WORLD_SIZE is not set): what was lost is not counted"
+                    "the number of ranks is unknown (WORLD_SIZE is not set): lost time is not counted"
                         .to_owned(),
                 );
             }
@@ -92,9 +93,7 @@ impl Detector {
         notes.extend(self.hook_notes.lines(attached));
         if self.roster.gaps.left_out() > 0 {
             let more = self.roster.gaps.left_out();
-            notes.push(format!(
-                "{more} more times in which a node was not watched are not listed"
-            ));
+            notes.push(format!("{more} more gaps of nodes are not listed"));
         }
         if self.rows.late() > 0 {
             let late = self.rows.late();
@@ -120,8 +119,8 @@ impl Detector {
         notes.extend(self.journal_gaps.notes(|at| self.seconds(at)));
         if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
             notes.push(format!(
-                "self-time differs by {:.0} % between ranks, now one and now another is longest, and no work was declared: \
-                 declare tokens (paceline.mark) to tell uneven sequences from trouble",
+                "self-time differs by {:.0} % between ranks, the slowest rank changes, and no work was declared: \
+                 declare tokens (paceline.mark) to separate uneven sequences from slow ranks",
                 spread * 100.0
             ));
         }
@@ -136,8 +135,8 @@ impl Detector {
         let ranks = ranks.count();
         (ranks > 0).then(|| {
             format!(
-                "no steps of {ranks} rank{} were found in NCCL's collectives: without the hook that takes a minute, and \
-                 collectives that are not all alike; paceline.step() tells where a step ends",
+                "no steps of {ranks} rank{} were found in NCCL's collectives: without the hook that takes a \
+                 minute, and collectives of different kinds or sizes; paceline.step() marks the end of a step",
                 if ranks == 1 { "" } else { "s" }
             )
         })
@@ -148,8 +147,8 @@ impl Detector {
         let mut notes = Vec::new();
         if self.straggler.has_waits_only() {
             notes.push(
-                "no phases came: who is slow is told by who comes late to collectives (S1), summed over a step and \
-                 communicator; data loading and garbage collection cannot be told from slow work"
+                "no phases were reported: slow ranks are found by late arrival at collectives (S1), summed over \
+                 a step and communicator; data loading and garbage collection look the same as slow work"
                     .to_owned(),
             );
         }
@@ -167,7 +166,7 @@ impl Detector {
             };
             notes.push(format!(
                 "{late} were late together by step {step}: at least one of them was slow. Which one is not known, \
-                 because what passes lateness on between them was not timed (sends and receives between pipeline stages, \
+                 because the operations between them were not timed (sends and receives between pipeline stages, \
                  which the hook and NCCL's GPU times show)"
             ));
         }
@@ -198,9 +197,9 @@ impl Detector {
             let (role, _) = with(ranks).next()?;
             let of = told(role, with(ranks).count() - 1);
             Some(match ranks {
-                1 => format!("low coverage: 1 rank{of} has no peers, and is compared with nobody"),
+                1 => format!("low coverage: 1 rank{of} has no peers for comparison"),
                 _ => format!(
-                    "low coverage: {ranks} ranks{of}, at least {} are needed to tell who is slow with confidence",
+                    "low coverage: {ranks} ranks{of}, at least {} are needed to find a slow rank with confidence",
                     wanted + 1
                 ),
             })

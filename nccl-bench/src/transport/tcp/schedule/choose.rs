@@ -8,7 +8,7 @@ use crate::collective::{Collective, Plan};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// Fewest steps: recursive doubling, a binomial tree, everybody to everybody.
+    /// Fewest steps: recursive doubling, a binomial tree, direct exchange.
     Doubling,
     /// Rabenseifner's.
     Halving,

@@ -40,7 +40,7 @@ fn old_telemetry_goes_and_nothing_else() {
     assert_eq!(before.coverage.frames_lost, 0);
     assert_eq!(before.coverage.steps_ratio, Some(1.0), "all of it was judged");
     assert!(
-        note(&before).contains("it was judged while it was there"),
+        note(&before).contains("it was judged before it was deleted"),
         "{}",
         note(&before)
     );
@@ -153,7 +153,7 @@ fn the_bound_holds_at_any_price() {
             .coverage
             .notes
             .iter()
-            .any(|note| note.contains("the rest went as well"))
+            .any(|note| note.contains("the rest was deleted too"))
     };
     assert!(rest(&world));
     assert!(

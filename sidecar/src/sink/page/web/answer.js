@@ -79,8 +79,8 @@ function caseOf(verdict) {
   fact('Cost', costs(verdict));
   fact('Do', ...withCode(verdict.action));
   if (verdict.picture) fact('Note', verdict.picture);
-  if (verdict.provenance !== 'live') fact('Note', `rests on data that is not live (${verdict.provenance})`);
-  if (verdict.observe_only) fact('Note', 'policy only observes it: nobody is alerted');
+  if (verdict.provenance !== 'live') fact('Note', `based on data that is not live (${verdict.provenance})`);
+  if (verdict.observe_only) fact('Note', 'observed only, by policy: no alert is sent');
   const runbook = el('a', null, 'runbook');
   Object.assign(runbook, {href: verdict.runbook, target: '_blank', rel: 'noopener noreferrer'});
   fact('More', runbook, ', or ', el('code', null, `paceline explain ${verdict.finding}`));
@@ -98,14 +98,14 @@ function hero(verdict) {
 function calm() {
   const {report} = data;
   const seen = report.coverage;
-  const over = report.findings > 0 ? ` ${count(report.findings, 'finding')} before, all over by now.` : '';
+  const over = report.findings > 0 ? ` ${count(report.findings, 'finding')} before, all ended.` : '';
   const say = (cls, badge, text) => el('div', `verdict ${cls}`, el('h2', null, el('span', 'badge', badge), text), over ? el('p', null, over) : null);
-  if (seen.ranks_seen === 0) return say('warning', '?', 'No rank was seen yet: nothing can be said of this job.');
-  if (report.steps === 0) return say('warning', '?', `${count(seen.ranks_seen, 'rank')} attached, no step was seen yet: nothing can be said of this job.`);
+  if (seen.ranks_seen === 0) return say('warning', '?', 'No rank was observed yet: nothing is known about this job.');
+  if (report.steps === 0) return say('warning', '?', `${count(seen.ranks_seen, 'rank')} attached, no step was observed yet: nothing is known about this job.`);
   if (seen.ranks_seen < seen.ranks_expected) {
-    return say('warning', '?', `${seen.ranks_seen} of ${seen.ranks_expected} ranks seen: those are in step, of the others nothing is known.`);
+    return say('warning', '?', `${seen.ranks_seen} of ${seen.ranks_expected} ranks observed: those are in step, the others are unknown.`);
   }
-  if (seen.gaps > 0 || seen.notes.length > 0) return say('warning', '?', `No finding in what was seen of ${count(seen.ranks_seen, 'rank')}: see below what was not.`);
+  if (seen.gaps > 0 || seen.notes.length > 0) return say('warning', '?', `No finding in the observed part of ${count(seen.ranks_seen, 'rank')}: the gaps are listed below.`);
   return say('ok', '✔', `All ${count(seen.ranks_seen, 'rank')} in step`);
 }
 
@@ -125,7 +125,7 @@ function drawAnswer() {
   fill('answer',
     report.end ? ending(report.end) : null,
     first ? hero(first) : null,
-    none ? el('p', 'faint', 'No finding that holds now is about what the filter asks for.') : null,
+    none ? el('p', 'faint', 'No active finding matches the filter.') : null,
     !first && !none && !report.end ? calm() : null);
   // Said aloud once, and not with every new number.
   const news = first ? `${mark(first)} ${first.finding}: ${shortWhom(first)}` : at('answer').querySelector('h2')?.textContent ?? '';
@@ -152,12 +152,12 @@ function drawOthers(all, first) {
   // Whoever stands on one with the keyboard stays there.
   const held = document.activeElement?.dataset?.finding;
   const ended = data.report.findings - data.report.raised;
-  const past = el('details', null, el('summary', 'faint', `${query().text ? over.length : ended} over by now`), el('ol', null, ...over.slice(0, OVER).map(button)),
+  const past = el('details', null, el('summary', 'faint', `${query().text ? over.length : ended} ended`), el('ol', null, ...over.slice(0, OVER).map(button)),
     more(ended - Math.min(over.length, OVER)));
   past.id = 'over';
   past.open = open;
   fill('others',
-    el('div', 'head', el('h2', null, 'Findings'), el('p', 'legend', `${data.report.raised} hold now, ${ended} over`)),
+    el('div', 'head', el('h2', null, 'Findings'), el('p', 'legend', `${data.report.raised} active, ${ended} ended`)),
     el('ol', null, ...holds.slice(0, HOLDING).map(button)),
     more(data.report.raised - Math.min(holds.length, HOLDING)),
     over.length ? past : null);

@@ -73,7 +73,7 @@ function drawPhases() {
     const box = el('i');
     box.style.background = colours[phase];
     return share >= 0.0005 ? el('span', null, box, `${PHASES[phase]} ${percent(share)}`) : null;
-  }) ?? ['Nobody tells phases: no hook runs in the trainers.'];
+  }) ?? ['No phases: no hook runs in the trainers.'];
   fill('phase-legend', ...entries);
   at('phases').setAttribute('aria-label', last ? `Shares of the last step: ${last.map((share, phase) => `${PHASES[phase]} ${percent(share)}`).join(', ')}` : 'no phases');
 }

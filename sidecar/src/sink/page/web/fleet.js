@@ -134,7 +134,7 @@ function gpuSays(place) {
     read.clock === null ? null : `${read.clock} of ${read.clockMax ?? '?'} MHz`,
     read.power === null ? null : `${read.power} of ${read.limit ?? '?'} W`,
     read.busy === null ? null : `in use ${percent(read.busy)}`,
-    read.uncorrected === null ? 'memory errors not read' : `${read.uncorrected} uncorrected and ${read.corrected ?? '?'} corrected memory errors since it is watched`,
+    read.uncorrected === null ? 'memory errors not read' : `${read.uncorrected} uncorrected and ${read.corrected ?? '?'} corrected memory errors since the start of monitoring`,
   ].filter(Boolean);
   const bits = gpuBits(read);
   const rank = data.places.ranks.findIndex(([, own]) => own === place);

@@ -215,8 +215,8 @@ function drawScale() {
   stripes.style.background = `repeating-linear-gradient(135deg, ${isDark() ? '#58626a' : '#78828a'} 0 2px, transparent 2px 4px)`;
   const other = el('i');
   other.style.background = `repeating-linear-gradient(45deg, ${isDark() ? '#58626a' : '#78828a'} 0 2px, transparent 2px 6px)`;
-  const what = heat.columns.at(-1).isSelf ? 'self-time' : 'whole steps (self-time is not known)';
-  fill('scale', `${what}:`, ...KEYS.map(([value, text]) => swatch(shade(value), text)), el('span', null, stripes, 'nothing came'),
+  const what = heat.columns.at(-1).isSelf ? 'self-time' : 'whole steps (self-time is unknown)';
+  fill('scale', `${what}:`, ...KEYS.map(([value, text]) => swatch(shade(value), text)), el('span', null, stripes, 'no data'),
     heat.warm.includes(true) ? el('span', null, other, 'warm-up') : '');
 }
 
@@ -257,7 +257,7 @@ function cellSays(row, index) {
   const kind = isWarm ? ' (warm-up)' : step.kind === 'train' ? '' : ` (${step.kind})`;
   const value = ratio(step.cells[place] ?? 0);
   const many = step.bin > 1 ? `of ranks ${place * step.bin} to ${Math.min(step.ranks, (place + 1) * step.bin) - 1} the worst: ` : '';
-  const what = value === null ? 'nothing came' : `${times(value)} ${step.isSelf ? 'the self-time of its peers' : 'the median step'}`;
+  const what = value === null ? 'no data' : `${times(value)} ${step.isSelf ? 'the self-time of its peers' : 'the median step'}`;
   return {rank, lines: [`${many}${rankName(rank)}`, `step ${step.step}${kind}: ${what}`]};
 }
 
@@ -273,7 +273,7 @@ function drawSays() {
   const {bin, ranks} = heat.columns[last];
   const text = [
     worst ? `Slowest in the last step: ${worst.lines[0]}, ${worst.lines[1].replace(/^step \d+/, match => match)}.` : '',
-    missing ? `From ${count(missing, 'row')} nothing came.` : '',
+    missing ? `No data from ${count(missing, 'row')}.` : '',
     bin > 1 ? `${ranks.toLocaleString('en')} ranks, ${bin} to a row.` : '',
   ].join(' ');
   if (!heat.cursor) at('heat-says').textContent = text;

@@ -113,8 +113,8 @@ function watch() {
   let text = '';
   if (state.failures > 1 && state.answered > 0) {
     text = data.report?.end
-      ? `The job has ended, and its aggregator with it. This is the last that it told; all of it is in ${data.report.dir}.`
-      : `No answer from the aggregator, the last one ${ago(quiet)}: it ended with its job, or moved. What is shown is from then${data.report ? `; the report is in ${data.report.dir}` : ''}.`;
+      ? `The job has ended, and its aggregator with it. This is its last data; the report is in ${data.report.dir}.`
+      : `No answer from the aggregator, the last one ${ago(quiet)}: it ended with its job, or moved. The page shows the state of that time${data.report ? `; the report is in ${data.report.dir}` : ''}.`;
   } else if (state.failures > 1) text = 'No answer from the aggregator.';
   else if (data.steps.length > 1 && !data.report?.end) {
     const still = (now - data.stepAt) / 1000;

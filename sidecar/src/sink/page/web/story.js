@@ -33,21 +33,21 @@ function drawTimeline() {
 const METRICS = {
   gemm: 'GPU matrix multiplication', gpu_memory: 'GPU memory', host_to_device: 'host to device', device_to_host: 'device to host',
   cpu_gemm: 'CPU matrix multiplication', cpu_memory: 'CPU memory', local_busbw: 'all-reduce in a node', local_busbw_host: 'all-reduce in a node (host)',
-  pair_busbw: 'all-reduce of two nodes', pair_latency: 'round trip', pair_loss: 'segments sent again', all_busbw: 'all-reduce of all',
+  pair_busbw: 'all-reduce of two nodes', pair_latency: 'round trip', pair_loss: 'retransmitted segments', all_busbw: 'all-reduce of all',
 };
 
 function drawPreflight() {
   const {report} = data;
   if (!report) return;
   const {preflight} = report;
-  if (!preflight) return fill('preflight', el('p', 'faint', 'None was run before this job.'));
-  if (!preflight.mode) return fill('preflight', el('p', null, 'It could not be done: the job started without.'));
+  if (!preflight) return fill('preflight', el('p', 'faint', 'No preflight was run before this job.'));
+  if (!preflight.mode) return fill('preflight', el('p', null, 'It failed: the job started without it.'));
   const good = preflight.outcome === 'ok';
   const line = el('p', null, el('b', good ? '' : preflight.outcome === 'critical' ? 'critical' : 'warning', good ? '✔ ok' : `▲ ${preflight.outcome}`),
     ` ${preflight.simulated ? 'SIMULATED, ' : ''}${told(preflight.mode).textContent}, ${count(preflight.nodes, 'node')}, ${count(preflight.gpus, 'GPU')}, ${span(preflight.seconds)}, ${count(preflight.comparisons, 'comparison')} with peers, limits and history`);
   const values = Object.entries(preflight.values).map(([metric, value]) => [METRICS[metric] ?? metric.replaceAll('_', ' '), /busbw|memory|device/.test(metric) ? scaled(value, 1000, ['B/s', 'kB/s', 'MB/s', 'GB/s', 'TB/s']) : /latency/.test(metric) ? span(value) : /gemm/.test(metric) ? scaled(value, 1000, ['FLOP/s', 'kFLOP/s', 'MFLOP/s', 'GFLOP/s', 'TFLOP/s', 'PFLOP/s']) : String(value)]);
   const notes = [
-    ...preflight.left_out.map(([node, why]) => `${node} was left out: ${why}`),
+    ...preflight.left_out.map(([node, why]) => `${node} was excluded: ${why}`),
     ...preflight.findings.map(noted => `${noted.severity}: ${noted.says} ${noted.advice}`),
     ...preflight.problems.map(([node, what, phase]) => `${node === null ? '' : `${node}: `}${what} (${phase})`),
   ];
@@ -63,7 +63,7 @@ function drawCoverage() {
   const gaps = seen.last_gaps.slice(0, 6).map(([node, from, to, why]) => el('p', null, told(node), ` was not watched from ${span(from)} to ${to === null ? 'now' : span(to)}: `, told(why)));
   fill('coverage',
     el('p', null, `${seen.ranks_seen} of ${Math.max(seen.ranks_expected, seen.ranks_seen)} ranks${steps}${lost.length ? `; ${lost.join(', ')}` : ''}.`),
-    ...gaps, seen.gaps > gaps.length ? el('p', 'faint', `and ${seen.gaps - gaps.length} gaps more`) : null,
+    ...gaps, seen.gaps > gaps.length ? el('p', 'faint', `and ${seen.gaps - gaps.length} more gaps`) : null,
     ...seen.notes.slice(0, 8).map(note => el('p', null, told(note))),
-    el('p', 'faint', 'All of it: ', told(`${report.dir}/report.json`)));
+    el('p', 'faint', 'Full report: ', told(`${report.dir}/report.json`)));
 }

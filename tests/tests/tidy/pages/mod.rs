@@ -1,0 +1,76 @@
+//! Markdown pages: layout, links and words. One rule a file; this one takes a page apart.
+
+mod anchors;
+mod measurements;
+mod summary;
+mod width;
+mod words;
+
+use crate::{files, read};
+
+/// Pages that the code prints (`launcher/src/reference.rs`): their text is held there.
+const GENERATED: [&str; 3] = ["docs/commands.md", "docs/settings.md", "docs/exit-codes.md"];
+/// Names every module, and follows their renaming.
+const PENDING: &str = "ARCHITECTURE.md";
+
+/// A line outside fenced code: its number, from 1, and its text.
+struct Line<'a> {
+    number: usize,
+    text: &'a str,
+}
+
+impl Line<'_> {
+    fn is_table(&self) -> bool {
+        self.text.trim_start().starts_with('|')
+    }
+}
+
+/// The lines of a page outside fenced code.
+fn lines(page: &str) -> Vec<Line<'_>> {
+    let mut is_code = false;
+    let mut found = Vec::new();
+    for (index, text) in page.lines().enumerate() {
+        if text.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            found.push(Line {
+                number: index + 1,
+                text,
+            });
+        }
+    }
+    found
+}
+
+/// Pages that people write.
+fn written() -> Vec<String> {
+    let pages = files(&[".md"]);
+    let is_written = |page: &String| !GENERATED.contains(&page.as_str()) && page != PENDING;
+    let pages: Vec<String> = pages.into_iter().filter(is_written).collect();
+    assert!(pages.len() > 50, "only {} pages were found", pages.len());
+    pages
+}
+
+/// The targets of the links of a page, outside fenced code.
+fn links(page: &str) -> Vec<String> {
+    let targets = |line: &Line<'_>| {
+        let rest = line.text.split("](").skip(1);
+        let targets = rest.filter_map(|rest| rest.split(')').next());
+        targets.map(str::to_owned).collect::<Vec<_>>()
+    };
+    lines(page).iter().flat_map(targets).collect()
+}
+
+/// Fails with every problem at once.
+fn none(problems: &[String]) {
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+}
+
+#[test]
+fn fenced_code_is_no_prose() {
+    let page = "a\n```sh\nb [c](d)\n```\n| e |\n[f](g.md#h) [i](j)\n";
+    let numbers: Vec<usize> = lines(page).iter().map(|line| line.number).collect();
+    assert_eq!(numbers, [1, 5, 6]);
+    assert_eq!(links(page), ["g.md#h", "j"]);
+    assert!(read("docs/commands.md").contains("```text"));
+}

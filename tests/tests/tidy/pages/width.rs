@@ -1,0 +1,35 @@
+//! Prose is wrapped at 120 columns.
+
+use super::{lines, none, written};
+use crate::read;
+
+const COLUMNS: usize = 120;
+
+/// Lines of prose that are too long. A table's row cannot be wrapped.
+fn wide(name: &str, page: &str) -> Vec<String> {
+    let long = lines(page)
+        .into_iter()
+        .map(|line| (line.text.chars().count(), line))
+        .filter(|(columns, line)| *columns > COLUMNS && !line.is_table());
+    long.map(|(columns, line)| format!("{name}:{}: {columns} columns", line.number))
+        .collect()
+}
+
+#[test]
+fn prose_fits_its_columns() {
+    let found: Vec<String> = written()
+        .iter()
+        .flat_map(|page| wide(page, &read(page)))
+        .collect();
+    none(&found);
+}
+
+#[test]
+fn a_long_line_is_found() {
+    let (fits, long) = ("x".repeat(120), "é".repeat(121));
+    assert_eq!(
+        wide("p", &format!("{fits}\n| {long} |\n```\n{long}\n```\n")),
+        [""; 0]
+    );
+    assert_eq!(wide("p", &format!("\n{long}\n")), ["p:2: 121 columns"]);
+}
