@@ -266,7 +266,7 @@ mod tests {
             2,
             &[old, keyless],
             &[
-                "- 1 of 2 nodes came: n1; 127.0.0.1 was turned away: it lacks the key; 10.0.0.2 was turned away: \
+                "- 1 of 2 nodes came: n1; 127.0.0.1 was rejected: it lacks the key; 10.0.0.2 was rejected: \
                  n2.cluster: it runs another version",
             ],
         );
