@@ -153,7 +153,7 @@ def check(cluster, network, folder, programs, running):
         check_drained(cluster, pods)
         codes = [pod.stop() for pod in reversed(pods)]
         assert all(code["paceline"] == 0 for code in codes), codes
-        said = [line for line in pods[0].log("paceline").splitlines() if "cannot be told" in line]
+        said = [line for line in pods[0].log("paceline").splitlines() if "cannot be reached" in line]
         assert len(said) <= 1, said
         check_books(cluster, "remediator")
         check_books(cluster, "injector")

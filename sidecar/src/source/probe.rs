@@ -21,6 +21,7 @@ mod events;
 mod exact;
 mod functions;
 mod life;
+mod messages;
 mod pace;
 mod ring;
 mod steps;

@@ -280,7 +280,7 @@ fn faults_that_show_over_minutes() {
             "pcie_replays = { at = 0, per_s = 3 }",
             "pcie-degraded",
             "warning",
-            "repeats itself",
+            "retransmits",
         ),
         case(
             "memory_used = 8e10",
@@ -305,7 +305,7 @@ fn faults_of_one_generation() {
             "nvlink_receive_errors = 5",
             "nvlink-errors",
             "warning",
-            "could not correct",
+            "uncorrected errors",
         ),
         case(
             "nvlink_recoveries_failed = 1",

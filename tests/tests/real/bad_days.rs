@@ -48,7 +48,7 @@ fn the_sidecar_is_killed_in_the_middle() {
     as_fast(&ended, undisturbed);
     ended.names_only(2, 120);
     assert!(
-        ended.gaps().iter().any(|gap| gap.contains("started again")),
+        ended.gaps().iter().any(|gap| gap.contains("restarted")),
         "{:?}",
         ended.gaps()
     );

@@ -44,7 +44,7 @@ fn the_end_names_who_left_first_with_which_code() {
     // What the end says, and whether a rank has died.
     for (how, reason, code, says, died) in [
         ("exit", "error", 7, "sys.exit(7)", 1),
-        ("return", "error", 0, "it ended in order after step 19", 0),
+        ("return", "error", 0, "it ended normally after step 19", 0),
         ("kill", "killed", 137, "SIGKILL", 1),
     ] {
         let ended = torchrun(&[], 3, "ends.py", how).run();

@@ -14,8 +14,9 @@ use crate::id::Rank;
 use crate::policy::{LinkThresholds, bounds};
 use crate::stats;
 
-/// Steps that are open at once; more, and the oldest closes as it is.
-const MAX_OPEN: usize = 4;
+/// Steps that are open at once; more, and the oldest closes as it is. A hook writes up to 48 steps together, each rank at
+/// its own time.
+const MAX_OPEN: usize = 64;
 /// Steps that are kept.
 const KEPT: usize = bounds::TRANSFERS;
 /// First steps, which set up connections; those after them that are its first baseline; and those that are in its last
@@ -42,7 +43,6 @@ pub struct Comm {
     pub joins_stages: bool,
     /// Sends and receives were seen in it, timed by the GPU: its members wait for each other at different times, and
     /// the shortest of these says nothing of its links.
-    #[serde(default)]
     pub has_messages: bool,
     /// A member came after `nodes` was made.
     stale: bool,

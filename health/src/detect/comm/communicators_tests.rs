@@ -213,6 +213,24 @@ fn lateness_is_followed_upstream() {
     );
 }
 
+/// A hook writes the records of many steps together, each rank at its own time: all of them close with all members.
+#[test]
+fn ranks_that_tell_of_many_steps_at_once() {
+    let (plan, limits) = (plan(2, 1, (2, 1, 1), 1), Policy::default().detector.link);
+    let mut comms = Comms::default();
+    group(1, &[0, 1], &mut comms);
+    for burst in 0..4 {
+        let slow = if burst < 3 { 1.0 } else { 2.0 };
+        for (rank, waits) in [(0, 5.0), (1, 0.0)] {
+            for at in burst * 48..(burst + 1) * 48 {
+                step(1, at + 1, &[rank], &[Some(slow + waits)], &mut comms);
+            }
+        }
+        comms.judge(&plan, &limits, (burst + 1) * 48);
+    }
+    assert_eq!(comms.is_slow_outside(Rank(0)), Some(true));
+}
+
 #[test]
 fn memberships_are_bounded() {
     let mut comms = Comms::default();
@@ -225,5 +243,5 @@ fn memberships_are_bounded() {
     for at in 1..10_000 {
         step(3, at, &[0], &[Some(1.0)], &mut comms);
     }
-    assert!(comms.get(3).unwrap().open_steps() <= 5);
+    assert!(comms.get(3).unwrap().open_steps() <= 65);
 }

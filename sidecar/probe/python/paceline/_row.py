@@ -153,7 +153,7 @@ def _finding(verdict):
     if verdict["action"]:
         text.append("Now: %s" % plain(verdict["action"]))
     if verdict["provenance"] != "live":
-        text.append("It based on data that is not live (%s)." % verdict["provenance"])
+        text.append("It is based on data that is not live (%s)." % verdict["provenance"])
     alerts = verdict["severity"] != "info" and not verdict["observe_only"]
     key = verdict["id"], kind, whom
     return Finding(key, kind, verdict["severity"], whom, "paceline: %s, %s" % (kind, whom), " ".join(text), alerts)

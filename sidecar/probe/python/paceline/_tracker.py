@@ -28,7 +28,7 @@ PHASES = {
 STEP_KINDS = {"checkpoint": CHECKPOINT_STEP, "evaluation": EVALUATION_STEP, "warm-up": WARM_UP_STEP}
 
 _HOLD = 500_000_000  # ns that the record of a finished step may wait for others: written together they cost a fifth
-_MOST_HELD = 64  # steps
+_MOST_HELD = 48  # steps
 _CHECKPOINT_SHARE = 20  # a step is a checkpoint step from 1/20 of it on: small saves every step are ordinary
 _MOST_PENDING = 16  # marks before the first step
 _GC_SHARE = 1000  # collecting garbage is written from 1/1000 of the step on

@@ -80,9 +80,9 @@ class Row(unittest.TestCase):
     def test_no_finding_is_no_health(self):
         report = copy.deepcopy(RECORDED["report"])
         report["verdicts"][0]["raised"] = False
-        self.assertEqual(row(report=report).text, "no finding in what was seen of 4 ranks")
+        self.assertEqual(row(report=report).text, "no finding in the observed part of 4 ranks")
         report["coverage"]["ranks_seen"] = 3
-        self.assertEqual(row(report=report).text, "no finding, but only 3 of 4 ranks are seen")
+        self.assertEqual(row(report=report).text, "no finding, but only 3 of 4 ranks are observed")
 
     def test_text_from_outside_stays_text(self):
         report = copy.deepcopy(RECORDED["report"])

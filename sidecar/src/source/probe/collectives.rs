@@ -4,10 +4,10 @@
 //! A sum is only told when it holds the same collectives on every member: all that are fit to compare, each with its
 //! times on the GPU. A step of which a record was lost, or that was sampled in part, is no sum and is counted.
 //!
-//! A communicator's sends and receives are in its sum as well, which is then marked as unfit: what members spend in them is
-//! no transfer. They may never be timed, so they are not waited for as long, and only their own communicator goes without.
+//! Sends and receives of a pipeline are a sum as well, marked as unfit: what members spend in them is no transfer
+//! (`messages.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_health::event::{self, Want};
 use paceline_health::id::Rank;
@@ -16,12 +16,11 @@ use paceline_ring::{Collective, Function, Timed};
 use super::beside::{self, Interval};
 use super::exact::{Singles, is_wanted};
 use super::functions::{self, Met};
+use super::messages::{self, Messages};
 
 /// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
 const MAX_STEPS: usize = 64;
 const MAX_WAITING: usize = 1 << 14;
-/// Later steps that times of messages are waited for.
-const MAX_MESSAGE_STEPS: usize = 4;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -33,6 +32,8 @@ pub(super) struct Collectives {
     closed: Option<u64>,
     /// The last ticket before the first of those that are open.
     before: u32,
+    /// Communicators whose messages were timed before.
+    timed_messages: BTreeSet<u64>,
     /// Of these each is told, in this epoch.
     wants: Vec<Want>,
     restart: u32,
@@ -62,6 +63,7 @@ struct Step {
     waiting: u32,
     waiting_messages: u32,
     sums: BTreeMap<u64, Sum>,
+    messages: BTreeMap<u64, Messages>,
     singles: Singles,
     /// One more than may be laid side by side, at most: a step need not end.
     met: Vec<Met>,
@@ -73,8 +75,6 @@ struct Step {
 #[derive(Debug, Default)]
 struct Sum {
     collectives: u32,
-    /// Of these.
-    messages: u32,
     timed: u32,
     bytes: u64,
     dur_ns: u64,
@@ -86,6 +86,25 @@ impl Step {
             true => &mut self.waiting_messages,
             false => &mut self.waiting,
         }
+    }
+
+    /// Leaves the messages of pipelines only, where all were timed. False where some were not, of a communicator whose
+    /// messages usually are: what the rank waited for there would look like its work.
+    fn keep_pipelines(&mut self, timed_before: &mut BTreeSet<u64>) -> bool {
+        let (sums, mut is_whole) = (&self.sums, true);
+        self.messages.retain(|comm, messages| {
+            let is_pipeline = messages.are_of_a_pipeline() && !sums.contains_key(comm);
+            let is_timed = is_pipeline && messages.are_timed();
+            if is_timed {
+                timed_before.insert(*comm);
+            }
+            is_whole &= is_timed || !is_pipeline || !timed_before.contains(comm);
+            is_timed
+        });
+        let messages = &self.messages;
+        self.met
+            .retain(|met| !met.at.function.is_message() || messages.contains_key(&met.at.comm));
+        is_whole
     }
 }
 
@@ -120,12 +139,12 @@ impl Collectives {
         step.seen += 1;
         step.first = step.first.min(did.ticket);
         step.last = step.last.max(did.ticket);
-        let is_message = did.is_message();
-        if did.is_fit() || is_message {
+        if did.is_fit() {
             let sum = step.sums.entry(did.comm).or_default();
             sum.collectives += 1;
-            sum.messages += u32::from(is_message);
             sum.bytes = sum.bytes.saturating_add(did.bytes);
+        } else if did.is_message() {
+            step.messages.entry(did.comm).or_default().enqueued(did);
         }
         if did.is_timed {
             *step.waits_for(did.function) += 1;
@@ -151,23 +170,26 @@ impl Collectives {
             return;
         }
         step.singles.timed(timed);
-        if let Some(sum) = step.sums.get_mut(&comm) {
+        let end_ns = timed.start_ns.saturating_add(timed.duration_ns);
+        if let Some(messages) = step.messages.get_mut(&comm).filter(|_| function.is_message()) {
+            messages.timed(timed.duration_ns);
+        } else if let Some(sum) = step.sums.get_mut(&comm) {
             sum.timed += 1;
             sum.dur_ns = sum.dur_ns.saturating_add(timed.duration_ns);
-            let end_ns = timed.start_ns.saturating_add(timed.duration_ns);
+            // What a stage sends may go on into the next step.
             step.gpu_end_ns = step.gpu_end_ns.max(Some(end_ns));
-            if step.met.len() <= beside::MOST {
-                let at = Interval {
-                    comm,
-                    start_ns: timed.start_ns,
-                    end_ns,
-                    function,
-                };
-                step.met.push(Met {
-                    ticket: timed.ticket,
-                    at,
-                });
-            }
+        }
+        if step.met.len() <= beside::MOST {
+            let at = Interval {
+                comm,
+                start_ns: timed.start_ns,
+                end_ns,
+                function,
+            };
+            step.met.push(Met {
+                ticket: timed.ticket,
+                at,
+            });
         }
     }
 
@@ -176,7 +198,7 @@ impl Collectives {
         let latest = *self.steps.keys().next_back()?;
         let (&number, step) = self.steps.iter().next()?;
         let most = match step.waiting {
-            0 => MAX_MESSAGE_STEPS,
+            0 => messages::MAX_STEPS,
             _ => MAX_STEPS,
         };
         let is_waiting = step.waiting + step.waiting_messages > 0;
@@ -193,10 +215,11 @@ impl Collectives {
         if is_waiting {
             self.waiting.retain(|_, (of, ..)| *of != number);
         }
-        step.sums
-            .retain(|_, sum| sum.messages == 0 || sum.timed == sum.collectives);
-        let is_whole =
-            is_complete && !step.is_broken && step.sums.values().all(|sum| sum.timed == sum.collectives);
+        let are_messages_whole = step.keep_pipelines(&mut self.timed_messages);
+        let is_whole = is_complete
+            && !step.is_broken
+            && are_messages_whole
+            && step.sums.values().all(|sum| sum.timed == sum.collectives);
         if step.is_sampled && !is_whole {
             self.in_part += 1;
         }
@@ -223,10 +246,7 @@ impl Collectives {
             false => Default::default(),
         };
         let told = step.sums.iter().map(|(comm, sum)| {
-            let (dur_ns, mut functions) = by_function.remove(comm).unwrap_or((sum.dur_ns, Vec::new()));
-            if sum.messages > 0 {
-                functions.clear();
-            }
+            let (dur_ns, functions) = by_function.remove(comm).unwrap_or((sum.dur_ns, Vec::new()));
             event::Comm {
                 rank,
                 restart,
@@ -236,12 +256,23 @@ impl Collectives {
                 bytes: sum.bytes,
                 dur_ns,
                 exposed_ns: exposed.get(comm).copied().flatten(),
-                unfit: sum.messages,
+                unfit: 0,
                 gpu: true,
                 functions,
             }
         });
         done.sums = told.collect();
+        done.sums.extend(step.messages.iter().map(|(comm, messages)| {
+            let covered_ns = by_function.remove(comm).map(|(dur_ns, _)| dur_ns);
+            event::Comm {
+                rank,
+                restart,
+                step: number,
+                comm: *comm,
+                exposed_ns: exposed.get(comm).copied().flatten(),
+                ..messages.sum(covered_ns)
+            }
+        }));
         Some(done)
     }
 }
