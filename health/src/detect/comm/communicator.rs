@@ -14,8 +14,8 @@ use crate::id::Rank;
 use crate::policy::{LinkThresholds, bounds};
 use crate::stats;
 
-/// Steps that are open at once; more, and the oldest closes as it is. A hook writes up to 48 steps together, each rank at
-/// its own time.
+/// Steps that are open at once; more, and the oldest closes as it is. A hook writes up to 48 steps together, each rank
+/// at its own time.
 const MAX_OPEN: usize = 64;
 /// Steps that are kept.
 const KEPT: usize = bounds::TRANSFERS;
