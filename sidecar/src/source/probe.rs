@@ -25,6 +25,7 @@ mod messages;
 mod pace;
 mod ring;
 mod steps;
+mod sum;
 use life::Life;
 use ring::Ring;
 

@@ -41,8 +41,8 @@ pub struct Comm {
     /// Its members are of several stages of a pipeline: even the shortest time in it is a wait for the others' work,
     /// so its own past says nothing, and only the same in other replicas does.
     pub joins_stages: bool,
-    /// Sends and receives were seen in it, timed by the GPU: its members wait for each other at different times, and
-    /// the shortest of these says nothing of its links.
+    /// Sends and receives were seen in it: its members wait for each other at different times, and the shortest of
+    /// these is no transfer.
     pub has_messages: bool,
     /// A member came after `nodes` was made.
     stale: bool,
@@ -178,7 +178,7 @@ impl Comm {
             open.own_s[member] = (did.dur_ns as f64 / 1e9) as f32;
             open.seen += 1;
         }
-        self.has_messages |= did.gpu && did.unfit > 0;
+        self.has_messages |= did.unfit > 0;
         self.bytes = did.bytes;
         self.collectives = did.collectives;
         let mut closed = 0;

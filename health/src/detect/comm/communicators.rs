@@ -34,7 +34,6 @@ pub struct Comms {
     judged_closed: u64,
     /// The GPU times them: the host's sums are of the same.
     by_gpu: bool,
-    has_unfit: bool,
     /// The step at which they were last judged, and at which the last of them turned slow.
     pub judged: u64,
     pub turned: u64,
@@ -109,7 +108,6 @@ impl Comms {
         if self.by_gpu && !did.gpu {
             return None;
         }
-        self.has_unfit |= did.unfit > 0;
         let comm = self.all.get_mut(&did.comm)?;
         let closed = comm.add(did);
         self.closed += closed;
@@ -134,9 +132,9 @@ impl Comms {
         self.by_gpu
     }
 
-    /// Whether some of what was done joins stages of a pipeline, as far as its kind tells: sends and receives.
-    pub fn has_unfit(&self) -> bool {
-        self.has_unfit
+    /// Whether sends and receives were seen, which join the stages of a pipeline.
+    pub fn has_messages(&self) -> bool {
+        self.all.values().any(|comm| comm.has_messages)
     }
 
     /// Which ranks are joined by communicators that pass lateness on and were seen: a number for each rank that is in

@@ -57,7 +57,7 @@ impl Inference {
         comms: &Comms,
         table: &StragglerThresholds,
     ) -> Option<Stages> {
-        let may_pipe = matrix.micro_batches > 1 || comms.has_unfit();
+        let may_pipe = matrix.micro_batches > 1 || comms.has_messages();
         let is_pipeline = may_pipe && matrix.plan.stages == 1;
         if self.is_done || !is_pipeline || comms.is_empty() || matrix.rank_steps.len() < 2 * MIN_COMMS {
             return None;

@@ -192,8 +192,7 @@ class Timeline:
                 mark[0] = new
 
     def end_step(self, phase, fields):
-        """A step has ended and the next begins in `phase`. `fields`: what was seen of it by the host's clock. Gives how many
-        steps are to be written by `drain`."""
+        """A step has ended and the next begins in `phase`. `fields`: its times by the host's clock. `drain` writes it."""
         captures.step_ended()
         end = self._event()
         known = self._known if self.is_timed else None
@@ -204,7 +203,6 @@ class Timeline:
             self._rebase()
             self._began = self._event()
         self._begin_step()
-        return len(self._pending)
 
     def _begin_step(self):
         is_timed = self.sampling.begins()

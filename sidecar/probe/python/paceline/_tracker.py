@@ -45,7 +45,7 @@ class Tracker:
 
     __slots__ = (
         "on", "phase", "thread", "spent", "since", "_progress", "_running", "timeline", "in_backward", "began", "step",
-        "passes", "tokens", "kind", "_held", "_flush_at", "explicit", "ring", "retired", "_pending", "work", "comms",
+        "passes", "tokens", "kind", "_held", "_unflushed", "_flush_at", "explicit", "ring", "retired", "_pending", "work", "comms",
         "on_flush", "rank", "_told", "_tell_again_at",
     )  # fmt: skip
 
@@ -64,7 +64,8 @@ class Tracker:
         self.passes = self.tokens = self.kind = 0
         self._progress = None  # the ring's two words of progress
         self._running = 0  # the running step as it stands there
-        self._held = []  # steps not written yet
+        self._held = []  # steps not written yet; on a GPU the timeline has them
+        self._unflushed = 0  # steps that ended since records were last written
         self._flush_at = 0
         self._pending = []  # marks made before the first step
         self.work = None  # of the running step: sum of squared lengths, expert tokens, ns of collecting garbage
@@ -243,11 +244,11 @@ class Tracker:
             progress[0] = running | phase
             progress[1] = now
             if self.timeline is not None:
-                held = self.timeline.end_step(phase, fields)
+                self.timeline.end_step(phase, fields)
             else:
                 self._held.append(fields)
-                held = len(self._held)
-            if now >= self._flush_at or held >= _MOST_HELD:
+            self._unflushed += 1
+            if now >= self._flush_at or self._unflushed >= _MOST_HELD:
                 self._flush(now)
         except Exception as error:
             self.fail(error)
@@ -262,6 +263,7 @@ class Tracker:
         if now >= self._tell_again_at:
             self._tell_again_at = now + _GROUPS_AGAIN
             self._told.clear()
+        self._unflushed = 0
         held, self._held = self._held, []
         for fields in held:
             self._write(fields, True)

@@ -6,8 +6,8 @@
 //! begins as it ends, as buckets do that were queued while the GPU was at work on the next. Of communicators in which
 //! such were seen nothing is said.
 //!
-//! Messages are another matter: what a stage of a pipeline receives it needs, and what it sends goes on beside its work. So
-//! it stood still in receives and not in sends, and neither says anything of the collectives beside them.
+//! Messages count differently: a stage of a pipeline needs what it receives before it can go on, while its sends continue
+//! beside its compute. So receives are exposed and sends are not, and neither affects the collectives beside them.
 
 use std::collections::BTreeMap;
 

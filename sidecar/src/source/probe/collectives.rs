@@ -1,11 +1,11 @@
-//! What the NCCL plugin tells of one process, collective by collective, as sums of a step and communicator; where that was
-//! asked for, each of them too. Nothing is joined across ranks here.
+//! Collectives of one process, as the NCCL plugin records them, as sums of a step and communicator; on request also one
+//! by one. Nothing is joined across ranks here.
 //!
-//! A sum is only told when it holds the same collectives on every member: all that are fit to compare, each with its
+//! A sum is only reported when it holds the same collectives on every member: all that are fit to compare, each with its
 //! times on the GPU. A step of which a record was lost, or that was sampled in part, is no sum and is counted.
 //!
-//! Sends and receives of a pipeline are a sum as well, marked as unfit: what members spend in them is no transfer
-//! (`messages.rs`).
+//! Sends and receives of a pipeline are summed as well, marked as unfit: the time that members spend in them is waiting,
+//! not transfer (`messages.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,7 @@ use super::beside::{self, Interval};
 use super::exact::{Singles, is_wanted};
 use super::functions::{self, Met};
 use super::messages::{self, Messages};
+use super::sum::Sum;
 
 /// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
 const MAX_STEPS: usize = 64;
@@ -32,7 +33,7 @@ pub(super) struct Collectives {
     closed: Option<u64>,
     /// The last ticket before the first of those that are open.
     before: u32,
-    /// Communicators whose messages were timed before.
+    /// Communicators whose messages have been timed before.
     timed_messages: BTreeSet<u64>,
     /// Of these each is told, in this epoch.
     wants: Vec<Want>,
@@ -72,14 +73,6 @@ struct Step {
     is_broken: bool,
 }
 
-#[derive(Debug, Default)]
-struct Sum {
-    collectives: u32,
-    timed: u32,
-    bytes: u64,
-    dur_ns: u64,
-}
-
 impl Step {
     fn waits_for(&mut self, function: Function) -> &mut u32 {
         match function.is_message() {
@@ -88,13 +81,13 @@ impl Step {
         }
     }
 
-    /// Leaves the messages of pipelines only, where all were timed. False where some were not, of a communicator whose
-    /// messages usually are: what the rank waited for there would look like its work.
+    /// Keeps the messages of pipelines that were all timed. False if some of a communicator were not, although its
+    /// messages usually are: the rank's waiting in them would count as its own work.
     fn keep_pipelines(&mut self, timed_before: &mut BTreeSet<u64>) -> bool {
         let (sums, mut is_whole) = (&self.sums, true);
         self.messages.retain(|comm, messages| {
             let is_pipeline = messages.are_of_a_pipeline() && !sums.contains_key(comm);
-            let is_timed = is_pipeline && messages.are_timed();
+            let is_timed = is_pipeline && messages.sum.is_timed();
             if is_timed {
                 timed_before.insert(*comm);
             }
@@ -140,9 +133,7 @@ impl Collectives {
         step.first = step.first.min(did.ticket);
         step.last = step.last.max(did.ticket);
         if did.is_fit() {
-            let sum = step.sums.entry(did.comm).or_default();
-            sum.collectives += 1;
-            sum.bytes = sum.bytes.saturating_add(did.bytes);
+            step.sums.entry(did.comm).or_default().enqueued(did.bytes);
         } else if did.is_message() {
             step.messages.entry(did.comm).or_default().enqueued(did);
         }
@@ -171,12 +162,13 @@ impl Collectives {
         }
         step.singles.timed(timed);
         let end_ns = timed.start_ns.saturating_add(timed.duration_ns);
-        if let Some(messages) = step.messages.get_mut(&comm).filter(|_| function.is_message()) {
-            messages.timed(timed.duration_ns);
+        if function.is_message() {
+            if let Some(messages) = step.messages.get_mut(&comm) {
+                messages.sum.timed(timed.duration_ns);
+            }
         } else if let Some(sum) = step.sums.get_mut(&comm) {
-            sum.timed += 1;
-            sum.dur_ns = sum.dur_ns.saturating_add(timed.duration_ns);
-            // What a stage sends may go on into the next step.
+            sum.timed(timed.duration_ns);
+            // Not of a message: what a stage sends may go on into the next step.
             step.gpu_end_ns = step.gpu_end_ns.max(Some(end_ns));
         }
         if step.met.len() <= beside::MOST {
@@ -219,7 +211,7 @@ impl Collectives {
         let is_whole = is_complete
             && !step.is_broken
             && are_messages_whole
-            && step.sums.values().all(|sum| sum.timed == sum.collectives);
+            && step.sums.values().all(Sum::is_timed);
         if step.is_sampled && !is_whole {
             self.in_part += 1;
         }
@@ -228,7 +220,7 @@ impl Collectives {
             ..Done::default()
         };
         let singles = std::mem::take(&mut step.singles);
-        let there_were = |comm| step.sums.get(&comm).map_or(0, |sum: &Sum| sum.collectives);
+        let there_were = |comm| step.sums.get(&comm).map_or(0, |sum: &Sum| sum.enqueued);
         done.exact = singles.told(rank, restart, number, there_were);
         if !step.is_sampled || !is_whole {
             return Some(done);
@@ -245,34 +237,28 @@ impl Collectives {
             }
             false => Default::default(),
         };
-        let told = step.sums.iter().map(|(comm, sum)| {
+        let collectives = step.sums.iter().map(|(comm, sum)| (comm, sum, false));
+        let messages = step
+            .messages
+            .iter()
+            .map(|(comm, messages)| (comm, &messages.sum, true));
+        let sums = collectives.chain(messages).map(|(comm, sum, are_messages)| {
             let (dur_ns, functions) = by_function.remove(comm).unwrap_or((sum.dur_ns, Vec::new()));
             event::Comm {
                 rank,
                 restart,
                 step: number,
                 comm: *comm,
-                collectives: sum.collectives,
+                collectives: sum.enqueued,
                 bytes: sum.bytes,
                 dur_ns,
                 exposed_ns: exposed.get(comm).copied().flatten(),
-                unfit: 0,
+                unfit: if are_messages { sum.enqueued } else { 0 },
                 gpu: true,
-                functions,
+                functions: if are_messages { Vec::new() } else { functions },
             }
         });
-        done.sums = told.collect();
-        done.sums.extend(step.messages.iter().map(|(comm, messages)| {
-            let covered_ns = by_function.remove(comm).map(|(dur_ns, _)| dur_ns);
-            event::Comm {
-                rank,
-                restart,
-                step: number,
-                comm: *comm,
-                exposed_ns: exposed.get(comm).copied().flatten(),
-                ..messages.sum(covered_ns)
-            }
-        }));
+        done.sums = sums.collect();
         Some(done)
     }
 }

@@ -27,7 +27,7 @@ fn timed(ticket: u32, duration_ns: u64) -> Timed {
 /// Steps with two collectives each, in communicators 7 and 8; `take` may leave some out.
 fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
     let mut collectives = Collectives::default();
-    let mut told = Vec::new();
+    let mut sums = Vec::new();
     for ticket in 1..=20 {
         let of = did(
             ticket,
@@ -43,23 +43,23 @@ fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<
             collectives.timed(&timed(ticket - 1, ns));
         }
         while let Some(done) = collectives.next(Rank(3), 0) {
-            told.extend(done.sums);
+            sums.extend(done.sums);
         }
     }
-    (told, collectives.in_part)
+    (sums, collectives.in_part)
 }
 
 #[test]
 fn sums_of_whole_steps() {
-    let (told, in_part) = play(|_| true, |ticket| Some(u64::from(ticket) * 100));
-    let steps: Vec<u64> = told.iter().map(|comm| comm.step).collect();
+    let (sums, in_part) = play(|_| true, |ticket| Some(u64::from(ticket) * 100));
+    let steps: Vec<u64> = sums.iter().map(|comm| comm.step).collect();
     // The first step was seen in part, the last one may go on.
     assert_eq!(steps[..4], [11, 11, 12, 12]);
     assert_eq!(steps.last(), Some(&19));
-    let sums = [(told[0].comm, told[0].dur_ns), (told[1].comm, told[1].dur_ns)];
-    assert_eq!(sums, [(7, 200), (8, 300)]);
+    let two = [(sums[0].comm, sums[0].dur_ns), (sums[1].comm, sums[1].dur_ns)];
+    assert_eq!(two, [(7, 200), (8, 300)]);
     assert!(
-        told.iter()
+        sums.iter()
             .all(|comm| comm.gpu && comm.collectives == 1 && comm.bytes == 1 << 20)
     );
     assert_eq!(in_part, 0);
@@ -68,19 +68,19 @@ fn sums_of_whole_steps() {
 #[test]
 fn a_step_in_part_is_no_sum() {
     let all = play(|_| true, |ticket| Some(u64::from(ticket))).0.len();
-    let (told, in_part) = play(|ticket| ticket != 9, |ticket| Some(u64::from(ticket)));
+    let (sums, in_part) = play(|ticket| ticket != 9, |ticket| Some(u64::from(ticket)));
     assert_eq!(
-        (told.len(), in_part),
+        (sums.len(), in_part),
         (all - 4, 2),
         "a record was lost, of one step or the next"
     );
-    let (told, in_part) = play(|_| true, |ticket| (ticket != 9).then_some(u64::from(ticket)));
-    assert_eq!((told.len(), in_part), (all - 2, 1), "sampling began within it");
-    let (told, in_part) = play(|_| true, |ticket| Some(if ticket == 9 { 0 } else { 5 }));
-    assert_eq!((told.len(), in_part), (all - 2, 1), "the plugin gave one up");
-    let (told, in_part) = play(|_| true, |_| None);
+    let (sums, in_part) = play(|_| true, |ticket| (ticket != 9).then_some(u64::from(ticket)));
+    assert_eq!((sums.len(), in_part), (all - 2, 1), "sampling began within it");
+    let (sums, in_part) = play(|_| true, |ticket| Some(if ticket == 9 { 0 } else { 5 }));
+    assert_eq!((sums.len(), in_part), (all - 2, 1), "the plugin gave one up");
+    let (sums, in_part) = play(|_| true, |_| None);
     assert_eq!(
-        (told.len(), in_part),
+        (sums.len(), in_part),
         (0, 0),
         "steps that are not sampled are no loss"
     );
@@ -89,17 +89,17 @@ fn a_step_in_part_is_no_sum() {
 #[test]
 fn what_never_ends_is_not_waited_for_for_ever() {
     let mut collectives = Collectives::default();
-    let mut told = 0;
+    let mut sums = 0;
     for ticket in 1..=200 {
         collectives.enqueued(&did(ticket, ticket, 7, true), ticket.into());
         if ticket != 5 {
             collectives.timed(&timed(ticket, 100));
         }
         while let Some(done) = collectives.next(Rank(0), 0) {
-            told += done.sums.len();
+            sums += done.sums.len();
         }
     }
-    assert_eq!((told, collectives.in_part), (200 - 3, 1));
+    assert_eq!((sums, collectives.in_part), (200 - 3, 1));
     assert!(collectives.waiting.is_empty());
 }
 
@@ -130,7 +130,7 @@ fn a_step_of_very_many() {
 /// What a stage of a pipeline does in a step: it receives and sends, and all meet for the gradients.
 fn stage(times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
     let mut collectives = Collectives::default();
-    let mut told = Vec::new();
+    let mut sums = Vec::new();
     for ticket in 3..=60 {
         let (comm, function) = match ticket % 3 {
             0 => (8, Function::Receive),
@@ -152,38 +152,38 @@ fn stage(times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
             collectives.timed(&timed(ticket, ns));
         }
         while let Some(done) = collectives.next(Rank(3), 0) {
-            told.extend(done.sums);
+            sums.extend(done.sums);
         }
     }
-    (told, collectives.in_part)
+    (sums, collectives.in_part)
 }
 
 #[test]
 fn messages_are_sums_of_their_own() {
-    let (told, in_part) = stage(|ticket| Some(100_000 + u64::from(ticket)));
+    let (sums, in_part) = stage(|ticket| Some(100_000 + u64::from(ticket)));
     assert_eq!(in_part, 0);
-    let of: Vec<_> = told
+    let of: Vec<_> = sums
         .iter()
         .map(|sum| (sum.step, sum.comm, sum.collectives, sum.unfit, sum.bytes))
         .collect();
     assert_eq!(of[..2], [(2, 7, 1, 0, 1 << 20), (2, 8, 2, 2, 48)]);
     // Step 2 has tickets 6, 7 and 8: it stood still for what it received and for the gradients.
-    let exposed: Vec<_> = told[..2].iter().map(|sum| (sum.dur_ns, sum.exposed_ns)).collect();
+    let exposed: Vec<_> = sums[..2].iter().map(|sum| (sum.dur_ns, sum.exposed_ns)).collect();
     assert_eq!(exposed, [(100_008, Some(100_008)), (200_013, Some(100_006))]);
-    assert!(told[1].functions.is_empty());
+    assert!(sums[1].functions.is_empty());
 }
 
 /// Where a message's time is missing that usually comes, what the rank waited for would look like its work: no sum at all.
 #[test]
 fn messages_that_are_not_timed_once() {
-    let (told, in_part) = stage(|ticket| (ticket != 31).then_some(100));
+    let (sums, in_part) = stage(|ticket| (ticket != 31).then_some(100));
     let steps = |comm| {
-        told.iter()
+        sums.iter()
             .filter(move |sum| sum.comm == comm)
             .map(|sum| sum.step)
     };
-    assert!(steps(7).eq(steps(8)), "{told:?}");
-    assert!(steps(7).all(|step| step != 10) && in_part == 1, "{told:?}");
+    assert!(steps(7).eq(steps(8)), "{sums:?}");
+    assert!(steps(7).all(|step| step != 10) && in_part == 1, "{sums:?}");
 }
 
 /// A ring passes its blocks on beside the work; who gathers only sends; a group with collectives is judged by these.
@@ -196,7 +196,7 @@ fn messages_of_no_pipeline() {
         [(send, 1, 7), (receive, 1, 7)],
     ] {
         let mut collectives = Collectives::default();
-        let mut told = Vec::new();
+        let mut sums = Vec::new();
         for step in 1..=10 {
             let reduced = did(3 * step, step, 7, true);
             let mut all = vec![reduced];
@@ -213,19 +213,19 @@ fn messages_of_no_pipeline() {
                 collectives.enqueued(&of, step.into());
                 collectives.timed(&timed(of.ticket, 100_000));
             }
-            told.extend(
+            sums.extend(
                 collectives
                     .next(Rank(0), 0)
                     .into_iter()
                     .flat_map(|done| done.sums),
             );
         }
-        assert!(told.len() >= 8, "{messages:?}");
+        assert!(sums.len() >= 8, "{messages:?}");
         let one = (7, 1, 0, 100_000);
         assert!(
-            told.iter()
+            sums.iter()
                 .all(|sum| (sum.comm, sum.collectives, sum.unfit, sum.dur_ns) == one),
-            "{messages:?} {told:?}"
+            "{messages:?} {sums:?}"
         );
     }
 }
@@ -234,9 +234,9 @@ fn messages_of_no_pipeline() {
 #[test]
 fn messages_that_are_never_timed() {
     for never in [None, Some(0)] {
-        let (told, in_part) = stage(|ticket| if ticket % 3 == 1 { never } else { Some(100) });
-        assert!(told.iter().all(|sum| sum.comm == 7) && in_part == 0, "{told:?}");
-        assert!(told.len() >= 20 - 2 - messages::MAX_STEPS, "{}", told.len());
+        let (sums, in_part) = stage(|ticket| if ticket % 3 == 1 { never } else { Some(100) });
+        assert!(sums.iter().all(|sum| sum.comm == 7) && in_part == 0, "{sums:?}");
+        assert!(sums.len() >= 20 - 2 - messages::MAX_STEPS, "{}", sums.len());
     }
 }
 
