@@ -340,8 +340,8 @@ pub struct Verdict {
 impl Verdict {
     /// The one order of findings, for every surface: what comes first sorts first. Of what holds: first what ends or
     /// stops the job or makes its results wrong ([`Verdict::is_urgent`]), then what costs the job time, then what costs
-    /// nothing that was measured, then what alerts nobody; within each the worse severity, the larger share of the
-    /// step, the surer cause. Of what is over: what cost most, then what was worst.
+    /// nothing that was measured, then findings without an alert; within each the worse severity, the larger share of
+    /// the step, the surer cause. Of what is over: what cost most, then what was worst.
     pub fn weight(&self) -> impl Ord + use<> {
         let millionths = |amount: f64| (amount * 1e6) as u64;
         let share = self.impact_ratio.unwrap_or(0.0);

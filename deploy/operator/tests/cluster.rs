@@ -352,7 +352,7 @@ async fn an_api_server_that_was_away_is_waited_for() {
         .server
         .cluster
         .make_trouble(&json!({ "away_ms": 4000, "compact": true }));
-    // It is no longer the leader, and no less alive: the webhook itself asks nobody.
+    // It is no longer the leader, but alive: the webhook itself makes no requests.
     operator.until("/metrics", "paceline_injector_leader 0").await;
     operator.until("/readyz", "ok").await;
     let began = Instant::now();

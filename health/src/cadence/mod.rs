@@ -139,8 +139,8 @@ pub struct Cadence {
 }
 
 impl Cadence {
-    /// Nothing seen. Steps are told when the same has come again and again, and `patience_ns` have passed since the
-    /// first collective: what repeats within one long step must not be taken for it.
+    /// Starts without steps. Steps are reported once a sequence has repeated several times and `patience_ns` have
+    /// passed since the first collective, so that a repetition within one long step is not taken for the step.
     pub fn new(patience_ns: u64) -> Cadence {
         Cadence {
             patience_ns,

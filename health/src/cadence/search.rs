@@ -86,8 +86,8 @@ pub fn search(items: &[u16], operations: &Operations) -> Option<Cut> {
         }
     }
     // A longer repetition is the step if it has something that a shorter one has not.
-    let told = |found: &Candidate| (regular_kinds(found, items, operations), Reverse(found.heavy));
-    let best = large.into_values().max_by_key(told).or(small);
+    let rank = |found: &Candidate| (regular_kinds(found, items, operations), Reverse(found.heavy));
+    let best = large.into_values().max_by_key(rank).or(small);
     let best = best.filter(|best| !is_too_soon(best, items, operations))?;
     let piece = &items[best.from..best.to];
     let end = of(&items[best.last]);

@@ -76,9 +76,9 @@ pub struct Comm {
     pub bytes: u64,
     /// Time in them, waiting for others and transfer together.
     pub dur_ns: u64,
-    /// Of `dur_ns`, what the rank stood still for; of collectives that run beside its work that is the last one of the
-    /// step. `None`: not told; then it is all of it on the host, and one collective's share where the GPU timed them,
-    /// for all members of the communicator.
+    /// Of `dur_ns`, the time that compute does not hide; of collectives that overlap with compute, that of the last one
+    /// of the step; of a pipeline's messages, that of the receives. `None`: unknown; then all of it counts on the host,
+    /// and one collective's share if the GPU timed them, for all members of the communicator.
     #[serde(default)]
     pub exposed_ns: Option<u64>,
     /// Of `collectives`, those that members leave at different times (rooted, point to point) or that are too short to

@@ -52,8 +52,8 @@ pub fn is_telemetry(kind: &str) -> bool {
 }
 
 impl Event {
-    /// Whether it is one of many like it, which may wait for company, and goes first where there is too little room;
-    /// faults, and what begins or ends something, are told at once and kept.
+    /// Whether it is telemetry, which is sent in batches and deleted first when space is short. Faults, starts and ends
+    /// are sent at once and kept.
     pub fn is_telemetry(&self) -> bool {
         matches!(
             self,

@@ -134,8 +134,8 @@ impl Report {
     }
 
     /// Each node must have shown so many of its GPUs at work, in whatever metric: where there is no cuBLAS, copies
-    /// alone are measured. One whose GPUs nobody could measure looks like one without any: whoever knows better says so
-    /// here, and what is missing is lost.
+    /// alone are measured. A node whose GPUs could not be measured looks like one without GPUs: the caller passes the
+    /// expected number, and missing GPUs are reported as lost.
     pub fn demand_gpus(&mut self, wanted: u32) {
         for (node, row) in self.nodes.iter().filter(|(_, row)| row.there) {
             let at_work: BTreeSet<&Place> = self

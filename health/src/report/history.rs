@@ -40,8 +40,8 @@ pub struct Column {
     pub p50_s: Option<f64>,
     /// The longest step of any rank, seconds.
     pub max_s: f64,
-    /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds; `None`: nobody told
-    /// phases.
+    /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds; `None`: no
+    /// rank reported phases.
     pub phases_s: Option<[f64; 5]>,
     /// By row, as [`step_snapshot::cell`] has it: the mean over the steps, of the slowest of its ranks. In JSON base64.
     #[serde(with = "base64::field")]

@@ -32,8 +32,9 @@ impl Groups {
 
     /// What the communicators named in the script took in a step, each line `comm=7 transfer=5 [bytes=1000]`: who is
     /// late makes the others wait for it. Transfers vary by 4 % in a way that repeats. `gpu=4`: they are so many
-    /// collectives, timed by the GPU, and told one by one where that is asked for, but for `alone=no`; `beside=fsdp`:
-    /// they ran beside the work, two all-gathers for each reduce-scatter; `beside=older`: and only their sum was told.
+    /// collectives, timed by the GPU, and reported one by one on request, unless `alone=no`; `beside=fsdp`: they
+    /// overlap with compute, two all-gathers for each reduce-scatter; `beside=older`: the same, and only their sum is
+    /// reported.
     pub fn meet(
         &self,
         case: &TestCase,

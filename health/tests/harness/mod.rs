@@ -89,8 +89,8 @@ impl Harness {
         Ok(format!("{ranks} ranks\n"))
     }
 
-    /// Lets the world run to its end, or until the detector has taken every frame before a time. `deaf=yes`: nobody in
-    /// it answers what is asked.
+    /// Lets the world run to its end, or until the detector has taken every frame before a time. `deaf=yes`: no
+    /// sidecar in it answers requests.
     fn play(&mut self, case: &mut TestCase) -> String {
         let until = case.try_take_arg::<f64>("until").expect("until=SECONDS");
         let until = until.map_or(Time(u64::MAX), Time::from_secs_f64);

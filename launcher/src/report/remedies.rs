@@ -5,7 +5,7 @@ use paceline_health::report::Report;
 
 use super::block::Block;
 
-/// Decisions that are told one by one, the latest.
+/// Decisions that are listed one by one, the latest.
 const ROWS: usize = 3;
 
 impl Block {
@@ -22,12 +22,12 @@ fn words(remedies: &Remedies) -> String {
     let meant: Vec<&AuditedDecision> = remedies
         .latest
         .iter()
-        .filter(|told| is_meant(&told.outcome))
+        .filter(|decision| is_meant(&decision.outcome))
         .collect();
     let mut parts: Vec<String> = meant
         .iter()
         .skip(meant.len().saturating_sub(ROWS))
-        .map(|told| one(told))
+        .map(|decision| one(decision))
         .collect();
     let of = |is_wanted: &dyn Fn(&str) -> bool| -> u64 {
         let counts = remedies.counts.iter();
@@ -54,9 +54,12 @@ fn words(remedies: &Remedies) -> String {
 /// The reason of what was only said.
 const DRY_RUN: &str = "dry-run";
 
-pub(super) fn one(told: &AuditedDecision) -> String {
-    let what = format!("{} for {} of {}", told.response, told.finding, told.subject);
-    match (&*told.outcome, told.course.last()) {
+pub(super) fn one(decision: &AuditedDecision) -> String {
+    let what = format!(
+        "{} for {} of {}",
+        decision.response, decision.finding, decision.subject
+    );
+    match (&*decision.outcome, decision.course.last()) {
         (DRY_RUN, _) => format!("{what} would have been done (no --act)"),
         (_, Some(course)) => format!("{what}: {course}"),
         (_, None) => format!("{what}: begun"),

@@ -80,9 +80,9 @@ pub(super) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
             }
         }
     }
-    let told = problem.map_or_else(String::new, |problem| format!(" ({problem})"));
+    let reason = problem.map_or_else(String::new, |problem| format!(" ({problem})"));
     let text = format!(
-        "no running job of this user was found on this host{told}: name its run directory, or its page's address"
+        "no running job of this user was found on this host{reason}: name its run directory, or its page's address"
     );
     Err(NoJob(text).into())
 }

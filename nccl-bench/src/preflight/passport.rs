@@ -139,20 +139,20 @@ impl Passports {
 impl History {
     /// What is not in it, a line for each kind.
     pub fn left_out(&self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut skipped = Vec::new();
         if self.broken > 0 {
-            told.push(format!(
+            skipped.push(format!(
                 "{} lines of the passports cannot be read and are skipped",
                 self.broken
             ));
         }
         if self.left > 0 {
-            told.push(format!("{} KiB of older lines are skipped", self.left >> 10));
+            skipped.push(format!("{} KiB of older lines are skipped", self.left >> 10));
         }
         for path in &self.unread {
-            told.push(format!("{} cannot be read and is skipped", path.display()));
+            skipped.push(format!("{} cannot be read and is skipped", path.display()));
         }
-        told
+        skipped
     }
 
     /// What is known of the places, metrics and conditions of `samples` from preflights in which they were well: a
@@ -310,10 +310,10 @@ mod tests {
         std::os::unix::net::UnixListener::bind(folder.path().join("b.passport")).unwrap();
         let history = passports.read().unwrap();
         assert_eq!((history.stamps.len(), history.unread.len()), (1, 2));
-        let told = history.left_out().join("\n");
+        let skipped = history.left_out().join("\n");
         assert!(
-            told.contains("a.passport cannot be read and is skipped"),
-            "{told}"
+            skipped.contains("a.passport cannot be read and is skipped"),
+            "{skipped}"
         );
     }
 

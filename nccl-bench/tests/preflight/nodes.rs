@@ -59,7 +59,7 @@ fn meet(first: &str) -> (paceline_seal::Sealed, Instant) {
 
 #[test]
 fn another_version_is_turned_away_and_named() {
-    let told = beside(|first, mut hello| {
+    let problems = beside(|first, mut hello| {
         let (mut stream, soon) = meet(&first);
         hello["protocol"] = 99.into();
         hello["paceline"] = "9.9.9".into();
@@ -70,15 +70,15 @@ fn another_version_is_turned_away_and_named() {
             "{answer}"
         );
     });
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(problems.len(), 1, "{problems:?}");
     let wanted =
         "n3 rendezvous: was rejected (127.0.0.1): it runs paceline 9.9.9, whose preflight speaks version 99";
-    assert!(told[0].starts_with(wanted), "{told:?}");
+    assert!(problems[0].starts_with(wanted), "{problems:?}");
 }
 
 #[test]
 fn garbage_of_one_who_knows_the_key_costs_only_itself() {
-    let told = beside(|first, hello| {
+    let problems = beside(|first, hello| {
         let (mut stream, soon) = meet(&first);
         stream.send(hello.to_string().as_bytes(), soon).unwrap();
         stream.receive(1 << 20, soon).unwrap();
@@ -87,16 +87,16 @@ fn garbage_of_one_who_knows_the_key_costs_only_itself() {
         // It stays: who waits for its end waits until the deadline.
         thread::sleep(Duration::from_secs(5));
     });
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
-        told[0].starts_with("n3 snapshot: snapshot: connection lost: message"),
-        "{told:?}"
+        problems[0].starts_with("n3 snapshot: snapshot: connection lost: message"),
+        "{problems:?}"
     );
 }
 
 #[test]
 fn an_answer_to_another_question_is_none() {
-    let told = beside(|first, hello| {
+    let problems = beside(|first, hello| {
         let (mut stream, soon) = meet(&first);
         stream.send(hello.to_string().as_bytes(), soon).unwrap();
         stream.receive(1 << 20, soon).unwrap();
@@ -105,7 +105,7 @@ fn an_answer_to_another_question_is_none() {
         stream.send(answer.to_string().as_bytes(), soon).unwrap();
         thread::sleep(Duration::from_secs(8));
     });
-    assert_eq!(told, ["n3 snapshot: snapshot: no answer within 3 s"]);
+    assert_eq!(problems, ["n3 snapshot: snapshot: no answer within 3 s"]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_node_that_ends_when_it_has_answered_is_waited_for_no_more() {
         hangs: Some(Duration::from_secs(2)),
         ..well(100.0)
     };
-    let told = beside_one(slow, |first, hello| {
+    let problems = beside_one(slow, |first, hello| {
         let (mut stream, soon) = meet(&first);
         stream.send(hello.to_string().as_bytes(), soon).unwrap();
         stream.receive(1 << 20, soon).unwrap();
@@ -125,16 +125,16 @@ fn a_node_that_ends_when_it_has_answered_is_waited_for_no_more() {
         }
         // n2 still works.
     });
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
-        told[0].starts_with("n3 work: work: connection lost: "),
-        "{told:?}"
+        problems[0].starts_with("n3 work: work: connection lost: "),
+        "{problems:?}"
     );
 }
 
 #[test]
 fn a_node_that_dies_while_it_measures_with_others_is_named() {
-    let told = beside(|first, _| {
+    let problems = beside(|first, _| {
         let dying = Given {
             dies_with_others: true,
             ..well(100.0)
@@ -143,9 +143,9 @@ fn a_node_that_dies_while_it_measures_with_others_is_named() {
         let died = thread::spawn(move || attend(&first, &me("n3", 1), &dying, wait, &mut |_| ()));
         assert!(died.join().is_err());
     });
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
-        told[0].starts_with("n3 pairs, round ") && told[0].contains("connection lost: "),
-        "{told:?}"
+        problems[0].starts_with("n3 pairs, round ") && problems[0].contains("connection lost: "),
+        "{problems:?}"
     );
 }

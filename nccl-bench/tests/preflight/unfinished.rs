@@ -93,13 +93,13 @@ fn what_was_seen_before_the_deadline_counts() {
         problems: Vec::new(),
     };
     let report = conduct(&mut Lossy, brief, &|_| Ok(Vec::new()), &mut |_, _, _| {});
-    let told: Vec<String> = report
+    let findings: Vec<String> = report
         .findings
         .iter()
         .map(|noted| format!("{} {} {}", noted.place, noted.what, noted.sure))
         .collect();
-    assert_eq!(told, ["the path between n1 and n2 pair_loss true"]);
-    // That it did not come to an end is told besides.
+    assert_eq!(findings, ["the path between n1 and n2 pair_loss true"]);
+    // The report also has that it did not finish.
     assert!(
         report
             .problems

@@ -1,4 +1,4 @@
-//! Who starts a job did not write /etc/paceline/config.toml: what is wrong there is told, and keeps no job from starting.
+//! Who starts a job did not write /etc/paceline/config.toml: what is wrong there is warning, and keeps no job from starting.
 
 use std::fs;
 use std::process::Command;
@@ -42,12 +42,12 @@ fn its_mistakes_start_jobs_without_it() {
             return;
         };
         assert_eq!(code, 7, "{site}: {said}");
-        let told = [
+        let warning = [
             "/etc/paceline/config.toml is ignored: ",
             problem,
             "; PACELINE_HTTP and PACELINE_ACT",
         ];
-        for expected in told {
+        for expected in warning {
             assert!(said.contains(expected), "{site}: {said}");
         }
         assert!(!said.contains("http://0.0.0.0"), "{site}: {said}");
@@ -83,10 +83,10 @@ fn a_good_one_holds() {
     let Some((code, said)) = run(&place, site, &["--dry-run"], &[]) else {
         return;
     };
-    let told =
+    let warning =
         "on_fault of /etc/paceline/config.toml is ignored: --on-fault requeue: this is not a Slurm job";
     assert!(
-        code == 0 && said.contains(told) && said.contains("--http=lo:9833"),
+        code == 0 && said.contains(warning) && said.contains("--http=lo:9833"),
         "{said}"
     );
     // A mistake of the user's is none of its.

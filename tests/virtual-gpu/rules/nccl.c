@@ -206,16 +206,16 @@ static void messages_are_recorded(void) {
     HOLDS(!ncclCommDestroy(comm) && r->finalized == 1);
 }
 
-/* Channels of which the last message of so many bytes told. */
+/* Channels that reported times of the last message, of so many bytes. */
 static int channels_told(size_t bytes) {
     const recording *r = plugin_recording();
-    int from = r->count, told = 0;
+    int from = r->count, reported = 0;
     if (rank) HOLDS(!ncclSend(data, bytes, ncclInt8, 0, comm, stream));
     if (!rank) HOLDS(!ncclRecv(data, bytes, ncclInt8, 1, comm, stream));
     settle();
     for (int i = from; i < r->count; i++)
-        told += r->events[i].type == EVENT_KERNEL_CH;
-    return told;
+        reported += r->events[i].type == EVENT_KERNEL_CH;
+    return reported;
 }
 
 /* All say that they have four (NCCL's issue 2056). */

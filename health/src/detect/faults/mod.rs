@@ -3,8 +3,8 @@
 //!
 //! One file a kind of evidence: [`xids`] for what was reported, [`readings`] for counters and flags, [`access`] for
 //! what cannot be read, [`ports`] for the network, [`suspect`] for results that may be wrong. All of them put parts
-//! into one [`ledger`], and what holds there is what is told. Deadlines of this rule fire with the next frame: there is
-//! one a second while anything is watched, and a claim carries its deadline all the same.
+//! into one [`ledger`], whose active entries are reported. Deadlines of this rule fire with the next frame: there is
+//! one a second while anything is monitored, and a claim carries its deadline anyway.
 
 mod access;
 mod hook;

@@ -189,8 +189,8 @@ impl LevelShift {
         matches!(self.subject, Subject::Job { .. })
     }
 
-    /// What there is to say of it now, or at its end; what one node costs the others is told by its peers. `ranks`:
-    /// those that lose the time.
+    /// The outcome so far, or at its end; the cost of one node is reported against its peers. `ranks`: number of ranks
+    /// that lose the time.
     pub fn outcome(&self, ranks: u32) -> Outcome {
         Outcome {
             lost_rank_s: if self.is_of_job() {

@@ -167,7 +167,7 @@ impl JobRules {
     /// Causes of slowness that rotates between ranks now.
     pub fn rotating(&self) -> [Option<Cause>; 3] {
         let mut causes = self.rotating.open_causes();
-        // What the hosts show of many ranks in turn is told of the job as well.
+        // What the hosts show of many ranks in turn is reported for the job as well.
         if self.shares.outcome_now(Finding::CpuContention).is_some() {
             causes[0] = Some(Cause::CpuContention);
         }
@@ -297,8 +297,9 @@ impl JobRules {
         let raised = straggler.raised();
         self.warm_ups.row(&job_step, raised, &mut self.out);
         let shares = &self.shares;
-        let told = |finding| shares.outcome_now(finding).is_some();
-        self.rotating.row(&job_step, straggler, told, &mut self.out);
+        let is_reported = |finding| shares.outcome_now(finding).is_some();
+        self.rotating
+            .row(&job_step, straggler, is_reported, &mut self.out);
         self.checkpoints.row(&job_step, raised, &mut self.out);
     }
 

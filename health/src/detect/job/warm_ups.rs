@@ -34,9 +34,9 @@ struct Row {
     /// ln of self-time over the role's level, and that level, by rank; NaN: no sample.
     x: Vec<f32>,
     level_s: Vec<f32>,
-    /// Whose slowness was told by name when it closed, and the step before that began: it has been for longer than that
-    /// was sure.
-    told: Vec<(Rank, u64)>,
+    /// Ranks that had a finding of their own when it closed, and the step before that finding began, which is earlier
+    /// than the step at which it was raised.
+    reported: Vec<(Rank, u64)>,
 }
 
 /// See the module.
@@ -66,7 +66,7 @@ impl WarmUps {
             dur_s: matrix.dur_s,
             x: vec![f32::NAN; ranks],
             level_s: vec![f32::NAN; ranks],
-            told: raised
+            reported: raised
                 .iter()
                 .flat_map(|slow| slow.members.iter().map(|rank| (*rank, slow.start)))
                 .collect(),
@@ -105,10 +105,13 @@ impl WarmUps {
             }
         };
         let named = self.slow_ranks(job_step, warm, last, usual_s);
-        let told = self.told(warm, last);
+        let reported = self.reported(warm, last);
         let by_ranks = named.iter().map(|(_, excess_s, _)| *excess_s);
-        let by_ranks = by_ranks.chain(told.values().copied()).fold(0.0, f64::max);
-        for (rank, excess_s, ratio) in named.into_iter().filter(|(rank, ..)| !told.contains_key(rank)) {
+        let by_ranks = by_ranks.chain(reported.values().copied()).fold(0.0, f64::max);
+        for (rank, excess_s, ratio) in named
+            .into_iter()
+            .filter(|(rank, ..)| !reported.contains_key(rank))
+        {
             if let Some(subject) = job_step.view.roster.subject(rank) {
                 let severity = bad(excess_s, table.warm_up_s);
                 self.report(job_step, subject, severity, (excess_s, Some(ratio)), warm, out);
@@ -121,9 +124,9 @@ impl WarmUps {
         }
     }
 
-    /// Ranks of whose slowness in the warm-up it is told by name, be it later, and how much longer than their peers
-    /// they took in it, beyond what they do afterwards, seconds.
-    fn told(&self, warm: &[Row], last: &[Row]) -> BTreeMap<Rank, f64> {
+    /// Ranks with a finding of their own in the warm-up, also one that is raised later; and by how much longer than
+    /// their peers they took in it, beyond the difference afterwards, seconds.
+    fn reported(&self, warm: &[Row], last: &[Row]) -> BTreeMap<Rank, f64> {
         let until = warm.last().map_or(0, |row| row.step);
         let excess_s = |rows: &[Row], rank: Rank, start: u64| {
             let index = rank.0 as usize;
@@ -133,13 +136,13 @@ impl WarmUps {
             let finite = excess.filter(|excess| excess.is_finite());
             finite.fold((0.0, 0.0), |(sum, count), excess| (sum + excess, count + 1.0))
         };
-        let told = self.rows.iter().flat_map(|row| &row.told);
-        let told = told.filter(|(_, start)| *start < until).map(|(rank, start)| {
+        let reported = self.rows.iter().flat_map(|row| &row.reported);
+        let reported = reported.filter(|(_, start)| *start < until).map(|(rank, start)| {
             let (warm_s, rows) = excess_s(warm, *rank, *start);
             let (last_s, last_rows) = excess_s(last, *rank, *start);
             (*rank, (warm_s - rows * last_s / last_rows.max(1.0)).max(0.0))
         });
-        told.collect()
+        reported.collect()
     }
 
     /// Ranks whose warm-up was far longer than their peers', and what follows is not: what it cost, and how many times

@@ -20,8 +20,8 @@ const MOST_NAMED: usize = 8;
 const TOGETHER: Duration = Duration::from_secs(1);
 /// Between two looks of a sidecar for an aggregator that is away there is no more than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(90);
-/// When somebody was missed, the next are after this: at each deadline all nodes are looked at, and thousands may be
-/// lost together.
+/// Time between two deadlines at which nodes were found missing: each one checks all nodes, and thousands may be lost
+/// together.
 const REST: Duration = Duration::from_millis(100);
 
 /// The rule.

@@ -168,8 +168,8 @@ impl Detector {
         true
     }
 
-    /// Takes the next entry of a journal, as [`Detector::observe`]. Numbers that are left out are entries that the disk
-    /// did not take, or gave back damaged: nobody is late because of them. Where the journal was thinned that is known.
+    /// Takes the next entry of a journal, as [`Detector::observe`]. Missing numbers are entries that the disk
+    /// did not accept, or returned damaged: no rank is late because of them. A thinned journal records its gaps.
     pub fn read(&mut self, entry: &Entry) {
         let before = std::mem::replace(&mut self.journal_gaps.last_n, entry.n);
         let frame = &entry.frame;

@@ -22,7 +22,7 @@ pub struct Track {
 }
 
 /// A change is dated to the step after the last one that was tested, if that is so near: checkpoints and lost samples
-/// may lie between. What was in longer gaps nobody knows.
+/// may lie between. Longer gaps are unknown.
 const NEAR: u64 = 16;
 /// A refused alarm is looked at again after 1, 2, 4, ... and at last every 32 steps: looking costs far more than
 /// testing.

@@ -239,9 +239,13 @@ fn a_rank_that_cannot_be_is_told_and_nobody_waits_for_it() {
             job.step(step, &[0.04, 0.04, 0.05, 0.04]);
         }
         let report = job.detector.report();
-        let told = format!("rank {rank} reports a world size of {world_size}");
+        let note_start = format!("rank {rank} reports a world size of {world_size}");
         assert!(
-            report.coverage.notes.iter().any(|note| note.starts_with(&told)),
+            report
+                .coverage
+                .notes
+                .iter()
+                .any(|note| note.starts_with(&note_start)),
             "{:?}",
             report.coverage.notes
         );

@@ -59,12 +59,11 @@ pub struct WorldSpec {
     pub oversubscribed: f64,
     /// Whether communicators are declared and timed.
     pub comms: bool,
-    /// Timed by the GPU, as NCCL's plugin does: sends and receives are not, and single collectives are told if asked
-    /// for.
+    /// Timed by the GPU, as by the NCCL plugin: sends and receives of pipelines as well, and single collectives on
+    /// request.
     pub comms_by_gpu: bool,
     /// So many layers (FSDP) or buckets (DDP) of a step run their collectives beside the work, as the GPU then times
-    /// them: nobody tells what a rank stood still for. Zero: what is told of replicas' collectives is what ranks stood
-    /// still for.
+    /// them: the exposed part is unknown. Zero: the time in collectives between replicas is all exposed.
     pub beside: u32,
     /// Whether ranks say where their steps went.
     pub phases: bool,

@@ -208,10 +208,8 @@ impl Collectives {
             self.waiting.retain(|_, (of, ..)| *of != number);
         }
         let are_messages_whole = step.keep_pipelines(&mut self.timed_messages);
-        let is_whole = is_complete
-            && !step.is_broken
-            && are_messages_whole
-            && step.sums.values().all(Sum::is_timed);
+        let is_whole =
+            is_complete && !step.is_broken && are_messages_whole && step.sums.values().all(Sum::is_timed);
         if step.is_sampled && !is_whole {
             self.in_part += 1;
         }

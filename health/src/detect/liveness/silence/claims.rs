@@ -45,10 +45,10 @@ impl SilenceRule {
         }
         let mut asked = 0;
         let mut provenance = self.provenance;
-        if self.told.speaks_of(since, scope.roster) {
-            asked = self.told.version();
-            evidence.extend(self.told.evidence(MAX_BEHIND, scope.roster));
-            provenance = provenance.max(self.told.provenance());
+        if self.ras.speaks_of(since, scope.roster) {
+            asked = self.ras.version();
+            evidence.extend(self.ras.evidence(MAX_BEHIND, scope.roster));
+            provenance = provenance.max(self.ras.provenance());
         }
         let lost_s = self.open.lost_s(&subject, at).unwrap_or(0.0);
         if let Some(named) = self.open.get_mut(&subject) {
@@ -88,10 +88,10 @@ impl SilenceRule {
             .collect();
         behind.sort_by_key(|(rank, pulse)| (place(pulse), **rank));
         let furthest = most.map_or(0.0, |(step, _)| step as f64);
-        let told = |(rank, pulse): &(&Rank, &Pulse)| {
+        let item = |(rank, pulse): &(&Rank, &Pulse)| {
             let what = format!("rank {rank} in step, {}", doing(pulse.phase));
             piece(&what, pulse.step as f64, Some(furthest))
         };
-        behind.iter().take(MAX_BEHIND).map(told).collect()
+        behind.iter().take(MAX_BEHIND).map(item).collect()
     }
 }

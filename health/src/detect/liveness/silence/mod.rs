@@ -41,7 +41,7 @@ pub struct SilenceRule {
     /// No process was left when it was last judged.
     gone: bool,
     /// What NCCL said last.
-    told: RasEvidence,
+    ras: RasEvidence,
     provenance: Provenance,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
@@ -96,7 +96,7 @@ impl SilenceRule {
     /// A new group of ranks.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         self.passed.clear();
-        self.told = RasEvidence::default();
+        self.ras = RasEvidence::default();
         self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
         self.pulses.clear();
         self.gone = false;
@@ -117,14 +117,14 @@ impl SilenceRule {
         }
     }
 
-    /// What NCCL says is evidence for what holds already: that is told again with it, where it says something new.
+    /// NCCL RAS is evidence for active findings: they are reported again if it has something new.
     fn ras(&mut self, scope: &Scope<'_>, entry: u64, report: &RasReport, provenance: Provenance) {
-        self.told.take(scope.at, entry, report, provenance);
+        self.ras.take(scope.at, entry, report, provenance);
         let open: Vec<Subject> = self
             .open
             .iter()
             .filter(|(_, named)| {
-                named.asked != self.told.version() && self.told.speaks_of(named.since, scope.roster)
+                named.asked != self.ras.version() && self.ras.speaks_of(named.since, scope.roster)
             })
             .map(|(subject, _)| subject.clone())
             .collect();
@@ -345,8 +345,8 @@ impl SilenceRule {
     }
 }
 
-/// Suspect is info, confirmed is critical. Checkpoints and evaluations are slow on purpose: of them only what is sure
-/// is told.
+/// Suspect is info, confirmed is critical. Checkpoints and evaluations may be slow: for them only confirmed findings
+/// are reported.
 fn severity(heard: &Heard, now: Time, p99: f64, limits: &SilenceThresholds) -> Option<Severity> {
     let is_slow = matches!(heard.pulse.phase, Phase::Checkpoint | Phase::Evaluation);
     let patience = if is_slow { limits.patience_ratio } else { 1.0 };

@@ -1,5 +1,5 @@
 //! One count of restarts for the job. torchrun counts by agent: each its own failures, so that one that has just joined
-//! begins at 0, and one that was told to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
+//! begins at 0, and an agent that restarts to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
 //! <https://docs.pytorch.org/docs/stable/elastic/run.html>). The ranks of one group may come with different counts;
 //! what a node's counts mean is found when its ranks attach.
 

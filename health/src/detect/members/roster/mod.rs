@@ -349,8 +349,7 @@ impl Roster {
     }
 }
 
-/// A size or a number past all bounds is a mistake in somebody's environment: nobody waits for ranks that there cannot
-/// be.
+/// A rank or world size beyond all bounds is a wrong environment variable: ranks that cannot exist are not awaited.
 fn is_believable(attach: &Attach) -> bool {
     attach.rank.0 < MAX_RANKS && attach.world_size <= MAX_RANKS
 }

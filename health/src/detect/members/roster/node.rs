@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Beat, Event};
 use crate::time::Time;
 
-/// Earlier incarnations of a node's sidecar whose late frames are told from those of a new one. Their numbers say
-/// nothing of their order: a clock may have been stepped.
+/// Earlier incarnations of a node's sidecar whose late frames are distinguished from those of a new one. Their numbers
+/// have no order: a clock may have been stepped.
 const MOST_PAST: usize = 8;
 
 /// One node and the sidecar that watches it.
