@@ -176,6 +176,34 @@ fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     }
 }
 
+/// Receives that are requested early last nearly as long as the step and overlap with compute: what they leave of it is
+/// no self-time, and the job is not communication bound.
+#[test]
+fn receives_that_overlap_with_compute_accuse_nobody() {
+    let world = format!("{PIPELINE} layout=declared comms=gpu sigma=0.02");
+    let longest: std::cell::RefCell<BTreeMap<u64, u64>> = std::cell::RefCell::default();
+    watch_as(&world, &[], |frame| {
+        if let Event::Step(step) = &frame.event {
+            let mut longest = longest.borrow_mut();
+            let dur_ns = longest.entry(step.step).or_default();
+            *dur_ns = step.dur_ns.max(*dur_ns);
+        }
+        Some(frame)
+    });
+    let seen = watch_as(&world, &[], |mut frame| {
+        if let Event::Comm(did) = &mut frame.event
+            && did.unfit > 0
+        {
+            let share = if did.rank.0 == 5 { 0.94 } else { 0.95 };
+            let longest = longest.borrow();
+            did.exposed_ns = longest.get(&did.step).map(|ns| (*ns as f64 * share) as u64);
+            did.dur_ns = did.exposed_ns.unwrap_or(did.dur_ns);
+        }
+        Some(frame)
+    });
+    assert_eq!(seen.named(), []);
+}
+
 /// Ranks that are slow together in a job without a pipeline are found, whether its layout is declared or not.
 #[test]
 fn several_slow_ranks_without_a_pipeline() {

@@ -24,6 +24,9 @@ const KEPT: u64 = 64;
 /// Latest steps by which a rank comes last more often than its share, and standard errors by which it must.
 const LATEST: u64 = 16;
 const SURE: f64 = 4.0;
+/// Largest share of a step in receives that a pipeline's bubble explains: eight stages with four micro-batches wait 64
+/// %.
+const MAX_RECEIVING: f64 = 0.75;
 /// Share of a communicator's members without which nobody can say who came last.
 const ENOUGH: f64 = 0.75;
 
@@ -245,8 +248,11 @@ impl Met {
                     .filter(|_| told.insert(part.rank))
                 {
                     let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
-                    // What stages receive is waited for whatever goes on beside it.
+                    // What stages receive is waited for, whatever goes on beside it; unless nearly the whole step is:
+                    // then it was requested early, and overlaps with compute.
                     let is_told = is_told || !part.is_fit;
+                    let is_early = !part.is_fit && part.exposed_s.is_some_and(|s| s > MAX_RECEIVING * step_s);
+                    stood.is_partial |= is_early;
                     stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
                     stood.is_told = true;
                     stood.is_beside |= !is_told;
