@@ -8,7 +8,7 @@ use paceline_health::preflight::{Fact, Report, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::mode::Mode;
-use super::over::{Nccl, Over};
+use super::transport_choice::{Nccl, TransportChoice};
 use crate::transport::nccl::Id;
 
 /// Version of these messages. Nodes of different versions do not measure together.
@@ -86,12 +86,12 @@ pub enum Order {
         /// 0, or which repeat.
         round: u32,
         /// Over what.
-        over: Over,
+        over: TransportChoice,
     },
     /// Make what the other nodes of a group over NCCL must know before they can join.
     Open {
         /// The group's.
-        over: Over,
+        over: TransportChoice,
     },
     /// Measure in a group of nodes.
     Group(Group),
@@ -113,7 +113,7 @@ pub struct Group {
     /// Which round of pairs; `None`: all nodes together.
     pub pair_round: Option<u32>,
     /// Over what.
-    pub over: Over,
+    pub over: TransportChoice,
     /// What its first node made for NCCL.
     #[serde(default)]
     pub opened: Option<Opened>,

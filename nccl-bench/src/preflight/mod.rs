@@ -1,47 +1,31 @@
 //! The preflight: know the machines before the job starts.
 //!
-//! The first node gathers all others over sealed streams (`star`, `member`) and leads them through the phases
-//! (`conduct`); a simulated fleet (`simulate`) goes through the same. What it means is judged by
-//! `paceline_health::preflight`.
+//! The nodes meet (`rendezvous`). The first node leads all others through the phases (`coordinator`); each node, itself
+//! included, does what it is asked (`participant`) and takes part in the measurements (`measurement`), over NCCL or TCP
+//! (`transport_choice`). They talk in JSON over sealed streams (`message`), within the time that a `mode` gives; a
+//! simulated fleet goes through the same phases. What it means is judged by `paceline_health::preflight`, with what
+//! earlier preflights left in the fabric's `passport`.
 
-mod all_reduce;
-mod conduct;
-mod door;
-mod expected;
-mod fleet;
-mod group;
-pub mod hosts;
-mod lead;
-mod member;
+mod coordinator;
+mod measurement;
 mod message;
 mod mode;
-mod over;
+mod participant;
 mod passport;
-mod probe;
-mod rank;
-mod ranks;
 mod rendezvous;
-mod simulate;
-mod star;
-mod tcp_info;
-mod tools;
+mod transport_choice;
 
 pub use crate::fabric::{SimError, SimFault};
-pub use conduct::{Brief, Recall, conduct};
-pub use expected::Expected;
-pub use fleet::{Fault, Fleet, Task};
-pub use lead::{Lead, lead};
-pub use member::{Me, attend};
+pub use coordinator::{
+    Brief, Fault, Fleet, Lead, Recall, RemoteFleet, SimFleet, Task, conduct, gather, lead,
+};
+pub use measurement::{Launch, rank_main};
 pub use message::{Failed, Found, Opened};
 pub use mode::{Limits, Mode};
-pub use over::{Nccl, Over, Team};
+pub use participant::{Machine, Me, Tools, attend};
 pub use passport::{History, Passports, Stamp};
-pub use rank::main as rank_main;
-pub use ranks::Launch;
-pub use rendezvous::{Asked, Place as MeetingPlace, RendezvousError, place};
-pub use simulate::SimFleet;
-pub use star::{Star, gather};
-pub use tools::{Machine, Tools};
+pub use rendezvous::{Asked, Expected, Place as MeetingPlace, RendezvousError, hosts, place};
+pub use transport_choice::{Nccl, Team, TransportChoice};
 
 use std::io;
 use std::sync::Arc;

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use paceline_health::id::NodeId;
 use paceline_health::preflight::{Metric, Outcome, Place, Report, Sample};
 use paceline_nccl_bench::preflight::{
-    Expected, Failed, Found, Launch, Lead, Limits, Me, Mode, Over, PreflightError, Tools, attend, lead,
+    Expected, Failed, Found, Launch, Lead, Limits, Me, Mode, PreflightError, Tools, TransportChoice, attend,
+    lead,
 };
 use paceline_nccl_bench::transport::Deadline;
 use paceline_seal::Key;
@@ -62,7 +63,14 @@ impl Tools for Given {
         })
     }
 
-    fn local(&self, _: &NodeId, _: u32, _: &Over, _: &Limits, _: &Deadline) -> Result<Found, Failed> {
+    fn local(
+        &self,
+        _: &NodeId,
+        _: u32,
+        _: &TransportChoice,
+        _: &Limits,
+        _: &Deadline,
+    ) -> Result<Found, Failed> {
         Ok(Found::default())
     }
 

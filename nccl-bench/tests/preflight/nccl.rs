@@ -11,7 +11,7 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::{Fact, Metric, Place, Report};
 use paceline_health::verdict::Severity;
 use paceline_nccl_bench::preflight::{
-    Expected, Failed, Found, Launch, Lead, Limits, Machine, Mode, Nccl, Over, Tools, attend, lead,
+    Expected, Failed, Found, Launch, Lead, Limits, Machine, Mode, Nccl, Tools, TransportChoice, attend, lead,
 };
 use paceline_nccl_bench::transport::Deadline;
 use tempfile::TempDir;
@@ -116,7 +116,7 @@ impl Tools for Played {
         &self,
         node: &NodeId,
         round: u32,
-        over: &Over,
+        over: &TransportChoice,
         limits: &Limits,
         deadline: &Deadline,
     ) -> Result<Found, Failed> {

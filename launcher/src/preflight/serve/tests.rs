@@ -2,7 +2,7 @@ use std::io::Read as _;
 
 use http::Request;
 use paceline_health::preflight::Fact;
-use paceline_nccl_bench::preflight::{Failed, Found, Limits, Over};
+use paceline_nccl_bench::preflight::{Failed, Found, Limits, TransportChoice};
 
 use super::*;
 use crate::preflight::gate::sample::report;
@@ -29,7 +29,14 @@ impl Tools for Seen {
         unreachable!("nothing is measured")
     }
 
-    fn local(&self, _: &NodeId, _: u32, _: &Over, _: &Limits, _: &Deadline) -> Result<Found, Failed> {
+    fn local(
+        &self,
+        _: &NodeId,
+        _: u32,
+        _: &TransportChoice,
+        _: &Limits,
+        _: &Deadline,
+    ) -> Result<Found, Failed> {
         unreachable!("nothing is measured")
     }
 }

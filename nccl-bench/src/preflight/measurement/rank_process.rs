@@ -13,9 +13,9 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::all_reduce::{Busbw, Effort, all_reduce};
-use super::message::DATA;
-use super::over::Team;
 use crate::net::{Meeting, meet, sealed};
+use crate::preflight::message::DATA;
+use crate::preflight::transport_choice::Team;
 use crate::transport::nccl::id::{hex, unhex};
 use crate::transport::nccl::{Id, NcclTransport, Options, ids};
 use crate::transport::tcp::{Tcp, TcpOptions};

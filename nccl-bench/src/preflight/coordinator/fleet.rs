@@ -6,9 +6,9 @@ use std::time::Duration;
 use paceline_health::id::NodeId;
 use paceline_health::preflight::{Metric, Place, Report, Sample};
 
-use super::all_reduce::conditions;
-use super::message::Found;
-use super::over::Over;
+use crate::preflight::measurement::conditions;
+use crate::preflight::message::Found;
+use crate::preflight::transport_choice::TransportChoice;
 
 /// One thing that a node is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +25,12 @@ pub enum Task {
         /// 0, or which repeat.
         round: u32,
         /// Over what.
-        over: Over,
+        over: TransportChoice,
     },
     /// Make what the other nodes of a group over NCCL must know.
     Open {
         /// The group's.
-        over: Over,
+        over: TransportChoice,
     },
     /// Measure in a group.
     Group {
@@ -41,7 +41,7 @@ pub enum Task {
         /// Which round of pairs; `None`: all nodes together.
         pair_round: Option<u32>,
         /// Over what.
-        over: Over,
+        over: TransportChoice,
     },
 }
 
@@ -74,7 +74,9 @@ impl Task {
             } => (Place::Job, Metric::AllBusbw, 0, over),
             _ => return None,
         };
-        let Over::Nccl(team) = over else { return None };
+        let TransportChoice::Nccl(team) = over else {
+            return None;
+        };
         Some(Sample {
             place,
             metric,

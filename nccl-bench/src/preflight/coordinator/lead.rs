@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use paceline_health::preflight::Report;
 
-use super::conduct::{Brief, Recall, conduct};
-use super::expected::Expected;
-use super::member::{Me, attend};
-use super::star::gather;
-use super::tools::Tools;
-use super::{Mode, PreflightError};
+use super::phases::{Brief, Recall, conduct};
+use super::remote_fleet::gather;
+use crate::preflight::Expected;
+use crate::preflight::Tools;
+use crate::preflight::participant::{Me, attend};
+use crate::preflight::{Mode, PreflightError};
 
 /// What the leader is told besides who it is.
 pub struct Lead<'a> {
@@ -56,7 +56,7 @@ pub fn lead(
             lead.mode,
             began + wait,
         );
-        let (mut star, problems) = gathered.map_err(PreflightError::Listen)?;
+        let (mut fleet, problems) = gathered.map_err(PreflightError::Listen)?;
         let brief = Brief {
             mode: lead.mode,
             job: me.job.clone(),
@@ -66,8 +66,8 @@ pub fn lead(
             began,
             problems,
         };
-        let report = conduct(&mut star, brief, lead.past, phase);
-        drop(star);
+        let report = conduct(&mut fleet, brief, lead.past, phase);
+        drop(fleet);
         // What it says of itself stands in the report.
         let _ = member.join();
         Ok(report)

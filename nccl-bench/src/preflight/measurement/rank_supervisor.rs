@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::all_reduce::Busbw;
-use super::message::Opened;
-use super::rank::{Broke, Go, Order, Stage, Word};
+use super::rank_process::{Broke, Go, Order, Stage, Word};
+use crate::preflight::message::Opened;
 use crate::transport::Deadline;
 
 /// What a rank's own deadline is before ours: it tells more than that it said nothing.
@@ -45,7 +45,7 @@ pub(super) struct Outcome {
 }
 
 /// A process that ends with this.
-pub(super) struct Rank {
+pub(in crate::preflight) struct Rank {
     /// `None` when it was left to itself.
     child: Option<Child>,
     stdin: ChildStdin,

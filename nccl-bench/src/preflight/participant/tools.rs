@@ -10,12 +10,12 @@ use paceline_health::id::{GpuId, NodeId};
 use paceline_health::preflight::{Metric, Place, Sample};
 use paceline_health::stats::robust_sigma;
 
-use super::group;
-use super::message::{Failed, Found};
-use super::mode::Limits;
-use super::over::{Nccl, Over};
-use super::ranks::Launch;
 use crate::gpu::{self, Outcome, Work};
+use crate::preflight::Launch;
+use crate::preflight::measurement::group;
+use crate::preflight::message::{Failed, Found};
+use crate::preflight::mode::Limits;
+use crate::preflight::transport_choice::{Nccl, TransportChoice};
 use crate::snapshot;
 use crate::transport::{Deadline, nccl};
 
@@ -32,7 +32,7 @@ pub trait Tools: Send + Sync {
         &self,
         node: &NodeId,
         round: u32,
-        over: &Over,
+        over: &TransportChoice,
         limits: &Limits,
         deadline: &Deadline,
     ) -> Result<Found, Failed>;
@@ -126,13 +126,15 @@ impl Tools for Machine {
         &self,
         node: &NodeId,
         round: u32,
-        over: &Over,
+        over: &TransportChoice,
         limits: &Limits,
         deadline: &Deadline,
     ) -> Result<Found, Failed> {
         match over {
-            Over::Tcp => group::inside(node, round, limits, deadline),
-            Over::Nccl(team) => group::inside_nccl(node, round, team, &self.launch(), limits, deadline),
+            TransportChoice::Tcp => group::inside(node, round, limits, deadline),
+            TransportChoice::Nccl(team) => {
+                group::inside_nccl(node, round, team, &self.launch(), limits, deadline)
+            }
         }
     }
 

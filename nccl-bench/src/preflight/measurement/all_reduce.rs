@@ -57,7 +57,7 @@ impl Busbw {
 }
 
 /// What makes figures comparable.
-pub(super) fn conditions(transport: &str, ranks: usize, nccl: Option<&str>) -> String {
+pub(in crate::preflight) fn conditions(transport: &str, ranks: usize, nccl: Option<&str>) -> String {
     let nccl = nccl.map_or(String::new(), |version| format!(", nccl {version}"));
     format!("{transport} {DTYPE} {ranks} ranks{nccl}")
 }

@@ -8,9 +8,9 @@ use paceline_health::id::{GpuId, NodeId};
 use paceline_health::preflight::{Fact, Metric, Place, Report, Sample};
 
 use super::fleet::{Fault, Fleet, Task};
-use super::message::Found;
-use super::over::{Nccl, Over};
 use crate::fabric::{Dice, Fabric, SimError, SimFault};
+use crate::preflight::message::Found;
+use crate::preflight::transport_choice::{Nccl, TransportChoice};
 
 const PASSES: u32 = 8;
 /// How much chips of one model differ, and how much a median of passes does: what people see of H100s.
@@ -171,8 +171,8 @@ impl SimFleet {
             } if nodes.len() == 2 => {
                 let (a, b) = (&nodes[0], &nodes[1]);
                 let rails = match over {
-                    Over::Nccl(team) => team.rails().unwrap_or(0),
-                    Over::Tcp => 0,
+                    TransportChoice::Nccl(team) => team.rails().unwrap_or(0),
+                    TransportChoice::Tcp => 0,
                 };
                 let ends = (Self::number(a), Self::number(b));
                 self.pair(ends, Place::pair(a, b), *round, rails)

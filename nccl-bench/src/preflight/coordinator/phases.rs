@@ -12,9 +12,9 @@ use paceline_health::preflight::{
 };
 
 use super::fleet::{Fault, Fleet, Task};
-use super::message::Found;
-use super::mode::{Limits, Mode};
-use super::over::{Nccl, Over, choose};
+use crate::preflight::message::Found;
+use crate::preflight::mode::{Limits, Mode};
+use crate::preflight::transport_choice::{Nccl, TransportChoice, choose};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -207,12 +207,12 @@ impl Run<'_> {
     }
 
     /// Over what a group measures; the report says it.
-    fn over(&mut self, phase: &str, nodes: &[NodeId]) -> Over {
+    fn over(&mut self, phase: &str, nodes: &[NodeId]) -> TransportChoice {
         let (over, why) = choose(nodes, &self.able, self.limits.rails);
         let (transport, why): (Arc<str>, Arc<str>) = match &over {
             _ if self.wanted.simulated => ("sim".into(), "".into()),
-            Over::Tcp => ("tcp".into(), why),
-            Over::Nccl(team) => (format!("nccl {}", team.version).into(), why),
+            TransportChoice::Tcp => ("tcp".into(), why),
+            TransportChoice::Nccl(team) => (format!("nccl {}", team.version).into(), why),
         };
         let is_same =
             |known: &&mut Carried| (&*known.phase, &known.transport, &known.why) == (phase, &transport, &why);

@@ -10,13 +10,15 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::Report;
 use paceline_seal::{Key, SealError, Sealed, dial};
 
-use super::PreflightError;
-use super::group::{self, Hand};
-use super::message::{Answer, Ask, CONTROL, Failed, Found, Hello, MOST_REPORT, Order, PROTOCOL, Welcome};
-use super::mode::{Limits, Mode};
-use super::over::Over;
-use super::ranks::Rank;
 use super::tools::Tools;
+use crate::preflight::PreflightError;
+use crate::preflight::measurement::Rank;
+use crate::preflight::measurement::group::{self, Hand};
+use crate::preflight::message::{
+    Answer, Ask, CONTROL, Failed, Found, Hello, MOST_REPORT, Order, PROTOCOL, Welcome,
+};
+use crate::preflight::mode::{Limits, Mode};
+use crate::preflight::transport_choice::TransportChoice;
 use crate::transport::Deadline;
 
 /// Between two attempts to reach a first node that is not there yet.
@@ -114,9 +116,11 @@ fn perform(ask: &Ask, me: &Me, tools: &dyn Tools, limits: &Limits, door: &mut Do
         Order::Snapshot => tools.snapshot(&me.node, &deadline),
         Order::Work { round } => tools.work(&me.node, *round, limits, &deadline),
         Order::Local { round, over } => tools.local(&me.node, *round, over, limits, &deadline),
-        Order::Open { over: Over::Tcp } => Ok(Found::default()),
         Order::Open {
-            over: Over::Nccl(team),
+            over: TransportChoice::Tcp,
+        } => Ok(Found::default()),
+        Order::Open {
+            over: TransportChoice::Nccl(team),
         } => {
             let (rank, opened) = group::open(&tools.launch(), team, own, &deadline)?;
             door.first = Some(rank);
@@ -207,16 +211,12 @@ fn connect(first: &str, left: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-pub(super) fn send<T: serde::Serialize>(
-    stream: &mut Sealed,
-    message: &T,
-    deadline: Instant,
-) -> Result<(), SealError> {
+fn send<T: serde::Serialize>(stream: &mut Sealed, message: &T, deadline: Instant) -> Result<(), SealError> {
     stream.send(&encode(message), deadline)
 }
 
 /// A message of ours as JSON: every key is a string, so nothing can go wrong.
-pub(super) fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
+pub(in crate::preflight) fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
 
@@ -226,7 +226,7 @@ fn receive<T: serde::de::DeserializeOwned>(stream: &mut Sealed, deadline: Instan
 }
 
 /// A message from a node that has the key, but perhaps another version.
-pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, SealError> {
+pub(in crate::preflight) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, SealError> {
     serde_json::from_slice(bytes).map_err(|error| SealError::Io {
         what: "message",
         source: io::Error::new(io::ErrorKind::InvalidData, error),

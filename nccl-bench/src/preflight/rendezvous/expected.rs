@@ -15,7 +15,7 @@ pub struct Expected {
 
 impl Expected {
     /// Where `node` stands in the list: by its name, or by the first part of it.
-    pub(super) fn position(&self, node: &NodeId) -> Option<usize> {
+    pub(in crate::preflight) fn position(&self, node: &NodeId) -> Option<usize> {
         let name = node.as_str();
         let by = |same: &dyn Fn(&str) -> bool| self.names.iter().position(|known| same(known));
         by(&|known| known == name).or_else(|| by(&|known| short(known) == short(name)))

@@ -13,13 +13,13 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::{Problem, Report};
 use paceline_seal::{Key, SealError, Sealed, Sender};
 
-use super::door::{Arrival, Stranger, admit, greet, missing, refuse};
-use super::expected::Expected;
+use super::admission::{Arrival, Stranger, admit, greet, missing, refuse};
 use super::fleet::{Fault, Fleet, Task};
-use super::member::{decode, encode};
-use super::message::{Answer, Ask, Found, Group, MOST_BYTES, Opened, Order, Welcome};
-use super::mode::Mode;
-use super::over::Over;
+use crate::preflight::Expected;
+use crate::preflight::message::{Answer, Ask, Found, Group, MOST_BYTES, Opened, Order, Welcome};
+use crate::preflight::mode::Mode;
+use crate::preflight::participant::{decode, encode};
+use crate::preflight::transport_choice::TransportChoice;
 
 /// Connections that are greeted at a time.
 const GREETED: usize = 256;
@@ -35,7 +35,7 @@ struct Member {
 }
 
 /// The nodes that came.
-pub struct Star {
+pub struct RemoteFleet {
     members: BTreeMap<NodeId, Member>,
     order: Vec<NodeId>,
     inbox: mpsc::Receiver<(NodeId, Result<Answer, SealError>)>,
@@ -53,7 +53,7 @@ pub fn gather(
     expected: &Expected,
     mode: Mode,
     deadline: Instant,
-) -> io::Result<(Star, Vec<Problem>)> {
+) -> io::Result<(RemoteFleet, Vec<Problem>)> {
     listener.set_nonblocking(true)?;
     let (sender, arrivals) = mpsc::channel();
     let busy = Arc::new(AtomicUsize::new(0));
@@ -88,15 +88,15 @@ pub fn gather(
         }
     }
     let problems = missing(expected, &guests, strangers.make_contiguous());
-    Ok((Star::of(guests, expected, mode), problems))
+    Ok((RemoteFleet::of(guests, expected, mode), problems))
 }
 
-impl Star {
+impl RemoteFleet {
     fn of(
         guests: BTreeMap<NodeId, (Sealed, SocketAddr, IpAddr, u16)>,
         expected: &Expected,
         mode: Mode,
-    ) -> Star {
+    ) -> RemoteFleet {
         let (sender, inbox) = mpsc::channel();
         // How others reach this host: as the first of them did.
         let outside = guests
@@ -138,7 +138,7 @@ impl Star {
         }
         let mut order: Vec<NodeId> = members.keys().cloned().collect();
         order.sort_by_key(|node| expected.position(node).unwrap_or(usize::MAX));
-        Star {
+        RemoteFleet {
             members,
             order,
             inbox,
@@ -321,7 +321,7 @@ fn opens((node, task): &(NodeId, Task)) -> Option<(NodeId, Task)> {
     match task {
         Task::Group {
             rank: 0,
-            over: over @ Over::Nccl(_),
+            over: over @ TransportChoice::Nccl(_),
             ..
         } => Some((node.clone(), Task::Open { over: over.clone() })),
         _ => None,
@@ -332,7 +332,7 @@ fn is_led_by(task: &Task, leader: &NodeId) -> bool {
     matches!(task, Task::Group { nodes, .. } if nodes.first() == Some(leader))
 }
 
-impl Fleet for Star {
+impl Fleet for RemoteFleet {
     fn nodes(&self) -> Vec<NodeId> {
         self.order.clone()
     }

@@ -28,7 +28,7 @@ pub enum Nccl {
 /// Over what a group measures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Over {
+pub enum TransportChoice {
     /// Sockets, one rank for each node.
     #[default]
     Tcp,
@@ -76,10 +76,14 @@ impl Team {
 }
 
 /// What `nodes` measure over; for TCP, why.
-pub(super) fn choose(nodes: &[NodeId], known: &BTreeMap<NodeId, Nccl>, rails: bool) -> (Over, Arc<str>) {
+pub(super) fn choose(
+    nodes: &[NodeId],
+    known: &BTreeMap<NodeId, Nccl>,
+    rails: bool,
+) -> (TransportChoice, Arc<str>) {
     let mut gpus = Vec::new();
     let mut versions: Vec<(&NodeId, &Arc<str>)> = Vec::new();
-    let tcp = |why: String| (Over::Tcp, Arc::from(why));
+    let tcp = |why: String| (TransportChoice::Tcp, Arc::from(why));
     for node in nodes {
         match known.get(node) {
             Some(Nccl::Ready { version, gpus: count }) => {
@@ -104,7 +108,7 @@ pub(super) fn choose(nodes: &[NodeId], known: &BTreeMap<NodeId, Nccl>, rails: bo
         gpus,
         rails,
     };
-    (Over::Nccl(team), "".into())
+    (TransportChoice::Nccl(team), "".into())
 }
 
 #[cfg(test)]
@@ -130,8 +134,8 @@ mod tests {
                 .filter_map(|(node, nccl)| Some((node, nccl.clone()?)))
                 .collect();
             match (choose(&nodes, &known, false), wanted) {
-                ((Over::Nccl(team), _), Ok(ranks)) => assert_eq!(team.ranks(), ranks),
-                ((Over::Tcp, why), Err(wanted)) => assert_eq!(&*why, wanted),
+                ((TransportChoice::Nccl(team), _), Ok(ranks)) => assert_eq!(team.ranks(), ranks),
+                ((TransportChoice::Tcp, why), Err(wanted)) => assert_eq!(&*why, wanted),
                 (other, wanted) => panic!("{other:?}, not {wanted:?}"),
             }
         };

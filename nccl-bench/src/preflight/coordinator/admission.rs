@@ -12,10 +12,10 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::Problem;
 use paceline_seal::{Key, SealError, Sealed, accept};
 
-use super::expected::Expected;
-use super::member::{decode, encode};
-use super::message::{CONTROL, Hello, MOST_BYTES, PROTOCOL, Welcome};
-use super::star::SLACK;
+use super::remote_fleet::SLACK;
+use crate::preflight::Expected;
+use crate::preflight::message::{CONTROL, Hello, MOST_BYTES, PROTOCOL, Welcome};
+use crate::preflight::participant::{decode, encode};
 
 /// How long one may take to say who it is.
 const GREETING: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Measuring in a group of nodes, or inside one: over NCCL a rank for each GPU (`ranks`), over TCP one for each node.
+//! Measuring in a group of nodes, or inside one: over NCCL a rank for each GPU ([`rank_supervisor`]), over TCP one for each node.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -7,28 +7,28 @@ use paceline_health::preflight::{Fact, Metric, Place, Sample};
 use paceline_seal::Key;
 
 use super::all_reduce::{Busbw, Effort, all_reduce};
-use super::message::{DATA, Failed, Found, Group, Opened};
-use super::mode::Limits;
-use super::over::{Over, Team};
 use super::probe::{Probed, Unfinished, probe};
-use super::rank::{Broke, Go, key_text};
-use super::ranks::{self, Launch, Outcome, Rank};
+use super::rank_process::{Broke, Go, key_text};
+use super::rank_supervisor::{self, Launch, Outcome, Rank};
 use crate::net::{Meeting, Seat, loopback, meet, sealed};
+use crate::preflight::message::{DATA, Failed, Found, Group, Opened};
+use crate::preflight::mode::Limits;
+use crate::preflight::transport_choice::{Team, TransportChoice};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Deadline, Transport, TransportError};
 
 /// What a node has at hand to take part in a group.
-pub(super) struct Hand<'a> {
-    pub(super) key: &'a Key,
+pub(in crate::preflight) struct Hand<'a> {
+    pub(in crate::preflight) key: &'a Key,
     /// Where the others find it, if it leads the group.
-    pub(super) listener: TcpListener,
-    pub(super) launch: &'a Launch,
+    pub(in crate::preflight) listener: TcpListener,
+    pub(in crate::preflight) launch: &'a Launch,
     /// The first rank over NCCL, if it leads the group.
-    pub(super) first: Option<Rank>,
+    pub(in crate::preflight) first: Option<Rank>,
 }
 
 /// Takes part in a group. What was found is the leader's to tell.
-pub(super) fn run(
+pub(in crate::preflight) fn run(
     group: &Group,
     hand: Hand<'_>,
     limits: &Limits,
@@ -53,7 +53,7 @@ pub(super) fn run(
     let mut found = Found::default();
     let mut seat = None;
     // Over NCCL the nodes themselves meet for the delay and loss between two only.
-    if group.pair_round.is_some() || group.over == Over::Tcp {
+    if group.pair_round.is_some() || group.over == TransportChoice::Tcp {
         let meeting = Meeting {
             rank: group.rank,
             ranks: group.nodes.len(),
@@ -81,7 +81,7 @@ pub(super) fn run(
         }
     }
     let busbw = match (&group.over, seat) {
-        (Over::Nccl(team), _) => {
+        (TransportChoice::Nccl(team), _) => {
             let go = Wanted {
                 key,
                 limits,
@@ -96,8 +96,8 @@ pub(super) fn run(
                 .extend(network_fact(&group.nodes[group.rank], &outcome));
             outcome.busbw.map_err(|broke| go.blame(team, broke))
         }
-        (Over::Tcp, Some(seat)) => over_tcp(seat, limits, deadline).map_err(blamed),
-        (Over::Tcp, None) => Ok(Vec::new()),
+        (TransportChoice::Tcp, Some(seat)) => over_tcp(seat, limits, deadline).map_err(blamed),
+        (TransportChoice::Tcp, None) => Ok(Vec::new()),
     };
     let busbw = match busbw {
         Ok(busbw) if group.rank == 0 => busbw,
@@ -123,7 +123,7 @@ fn lacks_ids(deadline: &Deadline) -> Failed {
 }
 
 /// Opens the first rank of a group over NCCL, so that the others can be told of it.
-pub(super) fn open(
+pub(in crate::preflight) fn open(
     launch: &Launch,
     team: &Team,
     listen: IpAddr,
@@ -170,7 +170,7 @@ impl Wanted<'_> {
             phase: deadline.phase().to_owned(),
             limit: deadline.remaining().unwrap_or_default(),
         };
-        ranks::run(launch, first, self.me, &go, deadline)
+        rank_supervisor::run(launch, first, self.me, &go, deadline)
     }
 
     /// A rank is a GPU of a node.
@@ -225,7 +225,7 @@ fn of_probe(probed: &Probed, place: &Place, round: u32) -> Vec<Sample> {
 }
 
 /// The all-reduce over the GPUs of one node.
-pub(super) fn inside_nccl(
+pub(in crate::preflight) fn inside_nccl(
     node: &NodeId,
     round: u32,
     team: &Team,

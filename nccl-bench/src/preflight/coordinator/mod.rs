@@ -1,0 +1,16 @@
+//! The first node's side of a preflight. It gathers the other nodes (`remote_fleet`, with `admission` of those that may
+//! take part), leads them through the phases (`lead`, `phases`) and reports. Phases see nodes as a `fleet`: remote nodes,
+//! or a simulated fleet (`simulated_fleet`).
+
+mod admission;
+mod fleet;
+mod lead;
+mod phases;
+mod remote_fleet;
+mod simulated_fleet;
+
+pub use fleet::{Fault, Fleet, Task};
+pub use lead::{Lead, lead};
+pub use phases::{Brief, Recall, conduct};
+pub use remote_fleet::{RemoteFleet, gather};
+pub use simulated_fleet::SimFleet;

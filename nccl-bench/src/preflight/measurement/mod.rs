@@ -1,0 +1,15 @@
+//! What is measured in a `group` of nodes or inside one: the bus bandwidth of an all-reduce (`all_reduce`), and delay and
+//! loss between two nodes (`probe`, from the kernel's `tcp_info`). A rank over NCCL is a process (`rank_process`), which
+//! the node starts, watches and ends (`rank_supervisor`).
+
+mod all_reduce;
+pub(super) mod group;
+mod probe;
+mod rank_process;
+mod rank_supervisor;
+mod tcp_info;
+
+pub(super) use all_reduce::conditions;
+pub use rank_process::main as rank_main;
+pub use rank_supervisor::Launch;
+pub(super) use rank_supervisor::Rank;
