@@ -1,4 +1,4 @@
-use paceline_inject::{Settings, Wish};
+use paceline_inject::{Request, Settings};
 use paceline_sidecar::aggregator::{place, segments};
 use paceline_sidecar::sink::http::Place;
 use serde_json::json;
@@ -9,7 +9,7 @@ fn annotations_are_judged_as_the_program_judges() {
     let is_taken = |name: &str, text: &str| {
         let pod = json!({ "metadata": { "annotations": { format!("paceline.dev/{name}"): text } } });
         let mut notes = Vec::new();
-        Wish::of(&pod, &Settings::default(), &mut notes);
+        Request::of(&pod, &Settings::default(), &mut notes);
         notes.is_empty()
     };
     let addresses = [

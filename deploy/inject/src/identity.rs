@@ -6,8 +6,8 @@
 
 use serde_json::{Value, json};
 
-use crate::trainer::{entry, literal, meeting};
-use crate::wish::is_name;
+use crate::pod::trainer::{entry, literal, meeting};
+use crate::request::is_name;
 
 /// Who makes the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -92,7 +92,7 @@ fn pods_of_a_train_job() {
         "tj",
         first,
     );
-    let known = crate::trainer::find(&pod("node", pet.clone()), Kind::TrainJob, None);
+    let known = crate::pod::trainer::find(&pod("node", pet.clone()), Kind::TrainJob, None);
     assert_eq!(known, Ok(1));
     let mut own = pod("workers", json!([]));
     check(

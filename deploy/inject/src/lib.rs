@@ -4,33 +4,24 @@
 //! The pod is raw JSON and stays so: fields that nobody here has heard of go through untouched. What is there already is
 //! completed and repaired, never doubled: injecting twice is injecting once.
 //!
-//! - [`wish`]: what annotations ask for.
+//! - [`request`]: what annotations ask for.
 //! - [`identity`]: which job a pod belongs to, and where its first pod is, by the operator that made it.
 //! - [`manifest`]: where the pod templates are in a job's manifest.
-//! - [`pod`]: the change itself.
-//! - [`presence`]: whether it is in a pod that is there.
+//! - [`pod`]: the change itself; [`presence`]: whether it is in a pod that is there; [`remediator`]: how a pod reaches the
+//!   cluster's remediator.
 //! - [`quantity`]: which amounts of CPU and memory make sense.
-//! - [`told`]: how a pod reaches the cluster's remediator.
 //! - [`patch`]: the difference between two values as a JSON patch (RFC 6902).
 
-mod complete;
-mod containers;
 pub mod identity;
 pub mod manifest;
 pub mod patch;
-mod platform;
 pub mod pod;
-pub mod presence;
 pub mod quantity;
-mod room;
-mod spelling;
-pub mod told;
-mod trainer;
-pub mod wish;
+pub mod request;
 
 pub use identity::Identity;
-pub use pod::{Injected, Refusal, inject};
-pub use wish::{Mode, Settings, Wish, is_wanted};
+pub use pod::{Injected, Refusal, inject, presence, remediator};
+pub use request::{Mode, Request, Settings, is_wanted};
 
 /// Annotations and labels of ours begin so.
 pub const PREFIX: &str = "paceline.dev/";

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::identity::{self, Identity, Kind};
-use crate::trainer;
+use crate::pod::trainer;
 
 /// A pod template in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]

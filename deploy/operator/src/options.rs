@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
-use paceline_inject::{Mode, Settings, quantity, told};
+use paceline_inject::{Mode, Settings, quantity, remediator};
 
 use crate::{release, remediate};
 
@@ -67,7 +67,7 @@ pub struct Options {
     #[arg(long)]
     pub secrets: bool,
     /// URL of the cluster's remediator; pods report findings about nodes to it, in addition to their own receivers.
-    #[arg(long, value_name = "https://HOST/PATH", value_parser = checked(told::is_address, "https://HOST[:PORT]/PATH"))]
+    #[arg(long, value_name = "https://HOST/PATH", value_parser = checked(remediator::is_address, "https://HOST[:PORT]/PATH"))]
     pub remediator: Option<String>,
     /// CA certificates (PEM) of the remediator; copied into a ConfigMap in the pods' namespaces and updated when this
     /// file changes.

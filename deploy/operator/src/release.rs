@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use paceline_health::text::sanitize;
-use paceline_inject::told;
+use paceline_inject::remediator;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -166,7 +166,7 @@ impl Release<'_> {
         let listed = self.api.list("/api/v1/namespaces", "", take).await;
         listed.map_err(|failed| anyhow::anyhow!("namespaces cannot be listed: {failed}"))?;
         for space in spaces.iter().filter(|space| **space != self.options.namespace) {
-            let path = format!("/api/v1/namespaces/{space}/configmaps/{}", told::AUTHORITY);
+            let path = format!("/api/v1/namespaces/{space}/configmaps/{}", remediator::AUTHORITY);
             let came = self.authority(&path, space).await;
             self.came(&path, came);
         }
@@ -176,12 +176,12 @@ impl Release<'_> {
     async fn authority(&self, path: &str, space: &str) -> Result<(), Failed> {
         let map = self.api.get(path).await?;
         // One that was written by hand stays.
-        if map["metadata"]["labels"] != told::authority(space, "")["metadata"]["labels"] {
+        if map["metadata"]["labels"] != remediator::authority(space, "")["metadata"]["labels"] {
             return Ok(());
         }
         self.says(format_args!(
             "the ConfigMap {space}/{} is deleted",
-            told::AUTHORITY
+            remediator::AUTHORITY
         ));
         if self.options.dry_run {
             return Ok(());

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use paceline_inject::manifest::{Template, templates};
-use paceline_inject::{Identity, Injected, Mode, Settings, inject, patch, told};
+use paceline_inject::{Identity, Injected, Mode, Settings, inject, patch, remediator};
 use serde_json::{Value, json};
 
 use super::tell;
@@ -127,7 +127,7 @@ pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitC
 }
 
 fn remediator(text: &str) -> Result<String, String> {
-    let is_good = told::is_address(text);
+    let is_good = remediator::is_address(text);
     is_good
         .then(|| text.to_owned())
         .ok_or_else(|| "must be https://HOST[:PORT]/PATH".to_owned())

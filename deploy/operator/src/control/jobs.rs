@@ -2,7 +2,7 @@
 
 use paceline_inject::pod::is_key_secret;
 use paceline_inject::presence::{Presence, presence};
-use paceline_inject::{Settings, inject, is_wanted, told};
+use paceline_inject::{Settings, inject, is_wanted, remediator};
 use serde_json::{Value, json};
 
 use crate::review::{Rules, is_left_alone};
@@ -86,7 +86,7 @@ pub fn look(pod: &Value, rules: &Rules) -> Call {
     match presence(pod) {
         Presence::Whole => Call {
             key: key(pod, namespace),
-            authority: told::is_told(pod).then(|| namespace.to_owned()),
+            authority: remediator::is_told(pod).then(|| namespace.to_owned()),
             words: notes(pod, &rules.settings)
                 .into_iter()
                 .map(|(code, says)| word(code, false, says))

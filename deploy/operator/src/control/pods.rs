@@ -239,7 +239,7 @@ impl Watcher {
                 say(format_args!(
                     "the ConfigMap {namespace}/{} could not be written, so pods there cannot report to the \
                      remediator: {failed}",
-                    paceline_inject::told::AUTHORITY
+                    paceline_inject::remediator::AUTHORITY
                 ));
                 self.paid(due, ca);
             }

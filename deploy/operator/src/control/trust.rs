@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paceline_inject::told;
+use paceline_inject::remediator;
 use serde_json::json;
 
 use crate::api::{Api, Failed};
@@ -88,6 +88,7 @@ impl Trust {
 pub(super) async fn give(api: &Api, namespace: &str, ca: &str) -> Result<(), Failed> {
     let all = format!("/api/v1/namespaces/{namespace}/configmaps");
     let patch = json!({ "data": { "ca.crt": ca } });
-    let whole = told::authority(namespace, ca);
-    api.merge_or_make(&all, told::AUTHORITY, &patch, &whole).await
+    let whole = remediator::authority(namespace, ca);
+    api.merge_or_make(&all, remediator::AUTHORITY, &patch, &whole)
+        .await
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use paceline_health::text::sanitize;
 use paceline_inject::identity::{Identity, kind_of};
-use paceline_inject::told;
+use paceline_inject::remediator;
 use ring::digest;
 use serde_json::{Value, json};
 
@@ -153,7 +153,7 @@ fn hidden(token: &str) -> Vec<u8> {
 /// # Errors
 /// [`Unheard`]
 pub async fn review(api: &Api, token: &str, audience: Option<&str>) -> Result<Caller, Unheard> {
-    let first = audience.unwrap_or(told::AUDIENCE);
+    let first = audience.unwrap_or(remediator::AUDIENCE);
     match review_for(api, token, Some(first)).await {
         Err(Unheard::Token) if audience.is_none() => review_for(api, token, None).await,
         other => other,

@@ -4,8 +4,9 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use serde_json::Value;
 
-use crate::containers::is_key_secret;
-use crate::{INJECT, Note, PREFIX, quantity, spelling};
+use super::spelling;
+use crate::pod::is_key_secret;
+use crate::{INJECT, Note, PREFIX, quantity};
 
 /// How Paceline gets into a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub struct Settings {
     pub cpu: String,
     /// Memory of a container of ours, request and limit alike.
     pub memory: String,
-    /// Where the cluster's remediator takes verdicts ([`crate::told::is_address`]); none: pods are told of none.
+    /// Where the cluster's remediator takes verdicts ([`crate::remediator::is_address`]); none: pods are told of none.
     pub remediator: Option<String>,
 }
 
@@ -66,7 +67,7 @@ impl Default for Settings {
 
 /// What is wanted of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct Request {
     /// How.
     pub mode: Mode,
     /// The trainer's container, if somebody named it.
@@ -128,9 +129,9 @@ pub(crate) fn misspelt(pod: &Value) -> Option<&str> {
     words(pod).next().filter(|_| !is_said)
 }
 
-impl Wish {
+impl Request {
     /// Reads annotations; a label may say the mode.
-    pub fn of(pod: &Value, settings: &Settings, notes: &mut Vec<Note>) -> Wish {
+    pub fn of(pod: &Value, settings: &Settings, notes: &mut Vec<Note>) -> Request {
         spelling::tell(pod, notes);
         let mut reader = Reader { pod, notes };
         let mode = reader.said("mode").map(str::to_owned);
@@ -148,7 +149,7 @@ impl Wish {
         if let Some(odd) = words(pod).find(|word| !is_yes(word) && !is_no(word)) {
             reader.wrong("inject", odd, "true, sidecar, wrap or false");
         }
-        Wish {
+        Request {
             mode,
             container: reader.text("container"),
             job: reader.checked("job", "a name of 1 to 200 printed characters", |job| {
@@ -347,9 +348,9 @@ mod tests {
         });
         let mut notes = Vec::new();
         let settings = Settings::default();
-        let wish = Wish::of(&pod(annotations.clone(), json!(null)), &settings, &mut notes);
-        let plain = Wish::of(&json!({}), &settings, &mut Vec::new());
-        assert_eq!(wish, plain);
+        let request = Request::of(&pod(annotations.clone(), json!(null)), &settings, &mut notes);
+        let plain = Request::of(&json!({}), &settings, &mut Vec::new());
+        assert_eq!(request, plain);
         assert_eq!(notes.len(), annotations.as_object().unwrap().len(), "{notes:?}");
         assert!(notes.iter().all(|note| note.code == "annotation"));
     }
@@ -367,14 +368,14 @@ mod tests {
             "paceline.dev/log-format": "json",
         });
         let mut notes = Vec::new();
-        let wish = Wish::of(&pod(annotations, json!(null)), &Settings::default(), &mut notes);
+        let request = Request::of(&pod(annotations, json!(null)), &Settings::default(), &mut notes);
         assert_eq!(notes, []);
-        assert_eq!(wish.mode, Mode::Wrap);
-        assert_eq!(wish.container.as_deref(), Some("main"));
-        assert_eq!(wish.aggregator_port, Some(7777));
-        assert_eq!(wish.metrics.as_deref(), Some("eth0:9810"));
-        assert_eq!((wish.memory.as_str(), wish.cpu.as_str()), ("1.5Gi", "200m"));
-        assert_eq!(wish.gpus.as_deref(), Some(""));
-        assert!(wish.quiet && wish.status_json);
+        assert_eq!(request.mode, Mode::Wrap);
+        assert_eq!(request.container.as_deref(), Some("main"));
+        assert_eq!(request.aggregator_port, Some(7777));
+        assert_eq!(request.metrics.as_deref(), Some("eth0:9810"));
+        assert_eq!((request.memory.as_str(), request.cpu.as_str()), ("1.5Gi", "200m"));
+        assert_eq!(request.gpus.as_deref(), Some(""));
+        assert!(request.quiet && request.status_json);
     }
 }

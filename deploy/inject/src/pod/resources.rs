@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::complete::object;
+use super::merge::object;
 use crate::quantity;
 
 /// Whether a pod has some.

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::{remediator, resources, trainer};
 use crate::identity::{Identity, Kind, label_variable};
-use crate::wish::{Mode, Settings, Wish, is_name};
-use crate::{room, told, trainer};
+use crate::request::{Mode, Request, Settings, is_name};
 
 /// The container beside the trainer's.
 pub const SIDECAR: &str = "paceline";
@@ -43,7 +43,7 @@ pub(crate) const KEPT: [&str; 10] = [
 
 /// Everything that decides how ours look in one pod.
 pub(crate) struct Plan<'a> {
-    pub(crate) wish: &'a Wish,
+    pub(crate) request: &'a Request,
     pub(crate) settings: &'a Settings,
     pub(crate) identity: &'a Identity,
     pub(crate) mode: Mode,
@@ -64,7 +64,7 @@ fn plain(name: &str, value: impl Into<String>) -> Value {
 impl Plan<'_> {
     /// Variables of the sidecar, or of `paceline run`. What is made of others stands behind them.
     pub(crate) fn variables(&self) -> Vec<Value> {
-        let (wish, identity) = (self.wish, self.identity);
+        let (request, identity) = (self.request, self.identity);
         let mut all = vec![
             field("PACELINE_POD", "metadata.name"),
             field("PACELINE_NAMESPACE", "metadata.namespace"),
@@ -76,7 +76,7 @@ impl Plan<'_> {
         }
         // Two pods of a job may share a machine: both names, the machine's first.
         all.push(plain("PACELINE_NODE", "$(PACELINE_KUBE_NODE)/$(PACELINE_POD)"));
-        let job = wish.job.clone();
+        let job = request.job.clone();
         let job = job.unwrap_or_else(|| format!("$(PACELINE_NAMESPACE)/{}", identity.name));
         all.push(plain("PACELINE_JOB", job));
         if let Some(aggregator) = self.aggregator() {
@@ -86,10 +86,10 @@ impl Plan<'_> {
         if self.mode == Mode::Sidecar {
             all.push(plain("PACELINE_RING_DIR", RINGS));
         }
-        all.push(plain("PACELINE_JOURNAL_BYTES", wish.journal.clone()));
+        all.push(plain("PACELINE_JOURNAL_BYTES", request.journal.clone()));
         all.push(plain("PACELINE_KEY_FILE", format!("{KEY}/key")));
         all.push(plain("PACELINE_KEY_OPTIONAL", "true"));
-        if let Some(place) = &wish.metrics {
+        if let Some(place) = &request.metrics {
             if place.contains(':') {
                 all.push(plain("PACELINE_HTTP", place.clone()));
             } else {
@@ -97,10 +97,10 @@ impl Plan<'_> {
                 all.push(plain("PACELINE_HTTP", format!("$(PACELINE_POD_IP):{place}")));
             }
         }
-        if wish.quiet && self.mode == Mode::Wrap {
+        if request.quiet && self.mode == Mode::Wrap {
             all.push(plain("PACELINE_QUIET", "true"));
         }
-        if wish.gpus.is_some() && self.mode == Mode::Sidecar {
+        if request.gpus.is_some() && self.mode == Mode::Sidecar {
             // What NVIDIA's container runtime asks for; "utility" is the management library.
             all.push(plain("NVIDIA_VISIBLE_DEVICES", "all"));
             all.push(plain("NVIDIA_DRIVER_CAPABILITIES", "utility"));
@@ -120,9 +120,9 @@ impl Plan<'_> {
     }
 
     fn aggregator(&self) -> Option<String> {
-        let asked = self.wish.aggregator.clone();
+        let asked = self.request.aggregator.clone();
         let host = asked.or_else(|| self.identity.first.clone())?;
-        match self.wish.aggregator_port {
+        match self.request.aggregator_port {
             Some(port) if !host.contains(':') => Some(format!("{host}:{port}")),
             _ => Some(host),
         }
@@ -134,10 +134,10 @@ impl Plan<'_> {
         mounts.push(mount("paceline-key", KEY, true));
         mounts.extend(self.told_mount());
         let mut command = vec![PROGRAM, "sidecar", "--pod"];
-        if self.wish.quiet {
+        if self.request.quiet {
             command.push("--quiet");
         }
-        if self.wish.status_json {
+        if self.request.status_json {
             command.push("--status-json");
         }
         let mut container = self.own(SIDECAR, &command, mounts);
@@ -151,7 +151,7 @@ impl Plan<'_> {
 
     /// A port that is declared under hostNetwork would be claimed on the machine, and the pod not scheduled.
     fn ports(&self) -> Option<Value> {
-        let place = self.wish.metrics.as_deref()?;
+        let place = self.request.metrics.as_deref()?;
         let port: u16 = place.rsplit(':').next()?.parse().ok()?;
         let is_free = self.spec["hostNetwork"] != true;
         is_free.then(|| json!([{ "name": "paceline-http", "containerPort": port, "protocol": "TCP" }]))
@@ -165,7 +165,7 @@ impl Plan<'_> {
         };
         let mounts = vec![mount("paceline-files", FILES, false)];
         let mut container = self.own(INSTALL, &[PROGRAM, "install", what, FILES], mounts);
-        if room::is_bounded(self.spec)
+        if resources::is_bounded(self.spec)
             && let Some(container) = container.as_object_mut()
         {
             // The pod's own are for it too, and it is gone before the trainer begins.
@@ -176,7 +176,7 @@ impl Plan<'_> {
 
     /// What a container of ours asks for and is limited to.
     pub(crate) fn amount(&self) -> Value {
-        json!({ "cpu": self.wish.cpu, "memory": self.wish.memory })
+        json!({ "cpu": self.request.cpu, "memory": self.request.memory })
     }
 
     fn own(&self, name: &str, command: &[&str], mounts: Vec<Value>) -> Value {
@@ -214,7 +214,7 @@ impl Plan<'_> {
 
     fn run_mount(&self) -> Value {
         let mut mount = mount("paceline-run", RUN, false);
-        if self.wish.run_claim.is_some() {
+        if self.request.run_claim.is_some() {
             mount["subPathExpr"] = json!("paceline/$(PACELINE_NAMESPACE)/$(PACELINE_POD)");
         }
         mount
@@ -239,7 +239,7 @@ impl Plan<'_> {
             Mode::Sidecar => "16Mi",
             Mode::Wrap => "512Mi",
         };
-        let run = match &self.wish.run_claim {
+        let run = match &self.request.run_claim {
             Some(claim) => {
                 json!({ "name": "paceline-run", "persistentVolumeClaim": { "claimName": claim } })
             }
@@ -247,7 +247,7 @@ impl Plan<'_> {
             None => json!({ "name": "paceline-run", "emptyDir": {} }),
         };
         let key = json!({ "name": "paceline-key", "secret": {
-            "secretName": self.wish.key_secret.clone().unwrap_or_else(|| key_secret(&self.identity.owner)),
+            "secretName": self.request.key_secret.clone().unwrap_or_else(|| key_secret(&self.identity.owner)),
             "defaultMode": self.key_mode(),
             // The pod never waits for it.
             "optional": true,
@@ -259,13 +259,13 @@ impl Plan<'_> {
             all.push(json!({ "name": "paceline-rings", "emptyDir": rings }));
         }
         all.extend([run, key]);
-        all.extend(self.settings.remediator.as_ref().map(|_| told::volume()));
+        all.extend(self.settings.remediator.as_ref().map(|_| remediator::volume()));
         all
     }
 
     fn told_mount(&self) -> Option<Value> {
         let is_told = self.settings.remediator.is_some();
-        is_told.then(|| mount(told::VOLUME, told::PLACE, true))
+        is_told.then(|| mount(remediator::VOLUME, remediator::PLACE, true))
     }
 
     /// Readable to the owner, root; to the pod's fsGroup, which kubelets give it to; else to all of the one container that has it: as which

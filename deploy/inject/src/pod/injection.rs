@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::complete::{complete, list, object};
-use crate::containers::{BASE, INSTALL, KEPT, Plan, SIDECAR, WRAPPER, extend_python_path, is_ours};
-pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, is_key_secret, key_secret};
+use super::containers::{BASE, INSTALL, KEPT, Plan, RINGS, SIDECAR, WRAPPER, extend_python_path, is_ours};
+use super::merge::{complete, list, object};
+use super::{platform, remediator, resources, trainer};
 use crate::identity::{Identity, kind_of};
-use crate::wish::{Mode, Settings, Wish, is_wanted, misspelt};
-use crate::{INJECT, INJECTED, Note, platform, room, told, trainer};
+use crate::request::{Mode, Request, Settings, is_wanted, misspelt};
+use crate::{INJECT, INJECTED, Note};
 
 /// Which container people mean when they name none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -78,20 +78,20 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
         );
     }
     let mut notes = Vec::new();
-    let wish = Wish::of(pod, settings, &mut notes);
+    let request = Request::of(pod, settings, &mut notes);
     let kind = identity
         .as_ref()
         .map_or_else(|| kind_of(pod), |identity| identity.kind);
-    let place = match trainer::find(pod, kind, wish.container.as_deref()) {
+    let place = match trainer::find(pod, kind, request.container.as_deref()) {
         Ok(place) => place,
         Err(says) => return refuse("no-trainer", says),
     };
     let before = &pod["spec"]["containers"][place];
     check_names(&pod["spec"], before)?;
     let identity = identity.unwrap_or_else(|| Identity::of_pod(pod, before));
-    let mode = choose_mode(pod, before, &wish, &mut notes);
+    let mode = choose_mode(pod, before, &request, &mut notes);
     let plan = Plan {
-        wish: &wish,
+        request: &request,
         settings,
         identity: &identity,
         mode,
@@ -141,7 +141,7 @@ fn check_names(spec: &Value, trainer: &Value) -> Result<(), Refusal> {
             Some("paceline-files" | "paceline-rings") => &["emptyDir"],
             Some("paceline-run") => &["emptyDir", "persistentVolumeClaim"],
             Some("paceline-key") => &["secret"],
-            Some(told::VOLUME) => &["projected"],
+            Some(remediator::VOLUME) => &["projected"],
             _ => continue,
         };
         if !kinds.iter().any(|kind| volume[*kind].is_object()) {
@@ -178,7 +178,7 @@ fn runs_paceline(trainer: &Value) -> bool {
 }
 
 /// What was begun in one way goes on in it: another default must not put both into a pod.
-fn choose_mode(pod: &Value, trainer: &Value, wish: &Wish, notes: &mut Vec<Note>) -> Mode {
+fn choose_mode(pod: &Value, trainer: &Value, request: &Request, notes: &mut Vec<Note>) -> Mode {
     let inits = pod["spec"]["initContainers"]
         .as_array()
         .map_or(&[][..], Vec::as_slice);
@@ -188,7 +188,7 @@ fn choose_mode(pod: &Value, trainer: &Value, wish: &Wish, notes: &mut Vec<Note>)
         return Mode::Wrap;
     }
     let command = trainer["command"].as_array();
-    if wish.mode == Mode::Wrap && command.is_none_or(Vec::is_empty) {
+    if request.mode == Mode::Wrap && command.is_none_or(Vec::is_empty) {
         let says =
             "the container has no command, and the image's command is unknown: sidecar mode instead of wrap";
         notes.push(Note::new("wrap-without-command", says));
@@ -196,13 +196,13 @@ fn choose_mode(pod: &Value, trainer: &Value, wish: &Wish, notes: &mut Vec<Note>)
     }
     match begun {
         Some("--hook") => Mode::Sidecar,
-        _ => wish.mode,
+        _ => request.mode,
     }
 }
 
 fn note_what_is_missing(plan: &Plan<'_>, notes: &mut Vec<Note>) {
-    let (wish, identity) = (plan.wish, plan.identity);
-    if wish.aggregator.is_none() && identity.first.is_none() && !identity.is_alone {
+    let (request, identity) = (plan.request, plan.identity);
+    if request.aggregator.is_none() && identity.first.is_none() && !identity.is_alone {
         let kind = identity.kind.word();
         let says = format!(
             "the address of the first pod of this {kind} is unknown (set a headless service with spec.subdomain, \
@@ -210,12 +210,12 @@ fn note_what_is_missing(plan: &Plan<'_>, notes: &mut Vec<Note>) {
         );
         notes.push(Note::new("no-first-pod", says));
     }
-    if plan.mode == Mode::Sidecar && wish.preflight.is_some() {
+    if plan.mode == Mode::Sidecar && request.preflight.is_some() {
         let says = "a preflight runs in the trainer's container before its command: it needs paceline.dev/mode: wrap";
         notes.push(Note::new("preflight-needs-wrap", says));
     }
     let class = plan.spec["runtimeClassName"].as_str();
-    if let (Some(wanted), Some(class)) = (wish.gpus.as_deref(), class)
+    if let (Some(wanted), Some(class)) = (request.gpus.as_deref(), class)
         && !wanted.is_empty()
         && wanted != class
     {
@@ -231,8 +231,8 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
     }
     let inits = list(spec, "initContainers");
     let is_new = !plan.is_again && !inits.iter().any(|there| there["name"] == SIDECAR);
-    if plan.mode == Mode::Sidecar && is_new && room::is_bounded(plan.spec) {
-        room::make(spec, &plan.amount());
+    if plan.mode == Mode::Sidecar && is_new && resources::is_bounded(plan.spec) {
+        resources::make(spec, &plan.amount());
     }
     let inits = list(spec, "initContainers");
     for container in ours {
@@ -245,8 +245,8 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
     if let (Mode::Sidecar, Some(address)) = (plan.mode, &plan.settings.remediator)
         && let Some(sidecar) = inits.iter_mut().find(|there| there["name"] == SIDECAR)
     {
-        let trainers = trainer::entry(plan.trainer, told::NOTIFY).cloned();
-        told::tell(sidecar, trainers, address, plan.mode, notes);
+        let trainers = trainer::entry(plan.trainer, remediator::NOTIFY).cloned();
+        remediator::tell(sidecar, trainers, address, plan.mode, notes);
     }
     let volumes = list(spec, "volumes");
     for volume in plan.volumes() {
@@ -255,7 +255,7 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
             volumes.push(volume);
         }
     }
-    if let Some(class) = plan.wish.gpus.as_deref().filter(|class| !class.is_empty())
+    if let Some(class) = plan.request.gpus.as_deref().filter(|class| !class.is_empty())
         && plan.mode == Mode::Sidecar
     {
         let there = spec.entry("runtimeClassName").or_insert(Value::Null);
@@ -285,27 +285,27 @@ fn change_trainer(trainer: &mut Map<String, Value>, plan: &Plan<'_>, notes: &mut
     let mut whole = Value::Object(std::mem::take(trainer));
     complete(&mut whole, &wanted, &KEPT);
     if let (Mode::Wrap, Some(address)) = (plan.mode, &plan.settings.remediator) {
-        told::tell(&mut whole, None, address, plan.mode, notes);
+        remediator::tell(&mut whole, None, address, plan.mode, notes);
     }
     if let Value::Object(map) = whole {
         *trainer = map;
     }
     match plan.mode {
-        Mode::Sidecar => extend_python_path(list(trainer, "env"), plan.wish.python_path.as_deref()),
-        Mode::Wrap => wrap(list(trainer, "command"), plan.wish),
+        Mode::Sidecar => extend_python_path(list(trainer, "env"), plan.request.python_path.as_deref()),
+        Mode::Wrap => wrap(list(trainer, "command"), plan.request),
     }
 }
 
-fn wrap(command: &mut Vec<Value>, wish: &Wish) {
+fn wrap(command: &mut Vec<Value>, request: &Request) {
     if command.first().is_some_and(|word| word == WRAPPER) {
         return;
     }
     let mut words = vec![WRAPPER.to_owned(), "run".to_owned()];
-    words.extend(wish.preflight.iter().map(|mode| format!("--preflight={mode}")));
+    words.extend(request.preflight.iter().map(|mode| format!("--preflight={mode}")));
     words.push("--".to_owned());
     command.splice(0..0, words.into_iter().map(Value::from));
 }
 
 #[cfg(test)]
-#[path = "pod_tests.rs"]
+#[path = "injection_tests.rs"]
 mod tests;

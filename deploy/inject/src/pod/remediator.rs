@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
+use super::merge::list;
 use crate::Note;
-use crate::complete::list;
-use crate::wish::Mode;
+use crate::request::Mode;
 
 /// The volume with token and authority.
 pub const VOLUME: &str = "paceline-remediator";

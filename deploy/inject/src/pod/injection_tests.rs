@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::patch::{apply, difference};
+use crate::pod::key_secret;
 
 fn settings(mode: Mode) -> Settings {
     Settings {
@@ -288,5 +289,5 @@ fn what_another_webhook_broke_is_repaired_and_what_it_added_stays() {
     }
 }
 
-#[path = "pod_odd_tests.rs"]
+#[path = "injection_odd_tests.rs"]
 mod odd;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::containers::{INSTALL, SIDECAR, WRAPPER};
+use super::containers::{INSTALL, SIDECAR, WRAPPER};
 
 /// How much of it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

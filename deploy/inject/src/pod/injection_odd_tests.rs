@@ -265,7 +265,10 @@ fn names_that_are_too_long_or_odd() {
         "ä/ö",
     ] {
         let name = key_secret(owner);
-        assert!(crate::wish::is_name(&name) && name.len() < 80, "{owner}: {name}");
+        assert!(
+            crate::request::is_name(&name) && name.len() < 80,
+            "{owner}: {name}"
+        );
     }
     assert_ne!(key_secret("a_b"), key_secret("a-b"));
     assert_ne!(key_secret(&long), key_secret(&"x".repeat(301)));
