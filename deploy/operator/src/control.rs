@@ -9,14 +9,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::Api;
-use crate::certificate::Certificate;
-use crate::keeper::Keeper;
-use crate::keeper::given::Given;
-use crate::keeper::trust::Place;
+use crate::certificate::trust::Place;
+use crate::certificate::{Certificate, CertificateManager, ProvidedCertificate};
 use crate::lease::{Lead, Lease, leads};
 use crate::options::Options;
-use crate::review::Rules;
-use crate::stamp;
+use crate::timestamp;
+use crate::webhook::review::Rules;
 
 pub mod counts;
 mod debts;
@@ -71,15 +69,16 @@ impl Control {
         let place = options.webhook.clone().map(Place::Webhook);
         let files = certificates.cert.clone().zip(options.ca.clone());
         if let Some((place, (cert, ca))) = place.clone().zip(files) {
-            let given = Given::of(&api, &options.namespace, place, cert, ca).telling(is_trusted);
+            let given =
+                ProvidedCertificate::of(&api, &options.namespace, place, cert, ca).telling(is_trusted);
             control.tasks.push(tokio::spawn(given.run(lead.clone())));
         }
-        let keeper = place.and_then(|place| {
+        let manager = place.and_then(|place| {
             let (given, renewals) = (certificates, &counts.renewals);
-            Keeper::of(&api, given, &options.namespace, place, certificate, renewals)
+            CertificateManager::of(&api, given, &options.namespace, place, certificate, renewals)
         });
-        if let Some(keeper) = keeper {
-            control.tasks.push(tokio::spawn(keeper.run(lead.clone())));
+        if let Some(manager) = manager {
+            control.tasks.push(tokio::spawn(manager.run(lead.clone())));
         }
         if options.secrets || trust.is_some() {
             let watcher = pods::Watcher::new(api, rules.clone(), Arc::clone(counts), options.secrets, trust);
@@ -107,7 +106,7 @@ impl Control {
 /// Another name for each process: one that comes back does not take its dead self's Lease for its own.
 fn me() -> String {
     let pod = std::env::var("POD_NAME").unwrap_or_else(|_| "injector".to_owned());
-    format!("{pod}_{}_{}", std::process::id(), stamp::now_ms())
+    format!("{pod}_{}_{}", std::process::id(), timestamp::now_ms())
 }
 
 async fn count(lead: Lead, counts: Arc<Counts>) {

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::api::{Api, Failed};
-use crate::stamp;
+use crate::timestamp;
 
 /// Until when this replica is in charge.
 pub type Lead = watch::Receiver<Option<Instant>>;
@@ -173,7 +173,7 @@ impl Lease {
 
     fn spec(&self, changes: u64, is_new: bool, acquired: &Value) -> Value {
         // MicroTime has six digits.
-        let now = stamp::write(stamp::now_ms()).replace('Z', "000Z");
+        let now = timestamp::write(timestamp::now_ms()).replace('Z', "000Z");
         let acquired = if is_new { json!(now) } else { acquired.clone() };
         json!({
             "holderIdentity": self.me,

@@ -2,34 +2,30 @@
 //! question (AdmissionReview v1 about a pod that is to be created), asks nobody anything, and never says no: health of a job is no
 //! reason not to start it. `remediate` takes verdicts about nodes.
 //!
-//! - [`review`]: a question's bytes in, an answer out; no socket is known there.
-//! - [`server`]: what is asked where, and the end in order; `door`: connections with TLS.
-//! - [`certificate`]: the certificate, read again when its files change.
+//! - [`webhook`]: questions of the API server and their answers, with metrics; `listener`: connections with TLS.
+//! - [`certificate`]: what is shown to whoever connects, from files or of our own making, for both programs.
 //! - [`control`]: beside the webhook, in one replica: the jobs' Secrets, pods that have no Paceline.
-//! - [`keeper`]: certificates of our own making, for both programs.
 //! - [`api`], [`lease`]: the cluster's API server, and which replica acts.
 //! - [`remediate`]: the other program. [`release`]: what both have put into the cluster is taken off.
-//! - [`metrics`]: what the program tells of itself.
+//! - [`timestamp`]: times as objects of Kubernetes have them.
 
 pub mod api;
 pub mod certificate;
 pub mod control;
-mod door;
-pub mod keeper;
 pub mod lease;
-pub mod metrics;
+mod listener;
 pub mod options;
 pub mod release;
 pub mod remediate;
-pub mod review;
-pub mod server;
-pub mod stamp;
+pub mod timestamp;
+pub mod webhook;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use options::{Command, Line};
+use webhook::server;
 
 /// Exit code of a command line that makes no sense (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;

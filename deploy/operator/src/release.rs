@@ -18,7 +18,7 @@ use crate::lease::Lease;
 use crate::remediate::nodes;
 use crate::remediate::policy::marks::CONDITION;
 use crate::remediate::policy::{Marks, NodeView, Rung};
-use crate::{control, remediate, say, stamp};
+use crate::{control, remediate, say, timestamp};
 
 /// A node that others write all the time is tried so often.
 const TRIES: u32 = 5;
@@ -93,7 +93,7 @@ impl Release<'_> {
         if self.options.dry_run {
             return Ok(());
         }
-        let me = format!("release_{}", stamp::now_ms());
+        let me = format!("release_{}", timestamp::now_ms());
         let mut was_held = false;
         for name in [control::LEASE, remediate::LEASE] {
             let lease = Lease::of(self.api.clone(), &self.options.namespace, name, &me, HELD);

@@ -37,16 +37,14 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
-use crate::certificate::{self, Certificate, Files, Look};
-use crate::door::{Counted, Door, listen};
-use crate::keeper::Keeper;
-use crate::keeper::given::Given;
-use crate::keeper::trust::Place;
+use crate::certificate::trust::Place;
+use crate::certificate::{self, Certificate, CertificateManager, Files, Look, ProvidedCertificate};
 use crate::lease::{Lead, Lease, first_end};
+use crate::listener::{Counted, TlsListener, listen};
 use crate::options::CertificateOptions;
 use crate::say;
-use crate::server::asked_to_end;
-use crate::stamp::now_ms;
+use crate::timestamp::now_ms;
+use crate::webhook::server::asked_to_end;
 use counts::Counts;
 use policy::Rules;
 
@@ -171,8 +169,8 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
         connections: counts.connections.clone(),
         handshakes_failed: counts.handshakes_failed.clone(),
     };
-    let door = Door::of(listener, acceptor, CONNECTIONS, counted)?;
-    let verdicts = axum::serve(door, intake.router()).with_graceful_shutdown(async move {
+    let tls = TlsListener::of(listener, acceptor, CONNECTIONS, counted)?;
+    let verdicts = axum::serve(tls, intake.router()).with_graceful_shutdown(async move {
         // That the other end is gone says the same.
         let _ = is_over.wait_for(|over| *over).await;
     });
@@ -261,13 +259,14 @@ fn show(
         tasks.push(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
         if let Some((place, ca)) = place.zip(options.ca.clone()) {
             // Senders that do not trust us yet come again: readiness does not wait for that.
-            let trusted = Given::of(api, namespace, place, cert.to_owned(), ca);
+            let trusted = ProvidedCertificate::of(api, namespace, place, cert.to_owned(), ca);
             tasks.push(tokio::spawn(trusted.run(lead.clone())));
         }
     } else if let Some(place) = place
-        && let Some(keeper) = Keeper::of(api, given, namespace, place, &certificate, &counts.renewals)
+        && let Some(manager) =
+            CertificateManager::of(api, given, namespace, place, &certificate, &counts.renewals)
     {
-        tasks.push(tokio::spawn(keeper.run(lead.clone())));
+        tasks.push(tokio::spawn(manager.run(lead.clone())));
     }
     tasks
 }

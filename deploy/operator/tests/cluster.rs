@@ -6,10 +6,10 @@
 mod hangs;
 #[path = "cluster/modes.rs"]
 mod modes;
+#[path = "cluster/remediator.rs"]
+mod remediator;
 #[path = "cluster/secrets.rs"]
 mod secrets;
-#[path = "cluster/told.rs"]
-mod told;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use crate::keeper::Renewals;
+use crate::certificate::Renewals;
 
 /// See the module.
 #[derive(Debug)]

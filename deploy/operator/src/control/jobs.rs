@@ -5,8 +5,8 @@ use paceline_inject::presence::{Presence, presence};
 use paceline_inject::{Settings, inject, is_wanted, remediator};
 use serde_json::{Value, json};
 
-use crate::review::{Rules, is_left_alone};
-use crate::stamp;
+use crate::timestamp;
+use crate::webhook::review::{Rules, is_left_alone};
 
 /// JobSet puts its own uid on its pods; the Jobs between come and go with each restart.
 const SET: &str = "jobset.sigs.k8s.io/jobset-name";
@@ -214,7 +214,7 @@ impl Word {
 
     /// The Event.
     pub fn event(&self, now_ms: u64) -> Value {
-        let now = stamp::write(now_ms);
+        let now = timestamp::write(now_ms);
         // Event's own times have whole seconds.
         let second = format!("{}Z", now.split('.').next().unwrap_or(""));
         let says: String = format!("{} ({}; seen in pod {})", self.says, self.code, self.pod)

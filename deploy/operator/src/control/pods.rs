@@ -21,8 +21,8 @@ use super::jobs::{self, Call};
 use super::trust::{self, Trust};
 use crate::api::{Api, Failed};
 use crate::lease::{Lead, leads};
-use crate::review::Rules;
-use crate::{say, stamp};
+use crate::webhook::review::Rules;
+use crate::{say, timestamp};
 
 const PODS: &str = "/api/v1/pods";
 /// Between looks at what is due, after a watch, and when another is in charge.
@@ -267,7 +267,7 @@ impl Watcher {
 async fn put(api: &Api, due: &Due, ca: &str) -> Result<(), Failed> {
     let (namespace, all, object) = match due {
         Due::Secret(key) => (&key.namespace, "secrets", key.secret(&random()?)),
-        Due::Event(word) => (&word.namespace, "events", word.event(stamp::now_ms())),
+        Due::Event(word) => (&word.namespace, "events", word.event(timestamp::now_ms())),
         Due::Authority(namespace) => return trust::give(api, namespace, ca).await,
     };
     let path = format!("/api/v1/namespaces/{namespace}/{all}");

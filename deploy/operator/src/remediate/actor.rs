@@ -17,7 +17,7 @@ use super::retry::Retry;
 use super::{chores, objects};
 use crate::api::{Failed, Patch};
 use crate::say;
-use crate::stamp::now_ms;
+use crate::timestamp::now_ms;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);

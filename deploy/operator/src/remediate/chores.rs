@@ -13,7 +13,7 @@ use super::policy::recovery::{checked, refused, unrun};
 use super::policy::{Breaker, Health, Marks, NodeView, Rules};
 use super::{nodes, objects};
 use crate::api::{Api, Failed, Patch};
-use crate::{say, stamp};
+use crate::{say, timestamp};
 
 /// What whoever is in charge needs.
 pub struct Setting {
@@ -319,7 +319,7 @@ pub async fn read_breaker(setting: &Setting) -> Result<Option<Breaker>, Failed> 
             Ok(text.and_then(|text| {
                 // One that cannot be read is open all the same.
                 let unknown = || Breaker {
-                    since: stamp::now_ms(),
+                    since: timestamp::now_ms(),
                     nodes: 0,
                     of: 0,
                 };
@@ -336,7 +336,7 @@ pub async fn read_breaker(setting: &Setting) -> Result<Option<Breaker>, Failed> 
 /// # Errors
 /// [`Failed`]
 pub async fn write_breaker(setting: &Setting, breaker: &Breaker) -> Result<(), Failed> {
-    let data = json!({ "breaker": serde_json::to_string(breaker).unwrap_or_default(), "since": stamp::write(breaker.since) });
+    let data = json!({ "breaker": serde_json::to_string(breaker).unwrap_or_default(), "since": timestamp::write(breaker.since) });
     // A word that was said before it opened does not close it.
     let metadata = json!({ "annotations": { RESET: null } });
     let patch = json!({ "metadata": metadata, "data": data });

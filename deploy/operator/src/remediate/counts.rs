@@ -7,7 +7,7 @@ use prometheus::{
 };
 
 use super::policy::{Census, State};
-use crate::keeper::Renewals;
+use crate::certificate::Renewals;
 
 /// See the module.
 #[derive(Debug)]

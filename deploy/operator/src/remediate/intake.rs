@@ -22,7 +22,7 @@ use super::counts::Counts;
 use super::notices::{Notice, Parcel};
 use super::retry::Retry;
 use crate::api::Api;
-use crate::stamp::now_ms;
+use crate::timestamp::now_ms;
 
 /// Longest body.
 const MOST_BYTES: usize = 1 << 20;

@@ -11,7 +11,7 @@ use super::record::Record;
 use super::retry::Retry;
 use crate::api::{Api, Failed};
 use crate::say;
-use crate::stamp::now_ms;
+use crate::timestamp::now_ms;
 
 /// That nothing but times has changed is written so often.
 const WRITE_EVERY_MS: u64 = 30_000;

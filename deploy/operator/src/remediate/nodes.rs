@@ -13,7 +13,7 @@ use super::counts::Counts;
 use super::policy::NodeView;
 use super::retry::Retry;
 use crate::api::{Api, Failed};
-use crate::stamp::now_ms;
+use crate::timestamp::now_ms;
 
 /// Where they are.
 pub const PATH: &str = "/api/v1/nodes";

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::policy::health::Entry;
 use super::policy::marks::{NodeView, TAINT, camel};
 use super::policy::{Health, rules};
-use crate::stamp;
+use crate::timestamp;
 
 /// Group and version of NodeHealth.
 pub const VERSION: &str = "paceline.dev/v1alpha1";
@@ -59,7 +59,7 @@ pub fn event(node: &NodeView, entry: &Entry) -> Value {
         "expired",
         "would",
     ];
-    let at = stamp::write(entry.at);
+    let at = timestamp::write(entry.at);
     let at = format!("{}Z", at.split('.').next().unwrap_or_default());
     let says: String = entry.says.chars().take(1000).collect();
     json!({

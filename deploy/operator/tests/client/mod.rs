@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use clap::Parser as _;
 use paceline_operator::options::Options;
-use paceline_operator::server;
+use paceline_operator::webhook::server;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};

@@ -7,7 +7,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use paceline_inject::presence::{Presence, presence};
-use paceline_operator::keeper::trust::{Authority, authorities};
+use paceline_operator::certificate::trust::{Authority, authorities};
 use serde_json::{Value, json};
 
 use crate::world::{CONFIGURATIONS, NAME, Operator, PATIENCE, World};

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::health::Health;
 use super::marks::NodeView;
 use super::rules::{Mode, Rules};
-use crate::stamp;
+use crate::timestamp;
 
 /// Open: so many alarmed at once. Only a person closes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breaker {
     /// Since when.
-    #[serde(with = "stamp")]
+    #[serde(with = "timestamp")]
     pub since: u64,
     /// Nodes that had alarmed.
     pub nodes: u32,

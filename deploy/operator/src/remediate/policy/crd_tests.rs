@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::health::{Check, Drain, Entry, Health, Recovery, State};
 use super::incident::{self, Closed, Incident, Report};
 use super::rules::Rung;
-use crate::stamp;
+use crate::timestamp;
 
 /// The schema of a NodeHealth's status.
 fn schema() -> Value {
@@ -101,7 +101,10 @@ fn walk(schema: &Value, value: &Value, path: &str) {
     };
     assert!(is_it, "{path}: {value} is no {}", schema["type"]);
     if schema["format"] == "date-time" {
-        assert!(value.as_str().and_then(stamp::read).is_some(), "{path}: {value}");
+        assert!(
+            value.as_str().and_then(timestamp::read).is_some(),
+            "{path}: {value}"
+        );
     }
     if let Some(values) = schema["enum"].as_array() {
         assert!(values.contains(value), "{path}: {value} is none of {values:?}");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::incident::{self, Heard, Incident, Report};
 use super::rules::Rung;
-use crate::stamp;
+use crate::timestamp;
 
 /// Entries of the history that are kept.
 const MOST_HISTORY: usize = 20;
@@ -54,13 +54,13 @@ pub enum State {
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
     /// Until then they are asked.
-    #[serde(with = "stamp")]
+    #[serde(with = "timestamp")]
     pub until: u64,
     /// Since when nobody may be asked; that time is added to `until`. `None`: they may.
-    #[serde(default, with = "stamp::maybe", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "timestamp::maybe", skip_serializing_if = "Option::is_none")]
     pub paused: Option<u64>,
     /// The next round.
-    #[serde(default, with = "stamp")]
+    #[serde(default, with = "timestamp")]
     pub next: u64,
     /// Pods that were there when it was last looked; `None`: not looked yet.
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct Check {
     /// The Job's name.
     pub name: String,
     /// It has failed when it has not passed by then.
-    #[serde(with = "stamp")]
+    #[serde(with = "timestamp")]
     pub until: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct Recovery {
     /// Checks in a row that found nothing.
     pub clean: u32,
     /// The next one.
-    #[serde(with = "stamp")]
+    #[serde(with = "timestamp")]
     pub next: u64,
     /// The preflight that runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub struct Entry {
     #[serde(default, alias = "n")]
     pub number: u64,
     /// When.
-    #[serde(default, with = "stamp")]
+    #[serde(default, with = "timestamp")]
     pub at: u64,
     /// Which kind: one word.
     #[serde(default)]
@@ -146,7 +146,7 @@ pub struct Health {
     /// Why.
     pub reason: String,
     /// Since when it stands there.
-    #[serde(with = "stamp")]
+    #[serde(with = "timestamp")]
     pub since: u64,
     /// What it was taken as far as.
     pub rung: Rung,

@@ -8,7 +8,7 @@ use paceline_health::fault::{Order, Remedy};
 use paceline_health::verdict::{Finding, Severity};
 use serde::{Deserialize, Serialize};
 
-use crate::stamp;
+use crate::timestamp;
 
 /// Incidents of one node that are remembered.
 const MOST: usize = 32;
@@ -86,10 +86,10 @@ pub struct Incident {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
     /// When it was raised; anew when it came back.
-    #[serde(default = "stamp::now_ms", with = "stamp")]
+    #[serde(default = "timestamp::now_ms", with = "timestamp")]
     pub since: u64,
     /// When it was last said to hold.
-    #[serde(default = "stamp::now_ms", with = "stamp")]
+    #[serde(default = "timestamp::now_ms", with = "timestamp")]
     pub heard: u64,
     /// How often it was raised.
     #[serde(default)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::health::{Health, State};
 use super::rules::Rung;
-use crate::stamp;
+use crate::timestamp;
 
 /// The taint's key.
 pub const TAINT: &str = "paceline.dev/unhealthy";
@@ -243,7 +243,7 @@ impl Marks {
             ),
             _ => return None,
         };
-        let at = stamp::write(now);
+        let at = timestamp::write(now);
         // Seconds: Kubernetes' Time has no more.
         let at = format!("{}Z", at.split('.').next().unwrap_or_default());
         let mut condition = json!({

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::manager::{GRACE, Problem};
+use super::serving;
 use super::trust::{Place, Trust, authorities};
-use super::{GRACE, Problem};
 use crate::api::Api;
-use crate::certificate;
 use crate::lease::{Lead, leads};
 
 /// It is looked so often, and more often until it is trusted once.
@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const FIRST_EVERY: Duration = Duration::from_millis(500);
 
 /// See the module.
-pub struct Given {
+pub struct ProvidedCertificate {
     trust: Trust,
     cert: PathBuf,
     ca: PathBuf,
@@ -27,10 +27,10 @@ pub struct Given {
     is_trusted: Arc<AtomicBool>,
 }
 
-impl Given {
+impl ProvidedCertificate {
     /// `ca` (PEM) is of `cert`.
-    pub fn of(api: &Api, namespace: &str, place: Place, cert: PathBuf, ca: PathBuf) -> Given {
-        Given {
+    pub fn of(api: &Api, namespace: &str, place: Place, cert: PathBuf, ca: PathBuf) -> ProvidedCertificate {
+        ProvidedCertificate {
             trust: Trust::of(api, namespace, place, GRACE),
             cert,
             ca,
@@ -40,8 +40,8 @@ impl Given {
 
     /// Says so there when it is trusted.
     #[must_use]
-    pub fn telling(self, is_trusted: &Arc<AtomicBool>) -> Given {
-        Given {
+    pub fn telling(self, is_trusted: &Arc<AtomicBool>) -> ProvidedCertificate {
+        ProvidedCertificate {
             is_trusted: Arc::clone(is_trusted),
             ..self
         }
@@ -65,7 +65,7 @@ impl Given {
             }
             return Ok(());
         }
-        let ours = authorities(&certificate::authorities(&self.ca)?);
+        let ours = authorities(&serving::authorities(&self.ca)?);
         if self.trust.add(&ours, &BTreeSet::new(), is_leader).await? {
             self.is_trusted.store(true, Ordering::Relaxed);
         }

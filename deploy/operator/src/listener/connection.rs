@@ -16,17 +16,21 @@ use tokio_rustls::server::TlsStream;
 const QUIET: Duration = Duration::from_secs(180);
 
 /// See the module.
-pub(crate) struct Visit {
+pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
     until: Pin<Box<Sleep>>,
     count: IntGauge,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Visit {
-    pub(crate) fn new(stream: TlsStream<TcpStream>, permit: OwnedSemaphorePermit, count: IntGauge) -> Visit {
+impl Connection {
+    pub(crate) fn new(
+        stream: TlsStream<TcpStream>,
+        permit: OwnedSemaphorePermit,
+        count: IntGauge,
+    ) -> Connection {
         count.inc();
-        Visit {
+        Connection {
             stream,
             until: Box::pin(sleep(QUIET)),
             count,
@@ -46,13 +50,13 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.count.dec();
     }
 }
 
-impl AsyncRead for Visit {
+impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -67,7 +71,7 @@ impl AsyncRead for Visit {
     }
 }
 
-impl AsyncWrite for Visit {
+impl AsyncWrite for Connection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

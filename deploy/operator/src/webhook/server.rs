@@ -20,12 +20,12 @@ use tokio_rustls::TlsAcceptor;
 use crate::certificate::{self, Certificate, Files, Look};
 use crate::control::Control;
 use crate::control::counts::Counts;
-use crate::door::{Counted, Door, listen};
 use crate::lease::first_end;
-use crate::metrics::Metrics;
+use crate::listener::{Counted, TlsListener, listen};
 use crate::options::Options;
-use crate::review::{Rules, answer};
 use crate::say;
+use crate::webhook::metrics::Metrics;
+use crate::webhook::review::{Rules, answer};
 
 /// An API server takes objects of 3 MiB at most; a review may have two.
 const MOST_BYTES: usize = 8 << 20;
@@ -111,8 +111,8 @@ pub async fn serve(
         connections: app.metrics.connections.clone(),
         handshakes_failed: app.metrics.handshakes_failed.clone(),
     };
-    let door = Door::of(webhook, acceptor, CONNECTIONS, counted)?;
-    let webhook = axum::serve(door, webhook_pages(&app)).with_graceful_shutdown(async move {
+    let tls = TlsListener::of(webhook, acceptor, CONNECTIONS, counted)?;
+    let webhook = axum::serve(tls, webhook_pages(&app)).with_graceful_shutdown(async move {
         // That the other end is gone says the same.
         let _ = is_over.wait_for(|over| *over).await;
     });

@@ -6,7 +6,7 @@ use prometheus::{
     Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
-use crate::review::Answer;
+use crate::webhook::review::Answer;
 
 /// Upper ends, seconds: what is aimed at is 10 ms.
 const BUCKETS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0];

@@ -1,7 +1,5 @@
 //! Connections with TLS, each counted, none kept that is silent for long.
 
-mod visit;
-
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use visit::Visit;
+use super::connection::Connection;
 
 /// TLS is agreed on within this.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -32,12 +30,12 @@ pub(crate) struct Counted {
 }
 
 /// See the module.
-pub(crate) struct Door {
-    come: mpsc::Receiver<(Visit, SocketAddr)>,
+pub(crate) struct TlsListener {
+    come: mpsc::Receiver<(Connection, SocketAddr)>,
     address: SocketAddr,
 }
 
-impl Door {
+impl TlsListener {
     /// Takes in who comes to `listener`, `most` at once; the next one waits in the kernel.
     ///
     /// # Errors
@@ -47,11 +45,11 @@ impl Door {
         acceptor: TlsAcceptor,
         most: usize,
         counted: Counted,
-    ) -> io::Result<Door> {
+    ) -> io::Result<TlsListener> {
         let address = listener.local_addr()?;
         let (sender, come) = mpsc::channel(16);
         tokio::spawn(take(listener, acceptor, most, counted, sender));
-        Ok(Door { come, address })
+        Ok(TlsListener { come, address })
     }
 }
 
@@ -80,13 +78,13 @@ fn instead(address: SocketAddr, problem: &io::Error) -> Option<SocketAddr> {
     (is_any && !is_of_address).then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
-impl axum::serve::Listener for Door {
-    type Io = Visit;
+impl axum::serve::Listener for TlsListener {
+    type Io = Connection;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Visit, SocketAddr) {
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
         match self.come.recv().await {
-            Some(visit) => visit,
+            Some(connection) => connection,
             // The runtime ends.
             None => std::future::pending().await,
         }
@@ -102,7 +100,7 @@ async fn take(
     acceptor: TlsAcceptor,
     most: usize,
     counted: Counted,
-    come: mpsc::Sender<(Visit, SocketAddr)>,
+    come: mpsc::Sender<(Connection, SocketAddr)>,
 ) {
     let room = Arc::new(Semaphore::new(most));
     while let Ok(permit) = Arc::clone(&room).acquire_owned().await {
@@ -114,9 +112,9 @@ async fn take(
         tokio::spawn(async move {
             match handshake(stream, &acceptor).await {
                 Some(stream) => {
-                    let visit = Visit::new(stream, permit, counted.connections);
+                    let connection = Connection::new(stream, permit, counted.connections);
                     // The runtime ends.
-                    let _ = come.send((visit, from)).await;
+                    let _ = come.send((connection, from)).await;
                 }
                 None => counted.handshakes_failed.inc(),
             }

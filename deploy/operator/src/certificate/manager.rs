@@ -1,10 +1,6 @@
 //! Certificates of our own making: kept in a Secret, shown by each replica, renewed by the leader. Each replica adds the authority to what
-//! callers trust ([`trust`]), and makes the first certificate where there is none: it does not wait for the leader, which may be of an
-//! earlier release with certificates from elsewhere ([`given`]) and stays until this replica is ready.
-
-pub mod authority;
-pub mod given;
-pub mod trust;
+//! callers trust ([`super::trust`]), and makes the first certificate where there is none: it does not wait for the leader, which may be of an
+//! earlier release with certificates from elsewhere ([`super::ProvidedCertificate`]) and stays until this replica is ready.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +11,13 @@ use prometheus::{Gauge, IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::authority::{self, State, Terms};
+use super::serving::Certificate;
+use super::trust::{Authority, Place, Trust, authorities};
 use crate::api::{Api, Failed};
-use crate::certificate::Certificate;
 use crate::lease::{Lead, leads};
 use crate::options::CertificateOptions;
-use crate::{say, stamp};
-use authority::{State, Terms};
-use trust::{Authority, Place, Trust, authorities};
+use crate::{say, timestamp};
 
 /// An API server has a new caBundle at once.
 const CALLED_SETTLE: Duration = Duration::from_secs(60);
@@ -29,7 +25,7 @@ const CALLED_SETTLE: Duration = Duration::from_secs(60);
 const READ_SETTLE: Duration = Duration::from_secs(600);
 
 /// An authority that is not ours stays trusted for so long, or as long as a certificate holds: longer than any rollout takes.
-const GRACE: Duration = Duration::from_secs(24 * 3600);
+pub(super) const GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// What is told of certificates.
 #[derive(Clone, Debug)]
@@ -75,20 +71,20 @@ impl Renewals {
 }
 
 /// What goes wrong at every look: logged once for as long as it stays the same.
-struct Problem {
+pub(super) struct Problem {
     subject: &'static str,
     logged: String,
 }
 
 impl Problem {
-    fn of(subject: &'static str) -> Problem {
+    pub(super) fn of(subject: &'static str) -> Problem {
         Problem {
             subject,
             logged: String::new(),
         }
     }
 
-    fn log(&mut self, looked: anyhow::Result<()>) {
+    pub(super) fn log(&mut self, looked: anyhow::Result<()>) {
         let now = looked.err().map(|error| format!("{error:#}")).unwrap_or_default();
         if !now.is_empty() && now != self.logged {
             say(format_args!("{}: {now}", self.subject));
@@ -98,7 +94,7 @@ impl Problem {
 }
 
 /// See the module.
-pub struct Keeper {
+pub struct CertificateManager {
     api: Api,
     namespace: String,
     secret: String,
@@ -111,7 +107,7 @@ pub struct Keeper {
     retired: BTreeSet<Authority>,
 }
 
-impl Keeper {
+impl CertificateManager {
     /// Nothing when certificates come in files.
     pub fn of(
         api: &Api,
@@ -120,9 +116,9 @@ impl Keeper {
         place: Place,
         certificate: &Arc<Certificate>,
         renewals: &Renewals,
-    ) -> Option<Keeper> {
+    ) -> Option<CertificateManager> {
         let service = options.service.as_deref()?;
-        Some(Keeper {
+        Some(CertificateManager {
             api: api.clone(),
             secret: options.self_signed.clone()?,
             terms: Terms {
@@ -172,7 +168,7 @@ impl Keeper {
             Err(failed) => return Err(failed).context("the Secret"),
         };
         let mut state = self.read(secret.as_ref());
-        let now = stamp::now_ms() / 1000;
+        let now = timestamp::now_ms() / 1000;
         // A replica without a certificate is not ready, and a rollout would wait for it for ever: it does not wait for the leader.
         let is_bare = self.shown.is_empty() && state.as_ref().is_none_or(|state| state.ends <= now);
         if is_leader || is_bare {
