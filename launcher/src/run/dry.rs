@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::environment::additions;
-use super::process::arguments;
-use super::share::Share;
-use super::{Plan, cluster, place};
+use super::directories::place;
+use super::directories::share::Share;
+use super::instrumentation::environment::additions;
+use super::sidecar::process::arguments;
+use super::{Plan, cluster};
 use crate::output;
 
 /// Version of [`Dry`].

@@ -18,8 +18,8 @@ use paceline_sidecar::remedy::books;
 use paceline_sidecar::sink::metrics::ends;
 use rustix::fs::{FlockOperation, flock};
 
-use super::child::StartError;
-use super::place::Place;
+use super::directories::place::Place;
+use super::process::child::StartError;
 use super::sidecar::Life;
 use super::supervise::Ended;
 use super::{Outcome, Plan};

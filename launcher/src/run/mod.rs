@@ -4,32 +4,18 @@
 //! ours is a warning.
 
 mod address;
-mod agents;
 mod args;
-mod child;
-pub(crate) mod cluster;
 mod detached;
+mod directories;
 mod dry;
 mod ending;
-mod environment;
-pub(crate) mod hook;
-mod hook_dir;
 pub(crate) mod identity;
+mod instrumentation;
 mod missing;
-mod neighbours;
-mod place;
-pub(crate) mod plugin;
-mod printed;
 mod process;
 mod remedy;
-mod share;
 mod sidecar;
-mod signals;
-mod stopper;
 mod supervise;
-mod tee;
-mod terminal;
-pub(crate) mod torchrun;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -42,6 +28,9 @@ use paceline_health::{Provenance, text::sanitize};
 use paceline_sidecar::agent::tasks;
 use paceline_sidecar::remedy::RemedyOptions;
 
+use self::directories::{hook_dir, place};
+use self::identity::{agents, neighbours};
+use self::process::{child, signals, tee, terminal};
 use crate::config::{self, Settings};
 use crate::notify;
 use crate::output::{self, Color, Paint, Style, Usage};
@@ -51,9 +40,10 @@ use crate::slurm;
 
 pub(crate) use args::RunArgs;
 pub(crate) use detached::Detached;
-pub(crate) use identity::{chance, run_dir};
-pub(crate) use place::{RUN_LINK, places as ring_places};
-pub(crate) use signals::outlive_file_limit;
+pub(crate) use directories::place::{RUN_LINK, places as ring_places};
+pub(crate) use identity::{chance, cluster, run_dir, torchrun};
+pub(crate) use instrumentation::{hook, plugin};
+pub(crate) use process::signals::outlive_file_limit;
 pub(crate) use supervise::Watcher;
 
 /// What is run, under which names, and where its traces go.

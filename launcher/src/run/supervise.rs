@@ -9,11 +9,11 @@ use paceline_sidecar::source::ends;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use super::child::{Change, Child};
-use super::printed::Printed;
+use super::process::child::{Change, Child};
+use super::process::printed::Printed;
+use super::process::signals::Signals;
 use super::remedy::Ender;
 use super::sidecar::{Farewell, Keeper, Life, Status};
-use super::signals::Signals;
 
 /// How long the sidecar may take to finish after the child's end.
 const FINISH: Duration = Duration::from_secs(5);

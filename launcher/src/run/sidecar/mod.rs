@@ -1,4 +1,7 @@
 //! The sidecar's life: started beside the child, started again when it dies, told the end, waited for a while.
+//! `process`: one of its processes.
+
+pub(crate) mod process;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use self::process::{LOG, Running, arguments};
 use super::Plan;
-use super::place::Place;
-use super::process::{LOG, Running, arguments};
-use super::share::Share;
+use super::directories::place::Place;
+use super::directories::share::Share;
 use crate::output::{self, Style};
 
 pub(crate) use paceline_sidecar::sink::status::Status;

@@ -5,9 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Plan;
 use super::environment::Variable;
 use crate::output;
+use crate::run::Plan;
 
 /// NCCL's variable, and the file that cargo builds.
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";

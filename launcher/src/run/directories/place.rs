@@ -11,10 +11,10 @@ use paceline_sidecar::agent::tasks;
 use paceline_sidecar::safe_file;
 use rustix::fs::Access;
 
-use super::cluster::Task;
 use super::hook_dir::{HookDir, first_of, make_in};
 use super::share::Share;
-use super::{Plan, hook, identity};
+use crate::run::identity::cluster::Task;
+use crate::run::{Plan, hook, identity};
 use crate::{output, profiler, report};
 
 /// In the ring directory: the run directory, so that what looks for jobs on this host finds them.
@@ -66,7 +66,7 @@ impl Place {
     }
 
     /// Around a ring directory that others have made, and that goes with the last of them.
-    pub(super) fn around(plan: &Plan, ring_dir: &Path) -> anyhow::Result<Place> {
+    pub(crate) fn around(plan: &Plan, ring_dir: &Path) -> anyhow::Result<Place> {
         Ok(Place::of(plan, make_run_dir(plan)?, ring_dir.to_owned(), true))
     }
 
@@ -270,7 +270,7 @@ fn make_with_hook(place: &Path) -> io::Result<PathBuf> {
 }
 
 /// Removes what runs of this user have left in memory that were killed together with all that was theirs.
-pub(super) fn clear_left_behind() {
+pub(crate) fn clear_left_behind() {
     let user = rustix::process::geteuid().as_raw();
     let entries = places().into_iter().filter_map(|place| fs::read_dir(place).ok());
     for entry in entries.flatten().flatten() {

@@ -207,7 +207,7 @@ impl Drop for Share {
 
 /// Notes in `dir` a task that has no launcher: it is over when its process is, and nobody tells its code. A directory that
 /// is not there is made.
-pub(super) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()> {
+pub(crate) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()> {
     refuse_foreign(dir)?;
     if let Some(_held) = tasks::left_behind(dir) {
         fs::remove_dir_all(dir)?;
@@ -220,19 +220,19 @@ pub(super) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()>
 }
 
 /// Joins the guests of `dir`: they are not all over as long as the file lives.
-pub(super) fn stay(dir: &Path) -> io::Result<File> {
+pub(crate) fn stay(dir: &Path) -> io::Result<File> {
     tell_apart(&dir.join(tasks::FOLDER), "watch")
 }
 
 /// The right to watch over guests in `dir`, if nobody has it.
-pub(super) fn claim_watch(dir: &Path) -> Option<Claim> {
+pub(crate) fn claim_watch(dir: &Path) -> Option<Claim> {
     let path = dir.join(WATCH);
     touch(&path).ok()?;
     lock(&path).map(Claim)
 }
 
 /// For somebody who waits: the file that is locked as long as somebody watches over guests in `dir`.
-pub(super) fn watch_of(dir: &Path) -> io::Result<File> {
+pub(crate) fn watch_of(dir: &Path) -> io::Result<File> {
     File::open(dir.join(WATCH))
 }
 

@@ -11,8 +11,8 @@ use anyhow::Context as _;
 use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::status::Status;
 
-use super::Plan;
-use super::share::Claim;
+use crate::run::Plan;
+use crate::run::directories::share::Claim;
 
 /// Where the sidecar's own warnings go, in the run directory.
 pub(crate) const LOG: &str = "sidecar.log";

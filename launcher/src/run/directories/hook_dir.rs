@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use paceline_sidecar::agent::tasks;
 
 use super::place::places;
-use super::{hook, identity};
+use crate::run::{hook, identity};
 
 /// The hook in a directory of its own, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct HookDir {
+pub(crate) struct HookDir {
     dir: PathBuf,
     python: PathBuf,
     _held: Option<File>,
@@ -24,7 +24,7 @@ impl HookDir {
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn make() -> io::Result<HookDir> {
+    pub(crate) fn make() -> io::Result<HookDir> {
         first_of(&places(), |place| {
             let dir = make_in(place)?;
             let made = HookDir {
@@ -38,7 +38,7 @@ impl HookDir {
     }
 
     /// For PYTHONPATH.
-    pub(super) fn python(&self) -> &Path {
+    pub(crate) fn python(&self) -> &Path {
         &self.python
     }
 }

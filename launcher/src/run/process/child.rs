@@ -13,12 +13,12 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_current_process_group, kill_process_group, waitpid,
 };
 
-use super::Plan;
-use super::environment::additions;
-use super::place::Place;
 use super::tee::Tee;
 use super::terminal::Terminal;
 use crate::output;
+use crate::run::Plan;
+use crate::run::directories::place::Place;
+use crate::run::instrumentation::environment::additions;
 
 /// Exit codes of a shell for a command that cannot be started (POSIX, 2.8.2).
 const NOT_FOUND: i32 = 127;

@@ -77,7 +77,7 @@ pub(super) fn meeting(command: &[OsString], variable: Variable<'_>) -> Option<En
 }
 
 /// Agents that meet on this host's own address are all here: they are tasks of one node. How many come must be known.
-pub(super) fn on_this_host(command: &[OsString], variable: Variable<'_>) -> Option<Task> {
+pub(crate) fn on_this_host(command: &[OsString], variable: Variable<'_>) -> Option<Task> {
     if step(variable).is_some() || variable("LOCAL_RANK").is_some() {
         return None;
     }

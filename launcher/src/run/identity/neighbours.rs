@@ -12,7 +12,7 @@ use super::torchrun;
 const MOST: usize = 3;
 
 /// A word to the user, if jobs of theirs are watched on `node` and the command is one that may be a part of them.
-pub(super) fn note(command: &[OsString], node: &str) -> Option<String> {
+pub(crate) fn note(command: &[OsString], node: &str) -> Option<String> {
     if !may_be_a_part(command) {
         return None;
     }

@@ -52,7 +52,7 @@ pub(crate) fn step(variable: Variable<'_>) -> Option<u32> {
 }
 
 /// Whether somebody started us who may signal all that he started, and not only us.
-pub(super) fn is_scheduled(variable: Variable<'_>) -> bool {
+pub(crate) fn is_scheduled(variable: Variable<'_>) -> bool {
     variable("SLURM_JOB_ID").is_some()
 }
 
@@ -238,4 +238,4 @@ pub(super) fn is_local(host: &str) -> bool {
 
 #[cfg(test)]
 #[path = "cluster_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,7 @@
 //! What may be done about findings, on the launcher's side: what was asked for is checked before the job starts, and a
-//! command that is to end is ended.
+//! command that is to end is ended. `stopper`: the same for tasks that somebody else has started.
+
+pub(crate) mod stopper;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,9 +14,9 @@ use paceline_sidecar::remedy::hand::Stop;
 use paceline_sidecar::source::ends;
 use rustix::process::Signal;
 
-use super::child::Child;
-use super::cluster::{self, Variable};
-use super::torchrun;
+use super::identity::cluster::{self, Variable};
+use super::identity::torchrun;
+use super::process::child::Child;
 use crate::output::Usage;
 
 /// A wish to end is looked for this often.
@@ -131,7 +133,7 @@ impl Ender {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cluster::tests::among;
+    use super::super::identity::cluster::tests::among;
     use super::*;
 
     fn refusal(command: &str, variables: &str) -> Option<String> {

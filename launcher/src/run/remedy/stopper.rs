@@ -14,7 +14,7 @@ use paceline_sidecar::source::ends;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// See the module.
-pub(super) struct Stopper<'a> {
+pub(crate) struct Stopper<'a> {
     dir: &'a Path,
     kill_at: Option<Instant>,
     is_over: bool,
@@ -22,7 +22,7 @@ pub(super) struct Stopper<'a> {
 
 impl<'a> Stopper<'a> {
     /// Of the tasks that were noted in `dir`.
-    pub(super) fn new(dir: &'a Path) -> Stopper<'a> {
+    pub(crate) fn new(dir: &'a Path) -> Stopper<'a> {
         Stopper {
             dir,
             kill_at: None,
@@ -31,7 +31,7 @@ impl<'a> Stopper<'a> {
     }
 
     /// Looks, and does what is due.
-    pub(super) fn tend(&mut self) {
+    pub(crate) fn tend(&mut self) {
         if self.is_over {
             return;
         }

@@ -1,4 +1,10 @@
-//! Which job, which node, which directory, when nobody said it.
+//! Which job, which node, which directory, when nobody said it; and below, what schedulers and launchers have left to know
+//! it by: the cluster's variables, agents that are started by hand, torchrun's options, other runs of this node.
+
+pub(super) mod agents;
+pub(crate) mod cluster;
+pub(super) mod neighbours;
+pub(crate) mod torchrun;
 
 use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
@@ -7,8 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_health::text::date::Date;
 
-use super::agents;
-use super::cluster::{self, Variable};
+use self::cluster::Variable;
 
 /// The job's name: what its launcher or scheduler calls it, else where its ranks meet, else a made-up one. It must be the
 /// same on every node, so a made-up name is for one node only.

@@ -4,7 +4,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Plan, hook, plugin};
+use super::{hook, plugin};
+use crate::run::Plan;
 
 /// A variable and its value.
 pub(crate) type Variable = (&'static str, OsString);

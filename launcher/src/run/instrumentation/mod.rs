@@ -1,0 +1,6 @@
+//! What the command gets so that it can be watched: the Python hook, NCCL's profiler plugin, and the variables that name
+//! them to it.
+
+pub(crate) mod environment;
+pub(crate) mod hook;
+pub(crate) mod plugin;
