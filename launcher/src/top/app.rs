@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::choose::Aside;
+use super::client::choose::Aside;
+use super::client::response::{Ending, Verdict};
 use super::job::{Job, Sort};
-use super::told::{Ending, Verdict};
 
 /// What fills the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

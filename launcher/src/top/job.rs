@@ -7,7 +7,7 @@ use paceline_health::report::step_snapshot::{ABSENT, LEVEL, ratio};
 use paceline_health::verdict::Severity;
 use paceline_sidecar::sink::page::ranks::Standing;
 
-use super::told::{GpuNow, News, Places, Ranks, Report, StepTimes, Text, Verdict};
+use super::client::response::{GpuNow, News, Places, Ranks, Report, StepTimes, Text, Verdict};
 
 /// A rank's cell from which on it is said to be slow, 5 %; the page has the same.
 const SLOW: u8 = LEVEL + 3;

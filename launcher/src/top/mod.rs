@@ -1,24 +1,16 @@
 //! `paceline top`: a running job in a terminal. It asks the aggregator what the live page asks (docs/page.md), shows it as far as
 //! there is room, and changes nothing.
 //!
-//! - `told`: what is answered. `job`: what is known of it. `link`: who asks. `place`, `choose`: whom.
-//! - `app`: what is looked at, and keys. `view`, `answer`, `table`, `detail`, `say`: the screen as lines; `paper`: lines on a
-//!   screen. `terminal`: the terminal while it is ours. `once`: JSON.
+//! - `client`: `link`: who asks. `place`, `choose`: whom. `response`: what is answered.
+//! - `job`: what is known of the job. `app`: what is looked at, and keys. `once`: JSON.
+//! - `screen`: `view`, `answer`, `table`, `detail`, `say`: the screen as lines; `paper`: lines on a screen. `terminal`: the
+//!   terminal while it is ours.
 
-mod answer;
 mod app;
-mod choose;
-mod detail;
+mod client;
 mod job;
-mod link;
 mod once;
-mod paper;
-mod place;
-mod say;
-mod table;
-mod terminal;
-mod told;
-mod view;
+mod screen;
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -29,10 +21,12 @@ use clap::Args;
 use paceline_sidecar::sink::http::visit::{Passport, VisitError, Visitor};
 
 use self::app::App;
+use self::client::choose;
+use self::client::link::Line;
+use self::client::place::Target;
+use self::client::response::{News, Text};
 use self::job::Sort;
-use self::link::Line;
-use self::place::Target;
-use self::told::{News, Text};
+use self::screen::{paper, terminal, view};
 use crate::output::{self, Color, NoJob, Style, Usage};
 
 /// `paceline top`.

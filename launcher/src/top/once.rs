@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::app::{App, Link};
+use super::client::response::{Coverage, Ending, GpuNow, StepTimes, Verdict};
 use super::job::RankNow;
-use super::told::{Coverage, Ending, GpuNow, StepTimes, Verdict};
 
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;
@@ -73,7 +73,7 @@ struct GpuTold<'a> {
 
 /// One line of JSON.
 pub(super) fn json(app: &App) -> serde_json::Result<String> {
-    let nothing = super::told::Report::default();
+    let nothing = super::client::response::Report::default();
     let report = app.job.report.as_ref().unwrap_or(&nothing);
     let told = Told {
         schema_version: SCHEMA_VERSION,

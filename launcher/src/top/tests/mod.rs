@@ -12,7 +12,7 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
 use super::app::{App, Link, Page};
-use super::told::News;
+use super::client::response::News;
 use super::*;
 use world::{verdict, world};
 

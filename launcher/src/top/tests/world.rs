@@ -11,7 +11,7 @@ use paceline_sidecar::sink::metrics::Metrics;
 use paceline_sidecar::sink::page::Live;
 
 use super::super::app::App;
-use super::super::told::News;
+use super::super::client::response::News;
 
 /// A job of nodes with eight ranks each.
 pub(super) struct World {

@@ -2,12 +2,12 @@
 
 use paceline_health::text::humanize::span;
 
-use super::app::App;
-use super::job::RankNow;
 use super::paper::{Line, left, right};
 use super::say;
-use super::told::Verdict;
 use crate::output::{Paint, Style};
+use crate::top::app::App;
+use crate::top::client::response::Verdict;
+use crate::top::job::RankNow;
 
 /// A name of a node wider than this makes no room for itself.
 const NODE: usize = 24;

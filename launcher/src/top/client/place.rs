@@ -12,7 +12,7 @@ use paceline_sidecar::aggregator::owner;
 use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::files::{metrics_said, token_refusal};
 
-use super::told::{Ending, News};
+use super::response::{Ending, News};
 use crate::output::Usage;
 use crate::report;
 use crate::run;
@@ -22,7 +22,7 @@ const ADDRESS: &str = "metrics.addr";
 
 /// A job that is looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(crate) enum Target {
     /// By its run directory: who answers there may move.
     Dir(PathBuf),
     /// By its address, `http://HOST:PORT`.
@@ -31,7 +31,7 @@ pub(super) enum Target {
 
 impl Target {
     /// What was typed: a run directory or an address. `scheme`: of an address without one.
-    pub(super) fn of(typed: &str, scheme: &str) -> Result<Target, Usage> {
+    pub(crate) fn of(typed: &str, scheme: &str) -> Result<Target, Usage> {
         let path = Path::new(typed);
         if path.is_dir() {
             return Ok(Target::Dir(path.to_owned()));
@@ -51,7 +51,7 @@ impl Target {
     }
 
     /// Where to ask, now. `sends_token`: only where the run directory's word can be relied upon.
-    pub(super) fn base(&self, scheme: &str, sends_token: bool) -> Result<String, String> {
+    pub(crate) fn base(&self, scheme: &str, sends_token: bool) -> Result<String, String> {
         let dir = match self {
             Target::At(base) => return Ok(base.clone()),
             Target::Dir(dir) => dir,
@@ -103,7 +103,7 @@ impl Target {
     }
 
     /// Why there may be no answer.
-    pub(super) fn hint(&self) -> String {
+    pub(crate) fn hint(&self) -> String {
         let Target::Dir(dir) = self else {
             return String::new();
         };

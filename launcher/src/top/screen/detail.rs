@@ -3,12 +3,12 @@
 use paceline_health::text::humanize::{percent, span};
 
 use super::answer::headline;
-use super::app::{App, Page};
-use super::job::RankNow;
 use super::paper::{Line, wrap};
 use super::say;
-use super::told::Verdict;
 use crate::output::{Paint, Style};
+use crate::top::app::{App, Page};
+use crate::top::client::response::Verdict;
+use crate::top::job::RankNow;
 
 /// Columns of a label and the blanks behind it.
 const LABEL: usize = 12;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use paceline_sidecar::sink::http::visit::{VisitError, Visitor};
 
 use super::place::Target;
-use super::told::{Ending, News};
+use super::response::{Ending, News};
 
 /// Between two questions: nobody reads faster.
 const PACE: Duration = Duration::from_millis(400);
@@ -19,7 +19,7 @@ const SELDOM: Duration = Duration::from_secs(5);
 
 /// What the thread says.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(crate) enum Heard {
     /// There is something new.
     News(Box<News>),
     /// It answers, and there is nothing new.
@@ -30,22 +30,22 @@ pub(super) enum Heard {
 
 /// Who is asked, and how.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) target: Target,
-    pub(super) visitor: Visitor,
-    pub(super) scheme: &'static str,
-    pub(super) base: String,
+pub(crate) struct Line {
+    pub(crate) target: Target,
+    pub(crate) visitor: Visitor,
+    pub(crate) scheme: &'static str,
+    pub(crate) base: String,
 }
 
 impl Line {
     /// Once; all there is.
-    pub(super) fn ask(&self) -> Result<News, VisitError> {
+    pub(crate) fn ask(&self) -> Result<News, VisitError> {
         let text = self.visitor.ask(&self.base, None)?;
         News::read(&text).map_err(VisitError::Unreached)
     }
 
     /// Starts to ask for what is newer than that.
-    pub(super) fn follow(self, epoch: String, serial: u64) -> std::io::Result<Receiver<Heard>> {
+    pub(crate) fn follow(self, epoch: String, serial: u64) -> std::io::Result<Receiver<Heard>> {
         let (sender, heard) = sync_channel(1);
         thread::Builder::new()
             .name("link".into())

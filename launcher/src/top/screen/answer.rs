@@ -3,11 +3,11 @@
 
 use paceline_health::text::humanize;
 
-use super::app::{App, Link};
 use super::paper::{Line, clip, width, wrap};
 use super::say;
-use super::told::{Report, Verdict};
 use crate::output::{Paint, Style};
+use crate::top::app::{App, Link};
+use crate::top::client::response::{Report, Verdict};
 
 /// Columns of a label and the blank behind it.
 const LABEL: usize = 8;

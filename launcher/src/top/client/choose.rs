@@ -5,7 +5,7 @@ use paceline_sidecar::sink::http::visit::{VisitError, Visitor};
 
 use super::link::Line;
 use super::place::{self, Target};
-use super::told::News;
+use super::response::News;
 use crate::output::NoJob;
 
 /// Others that are named.
@@ -13,10 +13,10 @@ const NAMED: usize = 3;
 
 /// What is to be known of jobs that are not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Aside {
+pub(crate) struct Aside {
     /// A newer one could not be looked at: this may not be the one that was meant.
-    pub(super) is_warning: bool,
-    pub(super) text: String,
+    pub(crate) is_warning: bool,
+    pub(crate) text: String,
 }
 
 /// A job that is not shown.
@@ -40,7 +40,7 @@ impl Other {
 }
 
 /// The newest job that answers, and what is to be said of the others.
-pub(super) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News, Option<Aside>)> {
+pub(crate) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News, Option<Aside>)> {
     let mut line = Line {
         target: Target::At(String::new()),
         visitor,

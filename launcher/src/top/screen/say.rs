@@ -4,9 +4,9 @@ use paceline_health::text::humanize::{self, evidence};
 use paceline_health::text::humanize::{count, hours, money, span};
 use paceline_health::verdict::{Cause, Severity};
 
-use super::job::Job;
-use super::told::{Report, Text, Verdict};
 use crate::output::{Paint, Style};
+use crate::top::client::response::{Report, Text, Verdict};
+use crate::top::job::Job;
 
 /// Letters of a UUID that tell two GPUs apart.
 const SHORT: usize = 12;

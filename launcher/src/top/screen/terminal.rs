@@ -20,11 +20,11 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
 
-use super::app::{App, Link};
-use super::link::Heard;
 use super::paper;
 use super::view;
 use crate::output::Style;
+use crate::top::app::{App, Link};
+use crate::top::client::link::Heard;
 
 /// How long a key is waited for before there is a look at what was heard.
 const BEAT: Duration = Duration::from_millis(100);
@@ -73,7 +73,7 @@ struct Clocks {
 }
 
 /// Shows it until somebody quits.
-pub(super) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Result<()> {
+pub(crate) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Result<()> {
     let is_told_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&is_told_to_end))?;

@@ -4,12 +4,12 @@
 use paceline_health::text::humanize::{count, hours, percent, span};
 
 use super::answer;
-use super::app::{App, Link, Page};
 use super::detail;
 use super::paper::{Line, width, wrap};
 use super::say;
 use super::table::Table;
 use crate::output::{Paint, Style};
+use crate::top::app::{App, Link, Page};
 
 /// Screens of fewer lines have one line of headline, and no empty ones.
 const LOW: usize = 16;
@@ -20,17 +20,17 @@ const PHASES: [&str; 5] = ["data", "compute", "wait", "optimizer", "checkpoint"]
 
 /// What came out, and what of it keys have to know.
 #[derive(Debug)]
-pub(super) struct Screen {
-    pub(super) lines: Vec<Line>,
+pub(crate) struct Screen {
+    pub(crate) lines: Vec<Line>,
     /// Place of the first rank that is shown, and how many are.
-    pub(super) first: usize,
-    pub(super) rows: usize,
+    pub(crate) first: usize,
+    pub(crate) rows: usize,
     /// How far the page is scrolled, now that its length is known.
-    pub(super) scrolled: usize,
+    pub(crate) scrolled: usize,
 }
 
 /// For a screen of this size.
-pub(super) fn screen(app: &App, columns: usize, height: usize, style: Style) -> Screen {
+pub(crate) fn screen(app: &App, columns: usize, height: usize, style: Style) -> Screen {
     let body = height.saturating_sub(1);
     let mut screen = match app.page {
         Page::Ranks => ranks(app, columns, body, style),
@@ -49,7 +49,7 @@ pub(super) fn screen(app: &App, columns: usize, height: usize, style: Style) -> 
 }
 
 /// For what is no screen: the answer in full, and so many ranks.
-pub(super) fn plain(app: &App, columns: usize, rows: usize, style: Style) -> Vec<Line> {
+pub(crate) fn plain(app: &App, columns: usize, rows: usize, style: Style) -> Vec<Line> {
     let mut lines = head(app, columns, false, style);
     lines.extend(aside(app, columns, usize::MAX, style));
     lines.extend(notices(app, columns, style));

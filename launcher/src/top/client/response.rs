@@ -15,10 +15,10 @@ const VERSION: u64 = 1;
 
 /// Text from outside: clipped, without control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Text(String);
+pub(crate) struct Text(String);
 
 impl Text {
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -49,16 +49,16 @@ impl<'de> Deserialize<'de> for Text {
 
 /// All there is, or what is newer than that.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct News {
+pub(crate) struct News {
     v: u64,
-    pub(super) epoch: Text,
-    pub(super) serial: u64,
-    pub(super) report: Option<Report>,
-    pub(super) places: Option<Places>,
+    pub(crate) epoch: Text,
+    pub(crate) serial: u64,
+    pub(crate) report: Option<Report>,
+    pub(crate) places: Option<Places>,
     #[serde(default, deserialize_with = "packed")]
-    pub(super) gpus: Option<Vec<u8>>,
+    pub(crate) gpus: Option<Vec<u8>>,
     #[serde(default)]
-    pub(super) ranks: Option<Ranks>,
+    pub(crate) ranks: Option<Ranks>,
     #[serde(default)]
     steps: Vec<Vec<Value>>,
     /// No step was finished by all ranks for so long.
@@ -71,7 +71,7 @@ impl News {
     ///
     /// # Errors
     /// What is not understood.
-    pub(super) fn read(text: &str) -> Result<News, String> {
+    pub(crate) fn read(text: &str) -> Result<News, String> {
         let news: News =
             serde_json::from_str(text).map_err(|error| format!("its answer is invalid: {error}"))?;
         if news.v != VERSION {
@@ -84,13 +84,13 @@ impl News {
     }
 
     /// When the last step was finished by all ranks.
-    pub(super) fn step_at(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn step_at(&self, now: Instant) -> Option<Instant> {
         let still = Duration::try_from_secs_f64(self.still_s?).ok()?;
         now.checked_sub(still)
     }
 
     /// The newest step in it.
-    pub(super) fn last_step(&self) -> Option<StepTimes> {
+    pub(crate) fn last_step(&self) -> Option<StepTimes> {
         StepTimes::of(self.steps.last()?)
     }
 }
@@ -103,9 +103,9 @@ fn packed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Erro
 
 /// Where each rank stands: the newest step, and what [`ranks::standing`] unpacks.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Ranks(
-    pub(super) Option<u64>,
-    #[serde(deserialize_with = "bytes")] pub(super) Vec<u8>,
+pub(crate) struct Ranks(
+    pub(crate) Option<u64>,
+    #[serde(deserialize_with = "bytes")] pub(crate) Vec<u8>,
 );
 
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
@@ -114,12 +114,12 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
 
 impl Ranks {
     /// How many there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.1.len() / ranks::BYTES
     }
 
     /// Where one stands.
-    pub(super) fn standing(&self, rank: usize) -> Option<ranks::Standing> {
+    pub(crate) fn standing(&self, rank: usize) -> Option<ranks::Standing> {
         let packed = self.1.chunks_exact(ranks::BYTES).nth(rank)?;
         packed.try_into().ok().map(ranks::standing)
     }
@@ -127,20 +127,20 @@ impl Ranks {
 
 /// How long a step took, over its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct StepTimes {
-    pub(super) step: u64,
-    pub(super) at_s: f64,
-    pub(super) p50_s: f64,
-    pub(super) p99_s: f64,
-    pub(super) max_s: f64,
+pub(crate) struct StepTimes {
+    pub(crate) step: u64,
+    pub(crate) at_s: f64,
+    pub(crate) p50_s: f64,
+    pub(crate) p99_s: f64,
+    pub(crate) max_s: f64,
     /// Means of data, compute, wait, optimizer and checkpoint.
     #[serde(skip)]
-    pub(super) phases_s: Option<[f64; 5]>,
+    pub(crate) phases_s: Option<[f64; 5]>,
     /// Ranks that were compared.
-    pub(super) ranks: u64,
+    pub(crate) ranks: u64,
     /// By self-time; else by whole steps.
     #[serde(skip)]
-    pub(super) is_self: bool,
+    pub(crate) is_self: bool,
 }
 
 impl StepTimes {
@@ -170,88 +170,88 @@ impl StepTimes {
 /// What of the report is told.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Report {
-    pub(super) job: Text,
-    pub(super) dir: Text,
-    pub(super) world: u64,
-    pub(super) steps: u64,
-    pub(super) median_s: Option<f64>,
-    pub(super) duration_s: f64,
-    pub(super) findings: u64,
-    pub(super) raised: u64,
-    pub(super) verdicts: Vec<Verdict>,
-    pub(super) coverage: Coverage,
-    pub(super) cost: Cost,
-    pub(super) end: Option<Ending>,
+pub(crate) struct Report {
+    pub(crate) job: Text,
+    pub(crate) dir: Text,
+    pub(crate) world: u64,
+    pub(crate) steps: u64,
+    pub(crate) median_s: Option<f64>,
+    pub(crate) duration_s: f64,
+    pub(crate) findings: u64,
+    pub(crate) raised: u64,
+    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) coverage: Coverage,
+    pub(crate) cost: Cost,
+    pub(crate) end: Option<Ending>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Coverage {
-    pub(super) ranks_seen: u64,
-    pub(super) ranks_expected: u64,
-    pub(super) steps_ratio: Option<f64>,
-    pub(super) signals: Vec<Text>,
-    pub(super) gaps: u64,
-    pub(super) notes: Vec<Text>,
+pub(crate) struct Coverage {
+    pub(crate) ranks_seen: u64,
+    pub(crate) ranks_expected: u64,
+    pub(crate) steps_ratio: Option<f64>,
+    pub(crate) signals: Vec<Text>,
+    pub(crate) gaps: u64,
+    pub(crate) notes: Vec<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Cost {
-    pub(super) gpu_hours: f64,
-    pub(super) lost_gpu_hours: f64,
-    pub(super) goodput: Option<f64>,
-    pub(super) lost_cost: Option<f64>,
+pub(crate) struct Cost {
+    pub(crate) gpu_hours: f64,
+    pub(crate) lost_gpu_hours: f64,
+    pub(crate) goodput: Option<f64>,
+    pub(crate) lost_cost: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Ending {
-    pub(super) reason: Text,
-    pub(super) node: Option<Text>,
-    pub(super) rank: Option<u32>,
-    pub(super) code: Option<i32>,
-    pub(super) says: Text,
+pub(crate) struct Ending {
+    pub(crate) reason: Text,
+    pub(crate) node: Option<Text>,
+    pub(crate) rank: Option<u32>,
+    pub(crate) code: Option<i32>,
+    pub(crate) says: Text,
 }
 
 /// One finding.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Verdict {
-    pub(super) id: u64,
-    pub(super) finding: Text,
-    pub(super) title: Text,
-    pub(super) means: Text,
-    pub(super) whom: Text,
-    pub(super) subject: Subject,
-    pub(super) severity: Text,
-    pub(super) raised: bool,
-    pub(super) since_s: f64,
-    pub(super) since_step: Option<u64>,
-    pub(super) raised_s: f64,
-    pub(super) raised_step: Option<u64>,
-    pub(super) cleared_s: Option<f64>,
-    pub(super) provenance: Text,
-    pub(super) slowdown: Option<f64>,
+pub(crate) struct Verdict {
+    pub(crate) id: u64,
+    pub(crate) finding: Text,
+    pub(crate) title: Text,
+    pub(crate) means: Text,
+    pub(crate) whom: Text,
+    pub(crate) subject: Subject,
+    pub(crate) severity: Text,
+    pub(crate) raised: bool,
+    pub(crate) since_s: f64,
+    pub(crate) since_step: Option<u64>,
+    pub(crate) raised_s: f64,
+    pub(crate) raised_step: Option<u64>,
+    pub(crate) cleared_s: Option<f64>,
+    pub(crate) provenance: Text,
+    pub(crate) slowdown: Option<f64>,
     /// What that is beside: `its peers`, `before`; and the same over evidence. Empty: of an older version.
-    pub(super) beside: Text,
-    pub(super) reference: Text,
-    pub(super) cause: Text,
+    pub(crate) beside: Text,
+    pub(crate) reference: Text,
+    pub(crate) cause: Text,
     /// The cause in words.
-    pub(super) why: Text,
+    pub(crate) why: Text,
     /// Of what, the value on the subject, that of its peers.
-    pub(super) evidence: Vec<[Text; 3]>,
-    pub(super) impact: Option<f64>,
-    pub(super) lost_gpu_hours: f64,
-    pub(super) lost_cost: Option<f64>,
-    pub(super) action: Text,
-    pub(super) observe_only: bool,
+    pub(crate) evidence: Vec<[Text; 3]>,
+    pub(crate) impact: Option<f64>,
+    pub(crate) lost_gpu_hours: f64,
+    pub(crate) lost_cost: Option<f64>,
+    pub(crate) action: Text,
+    pub(crate) observe_only: bool,
 }
 
 impl Verdict {
     /// How bad it is; a word that this version does not know is taken for a warning.
-    pub(super) fn severity(&self) -> Severity {
+    pub(crate) fn severity(&self) -> Severity {
         match self.severity.as_str() {
             "critical" => Severity::Critical,
             "info" => Severity::Info,
@@ -263,51 +263,51 @@ impl Verdict {
 /// Whom a finding is about.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Subject {
-    pub(super) kind: Text,
+pub(crate) struct Subject {
+    pub(crate) kind: Text,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rank: Option<u32>,
+    pub(crate) rank: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node: Option<Text>,
+    pub(crate) node: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) gpu: Option<Text>,
+    pub(crate) gpu: Option<Text>,
     /// Several of a node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) gpus: Vec<Text>,
+    pub(crate) gpus: Vec<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) peer: Option<Text>,
+    pub(crate) peer: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rack: Option<Text>,
+    pub(crate) rack: Option<Text>,
 }
 
 /// Names, and who is where: places in the lists, or -1.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// Name and rack.
-    pub(super) nodes: Vec<(Text, Text)>,
+    pub(crate) nodes: Vec<(Text, Text)>,
     /// Node, GPU, whether its process lives.
-    pub(super) ranks: Vec<(i64, i64, bool)>,
+    pub(crate) ranks: Vec<(i64, i64, bool)>,
     /// UUID, node, bus, model.
-    pub(super) gpus: Vec<(Text, i64, u32, u32)>,
-    pub(super) models: Vec<Text>,
-    pub(super) buses: Vec<Text>,
+    pub(crate) gpus: Vec<(Text, i64, u32, u32)>,
+    pub(crate) models: Vec<Text>,
+    pub(crate) buses: Vec<Text>,
 }
 
 /// What was last read of a GPU; `None`: it could not be, or was not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct GpuNow {
-    pub(super) temperature_c: Option<u16>,
+pub(crate) struct GpuNow {
+    pub(crate) temperature_c: Option<u16>,
     /// Left before hardware slows down.
-    pub(super) margin_c: Option<i32>,
-    pub(super) sm_clock_mhz: Option<u16>,
-    pub(super) sm_clock_max_mhz: Option<u16>,
-    pub(super) power_w: Option<u16>,
-    pub(super) power_limit_w: Option<u16>,
-    pub(super) utilization_ratio: Option<f64>,
+    pub(crate) margin_c: Option<i32>,
+    pub(crate) sm_clock_mhz: Option<u16>,
+    pub(crate) sm_clock_max_mhz: Option<u16>,
+    pub(crate) power_w: Option<u16>,
+    pub(crate) power_limit_w: Option<u16>,
+    pub(crate) utilization_ratio: Option<f64>,
     /// Since it is watched.
-    pub(super) ecc_uncorrected: Option<u16>,
-    pub(super) ecc_corrected: Option<u16>,
+    pub(crate) ecc_uncorrected: Option<u16>,
+    pub(crate) ecc_corrected: Option<u16>,
     #[serde(skip)]
     bits: u16,
 }
@@ -330,7 +330,7 @@ const UNKNOWN: u16 = u16::MAX;
 
 impl GpuNow {
     /// Of the GPU at this place.
-    pub(super) fn of(packed: &[u8], place: usize) -> GpuNow {
+    pub(crate) fn of(packed: &[u8], place: usize) -> GpuNow {
         let fields = packed.chunks_exact(FIELDS * 2).nth(place);
         let number = |field: usize| {
             let at = fields?.get(field * 2..field * 2 + 2)?;
@@ -352,7 +352,7 @@ impl GpuNow {
     }
 
     /// What is the matter with it.
-    pub(super) fn troubles(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn troubles(&self) -> impl Iterator<Item = &'static str> {
         let bits = self.bits & !POWER_CAP;
         let named = TROUBLES.into_iter().zip(0..);
         named

@@ -11,7 +11,7 @@ use crate::output::{Paint, Style};
 
 /// A line, from left to right.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     pieces: Vec<(Option<Paint>, String)>,
     /// The one that keys are about.
     pub(super) is_selected: bool,
@@ -66,7 +66,7 @@ impl Line {
 }
 
 /// Columns of a text on a terminal.
-pub(super) fn width(text: &str) -> usize {
+pub(crate) fn width(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
     }
@@ -166,7 +166,7 @@ fn ink(paint: Option<Paint>, style: Style) -> Ink {
 }
 
 /// Puts lines on a screen from its top; what has no room is left out.
-pub(super) fn draw(lines: &[Line], style: Style, screen: &mut Buffer) {
+pub(crate) fn draw(lines: &[Line], style: Style, screen: &mut Buffer) {
     let area = screen.area;
     for (line, y) in lines.iter().zip(area.top()..area.bottom()) {
         let mut x = area.left();
@@ -184,7 +184,7 @@ pub(super) fn draw(lines: &[Line], style: Style, screen: &mut Buffer) {
 }
 
 /// Lines as text for what is no screen.
-pub(super) fn print(lines: &[Line], style: Style) -> String {
+pub(crate) fn print(lines: &[Line], style: Style) -> String {
     let mut text = String::new();
     for line in lines {
         let mut own = String::new();

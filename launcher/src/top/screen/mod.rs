@@ -1,0 +1,9 @@
+//! What is known of a job as lines, and lines on a terminal.
+
+mod answer;
+mod detail;
+pub(super) mod paper;
+mod say;
+mod table;
+pub(super) mod terminal;
+pub(super) mod view;
