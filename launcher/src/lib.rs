@@ -4,32 +4,20 @@
 //! signals on, waits, and reads files. What is concluded from frames is `paceline-health`'s; how they travel is `paceline-sidecar`'s.
 
 mod cli;
+mod commands;
 mod config;
 mod demo;
 mod doctor;
 mod evaluate;
-mod exit_codes;
-mod explain;
-mod gpus;
-mod help;
 mod html;
-mod inject;
 mod journal;
 mod kube;
 mod notices;
-mod notify;
 mod output;
 mod preflight;
-mod profiler;
-mod progress;
-#[cfg(test)]
-mod reference;
-mod replay;
 mod report;
 mod run;
-mod simulate;
 mod slurm;
-mod spare;
 mod top;
 
 use std::ffi::OsStr;
@@ -37,19 +25,21 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
+use crate::cli::exit_codes::{UNKNOWN, USAGE};
 use crate::cli::{Cli, Command};
-use crate::exit_codes::{UNKNOWN, USAGE};
+use crate::commands::{explain, gpus, help, inject, notify, profiler, replay, simulate};
+use crate::config::lenient_settings;
 use crate::output::{NoJob, Style, Usage, error};
 
 /// The whole program.
 pub fn main() -> ExitCode {
     forget_empty_variables();
     run::outlive_file_limit();
-    if spare::is_in_pod() {
-        spare::unreadable_settings();
+    if lenient_settings::is_in_pod() {
+        lenient_settings::unreadable_settings();
     } else {
-        spare::unreadable_variables();
-        spare::unreadable_site_file();
+        lenient_settings::unreadable_variables();
+        lenient_settings::unreadable_site_file();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -5,6 +5,7 @@
 
 mod file;
 pub(crate) mod keys;
+pub(crate) mod lenient_settings;
 mod live;
 mod local;
 mod observed;

@@ -32,8 +32,8 @@ use self::score::{Case, Failure};
 use self::suite::{Job, MOST_SEEDS, SCORED, Scenario, Suite, TUNING};
 use self::watch::Outcome;
 use crate::cli::EvaluateArgs;
+use crate::output::progress::Progress;
 use crate::output::{self, Color, Style, Usage, nearest};
-use crate::progress::Progress;
 
 /// Evaluates the detector.
 pub(crate) fn command(args: &EvaluateArgs, color: Color) -> anyhow::Result<ExitCode> {

@@ -14,9 +14,9 @@ use paceline_nccl_bench::preflight::{Mode, hosts::compress};
 use super::args::{Gate, GateArgs};
 use super::endpoint::{self, Redirected};
 use super::{CRITICAL, MeetingArgs, UNKNOWN, Wish, show, work};
+use crate::config::lenient_settings;
 use crate::output::{self, Color};
 use crate::run::{Plan, cluster};
-use crate::spare;
 
 /// What follows.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
     let report = match work::run(&wish, color) {
         Ok(report) => report,
         // What was asked for makes no sense: that is told before anything is started, where somebody reads it.
-        Err(problem) if problem.is::<crate::output::Usage>() && !spare::is_in_pod() => {
+        Err(problem) if problem.is::<crate::output::Usage>() && !lenient_settings::is_in_pod() => {
             return Err(problem);
         }
         Err(problem) if args.preflight_policy == Gate::Fail => {

@@ -14,8 +14,8 @@ use paceline_sidecar::sink::write_whole;
 
 use super::past::{self, Past};
 use super::{FILE, MeetingArgs, PAGE, page, usage};
+use crate::output::progress::Progress;
 use crate::output::{self, Color, Style};
-use crate::progress::Progress;
 use crate::run::cluster;
 
 /// What is asked for.

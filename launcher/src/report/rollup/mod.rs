@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use self::find::Seen;
 use super::ReportArgs;
+use crate::output::progress::Progress;
 use crate::output::{self, Color, Style};
-use crate::progress::Progress;
 
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;

@@ -13,9 +13,10 @@ use rustix::fs::Access;
 
 use super::hook_dir::{HookDir, first_of, make_in};
 use super::share::Share;
+use crate::commands::profiler;
 use crate::run::identity::cluster::Task;
 use crate::run::{Plan, hook, identity};
-use crate::{output, profiler, report};
+use crate::{output, report};
 
 /// In the ring directory: the run directory, so that what looks for jobs on this host finds them.
 pub(crate) const RUN_LINK: &str = "run";

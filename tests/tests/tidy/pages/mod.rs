@@ -9,7 +9,7 @@ mod words;
 
 use crate::{files, read};
 
-/// Pages that the code prints (`launcher/src/reference.rs`): their text is held there.
+/// Pages that the code prints (`launcher/src/cli/reference.rs`): their text is held there.
 const GENERATED: [&str; 3] = ["docs/commands.md", "docs/settings.md", "docs/exit-codes.md"];
 
 /// A line outside fenced code: its number, from 1, and its text.

@@ -1,13 +1,17 @@
-//! The command line.
+//! The command line; `exit_codes`: the table of exit codes; `reference`: the test of the pages in docs/ that are generated.
+
+pub(crate) mod exit_codes;
+#[cfg(test)]
+mod reference;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::commands::explain::ExplainArgs;
+use crate::commands::inject::InjectArgs;
 use crate::config::PageArgs;
 use crate::demo::{DemoArgs, DemoTrainerArgs};
-use crate::explain::ExplainArgs;
-use crate::inject::InjectArgs;
 use crate::output::Color;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
@@ -57,7 +61,7 @@ pub(crate) enum Command {
     /// Inject a fault into a running job, to test detection and alerts.
     Inject(InjectArgs),
     /// Show the state of the NCCL plugin in this node's ranks; turn its GPU times on and off while they train.
-    Profiler(crate::profiler::ProfilerArgs),
+    Profiler(crate::commands::profiler::ProfilerArgs),
     /// Explain an XID or a finding: meaning and action, offline.
     Explain(ExplainArgs),
     /// Show the effective configuration.
@@ -65,15 +69,15 @@ pub(crate) enum Command {
     /// Check this machine in at most ten seconds: which sources a job can use, what is missing, what to do.
     Doctor(crate::doctor::DoctorArgs),
     /// Test the receivers of notifications; send the pending notices of an ended job.
-    Notify(crate::notify::NotifyArgs),
+    Notify(crate::commands::notify::NotifyArgs),
     /// Programs that a site's Slurm calls: prolog, epilog, health check; requeue and scrape targets.
     Slurm(crate::slurm::SlurmArgs),
     /// Inject Paceline into the pods of a Kubernetes job, without a webhook: prints the changed manifest.
     InjectManifest(crate::kube::manifest::ManifestArgs),
     /// Help of a command, or the table of exit codes.
-    Help(crate::help::HelpArgs),
+    Help(crate::commands::help::HelpArgs),
     /// Print a shell completion script.
-    Completions(crate::help::CompletionsArgs),
+    Completions(crate::commands::help::CompletionsArgs),
     /// Copy Paceline's files into a directory that a trainer's container can read; for a pod's init container.
     #[command(hide = true)]
     Install(crate::kube::install::InstallArgs),
@@ -226,7 +230,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true)]
     pub(crate) gpu_hour_price: Vec<String>,
     #[command(flatten)]
-    pub(crate) load: crate::simulate::ConnectArgs,
+    pub(crate) load: crate::commands::simulate::ConnectArgs,
 }
 
 #[derive(Debug, Args)]

@@ -19,8 +19,8 @@ use paceline_sidecar::safe_file;
 
 use crate::cli::SimulateArgs;
 use crate::config::changes_of;
+use crate::output::progress::Progress;
 use crate::output::{self, Color, Paint, Style, Usage};
-use crate::progress::Progress;
 use crate::report::{self, block};
 
 pub(crate) use connect::ConnectArgs;

@@ -324,5 +324,5 @@ fn set(name: &OsStr, value: &OsStr) {
 }
 
 #[cfg(test)]
-#[path = "spare_tests.rs"]
+#[path = "lenient_settings_tests.rs"]
 mod tests;

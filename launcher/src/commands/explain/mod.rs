@@ -317,5 +317,5 @@ fn table(style: Style, rows: &[(&str, String)]) -> String {
 }
 
 #[cfg(test)]
-#[path = "explain/explain_tests.rs"]
+#[path = "explain_tests.rs"]
 mod tests;

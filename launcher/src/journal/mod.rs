@@ -16,7 +16,7 @@ use paceline_sidecar::aggregator::segments;
 use paceline_sidecar::aggregator::snapshot::{self, OfDetector};
 
 use crate::output::Style;
-use crate::progress::Progress;
+use crate::output::progress::Progress;
 use raw::{Raw, read_line};
 
 /// Name of the journal in a run directory.

@@ -9,7 +9,7 @@ use clap::{Arg, Args, Command, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::exit_codes;
+use crate::cli::exit_codes;
 use crate::output::{self, Color, Style, Usage, nearest};
 
 /// Pages that are about no command.

@@ -13,8 +13,8 @@ use paceline_health::sim::{World, WorldSpec};
 use paceline_sidecar::guard::JobKey;
 use paceline_sidecar::load::{self, LoadOptions, LoadReport, Spans, Stage};
 
+use crate::output::progress::Progress;
 use crate::output::{self, Color, Style, Usage};
-use crate::progress::Progress;
 
 /// Steps follow each other at this distance where nothing else is said, seconds.
 const STEP_S: f64 = 1.0;

@@ -2,6 +2,7 @@
 
 mod background;
 mod columns;
+pub(crate) mod progress;
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

@@ -12,9 +12,9 @@ use crate::config::keys::{DETECTOR, KEYS};
 
 /// The tables of constants, as they are compiled in.
 const TABLES: [&str; 3] = [
-    include_str!("../../health/policy/detector.toml"),
-    include_str!("../../health/policy/gpu.toml"),
-    include_str!("../../health/policy/port.toml"),
+    include_str!("../../../health/policy/detector.toml"),
+    include_str!("../../../health/policy/gpu.toml"),
+    include_str!("../../../health/policy/port.toml"),
 ];
 
 /// A page and the code say the same.
@@ -60,7 +60,7 @@ fn every_command_is_on_its_page() {
 
 #[test]
 fn exit_codes_are_on_their_page() {
-    in_step("exit-codes.md", &crate::exit_codes::page());
+    in_step("exit-codes.md", &crate::cli::exit_codes::page());
 }
 
 /// What the option of the same name says of itself.

@@ -1,0 +1,11 @@
+//! Subcommands of a file or two each. Larger ones have a folder of their own: `run`, `top`, `report`, `evaluate`,
+//! `preflight`, `config`, `doctor`, `demo`, `slurm`, `kube`.
+
+pub(crate) mod explain;
+pub(crate) mod gpus;
+pub(crate) mod help;
+pub(crate) mod inject;
+pub(crate) mod notify;
+pub(crate) mod profiler;
+pub(crate) mod replay;
+pub(crate) mod simulate;
