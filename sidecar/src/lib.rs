@@ -46,13 +46,13 @@ use source::ends::Ends;
 use source::host::Host;
 use source::inspector::Inspector;
 use source::kmsg::{self, Kmsg};
+use source::launcher_events::LauncherEvents;
 use source::nvml::NvmlSource;
 use source::probe::Probe;
 use source::ras::{self, Ras};
 use source::replay::Replay;
 use source::sim_gpu::SimGpu;
 use source::step_log::StepLog;
-use source::told::LauncherTold;
 use source::trainers::Trainers;
 use uplink::Uplink;
 use uplink::wire::Hello;
@@ -135,7 +135,7 @@ fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
 fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<Box<dyn Source>>> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     if let Some(path) = &options.told {
-        match LauncherTold::open(path) {
+        match LauncherEvents::open(path) {
             Ok(told) => sources.push(Box::new(told)),
             // It is no reason to watch nothing at all.
             Err(error) => warn::once("told", format_args!("{}: {error}", path.display())),

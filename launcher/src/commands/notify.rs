@@ -126,13 +126,13 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     }
     let mut text = String::new();
     let mut is_left = false;
-    for (sent, untold) in notify::flush(run, &receivers)? {
-        let (whom, left) = (&untold.whom, untold.notices);
+    for (sent, pending) in notify::flush(run, &receivers)? {
+        let (whom, left) = (&pending.whom, pending.notices);
         text += &match left {
             0 => format!("{whom}: {sent} notices sent\n"),
             _ => format!(
                 "{whom}: {sent} notices sent, {left} pending in {}\n",
-                untold.dir.display()
+                pending.dir.display()
             ),
         };
         is_left |= left > 0;
@@ -153,8 +153,8 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
 
 /// Says at the end of a run what was left in it.
 pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) {
-    for untold in notify::untold(run_dir, &receivers(options)) {
-        let notices = match untold.notices {
+    for pending in notify::pending(run_dir, &receivers(options)) {
+        let notices = match pending.notices {
             1 => "1 notice".to_owned(),
             many => format!("{many} notices"),
         };
@@ -162,8 +162,8 @@ pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) 
             style,
             format_args!(
                 "{notices} for {} could not be sent, and are kept in {}; to send them: paceline notify flush {}",
-                untold.whom,
-                untold.dir.display(),
+                pending.whom,
+                pending.dir.display(),
                 run_dir.display()
             ),
         );

@@ -7,13 +7,13 @@ mod halt;
 pub mod host;
 pub mod inspector;
 pub mod kmsg;
+pub mod launcher_events;
 pub mod nvml;
 pub mod probe;
 pub mod ras;
 pub mod replay;
 pub mod sim_gpu;
 pub mod step_log;
-pub mod told;
 pub mod trainers;
 mod yields;
 

@@ -138,7 +138,7 @@ fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
     if events.is_empty() {
         return None;
     }
-    let written = paceline_sidecar::source::told::write(&path, *provenance, events);
+    let written = paceline_sidecar::source::launcher_events::write(&path, *provenance, events);
     written
         .map_err(|problem| {
             let problem = format_args!("the journal will not contain the preflight: {problem}");

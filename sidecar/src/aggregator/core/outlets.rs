@@ -15,7 +15,7 @@ use crate::remedy::books::Books;
 use crate::remedy::warden::Warden;
 use crate::remedy::{RemedyPlan, order::Order};
 use crate::sink::metrics::{JobFacts, Metrics, Shown, Transport, Ways};
-use crate::sink::notify::{Notifier, Untold};
+use crate::sink::notify::{Notifier, PendingNotices};
 use crate::sink::page::Live;
 use crate::uplink::wire::{Batch, Down, Hello};
 use crate::warn;
@@ -93,8 +93,8 @@ impl Outlets {
 
     /// The job has ended.
     pub fn close(self) {
-        let untold = self.notifier.map(|notifier| notifier.close(host::unix_ms()));
-        for Untold { whom, notices, dir } in untold.into_iter().flatten() {
+        let pending = self.notifier.map(|notifier| notifier.close(host::unix_ms()));
+        for PendingNotices { whom, notices, dir } in pending.into_iter().flatten() {
             let dir = dir.display();
             warn::answer(format_args!(
                 "{notices} notices for {whom} were not accepted, and are kept in {dir}"

@@ -11,11 +11,11 @@ mod exec;
 pub(in crate::sink) mod http;
 mod news;
 mod notice;
+mod pending;
 mod receiver;
 mod secret;
 mod spool;
 mod trial;
-mod untold;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Inbox, SyncSender, sync_channel};
@@ -26,9 +26,9 @@ use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
 pub use self::notice::{Notice, Status};
+pub use self::pending::{PendingNotices, flush, pending, strangers};
 pub use self::receiver::{Address, Kind, PAGERDUTY, Receiver, ReceiverError};
 pub use self::trial::trial;
-pub use self::untold::{Untold, flush, strangers, untold};
 
 use self::courier::{Courier, LAST};
 use self::exec::Leash;
@@ -163,7 +163,7 @@ impl Notifier {
 
     /// The job has ended: what ends with it is told to be over. Waits a moment for the couriers; what they cannot send
     /// stays on disk for [`flush`], and is what this returns.
-    pub fn close(mut self, now_ms: u64) -> Vec<Untold> {
+    pub fn close(mut self, now_ms: u64) -> Vec<PendingNotices> {
         let last = self.news.close(now_ms);
         let (still, over): (Vec<Notice>, Vec<Notice>) =
             last.into_iter().partition(|notice| notice.is_told_again);
@@ -186,7 +186,7 @@ impl Notifier {
             // In time or not, nobody is waited for any longer.
             let _ = done.recv_timeout(left);
             drop(leash);
-            Untold::of(&receiver, &spool)
+            PendingNotices::of(&receiver, &spool)
         };
         couriers.into_iter().filter_map(wait).collect()
     }

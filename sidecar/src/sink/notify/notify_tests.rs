@@ -262,7 +262,7 @@ fn what_is_left_is_sent_later() {
     let whom = format!("webhook http://{address}");
     let told: Vec<_> = left.iter().map(|one| (one.notices, &*one.whom)).collect();
     assert_eq!(told, [(2, &*whom)]);
-    assert_eq!(untold(dir.path(), &receivers), left);
+    assert_eq!(pending(dir.path(), &receivers), left);
     assert_eq!(strangers(dir.path(), &receivers).unwrap(), Vec::<PathBuf>::new());
     assert_eq!(strangers(dir.path(), &[]).unwrap(), [left[0].dir.clone()]);
     drop((listener, held));

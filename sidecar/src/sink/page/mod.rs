@@ -15,8 +15,8 @@ mod events;
 mod fleet;
 pub mod heat;
 pub mod ranks;
+pub mod report_json;
 pub mod serve;
-pub mod told;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -134,7 +134,7 @@ impl Live {
 
     /// The report was made. `dir`: where it is written.
     pub fn report(&self, report: &Report, policy: &Policy, dir: &str) {
-        let json = told::report(report, policy, dir, host::unix_ms());
+        let json = report_json::report(report, policy, dir, host::unix_ms());
         self.news(|board, serial| {
             // Whoever takes over from an aggregator that has died finds a job that may have stood still since long ago.
             board.step_at_ns = board

@@ -38,17 +38,17 @@ pub fn write(path: &Path, provenance: Provenance, events: &[Event]) -> io::Resul
 
 /// See the module.
 #[derive(Debug)]
-pub struct LauncherTold {
+pub struct LauncherEvents {
     told: Vec<Told>,
     sent: bool,
 }
 
-impl LauncherTold {
+impl LauncherEvents {
     /// Reads it whole.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn open(path: &Path) -> io::Result<LauncherTold> {
+    pub fn open(path: &Path) -> io::Result<LauncherEvents> {
         let mut told = Vec::new();
         for (number, line) in (1..).zip(BufReader::new(File::open(path)?.take(MOST_BYTES)).lines()) {
             match serde_json::from_str(&line?) {
@@ -59,7 +59,7 @@ impl LauncherTold {
                 }
             }
         }
-        Ok(LauncherTold { told, sent: false })
+        Ok(LauncherEvents { told, sent: false })
     }
 
     fn send(&self, send: &mut Send<'_>) {
@@ -69,7 +69,7 @@ impl LauncherTold {
     }
 }
 
-impl Source for LauncherTold {
+impl Source for LauncherEvents {
     fn name(&self) -> &'static str {
         "preflight"
     }
@@ -109,7 +109,7 @@ mod tests {
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"provenance\":\"live\",\"event\":{\"later\":1}}\n")
             .unwrap();
-        let mut source = LauncherTold::open(&path).unwrap();
+        let mut source = LauncherEvents::open(&path).unwrap();
         let mut sent = Vec::new();
         for _ in 0..2 {
             source.poll(0, &mut |provenance, event| {

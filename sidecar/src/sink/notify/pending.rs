@@ -1,4 +1,4 @@
-//! What was left in the spools of a run: to whom it was to go, and sending it.
+//! Notices that are left in the spools of a run: their receivers, and sending them.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use super::{FOLDER, STATE};
 
 /// What a receiver was not told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untold {
+pub struct PendingNotices {
     /// Who it is, without secrets.
     pub whom: String,
     /// How many notices wait.
@@ -21,11 +21,11 @@ pub struct Untold {
     pub dir: PathBuf,
 }
 
-impl Untold {
+impl PendingNotices {
     /// Of one receiver; `None`: it was told all.
-    pub(super) fn of(receiver: &Receiver, spool: &Spool) -> Option<Untold> {
+    pub(super) fn of(receiver: &Receiver, spool: &Spool) -> Option<PendingNotices> {
         let notices = waiting(spool);
-        (notices > 0).then(|| Untold {
+        (notices > 0).then(|| PendingNotices {
             whom: receiver.whom(),
             notices,
             dir: spool.dir().to_owned(),
@@ -40,8 +40,8 @@ fn waiting(spool: &Spool) -> usize {
 }
 
 /// What these receivers were not told of a run.
-pub fn untold(run_dir: &Path, receivers: &[Receiver]) -> Vec<Untold> {
-    let of = |receiver: &Receiver| Untold::of(receiver, &spool(run_dir, receiver).ok()??);
+pub fn pending(run_dir: &Path, receivers: &[Receiver]) -> Vec<PendingNotices> {
+    let of = |receiver: &Receiver| PendingNotices::of(receiver, &spool(run_dir, receiver).ok()??);
     receivers.iter().filter_map(of).collect()
 }
 
@@ -50,13 +50,13 @@ pub fn untold(run_dir: &Path, receivers: &[Receiver]) -> Vec<Untold> {
 ///
 /// # Errors
 /// When a spool cannot be read.
-pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, Untold)>> {
+pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, PendingNotices)>> {
     let mut told = Vec::new();
     for receiver in receivers {
         let Some(spool) = spool(run_dir, receiver)? else {
             continue;
         };
-        let Some(before) = Untold::of(receiver, &spool) else {
+        let Some(before) = PendingNotices::of(receiver, &spool) else {
             continue;
         };
         let leash = Leash::default();
@@ -65,7 +65,7 @@ pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, U
         let notices = waiting(&spool);
         told.push((
             before.notices.saturating_sub(notices),
-            Untold { notices, ..before },
+            PendingNotices { notices, ..before },
         ));
     }
     Ok(told)
@@ -126,7 +126,7 @@ mod tests {
         };
         own.put(&parcel).unwrap();
         assert_eq!(
-            untold(dir.path(), &receivers)[0].notices,
+            pending(dir.path(), &receivers)[0].notices,
             1,
             "nobody knows how many are in it"
         );

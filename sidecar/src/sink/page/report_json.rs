@@ -1,4 +1,4 @@
-//! What of the report the page shows. Names and sentences are bounded, lists have an end, and their length is told.
+//! The report as the live page shows it. Names and sentences are bounded; lists are cut, and their full length is given.
 
 use paceline_health::Policy;
 use paceline_health::preflight::Section;
