@@ -1,5 +1,5 @@
 //! 5,000 pods in a burst, as an API server asks about them: how long it waits for each answer, TLS and all, and what the program
-//! takes. Run with `cargo bench --profile timed -p paceline-operator --bench burst`; numbers: docs/measurements/kubernetes.md.
+//! takes. Run with `cargo bench -p paceline-operator --bench burst`; numbers: docs/measurements/kubernetes.md.
 //!
 //! An API server speaks HTTP/1.1 with webhooks, without a bound for what goes on at a time, and keeps 25 idle connections
 //! (kubernetes/kubernetes, apiserver/pkg/util/webhook/client.go and client-go/transport/cache.go); so do the callers here. They

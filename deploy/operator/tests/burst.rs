@@ -1,5 +1,5 @@
 //! 5,000 pods at once, through an API server that calls the real program: what an admission takes, and what the program takes.
-//! `cargo test --profile timed -p paceline-operator --test burst -- --ignored --nocapture`
+//! `cargo test --release -p paceline-operator --test burst -- --ignored --nocapture`
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)] // It is a program for a person.
 
