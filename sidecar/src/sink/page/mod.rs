@@ -5,7 +5,7 @@
 //! is kept for any of them, so that a slow one costs nothing, and nothing that they say changes anything.
 //!
 //! - [`heat`]: a step as a column of the heat map.
-//! - [`told`]: what of the report the page shows.
+//! - [`report_json`]: what of the report the page shows.
 //! - `fleet`: nodes, ranks, GPUs, ports.
 //! - [`ranks`]: where each rank stands, in a few bytes.
 //! - `events`: the timeline.
