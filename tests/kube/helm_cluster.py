@@ -45,7 +45,7 @@ def uninstalled(cluster, program):
     job = until("the Job", lambda: helm.poll() is None and cluster.get_at(place))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     env = {"PATH": "", "KUBECONFIG": cluster.config_of(cluster.account(name)), "POD_NAMESPACE": SPACE}
-    words = [program, *container["args"], "--lease", "1"]
+    words = [program, *container["args"]]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     conditions = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
