@@ -164,6 +164,9 @@ async fn at(invitation: &Invitation, candidate: Candidate, sign: &Sign) -> Resul
     match bound {
         Ok(listener) => {
             let address = listener.local_addr()?;
+            if let Some(joined) = elsewhere(invitation, candidate).await {
+                return Ok(joined);
+            }
             let hosted = host(invitation, listener)?;
             own(hosted, address, &invitation.me).await
         }
@@ -172,6 +175,25 @@ async fn at(invitation: &Invitation, candidate: Candidate, sign: &Sign) -> Resul
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Of several sidecars on this host one may have become the aggregator at a later address, while another program held
+/// this one.
+async fn elsewhere(invitation: &Invitation, free: Candidate) -> Option<Joined> {
+    let behind = invitation
+        .candidates
+        .iter()
+        .skip_while(|other| **other != free)
+        .skip(1);
+    for other in behind {
+        let is_held = |own| TcpListener::bind(own).is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
+        if other.own.is_some_and(is_held)
+            && let Ok(joined) = another(invitation, other.at, &Sign::default()).await
+        {
+            return Some(joined);
+        }
+    }
+    None
 }
 
 /// Joins the aggregator of another process.

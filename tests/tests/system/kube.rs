@@ -4,9 +4,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use serde_json::Value;
+
+use paceline_sidecar::aggregator::place::candidates;
 
 use crate::launched::{Place, is_running, signal, text, until};
 
@@ -178,6 +180,18 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     }
 }
 
+/// Sidecars; a test that failed leaves none running.
+struct Pods(Vec<Child>);
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        for pod in &mut self.0 {
+            let _ = pod.kill();
+            let _ = pod.wait();
+        }
+    }
+}
+
 /// With hostNetwork pods of a machine share its ports: two of one job have one aggregator, and a page that another pod has is no reason to end.
 #[test]
 fn pods_on_one_machines_network_do_not_collide() {
@@ -205,13 +219,17 @@ fn pods_on_one_machines_network_do_not_collide() {
         let is_beat = |line: &str| line.contains("\"beat\"") && line.contains(&node);
         journal(pod).lines().any(is_beat).then_some(())
     };
-    let mut pods = vec![start("j", "a")];
+    // Another program holds the job's first port, and lets it go once the job has an aggregator on the next one.
+    let first = candidates(Some("127.0.0.1"), &"j".into(), &"n".into()).unwrap()[0].at;
+    let holder = std::net::TcpListener::bind(first);
+    let mut pods = Pods(vec![start("j", "a")]);
     until("the first of its job", || beats("a", "a"));
-    pods.extend([start("j", "b"), start("k", "c")]);
+    drop(holder);
+    pods.0.extend([start("j", "b"), start("k", "c")]);
     until("the second, at the first's aggregator", || beats("a", "b"));
     until("another job's", || beats("c", "c"));
     assert!(!place.path("b/journal.ndjson").exists(), "one aggregator");
-    for mut pod in pods.into_iter().rev() {
+    for pod in pods.0.iter_mut().rev() {
         assert!(is_running(pod.id()));
         signal("TERM", pod.id());
         assert_eq!(until("its end", || pod.try_wait().unwrap()).code(), Some(0));
