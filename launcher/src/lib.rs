@@ -60,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::command(args, color),
         Command::Top(args) => top::command(&args, color),
         Command::Report(args) => report::command(&args, color),
+        Command::Why(args) => commands::why::command(&args, color),
         Command::Replay(args) => replay::command(&args, color),
         Command::Simulate(args) => simulate::command(&args, color),
         Command::Evaluate(args) => evaluate::command(&args, color),

@@ -52,6 +52,7 @@ use source::probe::Probe;
 use source::ras::{self, Ras};
 use source::replay::Replay;
 use source::sim_gpu::SimGpu;
+use source::stacks::StackSource;
 use source::step_log::StepLog;
 use source::trainers::Trainers;
 use uplink::Uplink;
@@ -147,6 +148,9 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
             .of_pod(options.pod);
         sources.push(Box::new(probe));
         sources.push(Box::new(Ends::new(dir.clone(), &options.host_root)));
+        if options.replay.is_none() && !options.pod {
+            sources.push(Box::new(StackSource::new(dir.clone(), trainers.clone())));
+        }
     }
     if let Some(script) = &options.sim_gpus {
         let origin_ns = options.sim_origin_ns.unwrap_or_else(host::monotonic_ns);

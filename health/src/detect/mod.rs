@@ -292,7 +292,9 @@ impl Detector {
             | Event::PreflightProblem(_) => {
                 self.preflight.observe(self.entry, frame);
             }
-            Event::Beat(_) | Event::Ras(_) | Event::Trouble(_) => self.look_for_silence(at, frame),
+            Event::Beat(_) | Event::Ras(_) | Event::Trouble(_) | Event::Stacks(_) => {
+                self.look_for_silence(at, frame)
+            }
             Event::Start(start) => self.arrive(at, frame, start),
             _ => {}
         }

@@ -15,12 +15,12 @@ use crate::time::Time;
 mod collective;
 mod ending;
 mod gpu;
+mod hang;
 mod host;
 mod kernel;
 mod layout;
 mod port;
 mod preflight;
-mod ras;
 mod source;
 mod start;
 mod step;
@@ -29,12 +29,12 @@ mod thinned;
 pub use collective::*;
 pub use ending::*;
 pub use gpu::*;
+pub use hang::*;
 pub use host::*;
 pub use kernel::*;
 pub use layout::*;
 pub use port::*;
 pub use preflight::*;
-pub use ras::*;
 pub use source::*;
 pub use start::*;
 pub use step::*;
@@ -108,6 +108,8 @@ pub enum Event {
     Thinned(Thinned),
     /// Where a rank stands before its first step: sent when it changes.
     Start(Start),
+    /// What ranks that do not move are doing: asked once, and then more and more rarely, while they stand still.
+    Stacks(Stacks),
 }
 
 impl Event {

@@ -2,6 +2,7 @@
 
 mod ending;
 pub mod history;
+mod stacks;
 pub mod step_snapshot;
 mod times;
 mod undecided;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::ending::{Ending, Heard, Reason, headline, user_frame};
 use self::history::History;
+pub use self::stacks::StackGroup;
 pub use self::times::{Part, PartTimes, RankTimes, Times, Usual};
 pub use self::undecided::Undecided;
 use crate::event::{GpuSignal, Signal};
@@ -57,6 +59,9 @@ pub struct Report {
     pub cost: Cost,
     /// One entry per incident, in its last state, in the order in which they were raised.
     pub verdicts: Vec<Verdict>,
+    /// What ranks that do not move are doing, the smallest group first; empty: all move, or nobody has been asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<StackGroup>,
     /// What a preflight found before the job began; `None`: there was none.
     #[serde(default)]
     pub preflight: Option<Section>,

@@ -20,6 +20,7 @@ use super::endings;
 use super::gpus;
 use super::preflight;
 use super::ras;
+use super::stacks;
 
 /// The clock and the sidecars of a script.
 #[derive(Default)]
@@ -50,6 +51,7 @@ impl Script {
             "baseline" => baseline(case)?,
             "beat" => self.beat(case)?,
             "ras" => ras::ras(case)?,
+            "stacks" => stacks::stacks(case)?,
             "preflight" => preflight::preflight(case)?,
             "bench" => preflight::bench(case)?,
             "found" => preflight::found(case)?,

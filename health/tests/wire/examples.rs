@@ -308,6 +308,38 @@ pub fn examples() -> Vec<Event> {
             call: "barrier".into(),
             idle_ns: 31_000_000_000,
         }),
+        Event::Stacks(Stacks {
+            ranks: vec![Rank(2)],
+            restart: 0,
+            main: Activity {
+                state: ThreadState::Sleeping,
+                frames: vec![
+                    StackFrame {
+                        function: "wait".into(),
+                        file: "/usr/lib/python3.11/threading.py".into(),
+                        line: 327,
+                    },
+                    StackFrame {
+                        function: "next_batch".into(),
+                        file: "/home/u/data.py".into(),
+                        line: 88,
+                    },
+                ],
+                own: Some(1),
+                waits_in: "lock (futex)".into(),
+                missing: "".into(),
+            },
+            workers: vec![WorkerActivity {
+                count: 2,
+                activity: Activity {
+                    state: ThreadState::Disk,
+                    frames: vec![],
+                    own: None,
+                    waits_in: "read of /data/x.bin (nfs4 at /data)".into(),
+                    missing: "in an uninterruptible sleep of the kernel".into(),
+                },
+            }],
+        }),
         Event::Comm(Comm {
             rank: Rank(2),
             restart: 0,

@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Top(crate::top::TopArgs),
     /// Show the report of a finished or running job.
     Report(ReportArgs),
+    /// Explain why a running or ended job stands still: who does not move, and the stacks of all ranks.
+    Why(crate::commands::why::WhyArgs),
     /// Run the detector on a journal again.
     Replay(ReplayArgs),
     /// Simulate a job and run the detector on it.

@@ -9,3 +9,4 @@ pub(crate) mod notify;
 pub(crate) mod profiler;
 pub(crate) mod replay;
 pub(crate) mod simulate;
+pub(crate) mod why;

@@ -9,7 +9,7 @@ use crate::output::nearest;
 
 /// Beside those of settings: what the hook, the plugin, tools and sidecars read, what we set for commands, and what deploy/ sets
 /// in pods.
-const OTHERS: [&str; 43] = [
+const OTHERS: [&str; 44] = [
     "PACELINE_CUBLAS_LIB",
     "PACELINE_CUDA_LIB",
     "PACELINE_DELIVERY",
@@ -48,6 +48,7 @@ const OTHERS: [&str; 43] = [
     "PACELINE_RING_DIR",
     "PACELINE_RING_SHARED",
     "PACELINE_SCHEDULE",
+    "PACELINE_STACKS",
     "PACELINE_STEPS_AFTER",
     "PACELINE_TRACK",
     "PACELINE_TRACK_EVERY",

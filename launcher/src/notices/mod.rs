@@ -11,7 +11,8 @@ use paceline_health::text::humanize::{self, span};
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
 
 use crate::output::{Paint, Style};
-use crate::report::block::{short_subject, why};
+use crate::report::block::why;
+use crate::report::heading::short_subject;
 use pace::Pace;
 
 /// Characters of one line: what a pipe takes in one piece (PIPE_BUF) holds as many even if each takes three bytes.

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use paceline_health::report::{Coverage, Report};
 use paceline_health::text::humanize::{self, count, evidence, span};
-use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
+use paceline_health::verdict::{Cause, Severity, State, Verdict};
 use paceline_health::{Policy, text::cards::cards, text::sanitize};
 
 use super::ending;
+use super::heading::short_subject;
 use crate::output::{self, Paint, Style};
 
 /// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
@@ -78,6 +79,19 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, places: &[&
         "{}",
         style.paint(Paint::Faint, style.glyph("─", "-").repeat(width))
     );
+    block.text
+}
+
+/// The heading and these findings in full.
+pub(crate) fn findings(report: &Report, verdicts: &[&Verdict], policy: &Policy, style: Style) -> String {
+    let mut block = Block {
+        text: String::new(),
+        style,
+    };
+    block.heading(report);
+    for verdict in verdicts {
+        block.finding(verdict, report, policy);
+    }
     block.text
 }
 
@@ -377,21 +391,6 @@ pub(crate) fn why(verdict: &Verdict) -> String {
         },
     );
     parts.join("; ")
-}
-
-/// The subject for a headline: a UUID's first letters are enough to tell two GPUs of a node apart.
-pub(crate) fn short_subject(verdict: &Verdict) -> String {
-    match &verdict.subject {
-        Subject::Rank {
-            rank,
-            node,
-            gpu_uuid: Some(gpu),
-        } => {
-            let short: String = gpu.as_str().chars().take(12).collect();
-            sanitize::name(&format!("rank {rank} on {node} ({short})"))
-        }
-        _ => sanitize::name(&verdict.whom()),
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use paceline_health::id::Rank;
 use paceline_health::report::{Cost, Part, PartTimes, RankTimes, Times, Usual};
-use paceline_health::verdict::Finding;
+use paceline_health::verdict::{Finding, Subject};
 
 use super::*;
 use crate::report::samples::{piece, rank, report, verdict};

@@ -1,7 +1,10 @@
-//! What stands below a report's title: how many ranks and steps, how long, since when.
+//! What stands below a report's title: how many ranks and steps, how long, since when; and a finding's subject in a
+//! headline.
 
 use paceline_health::report::Report;
 use paceline_health::text::humanize::{count, span};
+use paceline_health::text::sanitize;
+use paceline_health::verdict::{Subject, Verdict};
 
 /// Ranks, steps, duration and, where it is known, the start (UTC).
 pub(super) fn facts(report: &Report) -> Vec<String> {
@@ -18,4 +21,19 @@ pub(super) fn facts(report: &Report) -> Vec<String> {
         facts.push(format!("began {} UTC", super::clock::utc(began)));
     }
     facts
+}
+
+/// The subject for a headline: a UUID's first letters are enough to tell two GPUs of a node apart.
+pub(crate) fn short_subject(verdict: &Verdict) -> String {
+    match &verdict.subject {
+        Subject::Rank {
+            rank,
+            node,
+            gpu_uuid: Some(gpu),
+        } => {
+            let short: String = gpu.as_str().chars().take(12).collect();
+            sanitize::name(&format!("rank {rank} on {node} ({short})"))
+        }
+        _ => sanitize::name(&verdict.whom()),
+    }
 }

@@ -9,8 +9,9 @@ use paceline_health::text::humanize::{self, count};
 use paceline_health::text::sanitize;
 use paceline_health::verdict::{State, Verdict};
 
-use super::block::{coverage_words, nothing_found, short_subject, why};
+use super::block::{coverage_words, nothing_found, why};
 use super::cost::of_finding;
+use super::heading::short_subject;
 use super::{ending, heading, runbook};
 
 /// Findings that are told in full; the rest have a row each.

@@ -7,7 +7,7 @@ mod clock;
 mod compare;
 mod cost;
 mod ending;
-mod heading;
+pub(crate) mod heading;
 mod markdown;
 pub(crate) mod page;
 mod preflight;
@@ -177,7 +177,7 @@ pub(crate) fn write(run_dir: &Path, report: &Report) -> io::Result<PathBuf> {
 }
 
 /// The report of a run directory, a report.json or a journal.
-fn find(run: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
+pub(crate) fn find(run: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
     let fold = |journal: &Path| fold(journal, skip_broken, style);
     let wanted = || {
         format!(

@@ -93,6 +93,7 @@ pub(crate) fn report(verdicts: Vec<Verdict>) -> Report {
         cost: Cost::default(),
         preflight: None,
         verdicts,
+        stacks: Vec::new(),
         end: None,
         remedies: Default::default(),
         began_unix_ms: None,

@@ -13,6 +13,7 @@ pub mod probe;
 pub mod ras;
 pub mod replay;
 pub mod sim_gpu;
+pub mod stacks;
 pub mod step_log;
 pub mod trainers;
 mod yields;

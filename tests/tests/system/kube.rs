@@ -4,13 +4,13 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
 use paceline_sidecar::aggregator::place::candidates;
 
-use crate::launched::{Place, is_running, signal, text, until};
+use crate::launched::{Children, Place, is_running, signal, text, until};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples");
 
@@ -35,11 +35,7 @@ fn every_example_is_injected_and_injected_again_stays() {
             place.write("once.yaml", &once);
             for other in ["sidecar", "wrap"] {
                 let (code, again, _) = inject(&place, &["-f", "once.yaml", "--mode", other]);
-                assert_eq!(
-                    (code, again == once),
-                    (0, true),
-                    "{file}: another default changes it"
-                );
+                assert!(code == 0 && again == once, "{file}: another default changes it");
             }
             assert_eq!(inject(&place, &["-f", "once.yaml", "--diff"]).1, "");
             let (_, patch, _) = inject(&place, &["-f", file, "-o", "patch", "--mode", mode]);
@@ -180,19 +176,7 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     }
 }
 
-/// Sidecars; a test that failed leaves none running.
-struct Pods(Vec<Child>);
-
-impl Drop for Pods {
-    fn drop(&mut self) {
-        for pod in &mut self.0 {
-            let _ = pod.kill();
-            let _ = pod.wait();
-        }
-    }
-}
-
-/// With hostNetwork pods of a machine share its ports: two of one job have one aggregator, and a page that another pod has is no reason to end.
+/// With hostNetwork pods of a machine share its ports: two of one job have one aggregator, and a taken page ends nobody.
 #[test]
 fn pods_on_one_machines_network_do_not_collide() {
     let place = Place::new();
@@ -213,16 +197,15 @@ fn pods_on_one_machines_network_do_not_collide() {
             .stderr(file("stderr"));
         command.spawn().unwrap()
     };
-    let journal = |pod: &str| place.read(&format!("{pod}/journal.ndjson"));
     let beats = |pod: &str, of: &str| {
-        let node = format!("\"m/{of}\"");
+        let (node, journal) = (format!("\"m/{of}\""), format!("{pod}/journal.ndjson"));
         let is_beat = |line: &str| line.contains("\"beat\"") && line.contains(&node);
-        journal(pod).lines().any(is_beat).then_some(())
+        place.read(&journal).lines().any(is_beat).then_some(())
     };
-    // Another program holds the job's first port, and lets it go once the job has an aggregator on the next one.
-    let first = candidates(Some("127.0.0.1"), &"j".into(), &"n".into()).unwrap()[0].at;
-    let holder = std::net::TcpListener::bind(first);
-    let mut pods = Pods(vec![start("j", "a")]);
+    // Another program holds the job's first port until the job has an aggregator on the next one.
+    let first = candidates(Some("127.0.0.1"), &"j".into(), &"n".into()).unwrap()[0];
+    let holder = std::net::TcpListener::bind(first.at);
+    let mut pods = Children(vec![start("j", "a")]);
     until("the first of its job", || beats("a", "a"));
     drop(holder);
     pods.0.extend([start("j", "b"), start("k", "c")]);

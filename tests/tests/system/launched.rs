@@ -167,6 +167,18 @@ impl Drop for Running<'_> {
     }
 }
 
+/// Processes; a test that failed leaves none running.
+pub struct Children(pub Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// Polls until something is found.
 pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;

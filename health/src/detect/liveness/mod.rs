@@ -5,5 +5,6 @@ pub mod job_end;
 mod progress;
 mod ras;
 pub mod silence;
+mod stacks;
 mod standstill;
 pub mod unreachable_node;

@@ -21,7 +21,7 @@ pub(super) struct Named {
     pub severity: Severity,
     pub since: Time,
     pub rank: Option<Rank>,
-    /// What its evidence has of NCCL's words; zero: nothing.
+    /// What its evidence has of NCCL's words and of the ranks' stacks; zero: nothing.
     pub asked: u64,
     /// Its share up to when it was last booked, seconds.
     pub lost_s: f64,

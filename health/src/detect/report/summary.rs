@@ -58,6 +58,7 @@ impl Detector {
             undecided,
             cost: self.cost(&verdicts),
             verdicts,
+            stacks: self.silence.stacks(|at| self.seconds(at)),
             preflight: self.preflight.section(),
             end,
             remedies: Default::default(),

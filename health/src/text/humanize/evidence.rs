@@ -145,10 +145,12 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
 
 /// All evidence of a verdict as [`told`] has it; what was said in words comes first.
 pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
-    let says = verdict
-        .says
-        .iter()
-        .map(|says| ["it said".to_owned(), says.to_string(), String::new()]);
+    let label = match verdict.finding {
+        Finding::RankSilent | Finding::JobHang => "stacks",
+        _ => "it said",
+    };
+    let says = verdict.says.iter();
+    let says = says.map(|says| [label.to_owned(), says.to_string(), String::new()]);
     says.chain(verdict.evidence.iter().map(told)).collect()
 }
 

@@ -8,8 +8,9 @@ use paceline_health::{Policy, Provenance};
 
 use super::Head;
 use crate::html::Html;
-use crate::report::block::{short_subject, why};
+use crate::report::block::why;
 use crate::report::cost::of_finding;
+use crate::report::heading::short_subject;
 use crate::report::runbook;
 
 /// Findings that are told in full.

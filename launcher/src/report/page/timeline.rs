@@ -8,7 +8,7 @@ use paceline_health::verdict::State;
 use super::answer::mark;
 use super::{Head, table};
 use crate::html::Html;
-use crate::report::block::short_subject;
+use crate::report::heading::short_subject;
 use crate::report::{clock, ending, remedies};
 
 /// Lines that are seen at once, and those behind them; the rest is counted.

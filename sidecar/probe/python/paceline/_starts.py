@@ -63,7 +63,7 @@ class Place:
 def begin():
     """torch.distributed is there, and somebody said which rank this is."""
     global place
-    from . import _helper, _rank, _ring
+    from . import _helper, _rank, _ring, _stacks
 
     directory = os.environ.get("PACELINE_RING_DIR")
     # In a pod, where the reader does not see our process, the ring's own lock is what says that we live.
@@ -72,6 +72,7 @@ def begin():
     rank = _rank.from_environment()
     if rank.world_size > 1:
         place = Place(directory, rank)
+        _stacks.watch()
 
 
 def end():

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 
-from . import _ends, _garbage, _helper, _rank, _ring, _starts
+from . import _ends, _garbage, _helper, _rank, _ring, _stacks, _starts
 
 OTHER, DATA, COMPUTE, WAIT, OPTIMIZER, CHECKPOINT, EVALUATION = range(7)
 TRAIN_STEP, CHECKPOINT_STEP, EVALUATION_STEP, WARM_UP_STEP = range(4)
@@ -104,6 +104,7 @@ class Tracker:
             self._progress[1] = now
             self.on = True
             _garbage.watch(self)
+            _stacks.watch()
         except Exception as error:
             self.fail(error)
             return False

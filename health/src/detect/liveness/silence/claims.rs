@@ -21,6 +21,10 @@ impl SilenceRule {
             rank,
             ..
         } = named;
+        let asked = self.asked(scope, since);
+        if let Some(named) = self.open.get_mut(&subject) {
+            named.asked = asked;
+        }
         if finding == Finding::RankDied {
             return self.tell_death(scope, &named, subject);
         }
@@ -43,17 +47,12 @@ impl SilenceRule {
         if finding == Finding::JobHang {
             evidence.extend(self.furthest_behind());
         }
-        let mut asked = 0;
         let mut provenance = self.provenance;
         if self.ras.speaks_of(since, scope.roster) {
-            asked = self.ras.version();
             evidence.extend(self.ras.evidence(MAX_BEHIND, scope.roster));
             provenance = provenance.max(self.ras.provenance());
         }
         let lost_s = self.open.lost_s(&subject, at).unwrap_or(0.0);
-        if let Some(named) = self.open.get_mut(&subject) {
-            named.asked = asked;
-        }
         let detail = Detail {
             severity,
             since,
@@ -66,7 +65,7 @@ impl SilenceRule {
             impact_ratio: None,
             lost_rank_s: lost_s * f64::from(scope.roster.world_size),
             evidence,
-            says: None,
+            says: self.stacks.says(rank, since),
         };
         self.out.push_back(Claim {
             finding,

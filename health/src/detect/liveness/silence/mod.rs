@@ -14,15 +14,17 @@ use serde::{Deserialize, Serialize};
 
 use super::progress::{Position, RankProgress, place};
 use super::ras::RasEvidence;
+use super::stacks::StackEvidence;
 use super::standstill::{Named, Standstill};
 use crate::detect::claim::{Claim, Outcome, over, piece};
 use crate::detect::members::endings::Death;
 use crate::detect::members::roster::Roster;
 use crate::detect::step::step_time::StepTime;
-use crate::event::{Beat, Event, Phase, Pulse, RasReport};
+use crate::event::{Beat, Event, Phase, Pulse};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
 use crate::policy::SilenceThresholds;
+use crate::report::StackGroup;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
@@ -42,6 +44,9 @@ pub struct SilenceRule {
     gone: bool,
     /// What NCCL said last.
     ras: RasEvidence,
+    /// What ranks were doing when they were asked last.
+    #[serde(default)]
+    stacks: StackEvidence,
     provenance: Provenance,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
@@ -97,6 +102,7 @@ impl SilenceRule {
     pub fn clear(&mut self, at: Time, world_size: u32) {
         self.passed.clear();
         self.ras = RasEvidence::default();
+        self.stacks = StackEvidence::default();
         self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
         self.pulses.clear();
         self.gone = false;
@@ -104,11 +110,19 @@ impl SilenceRule {
         self.left_behind = false;
     }
 
-    /// Takes a beat of one node, what NCCL says of all ranks, or a sign of how a rank ended.
+    /// Takes a beat of one node, what NCCL says of all ranks, what ranks are doing, or a sign of how a rank ended.
     pub fn take(&mut self, scope: &Scope<'_>, event: &Event, entry: u64, provenance: Provenance) {
         match event {
             Event::Beat(beat) => self.beat(scope, beat, provenance),
-            Event::Ras(report) => self.ras(scope, entry, report, provenance),
+            Event::Ras(report) => {
+                self.ras.take(scope.at, entry, report, provenance);
+                self.report_news(scope);
+            }
+            Event::Stacks(stacks) if stacks.restart == scope.roster.restart => {
+                self.provenance = self.provenance.max(provenance);
+                // Thousands of nodes answer within a second: what they say is reported with the next judgment.
+                self.stacks.take(scope.at, stacks);
+            }
             Event::Trouble(_) | Event::Exit(_) => {
                 self.provenance = self.provenance.max(provenance);
                 self.bury(scope);
@@ -117,20 +131,23 @@ impl SilenceRule {
         }
     }
 
-    /// NCCL RAS is evidence for active findings: they are reported again if it has something new.
-    fn ras(&mut self, scope: &Scope<'_>, entry: u64, report: &RasReport, provenance: Provenance) {
-        self.ras.take(scope.at, entry, report, provenance);
+    /// What NCCL and the ranks say is evidence for active findings: they are reported again if there is something new.
+    fn report_news(&mut self, scope: &Scope<'_>) {
         let open: Vec<Subject> = self
             .open
             .iter()
-            .filter(|(_, named)| {
-                named.asked != self.ras.version() && self.ras.speaks_of(named.since, scope.roster)
-            })
+            .filter(|(_, named)| named.asked < self.asked(scope, named.since))
             .map(|(subject, _)| subject.clone())
             .collect();
         for subject in open {
             self.report(scope, subject);
         }
+    }
+
+    /// Changes with what NCCL and the ranks say of a silence that began `since`; zero: nothing.
+    pub(super) fn asked(&self, scope: &Scope<'_>, since: Time) -> u64 {
+        let ras = u64::from(self.ras.speaks_of(since, scope.roster)) * self.ras.version();
+        ras + self.stacks.version(since)
     }
 
     /// Takes a beat of one node, and judges all ranks by what was heard so far.
@@ -140,7 +157,9 @@ impl SilenceRule {
         for pulse in &beat.ranks {
             let known = roster.member(pulse.rank).is_some_and(|member| !member.ended);
             if known && pulse.restart == roster.restart {
-                self.pulses.insert(pulse.rank, Heard { at, pulse: *pulse });
+                let heard = Heard { at, pulse: *pulse };
+                self.stacks.forget_before(pulse.rank, heard.moved());
+                self.pulses.insert(pulse.rank, heard);
             }
         }
         if at < self.judge_at {
@@ -162,6 +181,7 @@ impl SilenceRule {
         for subject in worse {
             self.report(scope, subject);
         }
+        self.report_news(scope);
     }
 
     /// What an open incident has cost so far, rank-seconds.
@@ -183,6 +203,11 @@ impl SilenceRule {
     /// Who is not heard is not said to be silent: it may have moved long ago.
     fn heard_until(&self, now: Time) -> Time {
         now.min(self.judge_at + FRESH)
+    }
+
+    /// What ranks that do not move are doing. `seconds`: of a time.
+    pub fn stacks(&self, seconds: impl Fn(Time) -> f64) -> Vec<StackGroup> {
+        self.stacks.report(seconds)
     }
 
     /// The next claim.

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// See [`super::Event::Ras`]: an answer of NCCL's RAS service, of which any process of the job knows all communicators
-/// (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>). Counts say who is behind
-/// only where the job stands still: in one that runs they differ at every moment.
+/// See [`crate::event::Event::Ras`]: an answer of NCCL's RAS service, of which any process of the job knows all
+/// communicators (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>). Counts say who
+/// is behind only where the job stands still: in one that runs they differ at every moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RasReport {
     /// Whether it answered.

@@ -1,0 +1,277 @@
+//! What ranks said that they were doing when they did not move, as evidence. It finds nothing by itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Activity, StackFrame, Stacks, ThreadState};
+use crate::id::Rank;
+use crate::report::StackGroup;
+use crate::time::Time;
+
+/// Groups of ranks that a job's evidence names.
+const MAX_GROUPS: usize = 4;
+/// Ranges of ranks that a group names.
+const MAX_RANGES: usize = 6;
+/// Groups that a report has.
+const MAX_REPORTED: usize = 64;
+
+/// The latest stacks of each rank that has not moved since.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct StackEvidence {
+    by_rank: BTreeMap<Rank, Taken>,
+    /// Counts answers.
+    version: u64,
+}
+
+/// What a rank did, and when.
+#[derive(Debug, Serialize, Deserialize)]
+struct Taken {
+    at: Time,
+    /// In words: ranks that do the same are those of which the same is said.
+    says: Arc<str>,
+    stacks: Arc<Stacks>,
+}
+
+impl StackEvidence {
+    /// Takes what ranks of a node did.
+    pub fn take(&mut self, at: Time, stacks: &Stacks) {
+        let says: Arc<str> = words(stacks).into();
+        let stacks = Arc::new(stacks.clone());
+        for rank in &stacks.ranks {
+            let (says, stacks) = (says.clone(), stacks.clone());
+            self.by_rank.insert(*rank, Taken { at, says, stacks });
+        }
+        self.version += 1;
+    }
+
+    /// A rank got to where it is at `moved`: what it did before is over.
+    pub fn forget_before(&mut self, rank: Rank, moved: Time) {
+        if self.by_rank.get(&rank).is_some_and(|taken| taken.at < moved) {
+            self.by_rank.remove(&rank);
+        }
+    }
+
+    /// Changes with what is said of a silence that began `since`; zero: nothing was.
+    pub fn version(&self, since: Time) -> u64 {
+        let is_known = self.by_rank.values().any(|taken| taken.at >= since);
+        u64::from(is_known) * self.version
+    }
+
+    /// What `rank`, or each group of ranks, did in a silence that began `since`: `data.py:88 in next_batch; 3 other
+    /// ranks: train.py:41 in step`. The smallest group first: who does what nobody else does is where to look.
+    pub fn says(&self, rank: Option<Rank>, since: Time) -> Option<Arc<str>> {
+        let groups = self.groups(|other, taken| taken.at >= since && Some(other) != rank);
+        let Some(rank) = rank else {
+            let named = groups.iter().take(MAX_GROUPS);
+            let named: Vec<String> = named
+                .map(|(taken, ranks)| format!("{}: {}", names(ranks), taken.says))
+                .collect();
+            return (!named.is_empty()).then(|| named.join("; ").into());
+        };
+        let own = self.by_rank.get(&rank).filter(|taken| taken.at >= since)?;
+        let mut says = own.says.to_string();
+        if let Some((taken, ranks)) = groups.last()
+            && taken.says != own.says
+        {
+            let others = if ranks.len() == 1 { "rank" } else { "ranks" };
+            says += &format!("; {} other {others}: {}", ranks.len(), taken.says);
+        }
+        Some(says.into())
+    }
+
+    /// All that is known now, the smallest group first. `seconds`: of a time.
+    pub fn report(&self, seconds: impl Fn(Time) -> f64) -> Vec<StackGroup> {
+        let group = |(taken, ranks): (&Taken, Vec<Rank>)| {
+            let last = ranks.iter().filter_map(|rank| self.by_rank.get(rank));
+            StackGroup {
+                taken_s: last.map(|taken| taken.at).max().map_or(0.0, &seconds),
+                says: taken.says.clone(),
+                main: taken.stacks.main.clone(),
+                workers: taken.stacks.workers.clone(),
+                ranks,
+            }
+        };
+        let groups = self.groups(|_, _| true).into_iter();
+        groups.take(MAX_REPORTED).map(group).collect()
+    }
+
+    /// Ranks that do the same, the fewest first.
+    fn groups(&self, counts: impl Fn(Rank, &Taken) -> bool) -> Vec<(&Taken, Vec<Rank>)> {
+        let mut groups: BTreeMap<&str, (&Taken, Vec<Rank>)> = BTreeMap::new();
+        let counted = self.by_rank.iter().filter(|(rank, taken)| counts(**rank, taken));
+        for (rank, taken) in counted {
+            let (_, ranks) = groups.entry(&taken.says).or_insert((taken, Vec::new()));
+            ranks.push(*rank);
+        }
+        let mut groups: Vec<(&Taken, Vec<Rank>)> = groups.into_values().collect();
+        groups.sort_by_key(|(_, ranks)| ranks.len());
+        groups
+    }
+}
+
+/// `data.py:88 in next_batch (in _try_get_data), read of /data/x.bin (nfs4 at /data); 2 workers: ...`.
+fn words(stacks: &Stacks) -> String {
+    let mut words = activity(&stacks.main);
+    for worker in &stacks.workers {
+        let count = worker.count;
+        let workers = if count == 1 { "worker" } else { "workers" };
+        words += &format!("; {count} {workers}: {}", activity(&worker.activity));
+    }
+    words
+}
+
+fn activity(activity: &Activity) -> String {
+    let mut parts = Vec::new();
+    let own = activity.own.and_then(|own| activity.frames.get(usize::from(own)));
+    match (own, activity.frames.first()) {
+        (Some(own), Some(inner)) if own != inner => {
+            parts.push(format!("{} (inside {})", place(own), inner.function));
+        }
+        (_, Some(inner)) => parts.push(place(inner)),
+        _ => parts.push(activity.missing.to_string()),
+    }
+    if activity.state == ThreadState::Running && !activity.frames.is_empty() {
+        parts.push("running".to_owned());
+    }
+    if !activity.waits_in.is_empty() {
+        parts.push(activity.waits_in.to_string());
+    }
+    parts.join(", ")
+}
+
+/// `rank 2`, `ranks 0-1, 3`; of more ranges than some, how many ranks there are.
+fn names(ranks: &[Rank]) -> String {
+    if let [rank] = ranks {
+        return format!("rank {rank}");
+    }
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for Rank(rank) in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => ranges.push((*rank, *rank)),
+        }
+    }
+    if ranges.len() > MAX_RANGES {
+        return format!("{} ranks", ranks.len());
+    }
+    let range = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let ranges: Vec<String> = ranges.iter().map(range).collect();
+    format!("ranks {}", ranges.join(", "))
+}
+
+/// `data.py:88 in next_batch`.
+fn place(frame: &StackFrame) -> String {
+    let file = frame.file.rsplit('/').next().unwrap_or(&frame.file);
+    format!("{file}:{} in {}", frame.line, frame.function)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::WorkerActivity;
+
+    fn frame(function: &str, file: &str, line: u32) -> StackFrame {
+        StackFrame {
+            function: function.into(),
+            file: file.into(),
+            line,
+        }
+    }
+
+    fn stacks(ranks: &[u32], main: Activity) -> Stacks {
+        Stacks {
+            ranks: ranks.iter().copied().map(Rank).collect(),
+            restart: 0,
+            main,
+            workers: Vec::new(),
+        }
+    }
+
+    fn waiting() -> Activity {
+        Activity {
+            state: ThreadState::Sleeping,
+            frames: vec![
+                frame(
+                    "all_reduce",
+                    "/v/site-packages/torch/distributed/distributed_c10d.py",
+                    2806,
+                ),
+                frame("step", "/home/u/train.py", 41),
+            ],
+            own: Some(1),
+            waits_in: "poll".into(),
+            ..Activity::default()
+        }
+    }
+
+    fn loading() -> Activity {
+        Activity {
+            state: ThreadState::Sleeping,
+            frames: vec![frame("next_batch", "/home/u/data.py", 88)],
+            own: Some(0),
+            waits_in: "read of /data/x.bin (nfs4 at /data)".into(),
+            ..Activity::default()
+        }
+    }
+
+    #[test]
+    fn a_rank_and_the_others() {
+        let mut evidence = StackEvidence::default();
+        assert_eq!(evidence.says(Some(Rank(2)), Time(0)), None);
+        evidence.take(Time(5), &stacks(&[0, 1, 3], waiting()));
+        evidence.take(Time(5), &stacks(&[2], loading()));
+        assert_eq!(
+            evidence.says(Some(Rank(2)), Time(4)).as_deref(),
+            Some(
+                "data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data); 3 other ranks: train.py:41 in step \
+                 (inside all_reduce), poll"
+            )
+        );
+        assert_eq!(
+            evidence.says(None, Time(4)).as_deref(),
+            Some(
+                "rank 2: data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data); ranks 0-1, 3: train.py:41 in \
+                 step (inside all_reduce), poll"
+            )
+        );
+        // Of an earlier silence.
+        assert_eq!(evidence.says(Some(Rank(2)), Time(6)), None);
+        assert_eq!(evidence.version(Time(6)), 0);
+        let report = evidence.report(|at| at.0 as f64);
+        let ranks: Vec<&[Rank]> = report.iter().map(|group| group.ranks.as_slice()).collect();
+        assert_eq!(ranks, [&[Rank(2)][..], &[Rank(0), Rank(1), Rank(3)]]);
+        // It moves on.
+        evidence.forget_before(Rank(2), Time(5));
+        assert_eq!(evidence.report(|_| 0.0).len(), 2);
+        evidence.forget_before(Rank(2), Time(6));
+        assert_eq!(evidence.report(|_| 0.0).len(), 1);
+    }
+
+    #[test]
+    fn a_process_that_gives_no_stack_says_why() {
+        let mut evidence = StackEvidence::default();
+        let stopped = Activity {
+            state: ThreadState::Stopped,
+            missing: "stopped by a signal".into(),
+            ..Activity::default()
+        };
+        let mut stacks = stacks(&[1], stopped);
+        stacks.workers.push(WorkerActivity {
+            count: 2,
+            activity: loading(),
+        });
+        evidence.take(Time(5), &stacks);
+        let says = evidence.says(Some(Rank(1)), Time(5));
+        assert_eq!(
+            says.as_deref(),
+            Some(
+                "stopped by a signal; 2 workers: data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data)"
+            )
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! What ranks that do not move are doing: Python stacks, and what the kernel says.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Rank;
+
+/// Most frames of a stack.
+pub const MAX_FRAMES: usize = 16;
+/// Most different activities of a rank's loader workers.
+pub const MAX_WORKERS: usize = 4;
+
+/// See [`crate::event::Event::Stacks`]. Ranks of a node that do the same are told together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stacks {
+    /// Who does it.
+    pub ranks: Vec<Rank>,
+    /// Their restart count.
+    pub restart: u32,
+    /// The main thread.
+    pub main: Activity,
+    /// Its children that run Python, as loader workers do, or that are in an uninterruptible sleep.
+    pub workers: Vec<WorkerActivity>,
+}
+
+/// Workers of a rank that do the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerActivity {
+    /// How many.
+    pub count: u32,
+    /// What they do.
+    pub activity: Activity,
+}
+
+/// What a thread is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// As the kernel says.
+    pub state: ThreadState,
+    /// Python frames, innermost first, at most [`MAX_FRAMES`].
+    pub frames: Vec<StackFrame>,
+    /// Which of them is the innermost one of the user's own code; `None`: none is.
+    pub own: Option<u8>,
+    /// The system call in which it sleeps, with the file and its file system: `read of /data/x.bin (nfs4 at /data)`;
+    /// empty: not known, or it does not sleep.
+    pub waits_in: Arc<str>,
+    /// Why there are no frames; empty: there are.
+    pub missing: Arc<str>,
+}
+
+/// One Python frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackFrame {
+    /// The function's name.
+    pub function: Arc<str>,
+    /// The file's path.
+    pub file: Arc<str>,
+    /// The line; zero: not known.
+    pub line: u32,
+}
+
+/// State of a thread, by the letters of `/proc/PID/stat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadState {
+    /// R: it runs, or is ready to.
+    Running,
+    /// S: it sleeps until something happens, a signal included.
+    Sleeping,
+    /// D: it sleeps and takes no signal, as it does in storage that does not respond.
+    Disk,
+    /// T, t: stopped by a signal or a debugger.
+    Stopped,
+    /// Z, X: it has ended.
+    Zombie,
+    /// Not known.
+    #[default]
+    Unknown,
+}
+
+impl ThreadState {
+    /// By its letter.
+    pub fn from_letter(letter: &str) -> ThreadState {
+        match letter {
+            "R" => ThreadState::Running,
+            "S" | "I" => ThreadState::Sleeping,
+            "D" => ThreadState::Disk,
+            "T" | "t" => ThreadState::Stopped,
+            "Z" | "X" => ThreadState::Zombie,
+            _ => ThreadState::Unknown,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What ranks that do not move are doing, by hand.
+
+use datadriven::TestCase;
+use paceline_health::event::{Activity, Event, StackFrame, Stacks, ThreadState};
+use paceline_health::id::Rank;
+
+/// `stacks`, and on the line below `ranks=0,1,3 file=/home/u/train.py line=41 function=step [inside=all_reduce]
+/// [missing=stopped]`.
+pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
+    let mut main = Activity {
+        state: ThreadState::Sleeping,
+        ..Activity::default()
+    };
+    let mut own = StackFrame {
+        function: "".into(),
+        file: "".into(),
+        line: 0,
+    };
+    let mut ranks = Vec::new();
+    for word in case.input.split_whitespace() {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let number = |text: &str| text.parse::<u32>().map_err(|error| format!("{word}: {error}"));
+        match key {
+            "ranks" => ranks = value.split(',').map(number).collect::<Result<_, _>>()?,
+            "file" => own.file = value.into(),
+            "line" => own.line = number(value)?,
+            "function" => own.function = value.into(),
+            "inside" => main.frames.push(StackFrame {
+                function: value.into(),
+                file: "/v/site-packages/torch/distributed/distributed_c10d.py".into(),
+                line: 2806,
+            }),
+            "missing" => main.missing = value.into(),
+            _ => return Err(format!("unknown word {word}")),
+        }
+    }
+    if !own.file.is_empty() {
+        main.own = Some(main.frames.len() as u8);
+        main.frames.push(own);
+    }
+    Ok(Event::Stacks(Stacks {
+        ranks: ranks.into_iter().map(Rank).collect(),
+        restart: 0,
+        main,
+        workers: Vec::new(),
+    }))
+}

@@ -1,0 +1,177 @@
+//! `paceline why`: why a job stands still: who does not move, and what every rank is doing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use clap::Args;
+use paceline_health::Policy;
+use paceline_health::event::{Activity, ThreadState};
+use paceline_health::report::{Report, StackGroup};
+use paceline_health::text::humanize::{count, span};
+use paceline_health::text::sanitize;
+use paceline_health::verdict::{Finding, State, Verdict};
+use serde::Serialize;
+
+use crate::output::{self, Color, Paint, Style};
+use crate::report::{self, block, by_weight};
+
+/// Findings of ranks that do not move.
+const HANGS: [Finding; 4] = [
+    Finding::RankSilent,
+    Finding::JobHang,
+    Finding::RankDied,
+    Finding::RanksMissing,
+];
+/// Findings that are shown in full.
+const MAX_FINDINGS: usize = 4;
+/// Characters of a name of a file or function.
+const MAX_NAME: usize = 160;
+
+/// `paceline why`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Ranks that have not moved for five seconds are asked for their stacks. It works while the job runs, \
+from a second terminal on rank 0's node, and after it.\n\nExample: paceline why ./paceline-llama"
+)]
+pub(crate) struct WhyArgs {
+    /// A run directory, a report.json or a journal [default: the newest ./paceline-*].
+    #[arg(value_name = "RUN", env = "PACELINE_RUN_DIR")]
+    run: Option<PathBuf>,
+    /// Print it as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Why<'a> {
+    job: &'a str,
+    findings: Vec<&'a Verdict>,
+    stacks: &'a [StackGroup],
+}
+
+/// Explains it.
+pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let run = match &args.run {
+        Some(run) => run.clone(),
+        None => newest(Path::new("."))?,
+    };
+    let report = report::find(&run, false, Style::stderr(color))?;
+    let findings = hangs(&report);
+    let text = if args.json {
+        let why = Why {
+            job: report.job.as_str(),
+            findings,
+            stacks: &report.stacks,
+        };
+        format!("{}\n", output::escaped(&serde_json::to_string(&why)?))
+    } else {
+        let style = Style::stdout(color);
+        let mut text = block::findings(&report, &findings, &Policy::default(), style);
+        if findings.is_empty() {
+            text += &nothing(&report);
+        }
+        text + &stacks(&report.stacks, report.duration_s, style)
+    };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Those that hold, or held when the job ended.
+fn hangs(report: &Report) -> Vec<&Verdict> {
+    let all = by_weight(report).into_iter();
+    let hangs = all.filter(|verdict| HANGS.contains(&verdict.finding) && verdict.state == State::Raised);
+    hangs.take(MAX_FINDINGS).collect()
+}
+
+/// What is said where nobody is named.
+fn nothing(report: &Report) -> String {
+    let steps = count(report.steps, "step");
+    if !report.stacks.is_empty() {
+        return format!(" No rank is named yet, after {steps}: these have not moved for seconds.\n");
+    }
+    let slow = report
+        .verdicts
+        .iter()
+        .any(|verdict| verdict.state == State::Raised);
+    let hint = if slow {
+        "; paceline report shows what slows it down"
+    } else {
+        ""
+    };
+    format!(" Nothing stands still, after {steps}{hint}.\n")
+}
+
+/// The newest run in this directory.
+fn newest(place: &Path) -> anyhow::Result<PathBuf> {
+    let entries = fs::read_dir(place).with_context(|| place.display().to_string())?;
+    let runs = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let is_run = path.file_name()?.to_str()?.starts_with("paceline-") && path.is_dir();
+        let journal = fs::metadata(path.join(crate::journal::FILE)).ok()?;
+        is_run.then_some((journal.modified().unwrap_or(SystemTime::UNIX_EPOCH), path))
+    });
+    let newest = runs.max().map(|(_, path)| path);
+    newest
+        .context("no run in this directory: name its run directory (paceline-JOB, where the job was started)")
+}
+
+fn stacks(groups: &[StackGroup], now_s: f64, style: Style) -> String {
+    let mut text = String::new();
+    if !groups.is_empty() {
+        text += &format!(
+            "\n {}\n",
+            style.paint(Paint::Strong, "stacks, innermost frame first")
+        );
+    }
+    for group in groups {
+        let ranks: Vec<String> = group.ranks.iter().take(16).map(ToString::to_string).collect();
+        let more = group.ranks.len() - ranks.len();
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let whose = if group.ranks.len() == 1 { "rank" } else { "ranks" };
+        let ago = span((now_s - group.taken_s).max(0.0));
+        text += &format!("   {whose} {}{more}, {ago} ago\n", ranks.join(", "));
+        text += &frames(&group.main, style);
+        for worker in &group.workers {
+            text += &format!("     {}\n", count(worker.count.into(), "worker"));
+            text += &frames(&worker.activity, style);
+        }
+    }
+    text
+}
+
+fn frames(activity: &Activity, style: Style) -> String {
+    let mut text = String::new();
+    let name = |name: &str| sanitize::clip(name, MAX_NAME);
+    let state = match activity.state {
+        ThreadState::Running => "running",
+        ThreadState::Sleeping => "",
+        ThreadState::Disk => "in an uninterruptible sleep",
+        ThreadState::Stopped => "stopped",
+        ThreadState::Zombie => "has ended",
+        ThreadState::Unknown => "",
+    };
+    let facts = [state, &*activity.waits_in, &*activity.missing];
+    let facts: Vec<String> = facts
+        .into_iter()
+        .filter(|fact| !fact.is_empty())
+        .map(name)
+        .collect();
+    if !facts.is_empty() {
+        text += &format!("       {}\n", style.paint(Paint::Faint, facts.join(", ")));
+    }
+    for (index, frame) in activity.frames.iter().enumerate() {
+        let line = format!("{} ({}:{})", name(&frame.function), name(&frame.file), frame.line);
+        let is_own = activity.own == Some(index as u8);
+        let paint = if is_own { Paint::Strong } else { Paint::Faint };
+        let mark = if is_own { style.glyph("›", ">") } else { " " };
+        text += &format!("     {mark} {}\n", style.paint(paint, line));
+    }
+    text
+}

@@ -1,0 +1,180 @@
+//! Asks one process for its stacks, and its loader workers.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use paceline_health::event::{Activity, MAX_WORKERS, ThreadState, WorkerActivity};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{kernel, parse};
+use crate::source::host::files::Files;
+
+/// Where hooks answer, in the ring directory (sidecar/probe/python/paceline/_stacks.py).
+const FOLDER: &str = "stacks";
+/// An answer takes at most this long, and is all there when nothing has come for so long.
+const LONGEST: Duration = Duration::from_millis(1000);
+const SETTLED: Duration = Duration::from_millis(40);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Most of an answer that is read; a thread takes a few kilobytes.
+const MAX_ANSWER: u64 = 1 << 20;
+/// Workers of a rank that are asked.
+const MAX_ASKED: usize = 16;
+
+/// Asks processes, one after the other.
+#[derive(Debug)]
+pub struct Asker {
+    folder: PathBuf,
+    files: Files,
+}
+
+/// The file in which a process answers, and the signal to which it does.
+#[derive(Debug)]
+struct Line {
+    file: File,
+    signal: u32,
+}
+
+impl Asker {
+    /// Of the hooks that share this ring directory.
+    pub fn new(ring_dir: &Path) -> Asker {
+        Asker {
+            folder: ring_dir.join(FOLDER),
+            files: Files::new(Path::new("/")),
+        }
+    }
+
+    /// What a rank's main thread does, and its workers. Workers that do the same are one.
+    pub fn ask(&mut self, pid: u32) -> (Activity, Vec<WorkerActivity>) {
+        let Some(seen) = kernel::look(&mut self.files, pid) else {
+            let gone = Activity {
+                missing: "the process has ended".into(),
+                ..Activity::default()
+            };
+            return (gone, Vec::new());
+        };
+        let line = self.line(pid, seen.start_time);
+        let main = self.activity(pid, &seen, line.as_ref());
+        let mut workers: Vec<WorkerActivity> = Vec::new();
+        for child in self.children(pid).into_iter().take(MAX_ASKED) {
+            let Some(seen) = kernel::look(&mut self.files, child) else {
+                continue;
+            };
+            let activity = self.activity(child, &seen, line.as_ref());
+            // Not a worker, but a program of its own: a compiler, a logger.
+            if activity.frames.is_empty() && seen.state != ThreadState::Disk {
+                continue;
+            }
+            match workers.iter().position(|worker| worker.activity == activity) {
+                Some(same) => workers[same].count += 1,
+                None if workers.len() < MAX_WORKERS => workers.push(WorkerActivity { count: 1, activity }),
+                None => {}
+            }
+        }
+        (main, workers)
+    }
+
+    fn activity(&mut self, pid: u32, seen: &kernel::KernelView, line: Option<&Line>) -> Activity {
+        let mut activity = Activity {
+            state: seen.state,
+            waits_in: seen.waits_in.as_str().into(),
+            ..Activity::default()
+        };
+        match self.stack(pid, seen.state, line) {
+            Ok(text) => (activity.frames, activity.own) = parse::main_thread(&text),
+            Err(why) => activity.missing = why.into(),
+        }
+        if activity.frames.is_empty() && activity.missing.is_empty() {
+            activity.missing = "its main thread runs no Python".into();
+        }
+        activity
+    }
+
+    /// Where the hook of this process, and of no earlier one with its number, answers.
+    fn line(&self, pid: u32, start_time: u64) -> Option<Line> {
+        let prefix = format!("{pid}-{start_time}-");
+        let entries = std::fs::read_dir(&self.folder).ok()?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let (name, signal) = names
+            .into_iter()
+            .find_map(|name| Some((name.clone(), name.strip_prefix(&prefix)?.parse().ok()?)))?;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags.bits() as i32)
+            .open(self.folder.join(name))
+            .ok()?;
+        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        // Real-time signals of Linux; nothing else is ever sent.
+        (is_file && (34..=64).contains(&signal)).then_some(Line { file, signal })
+    }
+
+    /// Has the process write its stacks.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn stack(&mut self, pid: u32, state: ThreadState, line: Option<&Line>) -> Result<String, &'static str> {
+        match state {
+            ThreadState::Stopped => return Err("stopped by a signal"),
+            ThreadState::Zombie => return Err("the process has ended"),
+            // It would answer when it wakes, into the next one's answer.
+            ThreadState::Disk => return Err("in an uninterruptible sleep of the kernel"),
+            ThreadState::Running | ThreadState::Sleeping | ThreadState::Unknown => {}
+        }
+        let line = line.ok_or("no stack handler: the hook is off, or PACELINE_STACKS")?;
+        let pid_of = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let handle = pid_of.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let handle = handle.ok_or("the process has ended")?;
+        // Looked at behind the handle: it is this process that has the handler. Without it the signal would end it.
+        let signals = kernel::signals(&mut self.files, pid).ok_or("the process has ended")?;
+        let bit = 1_u64 << (line.signal - 1);
+        if signals.caught & bit == 0 {
+            return Err("no stack handler");
+        }
+        if signals.blocked & bit != 0 {
+            return Err("it blocks the signal that asks for stacks");
+        }
+        let length = || line.file.metadata().map_or(0, |metadata| metadata.len());
+        let before = length();
+        // SAFETY: a number from 34 to 64 is a real-time signal of Linux that glibc does not keep for itself (32, 33), and
+        // the process handles it.
+        let signal = unsafe { Signal::from_raw_unchecked(line.signal as i32) };
+        pidfd_send_signal(&handle, signal)
+            .map_err(|_| "the signal that asks for stacks could not be sent")?;
+        let begun = Instant::now();
+        let (mut last, mut changed) = (before, begun);
+        while begun.elapsed() < LONGEST {
+            std::thread::sleep(LOOK_EVERY);
+            let now = length();
+            if now != last {
+                (last, changed) = (now, Instant::now());
+            } else if now > before && changed.elapsed() >= SETTLED {
+                break;
+            }
+        }
+        if last == before {
+            return Err("no answer within a second");
+        }
+        let mut answer = vec![0; (last - before).min(MAX_ANSWER) as usize];
+        let read = line.file.read_at(&mut answer, before).unwrap_or(0);
+        answer.truncate(read);
+        if last > MAX_ANSWER {
+            // The process appends: it goes on at the new end.
+            let _ = line.file.set_len(0);
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    pub(super) fn children(&self, pid: u32) -> Vec<u32> {
+        let mut text = String::new();
+        let path = self.files.at(format!("proc/{pid}/task/{pid}/children"));
+        let _ = File::open(path).and_then(|file| file.take(1 << 16).read_to_string(&mut text));
+        text.split_ascii_whitespace()
+            .filter_map(|child| child.parse().ok())
+            .collect()
+    }
+}

@@ -1,0 +1,161 @@
+//! What ranks that do not move are doing: the Python stacks of their main threads and loader workers, and what the
+//! kernel says of them. Nobody is asked while the job runs.
+//!
+//! A request is a signal, which the Python hook has faulthandler answer without the GIL. A thread of its own asks and
+//! waits, which lives as long as there is something to ask.
+
+mod ask;
+mod kernel;
+mod parse;
+mod when;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+
+use paceline_health::Provenance;
+use paceline_health::event::{Activity, Event, Pulse, Stacks, WorkerActivity};
+use paceline_health::id::Rank;
+
+use self::ask::Asker;
+use self::when::When;
+use super::trainers::Trainers;
+use super::{Send, Source};
+use crate::warn;
+
+/// Ranks of a node that are asked at once.
+const MAX_RANKS: usize = 32;
+
+/// A rank, its restart count, its process.
+type Asked = (Rank, u32, u32);
+/// What it does, and what its loader workers do.
+type Answer = (Rank, u32, Activity, Vec<WorkerActivity>);
+
+/// The source of [`Event::Stacks`].
+#[derive(Debug)]
+pub struct StackSource {
+    ring_dir: PathBuf,
+    trainers: Trainers,
+    when: When,
+    /// Whom to ask next.
+    due: Vec<Asked>,
+    thread: Option<Thread>,
+    is_asking: bool,
+}
+
+#[derive(Debug)]
+struct Thread {
+    ask: SyncSender<Vec<Asked>>,
+    answers: Receiver<Vec<Answer>>,
+}
+
+impl StackSource {
+    /// Of the ranks of `trainers`, whose hooks answer under `ring_dir`.
+    pub fn new(ring_dir: PathBuf, trainers: Trainers) -> StackSource {
+        StackSource {
+            ring_dir,
+            trainers,
+            when: When::default(),
+            due: Vec::new(),
+            thread: None,
+            is_asking: false,
+        }
+    }
+
+    fn begin(&mut self, asked: Vec<Asked>) {
+        if self.thread.is_none() {
+            self.thread = Thread::start(Asker::new(&self.ring_dir));
+        }
+        let thread = self.thread.as_ref();
+        self.is_asking = thread.is_some_and(|thread| thread.ask.try_send(asked).is_ok());
+    }
+}
+
+impl Thread {
+    fn start(mut asker: Asker) -> Option<Thread> {
+        let (ask, asked) = sync_channel::<Vec<Asked>>(1);
+        let (answer, answers) = sync_channel::<Vec<Answer>>(1);
+        let run = move || {
+            while let Ok(ranks) = asked.recv() {
+                let one = |(rank, restart, pid)| {
+                    let (main, workers) = asker.ask(pid);
+                    (rank, restart, main, workers)
+                };
+                if answer.send(ranks.into_iter().map(one).collect()).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("stacks".into())
+            .stack_size(256 << 10);
+        match thread.spawn(run) {
+            Ok(_) => Some(Thread { ask, answers }),
+            Err(error) => {
+                warn::once("stacks thread", format_args!("no stacks are taken: {error}"));
+                None
+            }
+        }
+    }
+}
+
+impl Source for StackSource {
+    fn name(&self) -> &'static str {
+        "stacks"
+    }
+
+    fn notice(&mut self, pulses: &[Pulse], now_ns: u64) {
+        let still = self.when.notice(pulses, now_ns);
+        if still.is_empty() || self.is_asking {
+            return;
+        }
+        let trainers = self.trainers.now();
+        let asked = still
+            .into_iter()
+            .filter_map(|(rank, restart)| Some((rank, restart, *trainers.get(&rank)?)));
+        self.due = asked.take(MAX_RANKS).collect();
+    }
+
+    fn poll(&mut self, _now_ns: u64, send: &mut Send<'_>) {
+        if !self.due.is_empty() && !self.is_asking {
+            let due = std::mem::take(&mut self.due);
+            self.begin(due);
+        }
+        if !self.is_asking {
+            return;
+        }
+        match self.thread.as_ref().map(|thread| thread.answers.try_recv()) {
+            Some(Ok(answers)) => {
+                self.is_asking = false;
+                for stacks in merged(answers) {
+                    send(Provenance::Live, Event::Stacks(stacks));
+                }
+            }
+            Some(Err(TryRecvError::Empty)) => {}
+            Some(Err(TryRecvError::Disconnected)) | None => (self.is_asking, self.thread) = (false, None),
+        }
+    }
+}
+
+/// Ranks that do the same are one event.
+fn merged(answers: Vec<Answer>) -> Vec<Stacks> {
+    let mut all: Vec<Stacks> = Vec::new();
+    for (rank, restart, main, workers) in answers {
+        let same = all
+            .iter_mut()
+            .find(|stacks| stacks.restart == restart && stacks.main == main && stacks.workers == workers);
+        match same {
+            Some(stacks) => stacks.ranks.push(rank),
+            None => all.push(Stacks {
+                ranks: vec![rank],
+                restart,
+                main,
+                workers,
+            }),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+#[path = "stacks_tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! What faulthandler writes: the threads of a process, the one that was asked first, each with its innermost frame
+//! first. The main thread is the last of them (<https://docs.python.org/3/library/faulthandler.html>).
+//!
+//! ```text
+//! Thread 0x00007f2a1c5ff6c0 [pt_pin_memory] (most recent call first):
+//!   File "/usr/lib/python3.11/threading.py", line 320 in wait
+//!
+//! Current thread 0x00007f2a9d1c5740 [python] (most recent call first):
+//!   File "/home/u/train.py", line 88 in next_batch
+//! ```
+
+use std::sync::Arc;
+
+use paceline_health::event::{MAX_FRAMES, StackFrame};
+
+/// Longest name of a file or function that is kept.
+const MAX_NAME: usize = 160;
+
+/// Parts of the paths of code that is not the user's own.
+const LIBRARIES: [&str; 5] = [
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    "<frozen ",
+    // The hook.
+    "paceline/_",
+];
+
+/// The frames of the main thread, innermost first, at most [`MAX_FRAMES`], and which of them is the innermost one of the
+/// user's own code. Of deeper stacks the innermost ones are kept, and that one.
+pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
+    let mut frames: Vec<StackFrame> = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("Thread ") || line.starts_with("Current thread ") {
+            frames.clear();
+        } else if let Some(frame) = frame(line) {
+            frames.push(frame);
+        }
+    }
+    let own = frames.iter().position(is_own);
+    let own = own.map(|own| {
+        if own >= MAX_FRAMES {
+            frames.swap(own, MAX_FRAMES - 1);
+        }
+        own.min(MAX_FRAMES - 1) as u8
+    });
+    frames.truncate(MAX_FRAMES);
+    (frames, own)
+}
+
+/// `  File "/home/u/train.py", line 88 in next_batch`; `???` where it is not known.
+fn frame(line: &str) -> Option<StackFrame> {
+    let (file, rest) = line.trim_start().strip_prefix("File ")?.rsplit_once(", line ")?;
+    let (number, function) = rest.split_once(" in ")?;
+    Some(StackFrame {
+        function: short(function.trim_matches('"')),
+        file: short(file.trim_matches('"')),
+        line: number.parse().unwrap_or(0),
+    })
+}
+
+/// The end of a name says more than its beginning.
+fn short(name: &str) -> Arc<str> {
+    let excess = name.len().saturating_sub(MAX_NAME);
+    let begin = (excess..=name.len()).find(|at| name.is_char_boundary(*at));
+    name.get(begin.unwrap_or(0)..).unwrap_or("").into()
+}
+
+fn is_own(frame: &StackFrame) -> bool {
+    !LIBRARIES.iter().any(|part| frame.file.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO_THREADS: &str = r#"Thread 0x00007f2a1c5ff6c0 [pt_pin_memory] (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/home/u/helper.py", line 7 in run
+
+Current thread 0x00007f2a9d1c5740 [python] (most recent call first):
+  File "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1133 in _try_get_data
+  File "paceline/_patch.py", line 7 in __next__
+  File "/home/u/it is, line 3 in x/data.py", line 88 in <genexpr>
+  File "/home/u/train.py", line 12 in <module>
+"#;
+
+    #[test]
+    fn the_main_thread_and_the_users_own_frame() {
+        let (frames, own) = main_thread(TWO_THREADS);
+        assert_eq!(frames.len(), 4);
+        assert_eq!(own, Some(2));
+        assert_eq!(
+            frames[2],
+            StackFrame {
+                function: "<genexpr>".into(),
+                file: "/home/u/it is, line 3 in x/data.py".into(),
+                line: 88,
+            }
+        );
+    }
+
+    #[test]
+    fn a_deep_stack_keeps_the_users_own_frame() {
+        let library = "  File \"/usr/lib/python3.11/copy.py\", line 1 in deepcopy\n".repeat(90);
+        let text = format!(
+            "Current thread 0x1 (most recent call first):\n{library}  File \"/t.py\", line 3 in f\n  ...\n"
+        );
+        let (frames, own) = main_thread(&text);
+        assert_eq!(frames.len(), MAX_FRAMES);
+        assert_eq!(&*frames[usize::from(own.unwrap())].file, "/t.py");
+    }
+
+    #[test]
+    fn what_is_no_stack_has_no_frames() {
+        for text in [
+            "",
+            "File",
+            "  File \"x\", line",
+            "Thread",
+            "\0\u{1F600}",
+            "  <no Python frame>",
+        ] {
+            assert_eq!(main_thread(text), (Vec::new(), None), "{text:?}");
+        }
+        let long = format!(
+            "  File \"{}\u{1F600}\", line 99999999999 in f",
+            "\u{e9}".repeat(500)
+        );
+        let (frames, _) = main_thread(&long);
+        assert!(frames[0].file.len() <= MAX_NAME && frames[0].line == 0);
+    }
+}

@@ -1,0 +1,112 @@
+//! When ranks are asked what they do: once they have not moved for longer than is usual here, and then more and more
+//! rarely.
+
+use std::time::Duration;
+
+use paceline_health::event::{Phase, Pulse};
+use paceline_health::id::Rank;
+
+/// A rank that has not moved for so long is asked, at the earliest: before the collective libraries give up, and before
+/// anybody is named.
+const STILL: Duration = Duration::from_secs(5);
+/// And at the latest, however slow the job's steps are.
+const STILL_AT_MOST: Duration = Duration::from_secs(120);
+/// Times the longest pause that ended by itself.
+const BEYOND_USUAL: u64 = 2;
+/// Checkpoints and evaluations are long on purpose: so many times as long.
+const PATIENCE: u64 = 6;
+/// Between two requests while ranks stand still; twice as long each time.
+const PAUSE: Duration = Duration::from_secs(15);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// Times are CLOCK_MONOTONIC ns.
+#[derive(Debug, Default)]
+pub struct When {
+    /// The longest that a rank stands still now.
+    still_ns: u64,
+    /// The longest that ended by itself.
+    usual_ns: u64,
+    due_ns: u64,
+    pause_ns: u64,
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+impl When {
+    /// Takes note of where this node's ranks are; gives the ranks to ask now, with their restart counts.
+    pub fn notice(&mut self, pulses: &[Pulse], now_ns: u64) -> Vec<(Rank, u32)> {
+        let living = || pulses.iter().filter(|pulse| pulse.alive);
+        let still_ns = living().map(|pulse| pulse.idle_ns).max().unwrap_or(0);
+        if still_ns < self.still_ns {
+            self.usual_ns = self.usual_ns.max(self.still_ns);
+            self.pause_ns = 0;
+        }
+        self.still_ns = still_ns;
+        let usual = self.usual_ns.saturating_mul(BEYOND_USUAL);
+        let enough_ns = usual.clamp(ns(STILL), ns(STILL_AT_MOST));
+        let is_still = |pulse: &&Pulse| {
+            let patience = match pulse.phase {
+                Phase::Checkpoint | Phase::Evaluation => PATIENCE,
+                _ => 1,
+            };
+            pulse.idle_ns >= enough_ns.saturating_mul(patience)
+        };
+        let still: Vec<(Rank, u32)> = living()
+            .filter(is_still)
+            .map(|pulse| (pulse.rank, pulse.restart))
+            .collect();
+        if still.is_empty() || (now_ns < self.due_ns) {
+            return Vec::new();
+        }
+        let longer_ns = self.pause_ns.saturating_mul(2);
+        self.pause_ns = longer_ns.clamp(ns(PAUSE), ns(LONGEST_PAUSE));
+        self.due_ns = now_ns + self.pause_ns;
+        still
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Seconds of 600 at which ranks are asked of which rank 1 stands still as `still` says.
+    fn asked(phase: Phase, still: impl Fn(u64) -> u64) -> Vec<u64> {
+        let pulse = |rank, idle_s| Pulse {
+            rank: Rank(rank),
+            restart: 0,
+            step: 7,
+            phase,
+            idle_ns: idle_s * SECOND,
+            alive: true,
+        };
+        let mut when = When::default();
+        let mut asked = Vec::new();
+        for second in 1..=600 {
+            let pulses = [pulse(0, 0), pulse(1, still(second))];
+            let ranks = when.notice(&pulses, second * SECOND);
+            if !ranks.is_empty() {
+                assert_eq!(ranks, [(Rank(1), 0)], "who moves is not asked");
+                asked.push(second);
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn a_rank_that_stands_still_is_asked_more_and_more_rarely() {
+        let still = |second: u64| second.saturating_sub(100);
+        assert_eq!(asked(Phase::Compute, still), [105, 120, 150, 210, 330, 570]);
+        assert_eq!(asked(Phase::Checkpoint, still), [130, 145, 175, 235, 355, 595]);
+    }
+
+    #[test]
+    fn a_healthy_job_is_not_asked() {
+        assert!(asked(Phase::Wait, |_| 0).is_empty());
+        // Steps of 30 s, in which nothing moves for that long: once, until that is known.
+        assert_eq!(asked(Phase::Compute, |second| second % 30), [5, 20]);
+    }
+}

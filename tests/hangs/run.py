@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""run.py --torch HOME --paceline PROGRAM: real jobs of PyTorch over gloo that hang, each kind in its own way; prints what
+`paceline run` said of each: the rank, the line of its code, and how long after the hang.
+
+Right is: rank 2 named (or, where all ranks wait in collectives, its stack told apart from the others'), the line that hangs
+in the finding's stacks, and nobody else named. Of jobs that are only slow: nobody. Ends with 1 where a case is not right.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPT = os.path.join(HERE, "train.py")
+SUSPECT, HANGS_AT, LONGEST = 2, 150, 60.0
+NAMING = ("rank-silent", "job-hang", "rank-died")
+# What stands in the finding instead of a line: a process that is stopped has none, one that has ended badly said why.
+WORDS = {"stopped": "stopped by a signal", "exception": "something went wrong"}
+SLOW = ["slow-checkpoint"]
+
+
+def lines():
+    """kind -> the lines of train.py at which it hangs."""
+    found = {}
+    with open(SCRIPT) as script:
+        for number, line in enumerate(script, 1):
+            mark = re.search(r"# ([a-z-]+)$", line)
+            if mark:
+                found.setdefault(mark.group(1), []).append(number)
+    return found
+
+
+def verdicts(run_dir):
+    try:
+        with open(os.path.join(run_dir, "verdicts.ndjson")) as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+    except OSError:
+        return []
+
+
+def hangs(found):
+    return [one for one in found if one["finding"] in NAMING and one["state"] == "raised"]
+
+
+def judge(kind, found, at, within):
+    """(what is right of it, what is wrong, or empty)"""
+    silent = [one for one in hangs(found) if one.get("says")]
+    others = [one["finding"] for one in found if one["finding"] not in NAMING]
+    wrong = ["also %s" % name for name in sorted(set(others))]
+    others = {one["subject"].get("rank") for one in hangs(found)} - {SUSPECT, None}
+    wrong += ["rank %d named" % rank for rank in sorted(others)]
+    if not silent:
+        return "", wrong + ["not told"]
+    says = silent[-1]["says"]
+    if silent[-1]["finding"] == "job-hang" and not says.startswith("rank %d: " % SUSPECT):
+        wrong.append("rank %d not told apart" % SUSPECT)
+    wanted = [WORDS[kind]] if kind in WORDS else ["train.py:%d in" % line for line in lines()[kind]]
+    own = re.split("; (?:3 other )?ranks", says)[0]
+    if not any(want in own for want in wanted):
+        wrong.append("no " + " or ".join(wanted))
+    if at > within:
+        wrong.append("late")
+    return says, wrong
+
+
+def case(options, kind):
+    """One job, until it has been explained, or for long enough."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run_dir = os.path.join(scratch, "run")
+        command = [options.paceline, "run", "--quiet", "--run-dir", run_dir, "--"]
+        command += [os.path.join(options.torch, "bin", "torchrun"), "--standalone", "--nproc-per-node=4", SCRIPT, kind]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+        env.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+        log = open(os.path.join(scratch, "log"), "w+")
+        job = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=scratch)
+        try:
+            stopped_at = told_at = None
+            begun = time.monotonic()
+            while job.poll() is None and time.monotonic() - begun < 4 * LONGEST:
+                time.sleep(0.1)
+                now = time.monotonic()
+                stopped_at = stopped_at or hung_since(run_dir)
+                found = verdicts(run_dir)
+                if any(one.get("says") for one in hangs(found)):
+                    told_at = told_at or now
+                if told_at or (stopped_at and now - stopped_at > LONGEST):
+                    break
+            found, at = verdicts(run_dir), (told_at or begun) - (stopped_at or begun)
+        finally:
+            end(job)
+        if kind in SLOW:
+            wrong = sorted({one["finding"] for one in found})
+            return "nobody named" if not wrong else "", wrong, 0.0
+        return *judge(kind, found, at, options.within), at
+
+
+def hung_since(run_dir):
+    """When rank 2 stopped in the step that hangs, by this clock; None: it has not yet."""
+    try:
+        with open(os.path.join(run_dir, "journal.ndjson")) as journal:
+            beats = [line for line in journal if '"beat"' in line and line.endswith("\n")]
+    except OSError:
+        return None
+    for pulse in json.loads(beats[-1])["frame"]["event"]["beat"]["ranks"] if beats else ():
+        if pulse["rank"] == SUSPECT and pulse["step"] > HANGS_AT:
+            return time.monotonic() - pulse["idle_ns"] / 1e9
+    return None
+
+
+def end(job):
+    """The job and all that it started: a process that is stopped, or whose main thread is stuck, takes no other signal."""
+    tree = [job.pid]
+    for pid in tree:
+        try:
+            with open("/proc/%d/task/%d/children" % (pid, pid)) as children:
+                tree += [int(child) for child in children.read().split()]
+        except OSError:
+            pass
+    for pid in reversed(tree):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    job.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--torch", required=True, help="a Python environment with PyTorch")
+    parser.add_argument("--paceline", required=True, help="the program")
+    parser.add_argument("--kinds", default=",".join([*lines(), *SLOW]))
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--within", type=float, default=20.0, help="seconds in which a hang is to be explained; 20")
+    parser.add_argument("--jobs", type=int, default=1, help="at a time: they wait more than they work")
+    options = parser.parse_args()
+    bad = 0
+    print("| hang | said after | stacks | |\n|---|---|---|---|", flush=True)
+    kinds = [kind for kind in options.kinds.split(",") for _ in range(options.repeats)]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as jobs:
+        for kind, (says, wrong, at) in zip(kinds, jobs.map(lambda kind: case(options, kind), kinds)):
+            bad += bool(wrong)
+            print("| %s | %.1f s | %s | %s |" % (kind, at, says, "**%s**" % ", ".join(wrong) if wrong else "right"), flush=True)
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
