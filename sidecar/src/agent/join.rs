@@ -27,6 +27,8 @@ use crate::warn;
 
 /// Somebody who does not answer our handshake for this long is not our aggregator, the first time.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
+/// All later addresses together are asked for no longer than this.
+const ELSEWHERE_DEADLINE: Duration = Duration::from_millis(1000);
 /// Our aggregator may read its journal for this long.
 const LATER_DEADLINE: Duration = Duration::from_secs(120);
 /// How often one that reads its journal is asked again.
@@ -178,22 +180,22 @@ async fn at(invitation: &Invitation, candidate: Candidate, sign: &Sign) -> Resul
 }
 
 /// Of several sidecars on this host one may have become the aggregator at a later address, while another program held
-/// this one.
+/// this one. Whoever waits for this address has more patience.
 async fn elsewhere(invitation: &Invitation, free: Candidate) -> Option<Joined> {
     let behind = invitation
         .candidates
         .iter()
         .skip_while(|other| **other != free)
         .skip(1);
-    for other in behind {
-        let is_held = |own| TcpListener::bind(own).is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
-        if other.own.is_some_and(is_held)
-            && let Ok(joined) = another(invitation, other.at, &Sign::default()).await
-        {
-            return Some(joined);
+    let look = async {
+        for other in behind.filter(|other| other.own.is_some()) {
+            if let Ok(joined) = another(invitation, other.at, &Sign::default()).await {
+                return Some(joined);
+            }
         }
-    }
-    None
+        None
+    };
+    timeout(ELSEWHERE_DEADLINE, look).await.ok().flatten()
 }
 
 /// Joins the aggregator of another process.

@@ -203,12 +203,12 @@ fn pods_on_one_machines_network_do_not_collide() {
         place.read(&journal).lines().any(is_beat).then_some(())
     };
     // Another program holds the job's first port until the job has an aggregator on the next one.
-    let first = candidates(Some("127.0.0.1"), &"j".into(), &"n".into()).unwrap()[0];
+    let first = candidates(Some("127.0.0.1"), &"pods".into(), &"n".into()).unwrap()[0];
     let holder = std::net::TcpListener::bind(first.at);
-    let mut pods = Children(vec![start("j", "a")]);
+    let mut pods = Children(vec![start("pods", "a")]);
     until("the first of its job", || beats("a", "a"));
     drop(holder);
-    pods.0.extend([start("j", "b"), start("k", "c")]);
+    pods.0.extend([start("pods", "b"), start("others", "c")]);
     until("the second, at the first's aggregator", || beats("a", "b"));
     until("another job's", || beats("c", "c"));
     assert!(!place.path("b/journal.ndjson").exists(), "one aggregator");

@@ -1,11 +1,11 @@
 //! What ranks said that they were doing when they did not move, as evidence. It finds nothing by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Activity, StackFrame, Stacks, ThreadState};
+use crate::event::{Activity, StackFrame, Stacks, ThreadState, WorkerActivity};
 use crate::id::Rank;
 use crate::report::StackGroup;
 use crate::time::Time;
@@ -16,12 +16,20 @@ const MAX_GROUPS: usize = 4;
 const MAX_RANGES: usize = 6;
 /// Groups that a report has.
 const MAX_REPORTED: usize = 64;
+/// Different stacks that are kept with all their frames.
+const MAX_EXAMPLES: usize = 256;
 
 /// The latest stacks of each rank that has not moved since.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StackEvidence {
     by_rank: BTreeMap<Rank, Taken>,
-    /// Counts answers.
+    /// What is behind the words of some of them.
+    examples: BTreeMap<Arc<str>, Example>,
+    /// What most ranks do, and how many they are.
+    common: Option<(Arc<str>, usize)>,
+    /// Ranks have answered or moved since `common` was counted.
+    is_changed: bool,
+    /// Counts answers that said something new.
     version: u64,
 }
 
@@ -31,25 +39,60 @@ struct Taken {
     at: Time,
     /// In words: ranks that do the same are those of which the same is said.
     says: Arc<str>,
-    stacks: Arc<Stacks>,
+}
+
+/// The stacks behind the words.
+#[derive(Debug, Serialize, Deserialize)]
+struct Example {
+    main: Activity,
+    workers: Vec<WorkerActivity>,
 }
 
 impl StackEvidence {
-    /// Takes what ranks of a node did.
-    pub fn take(&mut self, at: Time, stacks: &Stacks) {
+    /// Takes what ranks of a node did; those that are not members are left out.
+    pub fn take(&mut self, at: Time, stacks: &Stacks, is_member: impl Fn(Rank) -> bool) {
         let says: Arc<str> = words(stacks).into();
-        let stacks = Arc::new(stacks.clone());
-        for rank in &stacks.ranks {
-            let (says, stacks) = (says.clone(), stacks.clone());
-            self.by_rank.insert(*rank, Taken { at, says, stacks });
+        for rank in stacks.ranks.iter().filter(|rank| is_member(**rank)) {
+            let taken = Taken {
+                at,
+                says: says.clone(),
+            };
+            let before = self.by_rank.insert(*rank, taken);
+            self.version += u64::from(before.is_none_or(|before| before.says != says));
+            self.is_changed = true;
         }
-        self.version += 1;
+        if self.examples.len() >= MAX_EXAMPLES && !self.examples.contains_key(&says) {
+            let known: BTreeSet<&Arc<str>> = self.by_rank.values().map(|taken| &taken.says).collect();
+            self.examples.retain(|says, _| known.contains(says));
+        }
+        if self.examples.len() < MAX_EXAMPLES {
+            self.examples.entry(says).or_insert_with(|| Example {
+                main: stacks.main.clone(),
+                workers: stacks.workers.clone(),
+            });
+        }
     }
 
     /// A rank got to where it is at `moved`: what it did before is over.
     pub fn forget_before(&mut self, rank: Rank, moved: Time) {
         if self.by_rank.get(&rank).is_some_and(|taken| taken.at < moved) {
             self.by_rank.remove(&rank);
+            self.is_changed = true;
+        }
+    }
+
+    /// Keeps those of members that have not ended.
+    pub fn keep(&mut self, is_member: impl Fn(Rank) -> bool) {
+        let before = self.by_rank.len();
+        self.by_rank.retain(|rank, _| is_member(*rank));
+        self.is_changed |= self.by_rank.len() != before;
+    }
+
+    /// Counts what most ranks do: before findings are reported.
+    pub fn count(&mut self) {
+        if std::mem::take(&mut self.is_changed) {
+            let groups = self.groups(|_| true);
+            self.common = groups.last().map(|(says, ranks)| ((*says).clone(), ranks.len()));
         }
     }
 
@@ -59,53 +102,52 @@ impl StackEvidence {
         u64::from(is_known) * self.version
     }
 
-    /// What `rank`, or each group of ranks, did in a silence that began `since`: `data.py:88 in next_batch; 3 other
-    /// ranks: train.py:41 in step`. The smallest group first: who does what nobody else does is where to look.
-    pub fn says(&self, rank: Option<Rank>, since: Time) -> Option<Arc<str>> {
-        let groups = self.groups(|other, taken| taken.at >= since && Some(other) != rank);
-        let Some(rank) = rank else {
-            let named = groups.iter().take(MAX_GROUPS);
-            let named: Vec<String> = named
-                .map(|(taken, ranks)| format!("{}: {}", names(ranks), taken.says))
-                .collect();
-            return (!named.is_empty()).then(|| named.join("; ").into());
-        };
+    /// What `rank` did in a silence that began `since`, and most others, as far as that differs: `data.py:88 in
+    /// next_batch; 3 other ranks: train.py:41 in step`.
+    pub fn says_of(&self, rank: Rank, since: Time) -> Option<Arc<str>> {
         let own = self.by_rank.get(&rank).filter(|taken| taken.at >= since)?;
-        let mut says = own.says.to_string();
-        if let Some((taken, ranks)) = groups.last()
-            && taken.says != own.says
-        {
-            let others = if ranks.len() == 1 { "rank" } else { "ranks" };
-            says += &format!("; {} other {others}: {}", ranks.len(), taken.says);
-        }
-        Some(says.into())
+        Some(match self.common.as_ref().filter(|(says, _)| *says != own.says) {
+            None => own.says.clone(),
+            Some((says, 1)) => format!("{}; 1 other rank: {says}", own.says).into(),
+            Some((says, others)) => format!("{}; {others} other ranks: {says}", own.says).into(),
+        })
+    }
+
+    /// What each group of ranks did in a silence that began `since`. The smallest group first: a rank that does what no
+    /// other does is where to look.
+    pub fn says_of_all(&self, since: Time) -> Option<Arc<str>> {
+        let groups = self.groups(|taken| taken.at >= since);
+        let named = groups.iter().take(MAX_GROUPS);
+        let named: Vec<String> = named
+            .map(|(says, ranks)| format!("{}: {says}", names(ranks)))
+            .collect();
+        (!named.is_empty()).then(|| named.join("; ").into())
     }
 
     /// All that is known now, the smallest group first. `seconds`: of a time.
     pub fn report(&self, seconds: impl Fn(Time) -> f64) -> Vec<StackGroup> {
-        let group = |(taken, ranks): (&Taken, Vec<Rank>)| {
+        let group = |(says, ranks): (&Arc<str>, Vec<Rank>)| {
             let last = ranks.iter().filter_map(|rank| self.by_rank.get(rank));
+            let example = self.examples.get(says);
             StackGroup {
                 taken_s: last.map(|taken| taken.at).max().map_or(0.0, &seconds),
-                says: taken.says.clone(),
-                main: taken.stacks.main.clone(),
-                workers: taken.stacks.workers.clone(),
+                says: says.clone(),
+                main: example.map_or_else(Activity::default, |example| example.main.clone()),
+                workers: example.map_or_else(Vec::new, |example| example.workers.clone()),
                 ranks,
             }
         };
-        let groups = self.groups(|_, _| true).into_iter();
+        let groups = self.groups(|_| true).into_iter();
         groups.take(MAX_REPORTED).map(group).collect()
     }
 
     /// Ranks that do the same, the fewest first.
-    fn groups(&self, counts: impl Fn(Rank, &Taken) -> bool) -> Vec<(&Taken, Vec<Rank>)> {
-        let mut groups: BTreeMap<&str, (&Taken, Vec<Rank>)> = BTreeMap::new();
-        let counted = self.by_rank.iter().filter(|(rank, taken)| counts(**rank, taken));
-        for (rank, taken) in counted {
-            let (_, ranks) = groups.entry(&taken.says).or_insert((taken, Vec::new()));
-            ranks.push(*rank);
+    fn groups(&self, counts: impl Fn(&Taken) -> bool) -> Vec<(&Arc<str>, Vec<Rank>)> {
+        let mut groups: BTreeMap<&Arc<str>, Vec<Rank>> = BTreeMap::new();
+        for (rank, taken) in self.by_rank.iter().filter(|(_, taken)| counts(taken)) {
+            groups.entry(&taken.says).or_default().push(*rank);
         }
-        let mut groups: Vec<(&Taken, Vec<Rank>)> = groups.into_values().collect();
+        let mut groups: Vec<(&Arc<str>, Vec<Rank>)> = groups.into_iter().collect();
         groups.sort_by_key(|(_, ranks)| ranks.len());
         groups
     }
@@ -173,7 +215,6 @@ fn place(frame: &StackFrame) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::WorkerActivity;
 
     fn frame(function: &str, file: &str, line: u32) -> StackFrame {
         StackFrame {
@@ -222,25 +263,26 @@ mod tests {
     #[test]
     fn a_rank_and_the_others() {
         let mut evidence = StackEvidence::default();
-        assert_eq!(evidence.says(Some(Rank(2)), Time(0)), None);
-        evidence.take(Time(5), &stacks(&[0, 1, 3], waiting()));
-        evidence.take(Time(5), &stacks(&[2], loading()));
+        assert_eq!(evidence.says_of(Rank(2), Time(0)), None);
+        evidence.take(Time(5), &stacks(&[0, 1, 3], waiting()), |_| true);
+        evidence.take(Time(5), &stacks(&[2], loading()), |_| true);
+        evidence.count();
         assert_eq!(
-            evidence.says(Some(Rank(2)), Time(4)).as_deref(),
+            evidence.says_of(Rank(2), Time(4)).as_deref(),
             Some(
                 "data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data); 3 other ranks: train.py:41 in step \
                  (inside all_reduce), poll"
             )
         );
         assert_eq!(
-            evidence.says(None, Time(4)).as_deref(),
+            evidence.says_of_all(Time(4)).as_deref(),
             Some(
                 "rank 2: data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data); ranks 0-1, 3: train.py:41 in \
                  step (inside all_reduce), poll"
             )
         );
         // Of an earlier silence.
-        assert_eq!(evidence.says(Some(Rank(2)), Time(6)), None);
+        assert_eq!(evidence.says_of(Rank(2), Time(6)), None);
         assert_eq!(evidence.version(Time(6)), 0);
         let report = evidence.report(|at| at.0 as f64);
         let ranks: Vec<&[Rank]> = report.iter().map(|group| group.ranks.as_slice()).collect();
@@ -265,8 +307,8 @@ mod tests {
             count: 2,
             activity: loading(),
         });
-        evidence.take(Time(5), &stacks);
-        let says = evidence.says(Some(Rank(1)), Time(5));
+        evidence.take(Time(5), &stacks, |_| true);
+        let says = evidence.says_of(Rank(1), Time(5));
         assert_eq!(
             says.as_deref(),
             Some(

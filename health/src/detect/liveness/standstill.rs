@@ -21,8 +21,10 @@ pub(super) struct Named {
     pub severity: Severity,
     pub since: Time,
     pub rank: Option<Rank>,
-    /// What its evidence has of NCCL's words and of the ranks' stacks; zero: nothing.
+    /// What its evidence has of NCCL's words; zero: nothing.
     pub asked: u64,
+    /// What it has of the ranks' stacks; zero: nothing.
+    pub stacks: u64,
     /// Its share up to when it was last booked, seconds.
     pub lost_s: f64,
 }
@@ -35,6 +37,7 @@ impl Named {
             since,
             rank,
             asked: 0,
+            stacks: 0,
             lost_s: 0.0,
         }
     }

@@ -11,7 +11,7 @@ pub const MAX_FRAMES: usize = 16;
 /// Most different activities of a rank's loader workers.
 pub const MAX_WORKERS: usize = 4;
 
-/// See [`crate::event::Event::Stacks`]. Ranks of a node that do the same are told together.
+/// See [`crate::event::Event::Stacks`]. Ranks of a node that do the same share an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stacks {
     /// Who does it.

@@ -1,25 +1,28 @@
-"""Stacks of all threads of this process, for a job that hangs: the sidecar asks by a real-time signal, and a handler of
-faulthandler's in C answers into a file that was opened in advance. It takes no GIL, restarts system calls, and costs a process
-that is not asked nothing.
+"""The stack of this process's main thread, for a job that hangs: the sidecar asks by a real-time signal, and a handler of
+faulthandler's in C answers into a file that was opened in advance. It takes no GIL, and costs a process that is not asked
+nothing. Only the thread that handles the signal is walked, the main one: to walk others while they run is not safe
+(https://github.com/python/cpython/issues/116008).
 
-The file's name says who answers, and to which signal: `<process id>-<start time, /proc/self/stat>-<signal>`. Children that are
-forked answer into the same file; programs that they become do not, as exec takes handlers away.
+The file's name says who answers, to which signal, and by which descriptor: `<process id>-<start time of
+/proc/self/stat>-<signal>-<descriptor>`. Children that are forked answer into the same file. A process that has another file
+there, or none, is never asked: it has become another program, or has closed what it inherited.
 
-PACELINE_STACKS: `off`, or the number of the signal. A signal that somebody handles or ignores is never taken; where somebody
-takes ours later, the file goes, and nothing is asked any more.
+PACELINE_STACKS: `off`, or the number of the signal. A signal that somebody handles or ignores is never taken; where the program
+takes ours later, the file is closed, and nothing is asked any more.
 """
 
-import faulthandler
+import _signal
 import functools
 import os
 import signal
 
 FOLDER = "stacks"  # in the ring directory
-SIGNALS = range(signal.SIGRTMAX - 3, signal.SIGRTMAX - 11, -1)  # the first that is free
+_OFF, _ON = ("off", "0", "false", "no"), ("", "on", "1", "true", "yes")
 
-_path = None  # of this process's file
+_path = None  # of this process's file, or of that of the process it was forked from
 _pid = None  # whose it is
 _file = -1
+_taken = False  # by the program
 
 
 def watch():
@@ -32,16 +35,18 @@ def watch():
 
 def _watch():
     global _path, _pid, _file
+    import faulthandler
+
     from . import _ring
 
     directory = os.environ.get("PACELINE_RING_DIR")
     asked = os.environ.get("PACELINE_STACKS", "").strip().lower()
     # In a pod the sidecar is in another container: it has no way to send a signal.
-    if _pid == os.getpid() or not directory or asked in ("off", "0", "false", "no") or _ring.is_shared():
+    if _pid == os.getpid() or not directory or asked in _OFF or _taken or _ring.is_shared():
         return
-    # One that was inherited by a fork answers to our signal already.
-    number = int(_path.rpartition("-")[2]) if _path else _free(asked)
     _pid = os.getpid()
+    # One that was inherited by a fork answers to our signal already.
+    number = _free(asked) if _path is None else int(os.path.basename(_path).split("-")[2])
     if number is None:
         return
     folder = os.path.join(directory, FOLDER)
@@ -49,12 +54,13 @@ def _watch():
         os.mkdir(folder, 0o700)
     except FileExistsError:
         pass
-    path = os.path.join(folder, "%d-%s-%d" % (_pid, _start_time(), number))
+    name = "%d-%s-%d" % (_pid, _start_time(), number)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    temporary = os.path.join(folder, "." + os.path.basename(path))
+    temporary = os.path.join(folder, "." + name)
     file = os.open(temporary, flags, 0o600)
+    path = os.path.join(folder, "%s-%d" % (name, file))
     try:
-        faulthandler.register(number, file=file, all_threads=True, chain=False)
+        faulthandler.register(number, file=file, all_threads=False, chain=False)
         os.rename(temporary, path)  # from here on we are asked
     except BaseException:
         os.unlink(temporary)
@@ -68,10 +74,11 @@ def _watch():
 def _free(asked):
     """The number of a signal that nobody has taken; None: there is none."""
     caught, ignored = _dispositions()
-    numbers = [int(asked)] if asked.isdigit() else SIGNALS
+    last = int(signal.SIGRTMAX)
+    numbers = range(last - 3, last - 11, -1) if asked in _ON else [int(asked)]
     for number in numbers:
         is_taken = (caught | ignored) >> (number - 1) & 1
-        if signal.SIGRTMIN <= number <= signal.SIGRTMAX and not is_taken:
+        if signal.SIGRTMIN <= number <= last and not is_taken:
             return number
     return None
 
@@ -90,23 +97,28 @@ def _start_time():
 
 
 def _yield_to_others(number):
-    """The program may set a handler of its own for our signal: then it is never sent again."""
-    handle = signal.signal
+    """The program may set a handler of its own for our signal, in this process or a forked one: then it is never sent again."""
+    handle = _signal.signal  # what signal.signal calls, however that was imported
 
     @functools.wraps(handle)
     def wrapper(signalnum, handler):
         if signalnum == number:
-            forget()
+            _forget()
         return handle(signalnum, handler)
 
-    signal.signal = wrapper
+    _signal.signal = wrapper
 
 
-def forget():
-    """Not asked any more."""
-    path = _path
-    if path is not None and _pid == os.getpid():
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
+def _forget():
+    """Not asked any more, nor processes that are forked from now on."""
+    global _taken, _file
+    if _taken:
+        return
+    _taken = True
+    file, _file = _file, -1
+    try:
+        if _pid == os.getpid():
+            os.unlink(_path)
+        os.close(file)
+    except OSError:
+        pass

@@ -2,27 +2,35 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use paceline_health::event::{Activity, MAX_WORKERS, ThreadState, WorkerActivity};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::{kernel, parse};
+use super::kernel::{self, KernelView};
+use super::parse;
 use crate::source::host::files::Files;
 
 /// Where hooks answer, in the ring directory (sidecar/probe/python/paceline/_stacks.py).
 const FOLDER: &str = "stacks";
 /// An answer takes at most this long, and is all there when nothing has come for so long.
 const LONGEST: Duration = Duration::from_millis(1000);
-const SETTLED: Duration = Duration::from_millis(40);
+const SETTLED: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Most of an answer that is read; a thread takes a few kilobytes.
 const MAX_ANSWER: u64 = 1 << 20;
 /// Workers of a rank that are asked.
 const MAX_ASKED: usize = 16;
+/// A child that is younger may be about to become another program.
+const MIN_AGE: Duration = Duration::from_secs(1);
+
+/// Why a process is not asked that does not have ours.
+pub(super) const NO_HANDLER: &str =
+    "no stack handler (PACELINE_HOOK or PACELINE_STACKS is off, or the program uses the signal itself)";
 
 /// Asks processes, one after the other.
 #[derive(Debug)]
@@ -31,11 +39,14 @@ pub struct Asker {
     files: Files,
 }
 
-/// The file in which a process answers, and the signal to which it does.
+/// The file in which a process answers, by which of its descriptors, and to which signal.
 #[derive(Debug)]
 struct Line {
     file: File,
+    descriptor: u32,
     signal: u32,
+    /// Somebody did not answer: what comes later would be taken for the next one's answer.
+    is_late: bool,
 }
 
 impl Asker {
@@ -56,14 +67,15 @@ impl Asker {
             };
             return (gone, Vec::new());
         };
-        let line = self.line(pid, seen.start_time);
-        let main = self.activity(pid, &seen, line.as_ref());
+        let mut line = self.line(pid, seen.start_time);
+        let main = self.activity(pid, &seen, line.as_mut());
         let mut workers: Vec<WorkerActivity> = Vec::new();
         for child in self.children(pid).into_iter().take(MAX_ASKED) {
             let Some(seen) = kernel::look(&mut self.files, child) else {
                 continue;
             };
-            let activity = self.activity(child, &seen, line.as_ref());
+            let is_young = self.age(&seen).is_none_or(|age| age < MIN_AGE);
+            let activity = self.activity(child, &seen, line.as_mut().filter(|_| !is_young));
             // Not a worker, but a program of its own: a compiler, a logger.
             if activity.frames.is_empty() && seen.state != ThreadState::Disk {
                 continue;
@@ -77,13 +89,13 @@ impl Asker {
         (main, workers)
     }
 
-    fn activity(&mut self, pid: u32, seen: &kernel::KernelView, line: Option<&Line>) -> Activity {
+    fn activity(&mut self, pid: u32, seen: &KernelView, line: Option<&mut Line>) -> Activity {
         let mut activity = Activity {
             state: seen.state,
             waits_in: seen.waits_in.as_str().into(),
             ..Activity::default()
         };
-        match self.stack(pid, seen.state, line) {
+        match self.stack(pid, seen, line) {
             Ok(text) => (activity.frames, activity.own) = parse::main_thread(&text),
             Err(why) => activity.missing = why.into(),
         }
@@ -98,9 +110,11 @@ impl Asker {
         let prefix = format!("{pid}-{start_time}-");
         let entries = std::fs::read_dir(&self.folder).ok()?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let (name, signal) = names
-            .into_iter()
-            .find_map(|name| Some((name.clone(), name.strip_prefix(&prefix)?.parse().ok()?)))?;
+        let (name, signal, descriptor) = names.into_iter().find_map(|name| {
+            let (signal, descriptor) = name.strip_prefix(&prefix)?.split_once('-')?;
+            let (signal, descriptor) = (signal.parse().ok()?, descriptor.parse().ok()?);
+            Some((name, signal, descriptor))
+        })?;
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = OpenOptions::new()
             .read(true)
@@ -110,30 +124,53 @@ impl Asker {
             .ok()?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
         // Real-time signals of Linux; nothing else is ever sent.
-        (is_file && (34..=64).contains(&signal)).then_some(Line { file, signal })
+        (is_file && (34..=64).contains(&signal)).then_some(Line {
+            file,
+            descriptor,
+            signal,
+            is_late: false,
+        })
     }
 
     /// Has the process write its stacks.
     ///
     /// # Errors
     /// Why there are none.
-    fn stack(&mut self, pid: u32, state: ThreadState, line: Option<&Line>) -> Result<String, &'static str> {
-        match state {
+    fn stack(
+        &mut self,
+        pid: u32,
+        seen: &KernelView,
+        line: Option<&mut Line>,
+    ) -> Result<String, &'static str> {
+        match seen.state {
             ThreadState::Stopped => return Err("stopped by a signal"),
             ThreadState::Zombie => return Err("the process has ended"),
             // It would answer when it wakes, into the next one's answer.
             ThreadState::Disk => return Err("in an uninterruptible sleep of the kernel"),
             ThreadState::Running | ThreadState::Sleeping | ThreadState::Unknown => {}
         }
-        let line = line.ok_or("no stack handler: the hook is off, or PACELINE_STACKS")?;
+        let line = line.ok_or(NO_HANDLER)?;
+        if line.is_late {
+            return Err("not asked, as another process of this rank did not answer");
+        }
         let pid_of = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let handle = pid_of.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let handle = handle.ok_or("the process has ended")?;
+        let pid_of = pid_of.ok_or("the process has ended")?;
+        let handle = pidfd_open(pid_of, PidfdFlags::empty()).map_err(|error| match error {
+            Errno::SRCH => "the process has ended",
+            _ => "this system does not let it be asked (pidfd_open)",
+        })?;
         // Looked at behind the handle: it is this process that has the handler. Without it the signal would end it.
+        let now = kernel::look(&mut self.files, pid);
+        if now.is_none_or(|now| now.start_time != seen.start_time) {
+            return Err("the process has ended");
+        }
+        if !self.answers_into(pid, line) {
+            return Err(NO_HANDLER);
+        }
         let signals = kernel::signals(&mut self.files, pid).ok_or("the process has ended")?;
         let bit = 1_u64 << (line.signal - 1);
         if signals.caught & bit == 0 {
-            return Err("no stack handler");
+            return Err(NO_HANDLER);
         }
         if signals.blocked & bit != 0 {
             return Err("it blocks the signal that asks for stacks");
@@ -156,10 +193,12 @@ impl Asker {
                 break;
             }
         }
-        if last == before {
+        let length = last.saturating_sub(before).min(MAX_ANSWER);
+        if length == 0 {
+            line.is_late = true;
             return Err("no answer within a second");
         }
-        let mut answer = vec![0; (last - before).min(MAX_ANSWER) as usize];
+        let mut answer = vec![0; length as usize];
         let read = line.file.read_at(&mut answer, before).unwrap_or(0);
         answer.truncate(read);
         if last > MAX_ANSWER {
@@ -167,6 +206,23 @@ impl Asker {
             let _ = line.file.set_len(0);
         }
         Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// Whether the process has the file of the answers where it said. One that has become another program has not, and one
+    /// that has closed what it inherited may have another file there.
+    fn answers_into(&self, pid: u32, line: &Line) -> bool {
+        let theirs = std::fs::metadata(self.files.at(format!("proc/{pid}/fd/{}", line.descriptor)));
+        let ours = line.file.metadata();
+        let id = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+        matches!((theirs.map(id), ours.map(id)), (Ok(theirs), Ok(ours)) if theirs == ours)
+    }
+
+    /// How long a process has lived.
+    fn age(&mut self, seen: &KernelView) -> Option<Duration> {
+        let uptime = self.files.text("proc/uptime").ok()?;
+        let uptime_s: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
+        let started_s = seen.start_time as f64 / rustix::param::clock_ticks_per_second() as f64;
+        Some(Duration::from_secs_f64((uptime_s - started_s).max(0.0)))
     }
 
     pub(super) fn children(&self, pid: u32) -> Vec<u32> {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::event::ThreadState;
 
+use super::parse::short;
 use crate::source::host::files::Files;
 
 /// A process's main thread, as the kernel knows it.
@@ -105,14 +106,14 @@ fn call(text: &str) -> Option<(i64, u64)> {
 
 /// A file with its file system; a pipe or socket as what it is.
 fn described(files: &mut Files, pid: u32, path: &Path) -> String {
-    let name = path.to_string_lossy();
+    let name = short(&path.to_string_lossy());
     if let Some((kind, _)) = name.split_once(":[") {
         return format!("a {kind}");
     }
     let mounts = files.text(format!("proc/{pid}/mountinfo"));
     match mounts.ok().and_then(|text| mount_of(text, path)) {
         Some((point, kind)) => format!("{name} ({kind} at {})", point.display()),
-        None => name.into_owned(),
+        None => name.to_string(),
     }
 }
 

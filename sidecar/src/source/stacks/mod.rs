@@ -36,7 +36,7 @@ pub struct StackSource {
     ring_dir: PathBuf,
     trainers: Trainers,
     when: When,
-    /// Whom to ask next.
+    /// Ranks to ask next.
     due: Vec<Asked>,
     thread: Option<Thread>,
     is_asking: bool,

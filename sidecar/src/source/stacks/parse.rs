@@ -1,7 +1,10 @@
-//! What faulthandler writes: the threads of a process, the one that was asked first, each with its innermost frame
-//! first. The main thread is the last of them (<https://docs.python.org/3/library/faulthandler.html>).
+//! What faulthandler writes: the thread that handles the signal, which is the main one, or all threads, of which the main
+//! one is the last; the innermost frame first (<https://docs.python.org/3/library/faulthandler.html>).
 //!
 //! ```text
+//! Stack (most recent call first):
+//!   File "/home/u/train.py", line 88 in next_batch
+//!
 //! Thread 0x00007f2a1c5ff6c0 [pt_pin_memory] (most recent call first):
 //!   File "/usr/lib/python3.11/threading.py", line 320 in wait
 //!
@@ -31,7 +34,10 @@ const LIBRARIES: [&str; 5] = [
 pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
     let mut frames: Vec<StackFrame> = Vec::new();
     for line in text.lines() {
-        if line.starts_with("Thread ") || line.starts_with("Current thread ") {
+        let is_head = ["Stack ", "Thread ", "Current thread "]
+            .iter()
+            .any(|head| line.starts_with(head));
+        if is_head {
             frames.clear();
         } else if let Some(frame) = frame(line) {
             frames.push(frame);
@@ -60,7 +66,7 @@ fn frame(line: &str) -> Option<StackFrame> {
 }
 
 /// The end of a name says more than its beginning.
-fn short(name: &str) -> Arc<str> {
+pub(super) fn short(name: &str) -> Arc<str> {
     let excess = name.len().saturating_sub(MAX_NAME);
     let begin = (excess..=name.len()).find(|at| name.is_char_boundary(*at));
     name.get(begin.unwrap_or(0)..).unwrap_or("").into()

@@ -10,7 +10,7 @@ use paceline_health::id::Rank;
 /// anybody is named.
 const STILL: Duration = Duration::from_secs(5);
 /// And at the latest, however slow the job's steps are.
-const STILL_AT_MOST: Duration = Duration::from_secs(120);
+const STILL_AT_MOST: Duration = Duration::from_secs(30);
 /// Times the longest pause that ended by itself.
 const BEYOND_USUAL: u64 = 2;
 /// Checkpoints and evaluations are long on purpose: so many times as long.
@@ -22,7 +22,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Times are CLOCK_MONOTONIC ns.
 #[derive(Debug, Default)]
 pub struct When {
-    /// The longest that a rank stands still now.
+    /// Ranks that live and their restart counts, summed: a change is no recovery.
+    group: (usize, u64),
+    /// The longest that a rank stands still now, checkpoints and evaluations aside.
     still_ns: u64,
     /// The longest that ended by itself.
     usual_ns: u64,
@@ -38,26 +40,30 @@ impl When {
     /// Takes note of where this node's ranks are; gives the ranks to ask now, with their restart counts.
     pub fn notice(&mut self, pulses: &[Pulse], now_ns: u64) -> Vec<(Rank, u32)> {
         let living = || pulses.iter().filter(|pulse| pulse.alive);
-        let still_ns = living().map(|pulse| pulse.idle_ns).max().unwrap_or(0);
-        if still_ns < self.still_ns {
+        let restarts = living().map(|pulse| u64::from(pulse.restart)).sum();
+        let group = (living().count(), restarts);
+        let ordinary = living().filter(|pulse| !is_slow(pulse.phase));
+        let still_ns = ordinary.map(|pulse| pulse.idle_ns).max().unwrap_or(0);
+        if still_ns < self.still_ns && group == self.group {
             self.usual_ns = self.usual_ns.max(self.still_ns);
+            self.due_ns = self.due_ns.min(now_ns + ns(PAUSE));
             self.pause_ns = 0;
         }
-        self.still_ns = still_ns;
+        if group != self.group {
+            (self.due_ns, self.pause_ns) = (0, 0);
+        }
+        (self.group, self.still_ns) = (group, still_ns);
         let usual = self.usual_ns.saturating_mul(BEYOND_USUAL);
         let enough_ns = usual.clamp(ns(STILL), ns(STILL_AT_MOST));
         let is_still = |pulse: &&Pulse| {
-            let patience = match pulse.phase {
-                Phase::Checkpoint | Phase::Evaluation => PATIENCE,
-                _ => 1,
-            };
+            let patience = if is_slow(pulse.phase) { PATIENCE } else { 1 };
             pulse.idle_ns >= enough_ns.saturating_mul(patience)
         };
         let still: Vec<(Rank, u32)> = living()
             .filter(is_still)
             .map(|pulse| (pulse.rank, pulse.restart))
             .collect();
-        if still.is_empty() || (now_ns < self.due_ns) {
+        if still.is_empty() || now_ns < self.due_ns {
             return Vec::new();
         }
         let longer_ns = self.pause_ns.saturating_mul(2);
@@ -65,6 +71,10 @@ impl When {
         self.due_ns = now_ns + self.pause_ns;
         still
     }
+}
+
+fn is_slow(phase: Phase) -> bool {
+    matches!(phase, Phase::Checkpoint | Phase::Evaluation)
 }
 
 #[cfg(test)]
@@ -106,7 +116,7 @@ mod tests {
     #[test]
     fn a_healthy_job_is_not_asked() {
         assert!(asked(Phase::Wait, |_| 0).is_empty());
-        // Steps of 30 s, in which nothing moves for that long: once, until that is known.
-        assert_eq!(asked(Phase::Compute, |second| second % 30), [5, 20]);
+        // Steps of 14 s, in which nothing moves for that long: once, until that is known.
+        assert_eq!(asked(Phase::Compute, |second| second % 14), [5]);
     }
 }

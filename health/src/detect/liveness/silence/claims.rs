@@ -23,7 +23,7 @@ impl SilenceRule {
         } = named;
         let asked = self.asked(scope, since);
         if let Some(named) = self.open.get_mut(&subject) {
-            named.asked = asked;
+            (named.asked, named.stacks) = asked;
         }
         if finding == Finding::RankDied {
             return self.tell_death(scope, &named, subject);
@@ -65,7 +65,10 @@ impl SilenceRule {
             impact_ratio: None,
             lost_rank_s: lost_s * f64::from(scope.roster.world_size),
             evidence,
-            says: self.stacks.says(rank, since),
+            says: match rank {
+                Some(rank) => self.stacks.says_of(rank, since),
+                None => self.stacks.says_of_all(since),
+            },
         };
         self.out.push_back(Claim {
             finding,

@@ -121,7 +121,8 @@ impl SilenceRule {
             Event::Stacks(stacks) if stacks.restart == scope.roster.restart => {
                 self.provenance = self.provenance.max(provenance);
                 // Thousands of nodes answer within a second: what they say is reported with the next judgment.
-                self.stacks.take(scope.at, stacks);
+                let is_member = |rank| is_living(scope.roster, rank);
+                self.stacks.take(scope.at, stacks, is_member);
             }
             Event::Trouble(_) | Event::Exit(_) => {
                 self.provenance = self.provenance.max(provenance);
@@ -133,21 +134,22 @@ impl SilenceRule {
 
     /// What NCCL and the ranks say is evidence for active findings: they are reported again if there is something new.
     fn report_news(&mut self, scope: &Scope<'_>) {
-        let open: Vec<Subject> = self
-            .open
-            .iter()
-            .filter(|(_, named)| named.asked < self.asked(scope, named.since))
-            .map(|(subject, _)| subject.clone())
-            .collect();
+        let is_news = |named: &Named| {
+            let (ras, stacks) = self.asked(scope, named.since);
+            let says = named.finding != Finding::RankDied && stacks != 0 && stacks != named.stacks;
+            says || (ras != 0 && ras != named.asked)
+        };
+        let open = self.open.iter().filter(|(_, named)| is_news(named));
+        let open: Vec<Subject> = open.map(|(subject, _)| subject.clone()).collect();
         for subject in open {
             self.report(scope, subject);
         }
     }
 
-    /// Changes with what NCCL and the ranks say of a silence that began `since`; zero: nothing.
-    pub(super) fn asked(&self, scope: &Scope<'_>, since: Time) -> u64 {
+    /// Changes with what NCCL says of a silence that began `since`, and with what ranks do; zero: nothing.
+    pub(super) fn asked(&self, scope: &Scope<'_>, since: Time) -> (u64, u64) {
         let ras = u64::from(self.ras.speaks_of(since, scope.roster)) * self.ras.version();
-        ras + self.stacks.version(since)
+        (ras, self.stacks.version(since))
     }
 
     /// Takes a beat of one node, and judges all ranks by what was heard so far.
@@ -167,8 +169,9 @@ impl SilenceRule {
         }
         let heard = self.heard_until(at);
         self.judge_at = at + JUDGE_EVERY;
-        self.pulses
-            .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
+        self.pulses.retain(|rank, _| is_living(roster, *rank));
+        self.stacks.keep(|rank| is_living(roster, rank));
+        self.stacks.count();
         self.bury(scope);
         self.leave_behind();
         let verdicts = self.judge(scope);
@@ -368,6 +371,11 @@ impl SilenceRule {
         let pulses = pulses.filter(move |(other, _)| rank.is_none_or(|rank| **other == rank));
         pulses.map(|(_, heard)| heard)
     }
+}
+
+/// A member of the job that has not ended.
+fn is_living(roster: &Roster, rank: Rank) -> bool {
+    roster.member(rank).is_some_and(|member| !member.ended)
 }
 
 /// Suspect is info, confirmed is critical. Checkpoints and evaluations may be slow: for them only confirmed findings
