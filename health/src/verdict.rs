@@ -383,7 +383,7 @@ impl Verdict {
     }
 
     /// Whom it is about, in words; of a job that has lost sight of many nodes, and of many GPUs of a node, how many.
-    pub fn whom(&self) -> String {
+    pub fn subject_text(&self) -> String {
         let shown = |name: &str| self.evidence.iter().find(|piece| &*piece.what == name);
         if let (Some(gpus), Subject::Node { node }) = (shown(ALIKE_GPUS), &self.subject) {
             return format!("{} GPUs on {node}", gpus.value);

@@ -2,8 +2,8 @@
 """run.py --torch HOME --paceline PROGRAM: real jobs of PyTorch over gloo that hang, each kind in its own way; prints what
 `paceline run` said of each: the rank, the line of its code, and how long after the hang.
 
-Right is: rank 2 named (or, where all ranks wait in collectives, its stack told apart from the others'), the line that hangs
-in the finding's stacks, and nobody else named. Of jobs that are only slow: nobody. Ends with 1 where a case is not right.
+Right is: rank 2 named (or, where all ranks wait in collectives, its stack distinguished from the others'), the line that hangs
+in the finding's stacks, and no other rank named. In jobs that are only slow: no rank. Ends with 1 where a case is not right.
 """
 
 import argparse
@@ -57,10 +57,10 @@ def judge(kind, found, at, within):
     others = {one["subject"].get("rank") for one in hangs(found)} - {SUSPECT, None}
     wrong += ["rank %d named" % rank for rank in sorted(others)]
     if not silent:
-        return "", wrong + ["not told"]
+        return "", wrong + ["no stacks"]
     says = silent[-1]["says"]
     if silent[-1]["finding"] == "job-hang" and not says.startswith("rank %d: " % SUSPECT):
-        wrong.append("rank %d not told apart" % SUSPECT)
+        wrong.append("rank %d not distinguished" % SUSPECT)
     wanted = [WORDS[kind]] if kind in WORDS else ["train.py:%d in" % line for line in lines()[kind]]
     own = re.split("; (?:3 other )?ranks", says)[0]
     if not any(want in own for want in wanted):
@@ -81,7 +81,7 @@ def case(options, kind):
         log = open(os.path.join(scratch, "log"), "w+")
         job = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=scratch)
         try:
-            stopped_at = told_at = None
+            stopped_at = explained_at = None
             begun = time.monotonic()
             while job.poll() is None and time.monotonic() - begun < 4 * LONGEST:
                 time.sleep(0.1)
@@ -89,15 +89,15 @@ def case(options, kind):
                 stopped_at = stopped_at or hung_since(run_dir)
                 found = verdicts(run_dir)
                 if any(one.get("says") for one in hangs(found)):
-                    told_at = told_at or now
-                if told_at or (stopped_at and now - stopped_at > LONGEST):
+                    explained_at = explained_at or now
+                if explained_at or (stopped_at and now - stopped_at > LONGEST):
                     break
-            found, at = verdicts(run_dir), (told_at or begun) - (stopped_at or begun)
+            found, at = verdicts(run_dir), (explained_at or begun) - (stopped_at or begun)
         finally:
             end(job)
         if kind in SLOW:
             wrong = sorted({one["finding"] for one in found})
-            return "nobody named" if not wrong else "", wrong, 0.0
+            return "no finding" if not wrong else "", wrong, 0.0
         return *judge(kind, found, at, options.within), at
 
 

@@ -24,7 +24,7 @@ kind = sys.argv[1]
 
 
 def stalled_pipe():
-    """A pipe that nobody ever reads from or writes to, opened for both."""
+    """A pipe without another end, opened for reading and writing."""
     path = os.path.join(tempfile.mkdtemp(), "pipe")
     os.mkfifo(path)
     return os.open(path, os.O_RDWR)

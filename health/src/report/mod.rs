@@ -59,7 +59,7 @@ pub struct Report {
     pub cost: Cost,
     /// One entry per incident, in its last state, in the order in which they were raised.
     pub verdicts: Vec<Verdict>,
-    /// What ranks that do not move are doing, the smallest group first; empty: all move, or nobody has been asked.
+    /// What ranks that do not move are doing, the smallest group first; empty: all move, or none has been asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<StackGroup>,
     /// What a preflight found before the job began; `None`: there was none.

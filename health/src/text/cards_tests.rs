@@ -49,7 +49,10 @@ fn over(verdict: Verdict, at: f64) -> Verdict {
 }
 
 fn whom(verdicts: &[Verdict]) -> Vec<String> {
-    cards(verdicts).iter().map(|card| card.verdict.whom()).collect()
+    cards(verdicts)
+        .iter()
+        .map(|card| card.verdict.subject_text())
+        .collect()
 }
 
 #[test]

@@ -106,8 +106,8 @@ fn test(args: &TestArgs) -> anyhow::Result<ExitCode> {
         let sent = notify::trial(receiver, &node, paceline_sidecar::host::unix_ms());
         is_refused |= sent.is_err();
         text += &match sent {
-            Ok(()) => format!("{}: took it\n", receiver.whom()),
-            Err(why) => format!("{}: rejected it: {why}\n", receiver.whom()),
+            Ok(()) => format!("{}: took it\n", receiver.address()),
+            Err(why) => format!("{}: rejected it: {why}\n", receiver.address()),
         };
     }
     output::show(&text)?;
@@ -127,11 +127,11 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     let mut is_left = false;
     for (sent, pending) in notify::flush(run, &receivers)? {
-        let (whom, left) = (&pending.whom, pending.notices);
+        let (receiver, left) = (&pending.receiver, pending.notices);
         text += &match left {
-            0 => format!("{whom}: {sent} notices sent\n"),
+            0 => format!("{receiver}: {sent} notices sent\n"),
             _ => format!(
-                "{whom}: {sent} notices sent, {left} pending in {}\n",
+                "{receiver}: {sent} notices sent, {left} pending in {}\n",
                 pending.dir.display()
             ),
         };
@@ -162,7 +162,7 @@ pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) 
             style,
             format_args!(
                 "{notices} for {} could not be sent, and are kept in {}; to send them: paceline notify flush {}",
-                pending.whom,
+                pending.receiver,
                 pending.dir.display(),
                 run_dir.display()
             ),

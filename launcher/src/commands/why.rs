@@ -86,7 +86,7 @@ fn hangs(report: &Report) -> Vec<&Verdict> {
     hangs.take(MAX_FINDINGS).collect()
 }
 
-/// What is said where nobody is named.
+/// The text where no rank is named.
 fn nothing(report: &Report) -> String {
     let steps = count(report.steps, "step");
     if !report.stacks.is_empty() {

@@ -34,6 +34,6 @@ pub(crate) fn short_subject(verdict: &Verdict) -> String {
             let short: String = gpu.as_str().chars().take(12).collect();
             sanitize::name(&format!("rank {rank} on {node} ({short})"))
         }
-        _ => sanitize::name(&verdict.whom()),
+        _ => sanitize::name(&verdict.subject_text()),
     }
 }

@@ -71,7 +71,7 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
             says: format!(
                 "Not for the {} of {}: a counter explains it; a profiler would only show that it is slow.",
                 verdict.finding,
-                verdict.whom()
+                verdict.subject_text()
             ),
             commands: Vec::new(),
         };
@@ -88,7 +88,7 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
         says: format!(
             "For the {} of {}: {beside}, for a few steps while it lasts.",
             verdict.finding,
-            verdict.whom()
+            verdict.subject_text()
         ),
         commands: commands(report, looks, &ranks),
     }

@@ -181,7 +181,11 @@ fn blames(verdict: &Verdict, name: &str) -> bool {
 fn sentence(verdict: &Verdict) -> String {
     let severity = paceline_health::text::humanize::severity(verdict.severity).to_lowercase();
     let cause = paceline_health::text::humanize::cause(verdict.cause);
-    format!("{severity} {} of {} ({cause})", verdict.finding, verdict.whom())
+    format!(
+        "{severity} {} of {} ({cause})",
+        verdict.finding,
+        verdict.subject_text()
+    )
 }
 
 /// How it ended, and the finding that comes first.

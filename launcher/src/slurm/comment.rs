@@ -75,7 +75,7 @@ fn line(report: &Report) -> String {
     let worst = told.iter().min_by_key(|verdict| verdict.weight());
     match worst {
         Some(verdict) => {
-            text += &format!("; {} of {}", verdict.finding, verdict.whom());
+            text += &format!("; {} of {}", verdict.finding, verdict.subject_text());
             if let Some(ratio) = verdict.slowdown_ratio {
                 text += &format!(", {ratio:.2}x slow");
             }

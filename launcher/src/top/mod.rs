@@ -1,7 +1,7 @@
 //! `paceline top`: a running job in a terminal. It asks the aggregator what the live page asks (docs/page.md), shows it as far as
 //! there is room, and changes nothing.
 //!
-//! - `client`: `link`: who asks. `place`, `choose`: whom. `response`: what is answered.
+//! - `client`: `link`: the connection to the aggregator. `place`, `choose`: which job. `response`: its answers.
 //! - `job`: what is known of the job. `app`: what is looked at, and keys. `once`: JSON.
 //! - `screen`: `view`, `answer`, `table`, `detail`, `say`: the screen as lines; `paper`: lines on a screen. `terminal`: the
 //!   terminal while it is ours.

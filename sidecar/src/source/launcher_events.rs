@@ -17,7 +17,7 @@ const MOST_BYTES: u64 = 64 << 20;
 
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct LauncherEvent {
     provenance: Provenance,
     event: Event,
 }
@@ -30,7 +30,7 @@ pub fn write(path: &Path, provenance: Provenance, events: &[Event]) -> io::Resul
     let mut text = Vec::new();
     for event in events {
         let event = event.clone();
-        serde_json::to_writer(&mut text, &Told { provenance, event })?;
+        serde_json::to_writer(&mut text, &LauncherEvent { provenance, event })?;
         text.push(b'\n');
     }
     File::create(path)?.write_all(&text)
@@ -39,7 +39,7 @@ pub fn write(path: &Path, provenance: Provenance, events: &[Event]) -> io::Resul
 /// See the module.
 #[derive(Debug)]
 pub struct LauncherEvents {
-    told: Vec<Told>,
+    events: Vec<LauncherEvent>,
     sent: bool,
 }
 
@@ -49,21 +49,21 @@ impl LauncherEvents {
     /// # Errors
     /// When the file cannot be read.
     pub fn open(path: &Path) -> io::Result<LauncherEvents> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for (number, line) in (1..).zip(BufReader::new(File::open(path)?.take(MOST_BYTES)).lines()) {
             match serde_json::from_str(&line?) {
-                Ok(one) => told.push(one),
+                Ok(event) => events.push(event),
                 Err(error) => {
                     let path = path.display();
-                    warn::once("told line", format_args!("{path}:{number}: {error}"));
+                    warn::once("launcher event", format_args!("{path}:{number}: {error}"));
                 }
             }
         }
-        Ok(LauncherEvents { told, sent: false })
+        Ok(LauncherEvents { events, sent: false })
     }
 
     fn send(&self, send: &mut Send<'_>) {
-        for Told { provenance, event } in &self.told {
+        for LauncherEvent { provenance, event } in &self.events {
             send(*provenance, event.clone());
         }
     }

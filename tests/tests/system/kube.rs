@@ -176,7 +176,7 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     }
 }
 
-/// With hostNetwork pods of a machine share its ports: two of one job have one aggregator, and a taken page ends nobody.
+/// With hostNetwork pods of a machine share its ports: two of one job have one aggregator; a taken page port ends none.
 #[test]
 fn pods_on_one_machines_network_do_not_collide() {
     let place = Place::new();

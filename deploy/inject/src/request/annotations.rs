@@ -48,7 +48,7 @@ pub struct Settings {
     pub cpu: String,
     /// Memory of a container of ours, request and limit alike.
     pub memory: String,
-    /// Where the cluster's remediator takes verdicts ([`crate::remediator::is_address`]); none: pods are told of none.
+    /// Where the cluster's remediator takes verdicts ([`crate::remediator::is_address`]); none: pods get no address.
     pub remediator: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What is asked for of one pod: by its `annotations`, checked, with the site's settings where they say nothing; names that
-//! nobody reads are told by their `spelling`.
+//! What is asked for of one pod: by its `annotations`, checked, with the site's settings where they say nothing; unknown
+//! names are reported with the nearest `spelling`.
 
 mod annotations;
 mod spelling;

@@ -31,6 +31,8 @@ pub struct StackEvidence {
     is_changed: bool,
     /// Counts answers that said something new.
     version: u64,
+    /// When the latest answer came.
+    latest: Time,
 }
 
 /// What a rank did, and when.
@@ -59,11 +61,7 @@ impl StackEvidence {
             };
             let before = self.by_rank.insert(*rank, taken);
             self.version += u64::from(before.is_none_or(|before| before.says != says));
-            self.is_changed = true;
-        }
-        if self.examples.len() >= MAX_EXAMPLES && !self.examples.contains_key(&says) {
-            let known: BTreeSet<&Arc<str>> = self.by_rank.values().map(|taken| &taken.says).collect();
-            self.examples.retain(|says, _| known.contains(says));
+            (self.is_changed, self.latest) = (true, at);
         }
         if self.examples.len() < MAX_EXAMPLES {
             self.examples.entry(says).or_insert_with(|| Example {
@@ -88,18 +86,20 @@ impl StackEvidence {
         self.is_changed |= self.by_rank.len() != before;
     }
 
-    /// Counts what most ranks do: before findings are reported.
+    /// Counts what most ranks do, and drops stacks of ranks that moved: before findings are reported.
     pub fn count(&mut self) {
         if std::mem::take(&mut self.is_changed) {
             let groups = self.groups(|_| true);
-            self.common = groups.last().map(|(says, ranks)| ((*says).clone(), ranks.len()));
+            let common = groups.last().map(|(says, ranks)| ((*says).clone(), ranks.len()));
+            let known: BTreeSet<Arc<str>> = groups.into_iter().map(|(says, _)| says.clone()).collect();
+            self.common = common;
+            self.examples.retain(|says, _| known.contains(says));
         }
     }
 
     /// Changes with what is said of a silence that began `since`; zero: nothing was.
     pub fn version(&self, since: Time) -> u64 {
-        let is_known = self.by_rank.values().any(|taken| taken.at >= since);
-        u64::from(is_known) * self.version
+        u64::from(self.latest >= since) * self.version
     }
 
     /// What `rank` did in a silence that began `since`, and most others, as far as that differs: `data.py:88 in

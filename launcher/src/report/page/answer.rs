@@ -127,7 +127,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
         }
     };
     line("what", &format!("{}. {}", row.title, row.means), "<dd>");
-    line("who", &verdict.whom(), "<dd>");
+    line("who", &verdict.subject_text(), "<dd>");
     line("since", &humanize::since(verdict), "<dd>");
     let mut reasons = why(verdict);
     if let Some(ratio) = verdict.slowdown_ratio {

@@ -209,7 +209,7 @@ impl Rollup {
             gpu_hours: known(cost.gpu_hours),
             lost_gpu_hours: known(cost.lost_gpu_hours),
             goodput_ratio: cost.goodput_ratio,
-            worst: worst.map(|verdict| format!("{} of {}", verdict.finding, verdict.whom())),
+            worst: worst.map(|verdict| format!("{} of {}", verdict.finding, verdict.subject_text())),
             end: report.end.as_ref().map(|end| end.reason.name()),
         });
     }

@@ -1,4 +1,4 @@
-//! Which job, which node, which directory, when nobody said it; and below, what schedulers and launchers have left to know
+//! Which job, which node, which directory, when no option names them; and below, what schedulers and launchers have left to know
 //! it by: the cluster's variables, agents that are started by hand, torchrun's options, other runs of this node.
 
 pub(super) mod agents;

@@ -1,5 +1,5 @@
 //! What may be done about findings, on the launcher's side: what was asked for is checked before the job starts, and a
-//! command that is to end is ended. `stopper`: the same for tasks that somebody else has started.
+//! command that is to end is ended. `stopper`: the same for tasks that another launcher started.
 
 pub(crate) mod stopper;
 

@@ -1,4 +1,4 @@
-//! Where the nodes of a preflight meet, and whom the first node waits for: the `meeting_place` from a list of hosts
+//! Where the nodes of a preflight meet, and which nodes the first one waits for: the `meeting_place` from a list of hosts
 //! ([`hosts`]), Slurm, torchrun's endpoint or a headless service, and the nodes `expected` there.
 
 mod expected;

@@ -7,7 +7,7 @@ The file's name says who answers, to which signal, and by which descriptor: `<pr
 /proc/self/stat>-<signal>-<descriptor>`. Children that are forked answer into the same file. A process that has another file
 there, or none, is never asked: it has become another program, or has closed what it inherited.
 
-PACELINE_STACKS: `off`, or the number of the signal. A signal that somebody handles or ignores is never taken; where the program
+PACELINE_STACKS: `off`, or the number of the signal. A signal that is handled or ignored already is never taken; where the program
 takes ours later, the file is closed, and nothing is asked any more.
 """
 
@@ -72,7 +72,7 @@ def _watch():
 
 
 def _free(asked):
-    """The number of a signal that nobody has taken; None: there is none."""
+    """The number of a free signal; None: there is none."""
     caught, ignored = _dispositions()
     last = int(signal.SIGRTMAX)
     numbers = range(last - 3, last - 11, -1) if asked in _ON else [int(asked)]

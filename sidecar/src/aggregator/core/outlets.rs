@@ -94,10 +94,15 @@ impl Outlets {
     /// The job has ended.
     pub fn close(self) {
         let pending = self.notifier.map(|notifier| notifier.close(host::unix_ms()));
-        for PendingNotices { whom, notices, dir } in pending.into_iter().flatten() {
+        for PendingNotices {
+            receiver,
+            notices,
+            dir,
+        } in pending.into_iter().flatten()
+        {
             let dir = dir.display();
             warn::answer(format_args!(
-                "{notices} notices for {whom} were not accepted, and are kept in {dir}"
+                "{notices} notices for {receiver} were not accepted, and are kept in {dir}"
             ));
         }
     }

@@ -34,7 +34,7 @@ pub(super) fn subjects(out: &mut Families<'_>, report: &Report) {
 
 fn labels(verdict: &Verdict) -> [String; 7] {
     let (mut rank, mut node, mut gpu) = (String::new(), String::new(), String::new());
-    let mut subject = verdict.whom();
+    let mut subject = verdict.subject_text();
     match &verdict.subject {
         Subject::Rank {
             rank: own,

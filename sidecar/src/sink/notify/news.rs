@@ -252,7 +252,7 @@ impl News {
             job: JobId::from(&*sanitize::label(self.job.as_str())),
             finding: Arc::from(verdict.finding.name()),
             node: node(verdict),
-            subject: sanitize::clip(&verdict.whom(), sanitize::SENTENCE),
+            subject: sanitize::clip(&verdict.subject_text(), sanitize::SENTENCE),
             gpu: gpu(verdict),
             gpus: Vec::new(),
             title: row.title.clone(),

@@ -94,7 +94,7 @@ fn receivers() {
     for secret in ["/hook/T0KEN", "/hook?token=T0KEN", "?token=T0KEN", "/#T0KEN"] {
         let whom = parse(&format!("webhook=https://h.example:1{secret}"))
             .unwrap()
-            .whom();
+            .address();
         assert_eq!(whom, "webhook https://h.example:1", "{secret}");
     }
     let dir = tempfile::tempdir().unwrap();
@@ -260,8 +260,8 @@ fn what_is_left_is_sent_later() {
     // Less than a request may take, and than the launcher waits.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     let whom = format!("webhook http://{address}");
-    let told: Vec<_> = left.iter().map(|one| (one.notices, &*one.whom)).collect();
-    assert_eq!(told, [(2, &*whom)]);
+    let notices: Vec<_> = left.iter().map(|one| (one.notices, &*one.receiver)).collect();
+    assert_eq!(notices, [(2, &*whom)]);
     assert_eq!(pending(dir.path(), &receivers), left);
     assert_eq!(strangers(dir.path(), &receivers).unwrap(), Vec::<PathBuf>::new());
     assert_eq!(strangers(dir.path(), &[]).unwrap(), [left[0].dir.clone()]);

@@ -10,11 +10,11 @@ use super::receiver::Receiver;
 use super::spool::Spool;
 use super::{FOLDER, STATE};
 
-/// What a receiver was not told.
+/// Notices that a receiver has not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingNotices {
     /// Who it is, without secrets.
-    pub whom: String,
+    pub receiver: String,
     /// How many notices wait.
     pub notices: usize,
     /// Where they lie.
@@ -22,11 +22,11 @@ pub struct PendingNotices {
 }
 
 impl PendingNotices {
-    /// Of one receiver; `None`: it was told all.
+    /// Of one receiver; `None`: it accepted all.
     pub(super) fn of(receiver: &Receiver, spool: &Spool) -> Option<PendingNotices> {
         let notices = waiting(spool);
         (notices > 0).then(|| PendingNotices {
-            whom: receiver.whom(),
+            receiver: receiver.address(),
             notices,
             dir: spool.dir().to_owned(),
         })
@@ -39,7 +39,7 @@ fn waiting(spool: &Spool) -> usize {
     files.iter().map(|(_, path)| count(path)).sum()
 }
 
-/// What these receivers were not told of a run.
+/// Notices of a run that these receivers have not accepted.
 pub fn pending(run_dir: &Path, receivers: &[Receiver]) -> Vec<PendingNotices> {
     let of = |receiver: &Receiver| PendingNotices::of(receiver, &spool(run_dir, receiver).ok()??);
     receivers.iter().filter_map(of).collect()
@@ -51,7 +51,7 @@ pub fn pending(run_dir: &Path, receivers: &[Receiver]) -> Vec<PendingNotices> {
 /// # Errors
 /// When a spool cannot be read.
 pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, PendingNotices)>> {
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     for receiver in receivers {
         let Some(spool) = spool(run_dir, receiver)? else {
             continue;
@@ -63,12 +63,12 @@ pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, P
         Courier::new(receiver.clone(), spool.clone(), leash.clone()).once();
         leash.pull();
         let notices = waiting(&spool);
-        told.push((
+        sent.push((
             before.notices.saturating_sub(notices),
             PendingNotices { notices, ..before },
         ));
     }
-    Ok(told)
+    Ok(sent)
 }
 
 /// Spools in which something waits for somebody who is none of these receivers.
@@ -130,8 +130,8 @@ mod tests {
             1,
             "nobody knows how many are in it"
         );
-        let told = flush(dir.path(), &receivers).unwrap();
-        assert_eq!(told[0].1.notices, 0);
+        let sent = flush(dir.path(), &receivers).unwrap();
+        assert_eq!(sent[0].1.notices, 0);
         assert!(place.join("refused/0000000000000000.json").exists());
         assert!(own.is_empty(), "what lay behind it was sent");
     }

@@ -247,7 +247,7 @@ impl Receiver {
     }
 
     /// Who it is, for people: an address without its path, which may be a secret; the place of a secret.
-    pub fn whom(&self) -> String {
+    pub fn address(&self) -> String {
         let kind = self.kind.name();
         match &self.kind {
             Kind::Alertmanager(address) | Kind::Webhook(address, _) | Kind::Slack(address) => {

@@ -66,7 +66,7 @@ fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
         "finding": verdict.finding,
         "title": row.title,
         "means": row.means,
-        "whom": name(&verdict.whom()),
+        "whom": name(&verdict.subject_text()),
         "subject": subject(card),
         "severity": verdict.severity,
         "raised": verdict.state == State::Raised,

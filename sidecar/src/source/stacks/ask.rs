@@ -45,7 +45,7 @@ struct Line {
     file: File,
     descriptor: u32,
     signal: u32,
-    /// Somebody did not answer: what comes later would be taken for the next one's answer.
+    /// A process did not answer: a late answer would be taken for that of the next process.
     is_late: bool,
 }
 

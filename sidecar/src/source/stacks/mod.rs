@@ -1,5 +1,5 @@
 //! What ranks that do not move are doing: the Python stacks of their main threads and loader workers, and what the
-//! kernel says of them. Nobody is asked while the job runs.
+//! kernel says of them. Ranks that move are not asked.
 //!
 //! A request is a signal, which the Python hook has faulthandler answer without the GIL. A thread of its own asks and
 //! waits, which lives as long as there is something to ask.

@@ -45,7 +45,6 @@ pub struct SilenceRule {
     /// What NCCL said last.
     ras: RasEvidence,
     /// What ranks were doing when they were asked last.
-    #[serde(default)]
     stacks: StackEvidence,
     provenance: Provenance,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
