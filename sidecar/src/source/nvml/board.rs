@@ -12,7 +12,7 @@ use paceline_health::id::GpuId;
 
 use super::desk::Desk;
 use super::library::Gpu;
-use super::reader::Readings;
+use super::readings::reader::Readings;
 use crate::host::monotonic_ns;
 use crate::source::Send;
 use crate::source::bursts::Bursts;

@@ -6,21 +6,14 @@
 //! told as what they are, tried again with growing pauses, and never taken for health.
 
 mod board;
-mod calls;
 mod code;
 mod desk;
 mod events;
-mod fabric;
-mod fields;
-mod gpm;
-mod holders;
 mod keeper;
 mod library;
-mod mig;
 mod pace;
-mod reader;
+mod readings;
 mod survey;
-mod throttle;
 mod worker;
 
 use std::path::PathBuf;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::desk::Desk;
 use super::library::{Gpu, Library, Refusal};
 use super::pace::Pace;
-use super::reader::{Reader, Readings};
+use super::readings::reader::{Reader, Readings};
 use crate::host::monotonic_ns;
 
 /// Between the two rounds: a rate needs two samples that are apart.

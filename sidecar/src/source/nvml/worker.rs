@@ -13,9 +13,9 @@ use super::code::Code;
 use super::desk::Desk;
 use super::halt::Halt;
 use super::library::{Gpu, Library};
-use super::mig::{self, Instance};
 use super::pace::{Pace, SLOW_EVERY, Told};
-use super::reader::{Reader, Round};
+use super::readings::mig::{self, Instance};
+use super::readings::reader::{Reader, Round};
 use crate::host::monotonic_ns;
 
 /// A GPU that fails is asked again after this, then after twice as long, up to the longest.

@@ -8,9 +8,9 @@ use nvml_wrapper_sys::bindings::field_id::NVML_FI_DEV_RETIRED_PENDING;
 use nvml_wrapper_sys::bindings::nvmlFieldValue_t;
 use paceline_health::event::{GpuSignal, Reading};
 
-use super::code::Code;
-use super::library::{Gpu, ask};
-use super::pace::Pace::{self, Fast, Slow};
+use super::super::code::Code;
+use super::super::library::{Gpu, ask};
+use super::super::pace::Pace::{self, Fast, Slow};
 
 /// What a field number is asked of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,9 +137,9 @@ pub const FIELDS: &[Field] = &[
 
 /// NVLinks that are asked for their state at least, and where the GPU does not say how many it has: NVML_NVLINK_MAX_LINKS
 /// of drivers before 610.
-pub(super) const LINKS: u32 = 18;
+pub(in crate::source::nvml) const LINKS: u32 = 18;
 /// NVLinks that are asked at most. NVML_NVLINK_MAX_LINKS is 36 from driver 610 on; a driver refuses links past its own.
-pub(super) const MOST_LINKS: u32 = 144;
+pub(in crate::source::nvml) const MOST_LINKS: u32 = 144;
 /// Fields in one call.
 const BATCH: usize = 64;
 

@@ -11,9 +11,9 @@ use std::ptr::null_mut;
 use paceline_health::event::{GpuSignal, Reading};
 use paceline_health::id::GpuId;
 
+use super::super::code::Code;
+use super::super::library::{Gpu, ask};
 use super::calls;
-use super::code::Code;
-use super::library::{Gpu, ask};
 use super::reader::Readings;
 
 /// What an instance shares with its GPU.

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use paceline_health::event::{GpuProcess, GpuSignal, Missing, Reading};
 
+use super::super::code::Code;
+use super::super::library::Gpu;
+use super::super::pace::Pace;
 use super::calls::Calls;
-use super::code::Code;
 use super::fields::Fields;
 use super::gpm::Gpm;
 use super::holders;
-use super::library::Gpu;
 use super::mig;
-use super::pace::Pace;
 use super::throttle::Throttle;
 use crate::host::monotonic_ns;
 

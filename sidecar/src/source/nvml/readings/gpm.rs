@@ -9,8 +9,8 @@ use std::ptr::null_mut;
 use nvml_wrapper_sys::bindings::{nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t};
 use paceline_health::event::{GpuSignal, Missing, Reading};
 
-use super::code::Code;
-use super::library::{Gpu, ask};
+use super::super::code::Code;
+use super::super::library::{Gpu, ask};
 use crate::host::monotonic_ns;
 
 /// Metrics, by NVML's number. All are percent.

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use nvml_wrapper_sys::bindings::*;
 use paceline_health::event::{GpuSignal, Missing, Reading};
 
-use super::code::Code;
-use super::library::{Gpu, ask};
-use super::pace::Pace::{self, Fast, Slow};
+use super::super::code::Code;
+use super::super::library::{Gpu, ask};
+use super::super::pace::Pace::{self, Fast, Slow};
 use super::reader::Readings;
 
 /// Reads the signals of a call, or says why not.
@@ -127,7 +127,7 @@ const SM: nvmlClockType_t = 1;
 const MEMORY: nvmlClockType_t = 2;
 
 /// The `version` member of a structure: its size and its number (NVML_STRUCT_VERSION).
-pub(super) const fn version<T>(number: u32) -> u32 {
+pub(in crate::source::nvml) const fn version<T>(number: u32) -> u32 {
     size_of::<T>() as u32 | number << 24
 }
 
@@ -235,7 +235,7 @@ fn utilization(gpu: &Gpu) -> Result<Vec<f64>, Code> {
 }
 
 /// Used and all, of a GPU or an instance that is asked for nothing else.
-pub(super) fn memory(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+pub(in crate::source::nvml) fn memory(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     match memory_now(gpu) {
         Err(code) if code.is_unsupported() => memory_before(gpu),
         other => other,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
 use paceline_health::event::GpuProcess;
 
-use super::code::Code;
-use super::library::{Gpu, ask};
+use super::super::code::Code;
+use super::super::library::{Gpu, ask};
 
 /// Most processes that are told of one GPU.
 const MOST: usize = 32;

@@ -2,12 +2,12 @@
 
 use nvml_wrapper_sys::bindings::{nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t};
 
+use super::super::code::Code;
+use super::super::library::{Gpu, ask};
 use super::calls::version;
-use super::code::Code;
-use super::library::{Gpu, ask};
 
 /// Version 2 of the structure has the health mask and is older than version 3, which shares its members.
-pub(super) fn fabric(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+pub(in crate::source::nvml) fn fabric(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     // SAFETY: numbers only, for which zero is a value.
     let mut of: nvmlGpuFabricInfoV_t = unsafe { std::mem::zeroed() };
     of.version = version::<nvmlGpuFabricInfo_v2_t>(2);
