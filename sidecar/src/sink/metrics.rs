@@ -17,30 +17,26 @@ use durations::Durations;
 #[cfg(test)]
 pub(in crate::sink) use facts::samples;
 pub use facts::{Facts, JobFacts, RelayFacts};
-pub use families::Families;
-use families::{counters, gauges};
+pub use format::families::Families;
+use format::families::{counters, gauges};
+pub use format::text::Format;
 pub use kept::Kept;
 use seats::{LastStep, RankTally};
-pub use text::Format;
 
-mod dcgm;
 mod durations;
 pub mod ends;
 mod fabric;
 mod facts;
-mod families;
 mod findings;
-mod gpu_table;
-pub(in crate::sink) mod gpus;
+pub(in crate::sink) mod format;
+pub(in crate::sink) mod gpu;
 mod kept;
 mod nodes;
 mod preflight;
 mod ranks;
 pub(in crate::sink) mod seats;
 mod shown;
-mod text;
 mod times;
-pub(in crate::sink) mod units;
 
 pub use shown::{Compat, Detail, MetricsOptions, Shown};
 
@@ -77,7 +73,7 @@ pub struct Metrics {
     phases_s: BTreeMap<Cow<'static, str>, f64>,
     ranks: Ranks,
     nodes: nodes::Nodes,
-    gpus: gpus::Gpus,
+    gpus: gpu::gpus::Gpus,
     ports: fabric::Ports,
     benches: Arc<preflight::Benches>,
 }
@@ -93,13 +89,13 @@ impl Metrics {
             Event::Agent(agent) => nodes::agent(&mut self.nodes, &frame.node, agent),
             Event::Step(step) => self.step(step, unix_s),
             Event::Detach(detach) => self.rank(detach.rank).up = false,
-            Event::Gpu(reading) => gpus::observe(&mut self.gpus, frame, reading),
-            Event::GpuFault(fault) => gpus::fault(&mut self.gpus, fault),
+            Event::Gpu(reading) => gpu::gpus::observe(&mut self.gpus, frame, reading),
+            Event::GpuFault(fault) => gpu::gpus::fault(&mut self.gpus, fault),
             Event::Port(reading) => fabric::observe(&mut self.ports, &frame.node, reading),
             Event::Bench(bench) => preflight::observe(Arc::make_mut(&mut self.benches), bench),
             Event::GpuAccess(news) => {
                 nodes::gpus(&mut self.nodes, &frame.node, news);
-                gpus::access(&mut self.gpus, frame, news);
+                gpu::gpus::access(&mut self.gpus, frame, news);
             }
             Event::Beat(beat) => {
                 for pulse in &beat.ranks {
@@ -151,10 +147,10 @@ impl Metrics {
             times::ranks(out, report);
         }
         if shown.has_gpus(self.ranks.len()) {
-            gpus::families(out, &self.gpus);
+            gpu::gpus::families(out, &self.gpus);
             fabric::families(out, &self.ports);
             if shown.as_dcgm {
-                dcgm::families(out, &self.gpus);
+                gpu::dcgm::families(out, &self.gpus);
             }
         }
         if let Some(section) = &report.preflight {

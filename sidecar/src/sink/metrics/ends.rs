@@ -13,7 +13,7 @@ use paceline_health::report::Reason;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::families::{Families, counters};
+use super::format::families::{Families, counters};
 use super::{Facts, Format};
 use crate::host::read_plain;
 use crate::safe_file;

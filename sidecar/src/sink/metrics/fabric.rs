@@ -7,7 +7,7 @@ use paceline_health::event::{PortLink, PortReading, PortSignal, Reading};
 use paceline_health::id::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::families::{Families, counters, gauges};
+use super::format::families::{Families, counters, gauges};
 
 /// What is known of each node's ports, by their names there.
 pub(super) type Ports = BTreeMap<NodeId, Arc<BTreeMap<Arc<str>, Port>>>;

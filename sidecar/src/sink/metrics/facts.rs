@@ -2,7 +2,7 @@
 
 use paceline_health::report::Report;
 
-use super::families::{Families, gauges};
+use super::format::families::{Families, gauges};
 use super::{Metrics, Shown, Transport, refused};
 
 /// What somebody knows at one moment.

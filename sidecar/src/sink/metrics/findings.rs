@@ -7,7 +7,7 @@ use paceline_health::report::Report;
 use paceline_health::text::cards::cards;
 use paceline_health::verdict::{State, Subject, Verdict};
 
-use super::families::{Families, gauges};
+use super::format::families::{Families, gauges};
 
 /// Findings that are named, the weightiest first: a job that falls apart has as many as ranks.
 const MAX_NAMED: usize = 64;

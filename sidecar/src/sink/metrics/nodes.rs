@@ -9,7 +9,7 @@ use paceline_health::id::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::MAX_RANK_SERIES;
-use super::families::{Families, counters, gauges};
+use super::format::families::{Families, counters, gauges};
 
 /// A node has no more sources than this.
 const MOST_SOURCES: usize = 64;

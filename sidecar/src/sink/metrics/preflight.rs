@@ -7,7 +7,7 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::{Metric, Section};
 use paceline_health::verdict::Severity;
 
-use super::families::{Families, gauges};
+use super::format::families::{Families, gauges};
 
 /// What was measured of each node.
 pub(super) type Benches = BTreeMap<NodeId, Bench>;

@@ -6,7 +6,7 @@ use paceline_health::id::Rank;
 use paceline_health::report::Report;
 use paceline_health::verdict::{State, Subject};
 
-use super::families::{Families, counters, gauges};
+use super::format::families::{Families, counters, gauges};
 use super::{RankTally, Ranks};
 
 /// The families of all ranks, or of those alone that were found slow.

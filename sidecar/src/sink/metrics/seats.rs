@@ -6,7 +6,7 @@ use paceline_health::id::{GpuId, NodeId, Rank};
 use serde::{Deserialize, Serialize};
 
 use super::Metrics;
-use super::gpus::Gpus;
+use super::gpu::gpus::Gpus;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RankTally {

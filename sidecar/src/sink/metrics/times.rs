@@ -3,7 +3,7 @@
 use paceline_health::report::{Part, Report};
 use prometheus::proto::MetricFamily;
 
-use super::families::{Families, Summed, gauges, summaries};
+use super::format::families::{Families, Summed, gauges, summaries};
 
 /// Of the job: a summary by part.
 pub(super) fn summary(report: &Report) -> Option<MetricFamily> {

@@ -2,7 +2,7 @@
 //! (<https://opentelemetry.io/docs/specs/semconv/hardware/gpu/>, `common`, `temperature` and `network` beside it; all in
 //! development). What has none there goes under our own.
 
-use crate::sink::metrics::units::unit;
+use crate::sink::metrics::format::units::unit;
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::ranks::{Lately, ranks};
 use crate::sink::metrics::Metrics;
-use crate::sink::metrics::gpus::Gpu;
+use crate::sink::metrics::gpu::gpus::Gpu;
 
 /// It is made this often at most.
 const EVERY_NS: u64 = 2_000_000_000;

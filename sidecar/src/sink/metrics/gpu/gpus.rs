@@ -10,7 +10,7 @@ use paceline_health::frame::{Frame, Provenance};
 use paceline_health::id::{GpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::families::{Families, counters, gauges};
+use super::super::format::families::{Families, counters, gauges};
 use super::gpu_table;
 
 /// What is known of each GPU.
@@ -45,7 +45,7 @@ impl Gpu {
     }
 
     /// The XID that was reported last; zero: none was.
-    pub(super) fn last_xid(&self) -> u32 {
+    pub(in crate::sink::metrics) fn last_xid(&self) -> u32 {
         self.last_xid
     }
 
@@ -73,7 +73,7 @@ impl Gpu {
 }
 
 /// Takes a reading. It may hold only what has changed.
-pub(super) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
+pub(in crate::sink::metrics) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
     let gpu = gpus
         .entry(reading.gpu.clone())
         .or_insert_with(|| Arc::new(Gpu::new(frame, &reading.pci)));
@@ -91,7 +91,7 @@ pub(super) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
 }
 
 /// Takes whether it can be read. Of one that cannot be, what was read last says nothing.
-pub(super) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
+pub(in crate::sink::metrics) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
     let Some(id) = &news.gpu else { return };
     let gpu = gpus
         .entry(id.clone())
@@ -104,7 +104,7 @@ pub(super) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
 }
 
 /// Counts an XID, for the GPU that has the id or stands at the address.
-pub(super) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
+pub(in crate::sink::metrics) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
     let source = match fault.seen_by {
         FaultSource::Kernel => 0,
         FaultSource::Nvml => 1,
@@ -127,7 +127,7 @@ pub(super) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
 }
 
 /// The families of every GPU that was read.
-pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
+pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let info = gpus.iter().map(|(id, gpu)| {
         let source = match gpu.provenance {
             Provenance::Live => "live",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use paceline_health::event::GpuSignal;
 use paceline_health::id::NodeId;
 
-use super::families::{Families, counters, gauges};
+use super::super::format::families::{Families, counters, gauges};
 use super::gpus::{Gpu, Gpus};
 
 const LABELS: [&str; 6] = ["gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname"];
@@ -174,7 +174,7 @@ const FIELDS: &[Field] = &[
 
 /// The families of every GPU that was read. A GPU's number is its place among those of its node by PCI address, which is how
 /// NVML numbers them.
-pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
+pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let mut of_nodes: BTreeMap<&NodeId, Vec<(&str, &str, &Gpu)>> = BTreeMap::new();
     for (id, gpu) in gpus {
         let of_node = of_nodes.entry(gpu.node()).or_default();

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use prometheus::TextEncoder;
 use prometheus::proto::{LabelPair, Metric, MetricFamily, MetricType};
 
-use super::Facts;
+use super::super::Facts;
 use super::families::Families;
 use super::units::unit;
 

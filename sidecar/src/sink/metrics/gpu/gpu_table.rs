@@ -3,7 +3,7 @@
 use paceline_health::event::GpuSignal;
 
 /// A family of the page.
-pub(super) struct Family {
+pub(in crate::sink::metrics) struct Family {
     pub name: &'static str,
     pub help: &'static str,
     /// It only grows, until the driver is loaded anew.
@@ -14,7 +14,7 @@ pub(super) struct Family {
 }
 
 /// A signal, and its value of the family's label.
-pub(super) struct Row {
+pub(in crate::sink::metrics) struct Row {
     pub signal: GpuSignal,
     pub label: &'static str,
     /// What makes base units of it.
@@ -33,7 +33,7 @@ const fn scaled(signal: GpuSignal, label: &'static str, unit: f64) -> Row {
     Row { signal, label, unit }
 }
 
-pub(super) const FAMILIES: &[Family] = &[
+pub(in crate::sink::metrics) const FAMILIES: &[Family] = &[
     Family {
         name: "paceline_gpu_temperature_celsius",
         help: "Core temperature.",

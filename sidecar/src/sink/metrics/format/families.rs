@@ -27,7 +27,7 @@ impl std::fmt::Debug for Families<'_> {
 }
 
 /// A counter family with these values, each with labels of its own.
-pub(super) fn counters<const N: usize>(
+pub(in crate::sink::metrics) fn counters<const N: usize>(
     out: &mut Families<'_>,
     name: &str,
     help: &str,
@@ -50,7 +50,7 @@ pub(super) fn counters<const N: usize>(
 }
 
 /// A gauge family with these values, each with labels of its own.
-pub(super) fn gauges<const N: usize>(
+pub(in crate::sink::metrics) fn gauges<const N: usize>(
     out: &mut Families<'_>,
     name: &str,
     help: &str,
@@ -130,7 +130,7 @@ fn has_twins(family: &MetricFamily) -> bool {
 }
 
 /// A summary as it stands on the page: quantiles with their values, the sum and the count.
-pub(super) struct Summed {
+pub(in crate::sink::metrics) struct Summed {
     /// The value of the family's label.
     pub label: &'static str,
     /// Quantile and value.
@@ -143,7 +143,7 @@ pub(super) struct Summed {
 
 /// A summary family with these values, which were counted elsewhere: the registry only knows those that it counts
 /// itself. `None`: there are no values.
-pub(super) fn summaries(
+pub(in crate::sink::metrics) fn summaries(
     name: &str,
     help: &str,
     label: &str,
