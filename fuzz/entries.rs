@@ -9,7 +9,7 @@ use paceline_health::fault::KernelLog;
 use paceline_health::{Detector, Policy};
 use paceline_seal::Key;
 use paceline_seal::codec::{Caller, HANDSHAKE_BYTES, Opener, answer};
-use paceline_sidecar::aggregator::lines::{Line, Lines};
+use paceline_sidecar::aggregator::journal::lines::{Line, Lines};
 use paceline_sidecar::guard::{PURPOSE, zmtp};
 use paceline_sidecar::sink::http::{self, HostNames, Visitors};
 use paceline_sidecar::sink::page::Live;

@@ -226,7 +226,7 @@ fn invitation(options: SidecarOptions, starter: Starter, status: StatusStream) -
         policy: options.policy,
         reload: starter.reload.map(|reload| reload.without(options.pinned)),
         reported: starter.reported,
-        journal: aggregator::segments::Limits::within(options.journal_bytes),
+        journal: aggregator::journal::segments::Limits::within(options.journal_bytes),
         doors: options.doors.read()?,
     };
     Ok(Invitation {

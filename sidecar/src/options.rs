@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use paceline_health::sim::telemetry::gpu::GpuScript;
 
-use crate::aggregator::segments;
+use crate::aggregator::journal::segments;
 use crate::remedy::RemedyOptions;
 use crate::sink::doors::DoorOptions;
 use crate::sink::http::HttpOptions;

@@ -1,5 +1,5 @@
 use paceline_inject::{Request, Settings};
-use paceline_sidecar::aggregator::{place, segments};
+use paceline_sidecar::aggregator::{journal::segments, place};
 use paceline_sidecar::sink::http::Place;
 use serde_json::json;
 

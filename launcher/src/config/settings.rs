@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
 use paceline_health::sim::telemetry::gpu::GpuScript;
-use paceline_sidecar::aggregator::{place, segments};
+use paceline_sidecar::aggregator::{journal::segments, place};
 use paceline_sidecar::remedy::RemedyOptions;
 use paceline_sidecar::sink::otlp::Receiver;
 use paceline_sidecar::source::step_log::StepPattern;

@@ -12,8 +12,8 @@ use paceline_health::codec::line::{self, LineError, MAX_LINE_BYTES};
 use paceline_health::event::{Event, Signal};
 use paceline_health::text::humanize::count;
 use paceline_health::{Detector, Entry, Policy};
-use paceline_sidecar::aggregator::segments;
-use paceline_sidecar::aggregator::snapshot::{self, OfDetector};
+use paceline_sidecar::aggregator::journal::segments;
+use paceline_sidecar::aggregator::journal::snapshot::{self, OfDetector};
 
 use crate::output::Style;
 use crate::output::progress::Progress;

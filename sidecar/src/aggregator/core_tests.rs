@@ -7,7 +7,7 @@ use paceline_health::id::Rank;
 
 use super::*;
 use crate::aggregator::control;
-use crate::aggregator::lines::{Line, Lines};
+use crate::aggregator::journal::lines::{Line, Lines};
 use crate::sink::status::StatusStream;
 use crate::uplink::wire::{Blob, encode_event};
 

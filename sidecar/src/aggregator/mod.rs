@@ -5,19 +5,10 @@
 pub mod clock;
 pub mod control;
 pub mod core;
-pub mod disk;
 pub mod inject;
 pub mod journal;
-pub mod lines;
-pub mod owner;
 pub mod place;
-mod reopen;
-pub mod room;
-pub mod segments;
 pub mod server;
-pub mod snapshot;
-pub mod thin;
-mod way;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -58,7 +49,7 @@ pub struct Plan {
     /// Who is told that the report stands.
     pub reported: Option<Reported>,
     /// How the journal is kept.
-    pub journal: segments::Limits,
+    pub journal: journal::segments::Limits,
     /// By which ways metrics leave, beside the page.
     pub doors: DoorPlan,
 }

@@ -8,7 +8,7 @@ use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
 use super::{listener, write_whole};
-use crate::aggregator::disk::{Disk, on_disk};
+use crate::aggregator::journal::disk::{Disk, on_disk};
 use crate::host::read_plain;
 use crate::safe_file;
 use crate::warn;

@@ -13,7 +13,7 @@ use paceline_health::id::Rank;
 use paceline_health::{Entry, Provenance, Time};
 
 use super::{Send, Source};
-use crate::aggregator::lines::{Line, Lines};
+use crate::aggregator::journal::lines::{Line, Lines};
 use crate::warn;
 
 /// Most entries sent at one poll, so that a long journal does not hold up the rest.

@@ -6,7 +6,7 @@ use paceline_health::Entry;
 use paceline_health::codec::line;
 use paceline_health::event::Event;
 use paceline_ring::{Detach, Record};
-use paceline_sidecar::aggregator::{room, segments};
+use paceline_sidecar::aggregator::{journal::room, journal::segments};
 
 use crate::job::{Job, train, trainer, until};
 

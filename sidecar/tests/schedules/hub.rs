@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use paceline_health::Entry;
 use paceline_health::codec::line;
 use paceline_health::event::Event;
-use paceline_sidecar::aggregator::lines::{Line, Lines};
-use paceline_sidecar::aggregator::segments::{self, Limits};
-use paceline_sidecar::aggregator::{Aggregator, Plan, snapshot};
+use paceline_sidecar::aggregator::journal::lines::{Line, Lines};
+use paceline_sidecar::aggregator::journal::segments::{self, Limits};
+use paceline_sidecar::aggregator::{Aggregator, Plan, journal::snapshot};
 use paceline_sidecar::sink::status::StatusStream;
 use paceline_sidecar::uplink::wire::{Down, Later, Refused, Up, decode_up};
 

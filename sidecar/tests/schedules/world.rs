@@ -1,6 +1,6 @@
 //! One schedule: nodes, the aggregator, what is between them, and what goes wrong, all from one seed. Time is a number.
 
-use paceline_sidecar::aggregator::segments::Limits;
+use paceline_sidecar::aggregator::journal::segments::Limits;
 use paceline_sidecar::sink::status::StatusStream;
 use paceline_sidecar::uplink::wire::encode;
 

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Context as _;
 use paceline_health::report::Report;
-use paceline_sidecar::aggregator::owner;
+use paceline_sidecar::aggregator::journal::owner;
 
 use crate::report;
 

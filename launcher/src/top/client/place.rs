@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use paceline_health::text::sanitize::name;
 use paceline_sidecar::aggregator::control::{self, SOCKET};
-use paceline_sidecar::aggregator::owner;
+use paceline_sidecar::aggregator::journal::owner;
 use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::files::{metrics_said, token_refusal};
 

@@ -12,7 +12,7 @@ use super::changes::Said;
 use super::{Aggregator, OWN_AGENT};
 use crate::aggregator::inject::Injector;
 use crate::aggregator::journal::Replay;
-use crate::aggregator::snapshot::{self, Header, Snapshot, Unfit};
+use crate::aggregator::journal::snapshot::{self, Header, Snapshot, Unfit};
 use crate::sink::metrics::Metrics;
 use crate::uplink::Intake;
 use crate::warn;

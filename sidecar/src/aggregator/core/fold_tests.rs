@@ -8,7 +8,7 @@ use paceline_health::id::Rank;
 
 use super::*;
 use crate::aggregator::Plan;
-use crate::aggregator::segments::{self, Limits};
+use crate::aggregator::journal::segments::{self, Limits};
 use crate::sink::status::StatusStream;
 use crate::uplink::wire::{Batch, Blob, encode_event};
 

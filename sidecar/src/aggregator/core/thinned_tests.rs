@@ -16,10 +16,10 @@ use paceline_health::{Entry, Policy, Provenance};
 
 use super::*;
 use crate::aggregator::Plan;
-use crate::aggregator::disk::{Disk, on_disk};
-use crate::aggregator::lines::{Line, Lines};
-use crate::aggregator::room;
-use crate::aggregator::segments::{self, Limits};
+use crate::aggregator::journal::disk::{Disk, on_disk};
+use crate::aggregator::journal::lines::{Line, Lines};
+use crate::aggregator::journal::room;
+use crate::aggregator::journal::segments::{self, Limits};
 use crate::sink::status::StatusStream;
 use crate::uplink::wire::{Batch, Blob, encode_event};
 

@@ -4,6 +4,16 @@
 //! A full disk stops the journal and nothing else: what cannot be written is counted, a half-written line is cut off
 //! again, and a small reserve is given up so that the report still fits.
 
+pub mod disk;
+pub mod lines;
+pub mod owner;
+mod reopen;
+pub mod room;
+pub mod segments;
+pub mod snapshot;
+pub mod thin;
+mod way;
+
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,13 +28,12 @@ use paceline_health::event::Thinned;
 use paceline_health::id::{JobId, NodeId};
 use rustix::fs::{FallocateFlags, fallocate};
 
-pub use super::disk::{Disk, Medium, on_disk};
-use super::owner::Owner;
-pub use super::reopen::Replay;
-use super::reopen::{continues, lay_aside, occupy, read_back};
-use super::room::Room;
-use super::segments::{self, Limits};
-use super::{snapshot, way};
+pub use self::disk::{Disk, Medium, on_disk};
+use self::owner::Owner;
+pub use self::reopen::Replay;
+use self::reopen::{continues, lay_aside, occupy, read_back};
+use self::room::Room;
+use self::segments::Limits;
 use crate::{safe_file, warn};
 
 /// Disk kept free for a report that is short.

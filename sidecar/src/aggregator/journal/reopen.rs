@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::de::IgnoredAny;
 
-use super::journal::JournalError;
+use super::JournalError;
 use super::lines::{Line, Lines};
 use super::owner::{self, Mark, Owner, OwnerError, PACE};
 use super::segments;

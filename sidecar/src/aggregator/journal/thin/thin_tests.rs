@@ -6,8 +6,8 @@ use paceline_health::id::Rank;
 use paceline_health::{Detector, Policy};
 
 use super::*;
-use crate::aggregator::lines::{Line, Lines};
-use crate::aggregator::segments;
+use crate::aggregator::journal::lines::{Line, Lines};
+use crate::aggregator::journal::segments;
 
 fn hand() -> Hand {
     Hand {

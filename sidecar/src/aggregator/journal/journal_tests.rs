@@ -6,7 +6,7 @@ use paceline_health::frame::AGGREGATOR;
 use paceline_health::{Frame, Provenance, Time};
 
 use super::*;
-use crate::aggregator::lines::{Line, Lines};
+use crate::aggregator::journal::lines::{Line, Lines};
 
 fn entry(n: u64, event: Event) -> Entry {
     let is_own = matches!(event, Event::Job(_) | Event::End(_));
