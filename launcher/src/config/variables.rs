@@ -128,7 +128,24 @@ pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
             ));
         }
     }
+    if let Some(text) = value(STACKS).filter(|text| !is_stacks(text)) {
+        said.push(format!(
+            "{STACKS}={}: must be on, off or the number of a real-time signal (34 to 64); no stacks are taken",
+            sanitize::name(&text)
+        ));
+    }
     said
+}
+
+/// Whether stacks of ranks that hang are taken, and by which signal (sidecar/probe/python/paceline/_stacks.py).
+const STACKS: &str = "PACELINE_STACKS";
+
+fn is_stacks(text: &str) -> bool {
+    let text = text.trim().to_lowercase();
+    let is_signal = text
+        .parse::<u32>()
+        .is_ok_and(|number| (34..=64).contains(&number));
+    is_signal || ["", "on", "1", "true", "yes", "off", "0", "false", "no"].contains(&&*text)
 }
 
 #[cfg(test)]
@@ -167,6 +184,9 @@ mod tests {
             ["PACELINE_TRACK=wandb,mlfow: mlfow is not one of wandb, mlflow, off, and is ignored"]
         );
         assert_eq!(said("PACELINE_HOOK", "OFF").len(), 1);
+        for (value, count) in [("off", 0), ("61", 0), ("", 0), ("9", 1), ("of", 1)] {
+            assert_eq!(said("PACELINE_STACKS", value).len(), count, "{value}");
+        }
         for (name, value) in [
             ("PACELINE_HOOK", "off"),
             ("PACELINE_TRACK", "WandB, mlflow"),
