@@ -1,12 +1,15 @@
 //! The file under a journal. A medium may take seconds to take what it was given (a full NFS server, a disk that fails):
 //! whoever writes does not wait for it, a thread of the file's own does.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use crate::warn;
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::{safe_file, warn};
 
 /// What a journal needs of a file; tests bring one that is full.
 pub trait Disk: Send + std::fmt::Debug {
@@ -92,6 +95,19 @@ impl Disk for Plain {
             let _ = syncs.try_send(());
         }
         Ok(())
+    }
+}
+
+/// A file that holds so many bytes of the disk free.
+pub(super) fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = safe_file::open_to_write(path)?;
+    match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        // Network file systems may not know how; then there is no reserve.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => {
+            let _ = fs::remove_file(path);
+            Err(error.into())
+        }
     }
 }
 

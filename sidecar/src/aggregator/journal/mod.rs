@@ -26,7 +26,6 @@ use paceline_health::Entry;
 use paceline_health::codec::line;
 use paceline_health::event::Thinned;
 use paceline_health::id::{JobId, NodeId};
-use rustix::fs::{FallocateFlags, fallocate};
 
 pub use self::disk::{Disk, Medium, on_disk};
 use self::owner::Owner;
@@ -375,15 +374,7 @@ impl Journal {
     }
 
     fn make_reserve(&self) -> io::Result<()> {
-        let file = safe_file::open_to_write(&self.reserve())?;
-        match fallocate(&file, FallocateFlags::empty(), 0, self.reserve_bytes) {
-            // Network file systems may not know how; then there is no reserve.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            Err(error) => {
-                let _ = fs::remove_file(self.reserve());
-                Err(error.into())
-            }
-        }
+        disk::reserve(&self.reserve(), self.reserve_bytes)
     }
 
     #[cfg(test)]
