@@ -148,8 +148,14 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
             .of_pod(options.pod);
         sources.push(Box::new(probe));
         sources.push(Box::new(Ends::new(dir.clone(), &options.host_root)));
-        if options.replay.is_none() && !options.pod {
-            sources.push(Box::new(StackSource::new(dir.clone(), trainers.clone())));
+        if options.replay.is_none() {
+            // In a pod process ids are those of another container.
+            let visible = if options.pod {
+                Trainers::default()
+            } else {
+                trainers.clone()
+            };
+            sources.push(Box::new(StackSource::new(dir.clone(), visible)));
         }
     }
     if let Some(script) = &options.sim_gpus {

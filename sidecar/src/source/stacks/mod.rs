@@ -9,6 +9,7 @@ mod kernel;
 mod parse;
 mod when;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
@@ -38,6 +39,11 @@ pub struct StackSource {
     when: When,
     /// Ranks to ask next.
     due: Vec<Asked>,
+    /// Ranks that stand still and whose process is not known here.
+    unseen: Vec<Answer>,
+    /// When each rank moved last, and when the ranks that are asked now were chosen.
+    moved_ns: BTreeMap<Rank, u64>,
+    asked_ns: u64,
     thread: Option<Thread>,
     is_asking: bool,
 }
@@ -56,6 +62,9 @@ impl StackSource {
             trainers,
             when: When::default(),
             due: Vec::new(),
+            unseen: Vec::new(),
+            moved_ns: BTreeMap::new(),
+            asked_ns: 0,
             thread: None,
             is_asking: false,
         }
@@ -104,18 +113,26 @@ impl Source for StackSource {
     }
 
     fn notice(&mut self, pulses: &[Pulse], now_ns: u64) {
+        let moved = |pulse: &Pulse| (pulse.rank, now_ns.saturating_sub(pulse.idle_ns));
+        self.moved_ns = pulses.iter().map(moved).collect();
         let still = self.when.notice(pulses, now_ns);
         if still.is_empty() || self.is_asking {
             return;
         }
         let trainers = self.trainers.now();
-        let asked = still
-            .into_iter()
-            .filter_map(|(rank, restart)| Some((rank, restart, *trainers.get(&rank)?)));
-        self.due = asked.take(MAX_RANKS).collect();
+        self.asked_ns = now_ns;
+        for (rank, restart) in still.into_iter().take(MAX_RANKS) {
+            match trainers.get(&rank) {
+                Some(pid) => self.due.push((rank, restart, *pid)),
+                None => self.unseen.push((rank, restart, unseen(), Vec::new())),
+            }
+        }
     }
 
     fn poll(&mut self, _now_ns: u64, send: &mut Send<'_>) {
+        for stacks in merged(std::mem::take(&mut self.unseen)) {
+            send(Provenance::Live, Event::Stacks(stacks));
+        }
         if !self.due.is_empty() && !self.is_asking {
             let due = std::mem::take(&mut self.due);
             self.begin(due);
@@ -126,13 +143,22 @@ impl Source for StackSource {
         match self.thread.as_ref().map(|thread| thread.answers.try_recv()) {
             Some(Ok(answers)) => {
                 self.is_asking = false;
-                for stacks in merged(answers) {
+                // What a rank did before it moved says nothing of now.
+                let is_still = |(rank, ..): &Answer| self.moved_ns.get(rank) <= Some(&self.asked_ns);
+                for stacks in merged(answers.into_iter().filter(is_still).collect()) {
                     send(Provenance::Live, Event::Stacks(stacks));
                 }
             }
             Some(Err(TryRecvError::Empty)) => {}
             Some(Err(TryRecvError::Disconnected)) | None => (self.is_asking, self.thread) = (false, None),
         }
+    }
+}
+
+fn unseen() -> Activity {
+    Activity {
+        missing: "its process is not visible from the sidecar's container".into(),
+        ..Activity::default()
     }
 }
 

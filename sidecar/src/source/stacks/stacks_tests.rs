@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use paceline_health::event::ThreadState;
+use paceline_health::event::{Phase, ThreadState};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
@@ -223,4 +223,45 @@ fn ranks_that_do_the_same_are_one_event() {
     let all = merged(vec![answer(0, "a"), answer(1, "b"), answer(2, "a")]);
     let ranks: Vec<&[Rank]> = all.iter().map(|stacks| stacks.ranks.as_slice()).collect();
     assert_eq!(ranks, [&[Rank(0), Rank(2)][..], &[Rank(1)]]);
+}
+
+/// The events that come of ranks 0 and 1 of which rank 1 has not moved for `still_s`, twice a second apart.
+fn events_of(trainers: Trainers, dir: &Path, still_s: [u64; 2]) -> Vec<Stacks> {
+    let mut source = StackSource::new(dir.to_owned(), trainers);
+    let mut events = Vec::new();
+    for (second, idle_s) in (100..).zip(still_s) {
+        let pulse = |rank, idle_s: u64| Pulse {
+            rank: Rank(rank),
+            restart: 0,
+            step: 7,
+            phase: Phase::Compute,
+            idle_ns: idle_s * 1_000_000_000,
+            alive: true,
+        };
+        source.notice(&[pulse(0, 0), pulse(1, idle_s)], second * 1_000_000_000);
+        for _ in 0..if idle_s == still_s[1] { 60 } else { 1 } {
+            source.poll(0, &mut |_, event| {
+                let Event::Stacks(stacks) = event else {
+                    panic!("{event:?}")
+                };
+                events.push(stacks);
+                0
+            });
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+    events
+}
+
+#[test]
+fn a_rank_of_another_container_says_so_and_one_that_has_moved_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = events_of(Trainers::default(), dir.path(), [6, 7]);
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(events[0].main.missing.contains("container"), "{events:?}");
+    let trainers = Trainers::default();
+    trainers.are(BTreeMap::from([(Rank(1), std::process::id())]));
+    assert_eq!(events_of(trainers.clone(), dir.path(), [6, 7]).len(), 1);
+    // It went on while it was asked.
+    assert_eq!(events_of(trainers, dir.path(), [6, 0]), []);
 }
