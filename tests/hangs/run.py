@@ -140,6 +140,8 @@ def main():
     parser.add_argument("--within", type=float, default=20.0, help="seconds in which a hang is to be explained; 20")
     parser.add_argument("--jobs", type=int, default=1, help="at a time: they wait more than they work")
     options = parser.parse_args()
+    # Jobs run in directories of their own.
+    options.torch, options.paceline = os.path.abspath(options.torch), os.path.abspath(options.paceline)
     bad = 0
     print("| hang | said after | stacks | |\n|---|---|---|---|", flush=True)
     kinds = [kind for kind in options.kinds.split(",") for _ in range(options.repeats)]

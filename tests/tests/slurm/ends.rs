@@ -120,15 +120,9 @@ fn a_requeue() {
         (cluster.read(&format!("{first}/journal.ndjson")).lines().count() > 100).then_some(())
     });
     assert_eq!(cluster.run(&["scontrol", "requeue", &job]).code, Some(0));
-    // It would wait two minutes.
-    cluster.until("the requeue", || {
-        let shown = cluster.run(&["scontrol", "show", "job", &job]).stdout;
-        shown.contains("Restarts=1").then_some(())
-    });
-    let now = ["scontrol", "update", &format!("jobid={job}"), "StartTime=now"];
+    cluster.start_requeued(&job);
     let second = format!("paceline-{job}.0-r1");
     cluster.until("the second run", || {
-        cluster.run(&now);
         (cluster.read(&format!("{second}/journal.ndjson")).lines().count() > 100).then_some(())
     });
     cluster.run(&["scancel", &job]);

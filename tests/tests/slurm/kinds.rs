@@ -104,9 +104,8 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
     let fault = "4,1,77000000,-;NVRM: Xid (PCI:0000:01:00): 119, pid=7, name=a, Timeout of GSP\n";
     fs::write(cluster.path(&format!("kmsg.{bad}")), fault).unwrap();
     let second = format!("paceline-{job}.0-r1");
-    let now = ["scontrol", "update", &format!("jobid={job}"), "StartTime=now"];
+    cluster.start_requeued(&job);
     cluster.until("the second run", || {
-        cluster.run(&now);
         (cluster
             .read(&format!("{second}/journal.ndjson"))
             .matches("{\"step\":{")

@@ -327,9 +327,8 @@ fn a_requeue_away_from_a_node() {
     let ran = cluster.run(&["paceline", "slurm", "requeue", &job, "--exclude", &first]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(job_field(&cluster, &job, "ExcNodeList").starts_with(&first));
-    let now = ["scontrol", "update", &format!("jobid={job}"), "StartTime=now"];
+    cluster.start_requeued(&job);
     cluster.until("the second start", || {
-        cluster.run(&now);
         (cluster.read("out").matches("started on").count() == 2).then_some(())
     });
     assert_eq!(cluster.until_over(&job), "COMPLETED");
