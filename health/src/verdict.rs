@@ -156,6 +156,22 @@ closed! {
         Checkpoint = "checkpoint",
         /// The rank evaluates meanwhile.
         Evaluation = "evaluation",
+        /// The rank, or its loader, waits for a file system.
+        Storage = "storage",
+        /// The rank waits for another thread of its own process.
+        LockWait = "lock-wait",
+        /// The rank waits for an answer over the network that is no collective.
+        RemoteService = "remote-service",
+        /// The rank waits for another process of its node: one that it started, or the other end of a pipe.
+        OtherProcess = "other-process",
+        /// A signal has stopped the process.
+        Stopped = "stopped",
+        /// The rank executes code in which the others do not wait.
+        OwnCode = "own-code",
+        /// Ranks have entered collectives that differ: another one, another order, another size.
+        CollectiveMismatch = "collective-mismatch",
+        /// The rank waits for the GPU's driver, or its GPU has a fault.
+        GpuFault = "gpu-fault",
     }
 }
 

@@ -2,8 +2,10 @@
 """run.py --torch HOME --paceline PROGRAM: real jobs of PyTorch over gloo that hang, each kind in its own way; prints what
 `paceline run` said of each: the rank, the line of its code, and how long after the hang.
 
-Right is: rank 2 named (or, where all ranks wait in collectives, its stack distinguished from the others'), the line that hangs
-in the finding's stacks, and no other rank named. In jobs that are only slow: no rank. Ends with 1 where a case is not right.
+Right is: rank 2 named (or, where all ranks wait in collectives, distinguished from the others), the line that hangs in the
+finding's stacks, the cause, and no other rank named. In jobs that are only slow: no rank. Ends with 1 where a case is not right.
+
+--backend nccl: on the virtual GPU, with HOME/torch-cuda of tests/setup/torch_cuda.sh, and the NCCL plugin beside PROGRAM.
 """
 
 import argparse
@@ -19,11 +21,20 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "train.py")
-SUSPECT, HANGS_AT, LONGEST = 2, 150, 60.0
+RANKS, SUSPECT, HANGS_AT, LONGEST = 4, 2, 150, 60.0
+SETTLED = 1.0  # seconds until all of an explanation is there
 NAMING = ("rank-silent", "job-hang", "rank-died")
 # What stands in the finding instead of a line: a process that is stopped has none, one that has ended badly said why.
 WORDS = {"stopped": "stopped by a signal", "exception": "something went wrong"}
 SLOW = ["slow-checkpoint"]
+# On GPUs: what differs from the CPU, and one of each other group.
+ON_GPU = "order gather early barrier lock loader-read".split()
+CAUSES = {
+    "loader-read": "data-loading", "lock": "lock-wait", "condition": "lock-wait", "queue": "lock-wait", "gil": "other-process",
+    "stopped": "stopped", "read": "other-process", "checkpoint": "other-process", "server": "remote-service",
+    "subprocess": "other-process", "evaluation": "own-code", "retry": "own-code", "hook": "own-code",
+}  # fmt: skip
+CAUSES_ON_GPU = dict(CAUSES, **dict.fromkeys(("order", "gather", "early", "barrier"), "collective-mismatch"))
 
 
 def lines():
@@ -31,9 +42,9 @@ def lines():
     found = {}
     with open(SCRIPT) as script:
         for number, line in enumerate(script, 1):
-            mark = re.search(r"# ([a-z-]+)$", line)
-            if mark:
-                found.setdefault(mark.group(1), []).append(number)
+            mark = re.search(r"  # ([a-z -]+)$", line)
+            for kind in mark.group(1).split() if mark else ():
+                found.setdefault(kind, []).append(number)
     return found
 
 
@@ -49,34 +60,41 @@ def hangs(found):
     return [one for one in found if one["finding"] in NAMING and one["state"] == "raised"]
 
 
-def judge(kind, found, at, within):
-    """(what is right of it, what is wrong, or empty)"""
+def judge(options, kind, found, at):
+    """(the cause, the stacks in words, what is wrong with them)"""
     silent = [one for one in hangs(found) if one.get("says")]
     others = [one["finding"] for one in found if one["finding"] not in NAMING]
     wrong = ["also %s" % name for name in sorted(set(others))]
     others = {one["subject"].get("rank") for one in hangs(found)} - {SUSPECT, None}
     wrong += ["rank %d named" % rank for rank in sorted(others)]
     if not silent:
-        return "", wrong + ["no stacks"]
+        return "", "", wrong + ["no stacks"]
     says = silent[-1]["says"]
-    if silent[-1]["finding"] == "job-hang" and not says.startswith("rank %d: " % SUSPECT):
+    if silent[-1]["finding"] == "job-hang" and "rank %d" % SUSPECT not in says.split(";")[0]:
         wrong.append("rank %d not distinguished" % SUSPECT)
     wanted = [WORDS[kind]] if kind in WORDS else ["train.py:%d in" % line for line in lines()[kind]]
-    own = re.split("; (?:3 other )?ranks", says)[0]
+    own = re.split("; (?:3 other ranks|ranks (?!0-3))", says)[0]
+    cause = silent[-1]["cause"]
+    causes = CAUSES if options.backend == "gloo" else CAUSES_ON_GPU
+    if cause != causes.get(kind, "unknown"):
+        wrong.append("cause " + cause)
     if not any(want in own for want in wanted):
         wrong.append("no " + " or ".join(wanted))
-    if at > within:
+    if at > options.within:
         wrong.append("late")
-    return says, wrong
+    return cause, says, wrong
 
 
 def case(options, kind):
     """One job, until it has been explained, or for long enough."""
     with tempfile.TemporaryDirectory() as scratch:
         run_dir = os.path.join(scratch, "run")
-        command = [options.paceline, "run", "--quiet", "--run-dir", run_dir, "--"]
-        command += [os.path.join(options.torch, "bin", "torchrun"), "--standalone", "--nproc-per-node=4", SCRIPT, kind]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+        command = [options.paceline, "run", "--quiet", "--run-dir", run_dir]
+        command += [] if options.backend == "gloo" else ["--sim-gpus", "gpus=%d" % RANKS]
+        command += ["--", os.path.join(options.torch, "bin", "torchrun"), "--standalone", "--nproc-per-node=%d" % RANKS]
+        command += [SCRIPT, kind, options.backend]
+        ours = ("VGPU_", "PACELINE_", "NCCL_")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         env.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
         log = open(os.path.join(scratch, "log"), "w+")
         job = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=scratch)
@@ -90,15 +108,15 @@ def case(options, kind):
                 found = verdicts(run_dir)
                 if any(one.get("says") for one in hangs(found)):
                     explained_at = explained_at or now
-                if explained_at or (stopped_at and now - stopped_at > LONGEST):
+                if (explained_at and now - explained_at > SETTLED) or (stopped_at and now - stopped_at > LONGEST):
                     break
             found, at = verdicts(run_dir), (explained_at or begun) - (stopped_at or begun)
         finally:
             end(job)
         if kind in SLOW:
             wrong = sorted({one["finding"] for one in found})
-            return "no finding" if not wrong else "", wrong, 0.0
-        return *judge(kind, found, at, options.within), at
+            return "", "no finding" if not wrong else "", wrong, 0.0
+        return *judge(options, kind, found, at), at
 
 
 def hung_since(run_dir):
@@ -135,7 +153,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", required=True, help="a Python environment with PyTorch")
     parser.add_argument("--paceline", required=True, help="the program")
-    parser.add_argument("--kinds", default=",".join([*lines(), *SLOW]))
+    parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
+    parser.add_argument("--kinds", help="all of the backend's")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--within", type=float, default=20.0, help="seconds in which a hang is to be explained; 20")
     parser.add_argument("--jobs", type=int, default=1, help="at a time: they wait more than they work")
@@ -143,12 +162,15 @@ def main():
     # Jobs run in directories of their own.
     options.torch, options.paceline = os.path.abspath(options.torch), os.path.abspath(options.paceline)
     bad = 0
-    print("| hang | said after | stacks | |\n|---|---|---|---|", flush=True)
-    kinds = [kind for kind in options.kinds.split(",") for _ in range(options.repeats)]
+    print("| hang | said after | cause | stacks | |\n|---|---|---|---|---|", flush=True)
+    of_backend = ON_GPU if options.backend == "nccl" else [kind for kind in lines() if kind != "gather"] + SLOW
+    kinds = options.kinds.split(",") if options.kinds else of_backend
+    kinds = [kind for kind in kinds for _ in range(options.repeats)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as jobs:
-        for kind, (says, wrong, at) in zip(kinds, jobs.map(lambda kind: case(options, kind), kinds)):
+        for kind, (cause, says, wrong, at) in zip(kinds, jobs.map(lambda kind: case(options, kind), kinds)):
             bad += bool(wrong)
-            print("| %s | %.1f s | %s | %s |" % (kind, at, says, "**%s**" % ", ".join(wrong) if wrong else "right"), flush=True)
+            end = "**%s**" % ", ".join(wrong) if wrong else "right"
+            print("| %s | %.1f s | %s | %s | %s |" % (kind, at, cause, says, end), flush=True)
     sys.exit(1 if bad else 0)
 
 

@@ -1,4 +1,4 @@
-"""train.py KIND: a DDP job over gloo in which rank 2 hangs in step 150, each kind in its own way. The line at which it hangs, or
+"""train.py KIND [BACKEND]: a DDP job over gloo, or on GPUs, in which rank 2 hangs in step 150, each kind in its own way. The line at which it hangs, or
 at which its loader worker does, ends in a comment with the kind. `slow-...`: what looks like a hang and is none."""
 
 import atexit
@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 
 RANK, HANGS_AT, STEPS, SUSPECT = int(os.environ["RANK"]), 150, 200, 2
 FOREVER = 1000.0
-kind = sys.argv[1]
+kind, backend = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "gloo"
+device = "cpu" if backend == "gloo" else "cuda:" + os.environ["LOCAL_RANK"]
 
 
 def stalled_pipe():
@@ -139,21 +140,27 @@ def in_step(groups):
         if kind == "barrier":
             dist.barrier()
         if kind == "order":
-            dist.all_reduce(torch.ones(1), group=groups[0])
-            dist.all_reduce(torch.ones(1), group=groups[1])
+            dist.all_reduce(torch.ones(1, device=device), group=groups[0])
+            dist.all_reduce(torch.ones(1, device=device), group=groups[1])
+        if kind == "gather":
+            dist.all_gather_into_tensor(torch.empty(4, device=device), torch.ones(1, device=device))
         return
     if kind in ALONE:
         ALONE[kind]()
+    if kind == "gather":
+        dist.all_reduce(torch.ones(4, device=device))  # gather
     if kind == "order":
-        dist.all_reduce(torch.ones(1), group=groups[1])  # order
-        dist.all_reduce(torch.ones(1), group=groups[0])
+        dist.all_reduce(torch.ones(1, device=device), group=groups[1])  # order
+        dist.all_reduce(torch.ones(1, device=device), group=groups[0])
 
 
 def main():
-    dist.init_process_group("gloo")
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend)
     groups = [dist.new_group(), dist.new_group()]
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    model = DistributedDataParallel(torch.nn.Linear(64, 64, device=device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     workers = 2 if kind == "loader-read" else 0
     loader = iter(DataLoader(Samples(), batch_size=8, num_workers=workers))
@@ -165,10 +172,11 @@ def main():
             in_step(groups)
             if kind == "early" and RANK == SUSPECT:
                 break
-        loss = model(data).sum()
+        loss = model(data.to(device)).sum()
         loss.backward()  # barrier
         optimizer.step()
         optimizer.zero_grad()
+        loss.item()  # order gather barrier
         time.sleep(0.05)
     dist.barrier()  # early
     dist.destroy_process_group()

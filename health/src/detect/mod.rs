@@ -292,7 +292,7 @@ impl Detector {
             | Event::PreflightProblem(_) => {
                 self.preflight.observe(self.entry, frame);
             }
-            Event::Beat(_) | Event::Ras(_) | Event::Trouble(_) | Event::Stacks(_) => {
+            Event::Beat(_) | Event::Ras(_) | Event::Trouble(_) | Event::Stacks(_) | Event::Entered(_) => {
                 self.look_for_silence(at, frame)
             }
             Event::Start(start) => self.arrive(at, frame, start),

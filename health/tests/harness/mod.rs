@@ -3,8 +3,8 @@
 //!
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`,
 //! `asked` (for which communicators single collectives are requested), and for scripted frames `attach`, `layout`,
-//! `steps`, `baseline`, `beat`, `reading`, `host`, `port`, `group`, `ras`, `stacks`, `preflight`, `bench`, `found`,
-//! `agent`, `start`, `trouble`, `exit`, `bye`, `advance`. Every command prints the new verdicts.
+//! `steps`, `baseline`, `beat`, `reading`, `host`, `port`, `group`, `ras`, `stacks`, `entered`, `preflight`, `bench`,
+//! `found`, `agent`, `start`, `trouble`, `exit`, `bye`, `advance`. Every command prints the new verdicts.
 
 mod comms;
 mod counters;

@@ -52,6 +52,7 @@ impl Script {
             "beat" => self.beat(case)?,
             "ras" => ras::ras(case)?,
             "stacks" => stacks::stacks(case)?,
+            "entered" => stacks::entered(case)?,
             "preflight" => preflight::preflight(case)?,
             "bench" => preflight::bench(case)?,
             "found" => preflight::found(case)?,

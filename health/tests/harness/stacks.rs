@@ -1,11 +1,11 @@
 //! What ranks that do not move are doing, by hand.
 
 use datadriven::TestCase;
-use paceline_health::event::{Activity, Event, StackFrame, Stacks, ThreadState};
+use paceline_health::event::{Activity, CommEntered, Entered, Event, StackFrame, Stacks, ThreadState};
 use paceline_health::id::Rank;
 
 /// `stacks`, and on the line below `ranks=0,1,3 file=/home/u/train.py line=41 function=step [inside=all_reduce]
-/// [missing=stopped]`.
+/// [missing=stopped] [waits_for=lock]`.
 pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
     let mut main = Activity {
         state: ThreadState::Sleeping,
@@ -31,6 +31,10 @@ pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
                 line: 2806,
             }),
             "missing" => main.missing = value.into(),
+            "waits_for" => {
+                let name = format!("\"{value}\"");
+                main.waits_for = serde_json::from_str(&name).map_err(|error| format!("{word}: {error}"))?;
+            }
             _ => return Err(format!("unknown word {word}")),
         }
     }
@@ -43,5 +47,33 @@ pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
         restart: 0,
         main,
         workers: Vec::new(),
+    }))
+}
+
+/// `entered`, and on the line below `rank=2 comm=7 all_reduce=99 all_gather=50 bytes=4096`, the latest function first.
+pub fn entered(case: &mut TestCase) -> Result<Event, String> {
+    let (mut rank, mut comm, mut bytes, mut last) = (0, 0, 0, Vec::new());
+    for word in case.input.split_whitespace() {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let value: u64 = value.parse().map_err(|error| format!("{word}: {error}"))?;
+        match key {
+            "rank" => rank = value as u32,
+            "comm" => comm = value,
+            "bytes" => bytes = value,
+            "all_reduce" => last.push((1, value)),
+            "all_gather" => last.push((3, value)),
+            _ => return Err(format!("unknown word {word}")),
+        }
+    }
+    let each = last
+        .into_iter()
+        .map(|(function, sequence)| (function, sequence, bytes).into());
+    Ok(Event::Entered(Entered {
+        rank: Rank(rank),
+        restart: 0,
+        comms: vec![CommEntered {
+            comm,
+            each: each.collect(),
+        }],
     }))
 }

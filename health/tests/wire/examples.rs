@@ -328,6 +328,7 @@ pub fn examples() -> Vec<Event> {
                 own: Some(1),
                 waits_in: "lock (futex)".into(),
                 missing: "".into(),
+                waits_for: WaitFor::Lock,
             },
             workers: vec![WorkerActivity {
                 count: 2,
@@ -337,7 +338,27 @@ pub fn examples() -> Vec<Event> {
                     own: None,
                     waits_in: "read of /data/x.bin (nfs4 at /data)".into(),
                     missing: "in an uninterruptible sleep of the kernel".into(),
+                    waits_for: WaitFor::NetworkFile,
                 },
+            }],
+        }),
+        Event::Entered(Entered {
+            rank: Rank(2),
+            restart: 0,
+            comms: vec![CommEntered {
+                comm: 0x0123_4567_89ab_cdef,
+                each: vec![
+                    LastCollective {
+                        function: ALL_REDUCE,
+                        sequence: 8812,
+                        bytes: 64 << 20,
+                    },
+                    LastCollective {
+                        function: ALL_GATHER,
+                        sequence: 51,
+                        bytes: 4096,
+                    },
+                ],
             }],
         }),
         Event::Comm(Comm {

@@ -105,7 +105,16 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
         Cause::DataLoading | Cause::CpuContention => return Some(&[Look::System, Look::Operators]),
         Cause::GcPause | Cause::Imbalance => return Some(&[Look::Operators]),
         // What it does is known.
-        Cause::Checkpoint | Cause::Evaluation => return Some(&[]),
+        Cause::Checkpoint
+        | Cause::Evaluation
+        | Cause::Storage
+        | Cause::LockWait
+        | Cause::RemoteService
+        | Cause::OtherProcess
+        | Cause::Stopped
+        | Cause::OwnCode
+        | Cause::CollectiveMismatch
+        | Cause::GpuFault => return Some(&[]),
         Cause::Unknown => {}
     }
     match verdict.finding {

@@ -68,7 +68,12 @@ mod tests {
             }
             assert_eq!(owner(address), Some(rustix::process::geteuid().as_raw()), "{at}");
             drop(listener);
-            assert_eq!(owner(address), None, "{at}");
+            // A process that another test is starting holds a copy until it becomes its own program.
+            let is_gone = (0..500).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                owner(address).is_none()
+            });
+            assert!(is_gone, "{at}");
         }
     }
 

@@ -8,15 +8,19 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use paceline_health::event::{Pulse, Want};
+use paceline_health::Provenance;
+use paceline_health::event::{Event, Pulse, Want};
+use paceline_health::id::Rank;
 use paceline_ring::{OpenError, Reader};
 
+use super::stacks::When;
 use super::trainers::Trainers;
 use super::{Cost, Losses, Send, Source};
 use crate::warn;
 
 mod beside;
 mod collectives;
+mod entered;
 mod events;
 mod exact;
 mod functions;
@@ -26,6 +30,7 @@ mod pace;
 mod ring;
 mod steps;
 mod sum;
+use entered::Entered;
 use life::Life;
 use ring::Ring;
 
@@ -55,6 +60,9 @@ pub struct Probe {
     trainers: Trainers,
     /// Rings of other containers of this pod are read as well.
     is_pod: bool,
+    when: When,
+    /// Ranks that do not move, whose last collectives are to be told.
+    still: Vec<(Rank, u32)>,
 }
 
 impl Probe {
@@ -73,6 +81,8 @@ impl Probe {
             wants: Vec::new(),
             trainers: Trainers::default(),
             is_pod: false,
+            when: When::default(),
+            still: Vec::new(),
         }
     }
 
@@ -182,10 +192,23 @@ impl Source for Probe {
             ring.read(now_ns, send);
             self.has_died |= ring.has_died();
         }
+        let still = std::mem::take(&mut self.still);
+        if !still.is_empty() {
+            for entered in self.rings.values().filter_map(|ring| Entered::of(ring, &still)) {
+                send(Provenance::Live, Event::Entered(entered));
+            }
+        }
         // At once: what is raised about a rank's first steps may want that rank signalled.
         self.trainers
             .are(self.rings.values().filter_map(Ring::trainer).collect());
         self.remove_finished(now_ns);
+    }
+
+    fn notice(&mut self, pulses: &[Pulse], now_ns: u64) {
+        let still = self.when.notice(pulses, now_ns);
+        if !still.is_empty() {
+            self.still = still;
+        }
     }
 
     fn settled(&mut self, seq: u64) {

@@ -60,15 +60,20 @@ static void publish(flight *f, ns_t start) {
     ring_members(c);
 }
 
-/* Ranks that disagree about what they do: a real NCCL hangs, or worse. */
-static void complain_of_mismatch(const description *d, const arrival *arrivals, int64_t sequence) {
-    for (int i = 0; i < d->comm->ranks; i++)
-        if (arrivals[i].kind != (int)d->kind) {
-            fprintf(stderr, "virtual NCCL: rank %d is in %s and rank %d in %s (operation %lld of %s)\n",
-                    d->comm->rank, kind_names[d->kind], i, kind_names[arrivals[i].kind], (long long)sequence,
-                    d->comm->name);
-            return;
-        }
+/* Ranks that disagree about what they do, or how much: a real NCCL hangs, or worse. Says so once. */
+static int has_mismatch(const description *d, const arrival *arrivals, int64_t sequence) {
+    comm *c = d->comm;
+    int is_even = d->kind == ALL_REDUCE || d->kind == ALL_GATHER || d->kind == REDUCE_SCATTER;
+    for (int i = 0; i < c->ranks; i++) {
+        if (arrivals[i].kind == (int)d->kind && !(is_even && arrivals[i].bytes != (int64_t)d->in)) continue;
+        if (c->mismatch != sequence + 1)
+            fprintf(stderr, "virtual NCCL: rank %d is in %s of %zu bytes and rank %d in %s of %lld (operation %lld of %s)\n",
+                    c->rank, kind_names[d->kind], d->in, i, kind_names[arrivals[i].kind], (long long)arrivals[i].bytes,
+                    (long long)sequence, c->name);
+        c->mismatch = sequence + 1;
+        return 1;
+    }
+    return 0;
 }
 
 /* Bytes that pass each link, by ring algorithms (nccl-tests, doc/PERFORMANCE.md). */
@@ -105,7 +110,7 @@ static int poll_collective(flight *f, ns_t start, ns_t *end) {
         if (arrivals[i].start > last) last = arrivals[i].start;
         if (arrivals[i].link > link) link = arrivals[i].link;
     }
-    complain_of_mismatch(d, arrivals, f->sequence);
+    if (has_mismatch(d, arrivals, f->sequence)) return no_arrival(c);
     *end = last + (ns_t)(nccl_base_ns() + moved_bytes(d) / nccl_bytes_per_ns() * link);
     take(d, f->sequence);
     c->resolved = f->sequence;

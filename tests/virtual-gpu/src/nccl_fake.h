@@ -62,6 +62,7 @@ typedef struct comm {
     vote *votes;
     char *data, *message_data;
     int64_t enqueued, resolved, splits;
+    int64_t mismatch; /* an operation of which was said that ranks disagree about it, from 1; 0: none */
     int64_t *sends, *receives;
     ns_t last_end;
     volatile int is_aborted;

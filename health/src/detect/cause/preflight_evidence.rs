@@ -183,7 +183,7 @@ fn metrics(finding: Finding, subject: &Subject, cause: Cause) -> &'static [Metri
             Cause::CpuContention => HOST,
             Cause::Nvlink => INSIDE,
             Cause::Network => WAYS,
-            Cause::GcPause | Cause::Imbalance | Cause::Checkpoint | Cause::Evaluation => &[],
+            _ => &[],
         },
         _ => &[],
     }

@@ -102,6 +102,7 @@ impl Detector {
 /// What a loss is booked under.
 fn name(verdict: &Verdict) -> &'static str {
     match verdict.cause {
+        _ if matches!(verdict.finding, Finding::RankSilent | Finding::JobHang) => verdict.finding.name(),
         // A checkpoint that one rank holds the others up with costs more than the write, which is booked as one.
         Cause::Unknown | Cause::Checkpoint | Cause::Evaluation => verdict.finding.name(),
         cause => cause.name(),

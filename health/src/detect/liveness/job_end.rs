@@ -42,6 +42,8 @@ impl Detector {
             roster: &self.roster,
             step_time: &self.step_time,
             limits: &self.policy.detector.silence,
+            incidents: &self.incidents,
+            comms: &self.comms,
         };
         self.silence
             .take(&scope, &frame.event, self.entry, frame.provenance);

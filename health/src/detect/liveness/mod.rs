@@ -1,6 +1,8 @@
 //! Who moves: silent ranks, hangs, deaths, unreachable nodes, and ranks that have not arrived.
 
 pub mod arrivals;
+mod entered;
+mod hang_cause;
 pub mod job_end;
 mod progress;
 mod ras;

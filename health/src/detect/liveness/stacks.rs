@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Activity, StackFrame, Stacks, ThreadState, WorkerActivity};
+use super::hang_cause;
+use crate::event::{Activity, Phase, StackFrame, Stacks, ThreadState, WorkerActivity};
 use crate::id::Rank;
 use crate::report::StackGroup;
 use crate::time::Time;
+use crate::verdict::Cause;
 
 /// Groups of ranks that a job's evidence names.
 const MAX_GROUPS: usize = 4;
@@ -113,6 +115,15 @@ impl StackEvidence {
         })
     }
 
+    /// Why `rank` does not move since `since`, in this phase, as far as what it did tells.
+    pub fn cause_of(&self, rank: Rank, since: Time, phase: Phase, has_gpu: bool) -> Cause {
+        let taken = self.by_rank.get(&rank).filter(|taken| taken.at >= since);
+        let example = taken.and_then(|taken| self.examples.get(&taken.says));
+        example.map_or(Cause::Unknown, |example| {
+            hang_cause::cause(&example.main, &example.workers, phase, has_gpu)
+        })
+    }
+
     /// What each group of ranks did in a silence that began `since`. The smallest group first: a rank that does what no
     /// other does is where to look.
     pub fn says_of_all(&self, since: Time) -> Option<Arc<str>> {
@@ -184,7 +195,7 @@ fn activity(activity: &Activity) -> String {
 }
 
 /// `rank 2`, `ranks 0-1, 3`; of more ranges than some, how many ranks there are.
-fn names(ranks: &[Rank]) -> String {
+pub(super) fn names(ranks: &[Rank]) -> String {
     if let [rank] = ranks {
         return format!("rank {rank}");
     }

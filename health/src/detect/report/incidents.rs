@@ -107,6 +107,12 @@ impl Incidents {
         self.all.get(id).map(|verdict| verdict.cause)
     }
 
+    /// Whether one of these findings holds on a subject of this kind.
+    pub fn holds_any(&self, findings: &[Finding], mut on: impl FnMut(&Subject) -> bool) -> bool {
+        let mut open = self.open.keys();
+        open.any(|(finding, subject)| findings.contains(finding) && on(subject))
+    }
+
     /// Policy has changed: what holds is told again where it is observed only now, or no longer.
     pub fn reconsider(&mut self, policy: &Policy) {
         for (id, severity) in self.open.values() {

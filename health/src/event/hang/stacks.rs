@@ -47,6 +47,36 @@ pub struct Activity {
     pub waits_in: Arc<str>,
     /// Why there are no frames; empty: there are.
     pub missing: Arc<str>,
+    /// What it sleeps for.
+    #[serde(default)]
+    pub waits_for: WaitFor,
+}
+
+/// What a thread sleeps for, as far as its system call tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitFor {
+    /// Not known, or it does not sleep.
+    #[default]
+    Unknown,
+    /// A file on a file system of this machine.
+    LocalFile,
+    /// A file on a file system that other machines serve, or a program (FUSE).
+    NetworkFile,
+    /// The GPU's driver.
+    GpuDriver,
+    /// Data from or to a process of this machine, through a pipe.
+    Pipe,
+    /// Data from or to a socket.
+    Socket,
+    /// Another thread: a lock, an event, a queue.
+    Lock,
+    /// A time.
+    Time,
+    /// One of several of these.
+    Any,
+    /// The end of a process that it started.
+    Child,
 }
 
 /// One Python frame.

@@ -262,7 +262,7 @@ fn per_second(value: f64) -> String {
     }
 }
 
-fn bytes(value: f64) -> String {
+pub(crate) fn bytes(value: f64) -> String {
     scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 

@@ -220,6 +220,14 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::Imbalance => "the work itself differs between ranks",
         Cause::Checkpoint => "it writes a checkpoint during the pause",
         Cause::Evaluation => "it evaluates during the pause",
+        Cause::Storage => "storage: it waits for a file system",
+        Cause::LockWait => "it waits for another thread of its process",
+        Cause::RemoteService => "it waits for a service over the network",
+        Cause::OtherProcess => "it waits for another process",
+        Cause::Stopped => "a signal stopped the process",
+        Cause::OwnCode => "it executes code in which the others do not wait",
+        Cause::CollectiveMismatch => "the collectives of the ranks differ",
+        Cause::GpuFault => "its GPU, or the driver",
     }
 }
 

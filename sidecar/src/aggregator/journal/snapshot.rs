@@ -21,7 +21,7 @@ const MAGIC: &[u8; 8] = b"PLSTATE\n";
 /// Of one whose rest is deflated (RFC 1951).
 const DEFLATED: &[u8; 8] = b"PLSTATZ\n";
 /// Raised when the state of any rule changes its shape or its meaning within one version of Paceline.
-const FORMAT: u32 = 15;
+const FORMAT: u32 = 16;
 /// The end of its name.
 pub(super) const END: &str = ".state";
 /// The newest, and the one before, should that be damaged.

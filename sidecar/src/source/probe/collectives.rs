@@ -14,6 +14,7 @@ use paceline_health::id::Rank;
 use paceline_ring::{Collective, Function, Timed};
 
 use super::beside::{self, Interval};
+use super::entered::Entered;
 use super::exact::{Singles, is_wanted};
 use super::functions::{self, Met};
 use super::messages::{self, Messages};
@@ -38,6 +39,8 @@ pub(super) struct Collectives {
     /// Of these each is told, in this epoch.
     wants: Vec<Want>,
     restart: u32,
+    /// The last ones.
+    pub(super) entered: Entered,
     /// Steps that were timed, and not wholly.
     pub(super) in_part: u64,
 }
@@ -112,6 +115,7 @@ impl Collectives {
 
     /// A collective was enqueued in a step; 0: nobody knows yet in which.
     pub(super) fn enqueued(&mut self, did: &Collective, step: u64) {
+        self.entered.enqueued(did);
         let number = step;
         if number == 0 {
             return;

@@ -29,12 +29,12 @@ pub(super) struct Ring {
     reader: Reader,
     path: PathBuf,
     life: Life,
-    alive: bool,
+    pub(super) alive: bool,
     /// Its process has gone since that was last asked.
     died: bool,
     /// Nothing more can be read from it.
     broken: bool,
-    attach: Option<event::Attach>,
+    pub(super) attach: Option<event::Attach>,
     role: Arc<str>,
     layout: Option<event::Layout>,
     /// By communicator.
@@ -46,7 +46,7 @@ pub(super) struct Ring {
     is_plugin: bool,
     /// The same process has a hook, which knows more of the rank.
     pub(super) has_hook: bool,
-    collectives: Collectives,
+    pub(super) collectives: Collectives,
     budget: Budget,
     /// Of a plugin: found where no hook tells them.
     steps: Steps,

@@ -93,6 +93,7 @@ impl Asker {
         let mut activity = Activity {
             state: seen.state,
             waits_in: seen.waits_in.as_str().into(),
+            waits_for: seen.waits_for,
             ..Activity::default()
         };
         match self.stack(pid, seen, line) {

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_health::event::ThreadState;
+use paceline_health::event::{ThreadState, WaitFor};
+
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::parse::short;
 use crate::source::host::files::Files;
@@ -15,6 +17,7 @@ pub struct KernelView {
     pub start_time: u64,
     /// `read of /data/x.bin (nfs4 at /data)`; empty: not known, or it does not sleep.
     pub waits_in: String,
+    pub waits_for: WaitFor,
 }
 
 /// Signals of a process, as bits: handled, and blocked by its main thread.
@@ -24,25 +27,42 @@ pub struct Signals {
     pub blocked: u64,
 }
 
-/// A system call that tells what is waited for, by its number on this machine; with `true` it takes a file first.
-fn name_of(call: i64) -> Option<(&'static str, bool)> {
+/// File systems that other machines serve; those of FUSE begin with `fuse`.
+const NETWORK_FILE_SYSTEMS: [&str; 14] = [
+    "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "wekafs", "9p", "virtiofs", "afs",
+    "orangefs", "panfs",
+];
+/// Functions of the kernel in which a thread waits for pages of a file (a page fault is no system call).
+const WAITS_FOR_PAGES: [&str; 7] = [
+    "folio_wait",
+    "wait_on_page",
+    "io_schedule",
+    "rpc_wait",
+    "nfs_",
+    "fuse_",
+    "request_wait_answer",
+];
+
+/// A system call that tells what is waited for, by its number on this machine; `None` in the place of what: the file that
+/// it takes first tells.
+fn name_of(call: i64) -> Option<(&'static str, Option<WaitFor>)> {
     Some(match call {
-        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv => ("read", true),
-        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev => ("write", true),
-        libc::SYS_fsync | libc::SYS_fdatasync => ("fsync", true),
-        libc::SYS_getdents64 => ("directory listing", true),
-        libc::SYS_recvfrom | libc::SYS_recvmsg => ("recv", true),
-        libc::SYS_sendto | libc::SYS_sendmsg => ("send", true),
-        libc::SYS_connect => ("connect", true),
-        libc::SYS_flock => ("flock", true),
-        libc::SYS_ioctl => ("ioctl", true),
-        libc::SYS_openat => ("open", false),
-        libc::SYS_futex => ("lock (futex)", false),
-        libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("sleep", false),
-        libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait => ("poll", false),
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv => ("read", None),
+        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev => ("write", None),
+        libc::SYS_fsync | libc::SYS_fdatasync => ("fsync", None),
+        libc::SYS_getdents64 => ("directory listing", None),
+        libc::SYS_recvfrom | libc::SYS_recvmsg => ("recv", None),
+        libc::SYS_sendto | libc::SYS_sendmsg => ("send", None),
+        libc::SYS_connect => ("connect", None),
+        libc::SYS_flock => ("flock", None),
+        libc::SYS_ioctl => ("ioctl", None),
+        libc::SYS_openat => ("open", Some(WaitFor::LocalFile)),
+        libc::SYS_futex => ("lock (futex)", Some(WaitFor::Lock)),
+        libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("sleep", Some(WaitFor::Time)),
+        libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait => ("poll", Some(WaitFor::Any)),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait => ("poll", false),
-        libc::SYS_wait4 | libc::SYS_waitid => ("wait for a child", false),
+        libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait => ("poll", Some(WaitFor::Any)),
+        libc::SYS_wait4 | libc::SYS_waitid => ("wait for a child", Some(WaitFor::Child)),
         _ => return None,
     })
 }
@@ -55,11 +75,13 @@ pub fn look(files: &mut Files, pid: u32) -> Option<KernelView> {
     let state = ThreadState::from_letter(fields.next()?);
     let start_time = fields.nth(18)?.parse().ok()?;
     let sleeps = matches!(state, ThreadState::Sleeping | ThreadState::Disk);
-    let waits_in = if sleeps { waits_in(files, pid) } else { None };
+    let waits = if sleeps { waits(files, pid) } else { None };
+    let (waits_in, waits_for) = waits.unwrap_or_default();
     Some(KernelView {
         state,
         start_time,
-        waits_in: waits_in.unwrap_or_default(),
+        waits_in,
+        waits_for,
     })
 }
 
@@ -76,22 +98,33 @@ pub fn signals(files: &mut Files, pid: u32) -> Option<Signals> {
     })
 }
 
-/// The system call in which it sleeps, or else the kernel's function.
-fn waits_in(files: &mut Files, pid: u32) -> Option<String> {
+/// The system call in which it sleeps, or else the kernel's function, and what it sleeps for.
+fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     let Some((number, argument)) = files.text(format!("proc/{pid}/syscall")).ok().and_then(call) else {
-        // Where other processes may not be looked at that closely.
+        // A page fault, or where other processes may not be looked at that closely.
         let place = files.text(format!("proc/{pid}/wchan")).ok()?;
-        return (!place.is_empty() && place != "0").then(|| format!("{place} (kernel)"));
+        let is_page = WAITS_FOR_PAGES.iter().any(|begin| place.starts_with(begin));
+        let what = if is_page {
+            WaitFor::LocalFile
+        } else {
+            WaitFor::Unknown
+        };
+        return (!place.is_empty() && place != "0").then(|| (format!("{place} (kernel)"), what));
     };
-    let Some((name, takes_file)) = name_of(number) else {
-        return Some(format!("system call {number}"));
+    let Some((name, what)) = name_of(number) else {
+        return Some((format!("system call {number}"), WaitFor::Unknown));
     };
-    let file = takes_file
-        .then(|| files.at(format!("proc/{pid}/fd/{argument}")))
-        .and_then(|link| std::fs::read_link(link).ok());
-    Some(match file {
-        Some(path) => format!("{name} of {}", described(files, pid, &path)),
-        None => name.to_owned(),
+    if let Some(what) = what {
+        return Some((name.to_owned(), what));
+    }
+    let link = files.at(format!("proc/{pid}/fd/{argument}"));
+    Some(match std::fs::read_link(&link) {
+        Ok(path) => {
+            let (file, what) = described(files, pid, &path);
+            let what = if is_fifo(&link) { WaitFor::Pipe } else { what };
+            (format!("{name} of {file}"), what)
+        }
+        Err(_) => (name.to_owned(), WaitFor::Unknown),
     })
 }
 
@@ -104,17 +137,33 @@ fn call(text: &str) -> Option<(i64, u64)> {
     Some((number, u64::from_str_radix(argument, 16).ok()?))
 }
 
+/// Whether it is a pipe, whatever its name: as far as this machine knows without asking who serves the file.
+fn is_fifo(link: &Path) -> bool {
+    let kind = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    kind.is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Fifo)
+}
+
 /// A file with its file system; a pipe or socket as what it is.
-fn described(files: &mut Files, pid: u32, path: &Path) -> String {
+fn described(files: &mut Files, pid: u32, path: &Path) -> (String, WaitFor) {
     let name = short(&path.to_string_lossy());
     if let Some((kind, _)) = name.split_once(":[") {
-        return format!("a {kind}");
+        let what = match kind {
+            "pipe" => WaitFor::Pipe,
+            "socket" => WaitFor::Socket,
+            _ => WaitFor::Unknown,
+        };
+        return (format!("a {kind}"), what);
     }
     let mounts = files.text(format!("proc/{pid}/mountinfo"));
-    match mounts.ok().and_then(|text| mount_of(text, path)) {
-        Some((point, kind)) => format!("{name} ({kind} at {})", point.display()),
-        None => name.to_string(),
-    }
+    let Some((point, kind)) = mounts.ok().and_then(|text| mount_of(text, path)) else {
+        return (name.to_string(), WaitFor::Unknown);
+    };
+    let what = match () {
+        () if name.starts_with("/dev/nvidia") => WaitFor::GpuDriver,
+        () if kind.starts_with("fuse") || NETWORK_FILE_SYSTEMS.contains(&&*kind) => WaitFor::NetworkFile,
+        () => WaitFor::LocalFile,
+    };
+    (format!("{name} ({kind} at {})", point.display()), what)
 }
 
 /// The mount that holds `path`: where, and of which type.
@@ -174,12 +223,14 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(10));
             look(&mut files, child.id()).filter(|seen| seen.state == ThreadState::Sleeping)
         });
-        let waits_in = seen.unwrap().waits_in;
+        let KernelView {
+            waits_in, waits_for, ..
+        } = seen.unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(
-            waits_in == "read of a pipe" || waits_in.ends_with(" (kernel)"),
-            "{waits_in}"
+            (&*waits_in, waits_for) == ("read of a pipe", WaitFor::Pipe) || waits_in.ends_with(" (kernel)"),
+            "{waits_in} {waits_for:?}"
         );
         assert_eq!(look(&mut files, child.id()), None);
     }

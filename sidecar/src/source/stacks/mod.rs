@@ -18,7 +18,7 @@ use paceline_health::event::{Activity, Event, Pulse, Stacks, WorkerActivity};
 use paceline_health::id::Rank;
 
 use self::ask::Asker;
-use self::when::When;
+pub(super) use self::when::When;
 use super::trainers::Trainers;
 use super::{Send, Source};
 use crate::warn;

@@ -1,12 +1,18 @@
 //! Claims about silent ranks.
 
+use std::sync::Arc;
+
 use super::{MAX_BEHIND, Scope, SilenceRule};
 use crate::detect::claim::{Body, Claim, Detail, piece};
 use crate::detect::liveness::progress::{doing, place};
 use crate::detect::liveness::standstill::Named;
 use crate::event::{Phase, Pulse, Signal};
 use crate::id::Rank;
+use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Subject};
+
+/// Faults of a GPU after which its rank does not go on.
+const STOP_A_RANK: [Finding; 2] = [Finding::GpuLost, Finding::GpuFault];
 
 impl SilenceRule {
     pub(super) fn report(&mut self, scope: &Scope<'_>, subject: Subject) {
@@ -52,23 +58,21 @@ impl SilenceRule {
             evidence.extend(self.ras.evidence(MAX_BEHIND, scope.roster));
             provenance = provenance.max(self.ras.provenance());
         }
+        let (says, cause) = self.explanation(scope, rank, since);
         let lost_s = self.open.lost_s(&subject, at).unwrap_or(0.0);
         let detail = Detail {
             severity,
             since,
             since_step: step,
             step,
-            cause: Cause::Unknown,
+            cause,
             signals: vec![Signal::S2],
             provenance,
             slowdown_ratio: None,
             impact_ratio: None,
             lost_rank_s: lost_s * f64::from(scope.roster.world_size),
             evidence,
-            says: match rank {
-                Some(rank) => self.stacks.says_of(rank, since),
-                None => self.stacks.says_of_all(since),
-            },
+            says,
         };
         self.out.push_back(Claim {
             finding,
@@ -76,6 +80,40 @@ impl SilenceRule {
             at,
             body: Body::Holds(Box::new(detail)),
         });
+    }
+
+    /// What is said of a rank that does not move, or of all: the collective that is not entered, then what they do; and
+    /// the cause. A fault that another finding shows goes before what the rank does.
+    fn explanation(&self, scope: &Scope<'_>, rank: Option<Rank>, since: Time) -> (Option<Arc<str>>, Cause) {
+        let member = rank.and_then(|rank| scope.roster.member(rank));
+        let gpu = member.and_then(|member| member.gpu.as_ref());
+        let is_its_gpu = |subject: &Subject| match (subject, rank) {
+            (Subject::Gpu { gpu_uuid, .. }, Some(_)) => Some(gpu_uuid) == gpu,
+            (subject, None) => matches!(subject, Subject::Gpu { .. }),
+            _ => false,
+        };
+        let (entered, stacks, cause) = match rank {
+            Some(rank) => {
+                let phase = self
+                    .pulses
+                    .get(&rank)
+                    .map_or(Phase::Other, |heard| heard.pulse.phase);
+                let cause = self.stacks.cause_of(rank, since, phase, gpu.is_some());
+                let entered = self.entered.says_of(rank, since, scope.comms);
+                (entered, self.stacks.says_of(rank, since), cause)
+            }
+            None => {
+                let (entered, cause) = self.entered.says_of_all(since, scope.comms).unzip();
+                (entered, self.stacks.says_of_all(since), cause.unwrap_or_default())
+            }
+        };
+        let says = match (entered, stacks) {
+            (Some(entered), Some(stacks)) => Some(format!("{entered}; {stacks}").into()),
+            (Some(entered), None) => Some(entered.into()),
+            (None, stacks) => stacks,
+        };
+        let has_fault = scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
+        (says, if has_fault { Cause::GpuFault } else { cause })
     }
 
     /// Ranks that have got less far than the others, the furthest behind first: where to look when nobody alone is to

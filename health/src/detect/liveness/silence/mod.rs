@@ -6,21 +6,26 @@
 
 mod claims;
 mod death;
+mod severity;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::severity::severity;
+use super::entered::EnteredEvidence;
 use super::progress::{Position, RankProgress, place};
 use super::ras::RasEvidence;
 use super::stacks::StackEvidence;
 use super::standstill::{Named, Standstill};
 use crate::detect::claim::{Claim, Outcome, over, piece};
+use crate::detect::comm::communicators::Comms;
 use crate::detect::members::endings::Death;
 use crate::detect::members::roster::Roster;
+use crate::detect::report::incidents::Incidents;
 use crate::detect::step::step_time::StepTime;
-use crate::event::{Beat, Event, Phase, Pulse};
+use crate::event::{Beat, Event, Pulse};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
 use crate::policy::SilenceThresholds;
@@ -46,6 +51,8 @@ pub struct SilenceRule {
     ras: RasEvidence,
     /// What ranks were doing when they were asked last.
     stacks: StackEvidence,
+    /// What they had enqueued last.
+    entered: EnteredEvidence,
     provenance: Provenance,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
@@ -75,6 +82,9 @@ pub struct Scope<'a> {
     pub roster: &'a Roster,
     pub step_time: &'a StepTime,
     pub limits: &'a SilenceThresholds,
+    /// What else holds.
+    pub incidents: &'a Incidents,
+    pub comms: &'a Comms,
 }
 
 /// A rank's latest pulse, and when it came.
@@ -102,6 +112,7 @@ impl SilenceRule {
         self.passed.clear();
         self.ras = RasEvidence::default();
         self.stacks = StackEvidence::default();
+        self.entered = EnteredEvidence::default();
         self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
         self.pulses.clear();
         self.gone = false;
@@ -122,6 +133,12 @@ impl SilenceRule {
                 // Thousands of nodes answer within a second: what they say is reported with the next judgment.
                 let is_member = |rank| is_living(scope.roster, rank);
                 self.stacks.take(scope.at, stacks, is_member);
+            }
+            Event::Entered(told)
+                if told.restart == scope.roster.restart && is_living(scope.roster, told.rank) =>
+            {
+                self.provenance = self.provenance.max(provenance);
+                self.entered.take(scope.at, told);
             }
             Event::Trouble(_) | Event::Exit(_) => {
                 self.provenance = self.provenance.max(provenance);
@@ -148,7 +165,7 @@ impl SilenceRule {
     /// Changes with what NCCL says of a silence that began `since`, and with what ranks do; zero: nothing.
     pub(super) fn asked(&self, scope: &Scope<'_>, since: Time) -> (u64, u64) {
         let ras = u64::from(self.ras.speaks_of(since, scope.roster)) * self.ras.version();
-        (ras, self.stacks.version(since))
+        (ras, self.stacks.version(since) + self.entered.version(since))
     }
 
     /// Takes a beat of one node, and judges all ranks by what was heard so far.
@@ -375,19 +392,4 @@ impl SilenceRule {
 /// A member of the job that has not ended.
 fn is_living(roster: &Roster, rank: Rank) -> bool {
     roster.member(rank).is_some_and(|member| !member.ended)
-}
-
-/// Suspect is info, confirmed is critical. Checkpoints and evaluations may be slow: for them only confirmed findings
-/// are reported.
-fn severity(heard: &Heard, now: Time, p99: f64, limits: &SilenceThresholds) -> Option<Severity> {
-    let is_slow = matches!(heard.pulse.phase, Phase::Checkpoint | Phase::Evaluation);
-    let patience = if is_slow { limits.patience_ratio } else { 1.0 };
-    let idle = heard.idle_s(now);
-    if idle >= patience * (limits.confirmed_p99 * p99).max(limits.confirmed_min_s) {
-        Some(Severity::Critical)
-    } else if !is_slow && idle >= (limits.suspect_p99 * p99).max(limits.suspect_min_s) {
-        Some(Severity::Info)
-    } else {
-        None
-    }
 }

@@ -1,0 +1,106 @@
+//! The last collectives that a process has enqueued, by communicator, as the NCCL plugin records them: said where the rank
+//! does not move. Messages are left out, since their number says nothing to others.
+
+use std::collections::BTreeMap;
+
+use paceline_health::event::{self, CommEntered, LastCollective, MAX_ENTERED};
+use paceline_health::id::Rank;
+use paceline_ring::Collective;
+
+use super::ring::Ring;
+
+/// Communicators of one rank that are remembered.
+const MOST: usize = 256;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Entered {
+    /// When the latest was enqueued, and the last of each function, the latest first.
+    comms: BTreeMap<u64, (u64, Vec<LastCollective>)>,
+}
+
+impl Entered {
+    /// A collective was enqueued.
+    pub(super) fn enqueued(&mut self, did: &Collective) {
+        let is_full = self.comms.len() >= MOST && !self.comms.contains_key(&did.comm);
+        if did.function.is_message() || is_full {
+            return;
+        }
+        let last = LastCollective {
+            function: did.function as u8,
+            sequence: did.sequence,
+            bytes: did.bytes,
+        };
+        let (at_ns, each) = self.comms.entry(did.comm).or_default();
+        *at_ns = did.enqueued_ns;
+        match each.iter().position(|known| known.function == last.function) {
+            Some(known) => each[..=known].rotate_right(1),
+            None => each.insert(0, last),
+        }
+        each[0] = last;
+    }
+
+    /// Of the process of this ring, if it is one of these ranks.
+    pub(super) fn of(ring: &Ring, ranks: &[(Rank, u32)]) -> Option<event::Entered> {
+        let attach = ring.attach.as_ref().filter(|_| ring.alive)?;
+        let is_asked = ranks.contains(&(attach.rank, attach.restart));
+        let entered = &ring.collectives.entered;
+        is_asked.then(|| entered.told(attach.rank, attach.restart))?
+    }
+
+    /// All of them, the communicator with the latest first; `None`: there are none.
+    pub(super) fn told(&self, rank: Rank, restart: u32) -> Option<event::Entered> {
+        let mut latest: Vec<_> = self.comms.iter().collect();
+        latest.sort_by_key(|(_, (at_ns, _))| std::cmp::Reverse(*at_ns));
+        let comms = latest.into_iter().take(MAX_ENTERED);
+        let comms: Vec<CommEntered> = comms
+            .map(|(comm, (_, each))| CommEntered {
+                comm: *comm,
+                each: each.clone(),
+            })
+            .collect();
+        (!comms.is_empty()).then_some(event::Entered { rank, restart, comms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_ring::Function;
+
+    use super::*;
+
+    #[test]
+    fn the_last_of_each_function_the_latest_first() {
+        let mut entered = Entered::default();
+        assert_eq!(entered.told(Rank(1), 0), None);
+        let mut enqueue = |comm, function, sequence, enqueued_ns| {
+            entered.enqueued(&Collective {
+                comm,
+                sequence,
+                bytes: 8,
+                enqueued_ns,
+                function,
+                ..Collective::of([0; 6])
+            });
+        };
+        enqueue(7, Function::AllReduce, 1, 10);
+        enqueue(7, Function::AllGather, 0, 20);
+        enqueue(9, Function::AllReduce, 4, 30);
+        enqueue(7, Function::Send, 3, 40);
+        enqueue(7, Function::AllReduce, 2, 50);
+        let told = entered.told(Rank(1), 2).unwrap();
+        let words: Vec<(u64, Vec<(&str, u64)>)> = told
+            .comms
+            .iter()
+            .map(|comm| {
+                let each = comm.each.iter().map(|last| (last.name(), last.sequence));
+                (comm.comm, each.collect())
+            })
+            .collect();
+        let expected = [
+            (7, vec![("all_reduce", 2), ("all_gather", 0)]),
+            (9, vec![("all_reduce", 4)]),
+        ];
+        assert_eq!((told.restart, words), (2, expected.to_vec()));
+    }
+}
