@@ -172,7 +172,7 @@ def main():
             in_step(groups)
             if kind == "early" and RANK == SUSPECT:
                 break
-        loss = model(data.to(device)).sum()
+        loss = model(data.to(device)).sum()  # order gather barrier
         loss.backward()  # barrier
         optimizer.step()
         optimizer.zero_grad()

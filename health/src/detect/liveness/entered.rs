@@ -9,6 +9,7 @@ use super::stacks::names;
 use crate::detect::comm::communicators::Comms;
 use crate::event::{Entered, LastCollective};
 use crate::id::Rank;
+use crate::text::humanize::count;
 use crate::text::humanize::evidence::bytes;
 use crate::time::Time;
 use crate::verdict::Cause;
@@ -27,6 +28,8 @@ pub struct EnteredEvidence {
 #[derive(Debug, Serialize, Deserialize)]
 struct Taken {
     at: Time,
+    /// Communicators in which it has enqueued something since.
+    later: usize,
     each: Vec<LastCollective>,
 }
 
@@ -43,14 +46,16 @@ struct Gap {
 impl EnteredEvidence {
     /// Takes the answer of a member.
     pub fn take(&mut self, at: Time, told: &Entered) {
-        for comm in &told.comms {
+        for (later, comm) in told.comms.iter().enumerate() {
             let taken = Taken {
                 at,
+                later,
                 each: comm.each.clone(),
             };
             let ranks = self.comms.entry(comm.comm).or_default();
             let before = ranks.insert(told.rank, taken);
-            self.version += u64::from(before.is_none_or(|before| before.each != comm.each));
+            self.version +=
+                u64::from(before.is_none_or(|before| (before.later, &before.each) != (later, &comm.each)));
         }
         self.latest = at;
     }
@@ -92,17 +97,21 @@ impl EnteredEvidence {
             let cause = instead.map_or(Cause::Unknown, |_| Cause::CollectiveMismatch);
             return Some((says, cause));
         }
-        if let Some(says) = self.sizes(since, comms) {
+        let differs = self.sizes(since, comms);
+        if let Some(says) = differs.or_else(|| self.order(since, comms).filter(|_| gaps.is_empty())) {
             return Some((says, Cause::CollectiveMismatch));
         }
-        let (comm, ranks) = self.comms.iter().max_by_key(|(_, ranks)| ranks.len())?;
+        let (comm, ranks) = self
+            .comms
+            .iter()
+            .max_by_key(|(_, ranks)| latest_of(ranks, since))?;
         let fresh = || ranks.values().filter(|taken| taken.at >= since);
         let last = fresh().next()?.each.first()?;
         let is_same = gaps.is_empty() && fresh().all(|taken| taken.each.first() == Some(last));
-        let count = fresh().count();
-        (is_same && count > 1).then(|| {
+        let all = fresh().count();
+        (is_same && all > 1).then(|| {
             let named = place(last, *comm, comms);
-            (format!("all {count} ranks have entered {named}"), Cause::Unknown)
+            (format!("all {all} ranks have entered {named}"), Cause::Unknown)
         })
     }
 
@@ -158,6 +167,57 @@ impl EnteredEvidence {
             })
         })
     }
+
+    /// Two communicators in which all have entered the same, some in one order and some in the other: `rank 2 entered
+    /// all_reduce 5 of tp before all_reduce 9 of dp, 3 other ranks after it`.
+    fn order(&self, since: Time, comms: &Comms) -> Option<String> {
+        let mut latest: BTreeMap<Rank, [Option<u64>; 2]> = BTreeMap::new();
+        for (comm, ranks) in &self.comms {
+            for (rank, taken) in ranks.iter().filter(|(_, taken)| taken.at >= since) {
+                if let Some(place) = latest.entry(*rank).or_default().get_mut(taken.later) {
+                    *place = Some(*comm);
+                }
+            }
+        }
+        let pairs = latest.into_values().filter_map(|[a, b]| {
+            let (a, b) = (a?, b?);
+            Some((a.min(b), a.max(b)))
+        });
+        pairs.collect::<BTreeSet<_>>().into_iter().find_map(|(a, b)| {
+            let (in_a, in_b) = (self.comms.get(&a)?, self.comms.get(&b)?);
+            let both = in_a
+                .iter()
+                .filter_map(|(rank, taken)| Some((*rank, taken, in_b.get(rank)?)));
+            let both: Vec<(Rank, &Taken, &Taken)> = both
+                .filter(|(_, in_a, in_b)| in_a.at >= since && in_b.at >= since)
+                .collect();
+            let (_, of_a, of_b) = both.first()?;
+            let (of_a, of_b) = (of_a.each.first()?, of_b.each.first()?);
+            let is_a_first = |(_, a, b): &(Rank, &Taken, &Taken)| a.later > b.later;
+            let (a_first, b_first): (Vec<_>, Vec<_>) = both.iter().copied().partition(is_a_first);
+            if a_first.is_empty() || b_first.is_empty() {
+                return None;
+            }
+            let of_a = place(of_a, a, comms);
+            let of_b = place(of_b, b, comms);
+            let (few, many, first, second) = match a_first.len() <= b_first.len() {
+                true => (a_first, b_first, of_a, of_b),
+                false => (b_first, a_first, of_b, of_a),
+            };
+            let few: Vec<Rank> = few.into_iter().map(|(rank, ..)| rank).collect();
+            let others = count(many.len() as u64, "other rank");
+            Some(format!(
+                "{} entered {first} before {second}, {others} after it",
+                names(&few)
+            ))
+        })
+    }
+}
+
+/// Ranks for which this is the communicator that they entered last.
+fn latest_of(ranks: &BTreeMap<Rank, Taken>, since: Time) -> usize {
+    let is_latest = |taken: &&Taken| taken.at >= since && taken.later == 0;
+    ranks.values().filter(is_latest).count()
 }
 
 /// By function, the last collective of each rank that answered since.
@@ -204,6 +264,8 @@ fn others(count: usize) -> String {
 /// `all_reduce 8812 of dp (64 MiB)`.
 fn place(last: &LastCollective, comm: u64, comms: &Comms) -> String {
     let of = match comms.get(comm) {
+        // PyTorch numbers the groups that have no name.
+        Some(comm) if comm.name.parse::<u32>().is_ok() => format!(" of group {}", comm.name),
         Some(comm) if !comm.name.is_empty() => format!(" of {}", comm.name),
         Some(comm) => format!(" of a communicator of {} ranks", comm.size),
         None => String::new(),
@@ -273,6 +335,27 @@ mod tests {
         let all = evidence(&[&first, &first, &second, &first]);
         let expected = "rank 2 has not entered all_reduce 5 (8 B), 3 other ranks have; it has entered all_reduce 5 (8 B) \
                         instead";
+        assert_eq!(says(&all), Some((expected.to_owned(), Cause::CollectiveMismatch)));
+    }
+
+    #[test]
+    fn two_are_entered_by_all_in_another_order() {
+        let told = |rank: u32, order: [u64; 2]| Entered {
+            rank: Rank(rank),
+            restart: 0,
+            comms: order
+                .map(|comm| CommEntered {
+                    comm,
+                    each: vec![(ALL_REDUCE, comm, 8).into()],
+                })
+                .to_vec(),
+        };
+        let mut all = EnteredEvidence::default();
+        for rank in [0, 1, 3] {
+            all.take(Time(5), &told(rank, [9, 7]));
+        }
+        all.take(Time(5), &told(2, [7, 9]));
+        let expected = "rank 2 entered all_reduce 9 (8 B) before all_reduce 7 (8 B), 3 other ranks after it";
         assert_eq!(says(&all), Some((expected.to_owned(), Cause::CollectiveMismatch)));
     }
 
