@@ -65,41 +65,38 @@ impl EnteredEvidence {
         u64::from(self.latest >= since) * self.version
     }
 
-    /// What `rank` has not entered in a silence that began `since`: `has not entered all_reduce 8812 of dp (64 MiB),
-    /// 3 other ranks have`.
-    pub fn says_of(&self, rank: Rank, since: Time, comms: &Comms) -> Option<String> {
-        let gaps = self.gaps(since).into_iter();
-        let gaps = gaps.filter(|gap| gap.missing.contains(&rank));
-        let gap = gaps.max_by_key(|gap| gap.entered.len())?;
-        let (named, others) = (place(&gap.next, gap.comm, comms), others(gap.entered.len()));
-        Some(format!("has not entered {named}, {others}"))
+    /// What `rank` has not entered in a silence that began `since`, or has entered with another size: `has not entered
+    /// all_reduce 8812 of dp (64 MiB), 3 other ranks have`; with the cause.
+    pub fn says_of(&self, rank: Rank, since: Time, comms: &Comms) -> Option<(String, Cause)> {
+        let gaps = self.gaps(since);
+        let own = gaps.iter().filter(|gap| gap.missing.contains(&rank));
+        if let Some(gap) = own.max_by_key(|gap| gap.entered.len()) {
+            let (says, cause) = gap.says(&gaps, comms);
+            return Some((format!("has {says}"), cause));
+        }
+        let (few, says) = self.sizes(since, comms)?;
+        few.contains(&rank).then_some((says, Cause::CollectiveMismatch))
     }
 
     /// Who is missing where, of all ranks, whose collective differs, or that none is missing; with the cause.
     pub fn says_of_all(&self, since: Time, comms: &Comms) -> Option<(String, Cause)> {
         let gaps = self.gaps(since);
-        if let Some(gap) = gaps
-            .iter()
-            .filter(|gap| gap.is_of_few())
-            .min_by_key(|gap| gap.order())
-        {
-            let (ranks, named) = (names(&gap.missing), place(&gap.next, gap.comm, comms));
-            let (has, it) = match gap.missing.len() {
-                1 => ("has", "it has"),
-                _ => ("have", "they have"),
-            };
-            let mut says = format!("{ranks} {has} not entered {named}, {}", others(gap.entered.len()));
-            let instead = gaps.iter().find(|other| other.is_instead_of(gap));
-            if let Some(instead) = instead {
-                let named = place(&instead.next, instead.comm, comms);
-                says += &format!("; {it} entered {named} instead");
-            }
-            let cause = instead.map_or(Cause::Unknown, |_| Cause::CollectiveMismatch);
-            return Some((says, cause));
+        let of_few = gaps.iter().filter(|gap| gap.missing.len() <= gap.entered.len());
+        if let Some(gap) = of_few.min_by_key(|gap| gap.order()) {
+            let (says, cause) = gap.says(&gaps, comms);
+            return Some((format!("{} {says}", have(&gap.missing)), cause));
         }
-        let differs = self.sizes(since, comms);
-        if let Some(says) = differs.or_else(|| self.order(since, comms).filter(|_| gaps.is_empty())) {
+        let differs = || Some(self.sizes(since, comms)?.1);
+        if let Some(says) = differs().or_else(|| self.order(since, comms).filter(|_| gaps.is_empty())) {
             return Some((says, Cause::CollectiveMismatch));
+        }
+        if let Some(gap) = gaps.iter().min_by_key(|gap| gap.entered.len()) {
+            let (entered, missing) = (have(&gap.entered), others(gap.missing.len()));
+            let named = place(&gap.next, gap.comm, comms);
+            return Some((
+                format!("{entered} entered {named}, {missing} not"),
+                Cause::Unknown,
+            ));
         }
         let (comm, ranks) = self
             .comms
@@ -107,7 +104,7 @@ impl EnteredEvidence {
             .max_by_key(|(_, ranks)| latest_of(ranks, since))?;
         let fresh = || ranks.values().filter(|taken| taken.at >= since);
         let last = fresh().next()?.each.first()?;
-        let is_same = gaps.is_empty() && fresh().all(|taken| taken.each.first() == Some(last));
+        let is_same = fresh().all(|taken| taken.each.first() == Some(last));
         let all = fresh().count();
         (is_same && all > 1).then(|| {
             let named = place(last, *comm, comms);
@@ -120,23 +117,22 @@ impl EnteredEvidence {
         let mut gaps = Vec::new();
         for (comm, ranks) in &self.comms {
             for (function, last) in last_of_each(ranks, since) {
-                let at = |rank: &Rank| last.get(rank).map(|last| last.sequence);
-                let (Some(least), Some(most)) =
-                    (last.keys().filter_map(at).min(), last.keys().filter_map(at).max())
-                else {
-                    continue;
-                };
-                if least == most {
+                let number = |last: &Option<LastCollective>| last.map(|last| last.sequence);
+                let least = last.values().map(number).min().flatten();
+                let next = least.map_or(0, |least| least + 1);
+                let (missing, entered): (Vec<Rank>, Vec<Rank>) = last
+                    .keys()
+                    .partition(|rank| last.get(rank).and_then(number) == least);
+                if missing.is_empty() || entered.is_empty() {
                     continue;
                 }
-                let (missing, entered): (Vec<Rank>, Vec<Rank>) =
-                    last.keys().partition(|rank| at(rank) == Some(least));
-                let next = last.values().find(|last| last.sequence == least + 1);
-                let next = next.copied().unwrap_or(LastCollective {
+                let is_next = |last: &&LastCollective| last.sequence == next;
+                let bytes = last.values().flatten().find(is_next).map_or(0, |last| last.bytes);
+                let next = LastCollective {
                     function,
-                    sequence: least + 1,
-                    bytes: 0,
-                });
+                    sequence: next,
+                    bytes,
+                };
                 gaps.push(Gap {
                     comm: *comm,
                     next,
@@ -148,22 +144,24 @@ impl EnteredEvidence {
         gaps
     }
 
-    /// One collective that ranks have entered with different sizes: `sizes differ in all_reduce 8812 of dp: 4 B on rank 2,
-    /// 64 MiB on ranks 0-1, 3`.
-    fn sizes(&self, since: Time, comms: &Comms) -> Option<String> {
+    /// One collective that ranks have entered with different sizes, and those with the rarest: `sizes differ in all_reduce
+    /// 8812 of dp: 4 B on rank 2, 64 MiB on ranks 0-1, 3`.
+    fn sizes(&self, since: Time, comms: &Comms) -> Option<(Vec<Rank>, String)> {
         self.comms.iter().find_map(|(comm, ranks)| {
             last_of_each(ranks, since).into_values().find_map(|last| {
                 let mut by_size: BTreeMap<u64, Vec<Rank>> = BTreeMap::new();
+                let first = (*last.values().next()?)?;
                 for (rank, last) in &last {
+                    let last = last.filter(|last| last.sequence == first.sequence)?;
                     by_size.entry(last.bytes).or_default().push(*rank);
                 }
-                let each = last.values().next().filter(|_| by_size.len() > 1)?;
+                let few = by_size.values().min_by_key(|ranks| ranks.len())?.clone();
                 let size = |(size, ranks): (&u64, &Vec<Rank>)| {
                     format!("{} on {}", bytes(*size as f64), names(ranks))
                 };
                 let sizes: Vec<String> = by_size.iter().map(size).collect();
-                let named = place(&LastCollective { bytes: 0, ..*each }, *comm, comms);
-                Some(format!("sizes differ in {named}: {}", sizes.join(", ")))
+                let named = place(&LastCollective { bytes: 0, ..first }, *comm, comms);
+                (sizes.len() > 1).then(|| (few, format!("sizes differ in {named}: {}", sizes.join(", "))))
             })
         })
     }
@@ -220,21 +218,43 @@ fn latest_of(ranks: &BTreeMap<Rank, Taken>, since: Time) -> usize {
     ranks.values().filter(is_latest).count()
 }
 
-/// By function, the last collective of each rank that answered since.
-fn last_of_each(ranks: &BTreeMap<Rank, Taken>, since: Time) -> BTreeMap<u8, BTreeMap<Rank, LastCollective>> {
-    let mut all: BTreeMap<u8, BTreeMap<Rank, LastCollective>> = BTreeMap::new();
-    for (rank, taken) in ranks.iter().filter(|(_, taken)| taken.at >= since) {
+/// By function, the last collective of each rank that answered since. `None`: it has entered none, as is known where the
+/// others have entered only their first one; of a rank whose earlier ones were not seen nothing is said.
+fn last_of_each(
+    ranks: &BTreeMap<Rank, Taken>,
+    since: Time,
+) -> BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> {
+    let mut all: BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> = BTreeMap::new();
+    let fresh = || ranks.iter().filter(|(_, taken)| taken.at >= since);
+    for (rank, taken) in fresh() {
         for last in &taken.each {
-            all.entry(last.function).or_default().insert(*rank, *last);
+            all.entry(last.function).or_default().insert(*rank, Some(*last));
+        }
+    }
+    for last in all.values_mut() {
+        if last.values().flatten().all(|last| last.sequence == 0) {
+            for (rank, _) in fresh() {
+                last.entry(*rank).or_default();
+            }
         }
     }
     all
 }
 
 impl Gap {
-    /// Fewer are missing than have entered.
-    fn is_of_few(&self) -> bool {
-        self.missing.len() <= self.entered.len()
+    /// `not entered all_reduce 8812 of dp (64 MiB), 3 other ranks have; it entered all_gather 51 of dp instead`, and the cause.
+    fn says(&self, gaps: &[Gap], comms: &Comms) -> (String, Cause) {
+        let named = place(&self.next, self.comm, comms);
+        let says = format!("not entered {named}, {}", others(self.entered.len()));
+        let Some(instead) = gaps.iter().find(|other| other.is_instead_of(self)) else {
+            return (says, Cause::Unknown);
+        };
+        let it = if self.missing.len() == 1 { "it" } else { "they" };
+        let named = place(&instead.next, instead.comm, comms);
+        (
+            format!("{says}; {it} entered {named} instead"),
+            Cause::CollectiveMismatch,
+        )
     }
 
     /// The fewest missing first, and of those the most that wait.
@@ -252,6 +272,12 @@ impl Gap {
         other.missing.iter().all(|rank| entered.contains(rank))
             && other.entered.iter().any(|rank| self.missing.contains(rank))
     }
+}
+
+/// `rank 2 has`.
+fn have(ranks: &[Rank]) -> String {
+    let have = if ranks.len() == 1 { "has" } else { "have" };
+    format!("{} {have}", names(ranks))
 }
 
 fn others(count: usize) -> String {
@@ -278,120 +304,5 @@ fn place(last: &LastCollective, comm: u64, comms: &Comms) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::CommEntered;
-
-    const ALL_REDUCE: u8 = 1;
-    const ALL_GATHER: u8 = 3;
-
-    /// Ranks with the last collectives `(communicator, function, sequence, bytes)` of each.
-    fn evidence(ranks: &[&[(u64, u8, u64, u64)]]) -> EnteredEvidence {
-        let mut evidence = EnteredEvidence::default();
-        for (rank, last) in (0..).map(Rank).zip(ranks) {
-            let mut comms: BTreeMap<u64, Vec<LastCollective>> = BTreeMap::new();
-            for (comm, function, sequence, bytes) in *last {
-                comms
-                    .entry(*comm)
-                    .or_default()
-                    .push((*function, *sequence, *bytes).into());
-            }
-            let comms = comms.into_iter().map(|(comm, each)| CommEntered { comm, each });
-            let told = Entered {
-                rank,
-                restart: 0,
-                comms: comms.collect(),
-            };
-            evidence.take(Time(5), &told);
-        }
-        evidence
-    }
-
-    fn says(evidence: &EnteredEvidence) -> Option<(String, Cause)> {
-        evidence.says_of_all(Time(5), &Comms::default())
-    }
-
-    #[test]
-    fn one_is_missing() {
-        let [before, after] = [[(7, ALL_REDUCE, 99, 8)], [(7, ALL_REDUCE, 100, 4096)]];
-        let all = evidence(&[&after, &after, &before, &after]);
-        let expected = "rank 2 has not entered all_reduce 100 (4.0 KiB), 3 other ranks have";
-        assert_eq!(says(&all), Some((expected.to_owned(), Cause::Unknown)));
-        let one = all.says_of(Rank(2), Time(5), &Comms::default());
-        assert_eq!(
-            one.as_deref(),
-            Some("has not entered all_reduce 100 (4.0 KiB), 3 other ranks have")
-        );
-        assert_eq!(all.says_of(Rank(1), Time(5), &Comms::default()), None);
-        // Of an earlier silence.
-        assert_eq!(all.says_of_all(Time(6), &Comms::default()), None);
-        assert_eq!(all.version(Time(6)), 0);
-    }
-
-    #[test]
-    fn two_call_in_another_order() {
-        let first = [(7, ALL_REDUCE, 5, 8), (9, ALL_REDUCE, 4, 8)];
-        let second = [(7, ALL_REDUCE, 4, 8), (9, ALL_REDUCE, 5, 8)];
-        let all = evidence(&[&first, &first, &second, &first]);
-        let expected = "rank 2 has not entered all_reduce 5 (8 B), 3 other ranks have; it has entered all_reduce 5 (8 B) \
-                        instead";
-        assert_eq!(says(&all), Some((expected.to_owned(), Cause::CollectiveMismatch)));
-    }
-
-    #[test]
-    fn two_are_entered_by_all_in_another_order() {
-        let told = |rank: u32, order: [u64; 2]| Entered {
-            rank: Rank(rank),
-            restart: 0,
-            comms: order
-                .map(|comm| CommEntered {
-                    comm,
-                    each: vec![(ALL_REDUCE, comm, 8).into()],
-                })
-                .to_vec(),
-        };
-        let mut all = EnteredEvidence::default();
-        for rank in [0, 1, 3] {
-            all.take(Time(5), &told(rank, [9, 7]));
-        }
-        all.take(Time(5), &told(2, [7, 9]));
-        let expected = "rank 2 entered all_reduce 9 (8 B) before all_reduce 7 (8 B), 3 other ranks after it";
-        assert_eq!(says(&all), Some((expected.to_owned(), Cause::CollectiveMismatch)));
-    }
-
-    #[test]
-    fn another_function_and_another_size() {
-        let gather = [(7, ALL_GATHER, 51, 8), (7, ALL_REDUCE, 99, 8)];
-        let reduce = [(7, ALL_REDUCE, 100, 8), (7, ALL_GATHER, 50, 8)];
-        let (text, cause) = says(&evidence(&[&gather, &reduce, &gather])).unwrap();
-        assert_eq!(cause, Cause::CollectiveMismatch);
-        assert!(text.starts_with("rank 1 has not entered all_gather 51"), "{text}");
-        assert!(
-            text.ends_with("it has entered all_reduce 100 (8 B) instead"),
-            "{text}"
-        );
-        let (text, cause) = says(&evidence(&[
-            &[(7, ALL_REDUCE, 99, 8)],
-            &[(7, ALL_REDUCE, 99, 8)],
-            &[(7, ALL_REDUCE, 99, 4)],
-        ]))
-        .unwrap();
-        assert_eq!(cause, Cause::CollectiveMismatch);
-        assert_eq!(
-            text,
-            "sizes differ in all_reduce 99: 4 B on rank 2, 8 B on ranks 0-1"
-        );
-    }
-
-    #[test]
-    fn none_is_missing() {
-        let last = [(7, ALL_REDUCE, 99, 8)];
-        let expected = (
-            "all 2 ranks have entered all_reduce 99 (8 B)".to_owned(),
-            Cause::Unknown,
-        );
-        assert_eq!(says(&evidence(&[&last, &last])), Some(expected));
-        assert_eq!(says(&evidence(&[&last])), None);
-        assert_eq!(says(&EnteredEvidence::default()), None);
-    }
-}
+#[path = "entered_tests.rs"]
+mod tests;

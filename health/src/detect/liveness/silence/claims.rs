@@ -98,8 +98,11 @@ impl SilenceRule {
                     .pulses
                     .get(&rank)
                     .map_or(Phase::Other, |heard| heard.pulse.phase);
-                let cause = self.stacks.cause_of(rank, since, phase, gpu.is_some());
-                let entered = self.entered.says_of(rank, since, scope.comms);
+                let (entered, differs) = self.entered.says_of(rank, since, scope.comms).unzip();
+                let does = || self.stacks.cause_of(rank, since, phase, gpu.is_some());
+                let cause = differs
+                    .filter(|cause| *cause != Cause::Unknown)
+                    .unwrap_or_else(does);
                 (entered, self.stacks.says_of(rank, since), cause)
             }
             None => {
