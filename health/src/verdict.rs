@@ -166,7 +166,7 @@ closed! {
         OtherProcess = "other-process",
         /// A signal has stopped the process.
         Stopped = "stopped",
-        /// The rank executes code in which the others do not wait.
+        /// The rank runs its own code while the other ranks wait.
         OwnCode = "own-code",
         /// Ranks have entered collectives that differ: another one, another order, another size.
         CollectiveMismatch = "collective-mismatch",

@@ -34,7 +34,16 @@ CAUSES = {
     "stopped": "stopped", "read": "other-process", "checkpoint": "other-process", "server": "remote-service",
     "subprocess": "other-process", "evaluation": "own-code", "retry": "own-code", "hook": "own-code",
 }  # fmt: skip
-CAUSES_ON_GPU = dict(CAUSES, **dict.fromkeys(("order", "gather", "early", "barrier"), "collective-mismatch"))
+# What the NCCL plugin has seen.
+ENTERED = {
+    "order": "rank 2 entered all_reduce #0 of group 2",
+    "gather": "rank 2 has not entered all_gather #0 of group 0 (16 B), 3 other ranks have; it entered all_reduce #150 of group 0",
+    "early": "sizes differ in all_reduce #150 of group 0: 4 B on rank 2, 16.2 KiB on ranks 0-1, 3",
+    "barrier": "sizes differ in all_reduce #150 of group 0: 4 B on ranks 0-1, 3, 16.2 KiB on rank 2",
+    "lock": "has not entered all_reduce #150 of group 0 (16.2 KiB), 3 other ranks have",
+    "loader-read": "has not entered all_reduce #150 of group 0 (16.2 KiB), 3 other ranks have",
+}
+CAUSES_ON_GPU = dict(CAUSES, **dict.fromkeys(("gather", "early", "barrier"), "collective-mismatch"))
 
 
 def lines():
@@ -78,6 +87,8 @@ def judge(options, kind, found, at):
     causes = CAUSES if options.backend == "gloo" else CAUSES_ON_GPU
     if cause != causes.get(kind, "unknown"):
         wrong.append("cause " + cause)
+    if options.backend == "nccl" and ENTERED[kind] not in says:
+        wrong.append("no " + ENTERED[kind])
     if not any(want in own for want in wanted):
         wrong.append("no " + " or ".join(wanted))
     if at > options.within:
@@ -110,7 +121,7 @@ def case(options, kind):
                     explained_at = explained_at or now
                 if (explained_at and now - explained_at > SETTLED) or (stopped_at and now - stopped_at > LONGEST):
                     break
-            found, at = verdicts(run_dir), (explained_at or begun) - (stopped_at or begun)
+            found, at = verdicts(run_dir), (explained_at or begun) - (stopped_at or explained_at or begun)
         finally:
             end(job)
         if kind in SLOW:

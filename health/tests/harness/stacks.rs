@@ -74,6 +74,8 @@ pub fn entered(case: &mut TestCase) -> Result<Event, String> {
         comms: vec![CommEntered {
             comm,
             each: each.collect(),
+            ago_ns: 5_000_000_000,
         }],
+        whole: true,
     }))
 }

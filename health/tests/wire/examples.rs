@@ -359,7 +359,9 @@ pub fn examples() -> Vec<Event> {
                         bytes: 4096,
                     },
                 ],
+                ago_ns: 5_000_000_000,
             }],
+            whole: true,
         }),
         Event::Comm(Comm {
             rank: Rank(2),

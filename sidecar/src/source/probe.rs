@@ -194,7 +194,11 @@ impl Source for Probe {
         }
         let still = std::mem::take(&mut self.still);
         if !still.is_empty() {
-            for entered in self.rings.values().filter_map(|ring| Entered::of(ring, &still)) {
+            for entered in self
+                .rings
+                .values()
+                .filter_map(|ring| Entered::of(ring, &still, now_ns))
+            {
                 send(Provenance::Live, Event::Entered(entered));
             }
         }

@@ -3,8 +3,10 @@
 use crate::event::{Activity, Phase, ThreadState, WaitFor, WorkerActivity};
 use crate::verdict::Cause;
 
+/// Parts of the paths of code that waits for what is not seen from here, a collective or a GPU: libraries, and what
+/// torch.compile has written.
+const OTHERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "torchinductor_"];
 /// Parts of the paths of PyTorch's code.
-const TORCH: &str = "/torch/";
 const LOADER: &str = "/torch/utils/data/";
 const CHECKPOINTS: [&str; 2] = ["/torch/serialization.py", "/torch/distributed/checkpoint/"];
 
@@ -15,20 +17,25 @@ pub fn cause(main: &Activity, workers: &[WorkerActivity], phase: Phase, has_gpu:
     if main.state == ThreadState::Stopped {
         return Cause::Stopped;
     }
-    if waits_for_storage(main) || workers().any(waits_for_storage) {
+    if waits_for_storage(main) {
         return Cause::Storage;
     }
-    if main.waits_for == WaitFor::GpuDriver {
+    if main.waits_for == WaitFor::GpuDriver && main.state == ThreadState::Disk {
         return Cause::GpuFault;
     }
     if phase == Phase::Data || is_in(main, &[LOADER]) {
-        return Cause::DataLoading;
+        let is_storage = workers().any(waits_for_storage);
+        return if is_storage {
+            Cause::Storage
+        } else {
+            Cause::DataLoading
+        };
     }
     if phase == Phase::Checkpoint || is_in(main, &CHECKPOINTS) {
         return Cause::Checkpoint;
     }
-    // What PyTorch waits for, a collective or its own threads, is not seen from here.
-    if phase == Phase::Wait || main.frames.first().is_none_or(|inner| inner.file.contains(TORCH)) {
+    let is_others = |file: &str| OTHERS.iter().any(|part| file.contains(part));
+    if phase == Phase::Wait || main.frames.first().is_none_or(|inner| is_others(&inner.file)) {
         return Cause::Unknown;
     }
     match (main.state, main.waits_for) {

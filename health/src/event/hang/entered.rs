@@ -14,8 +14,10 @@ pub struct Entered {
     pub rank: Rank,
     /// Its epoch.
     pub restart: u32,
-    /// By communicator, at most [`MAX_ENTERED`].
+    /// By communicator, the one with the latest first, at most [`MAX_ENTERED`].
     pub comms: Vec<CommEntered>,
+    /// All that the rank ever enqueued was seen: what is not here, it has not entered.
+    pub whole: bool,
 }
 
 /// What a rank has enqueued last in one communicator.
@@ -25,6 +27,8 @@ pub struct CommEntered {
     pub comm: u64,
     /// The last collective of each function, the latest first.
     pub each: Vec<LastCollective>,
+    /// Since the latest was enqueued, nanoseconds.
+    pub ago_ns: u64,
 }
 
 /// A collective; written as `[function, sequence, bytes]`.

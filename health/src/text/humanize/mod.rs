@@ -225,9 +225,9 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::RemoteService => "it waits for a service over the network",
         Cause::OtherProcess => "it waits for another process",
         Cause::Stopped => "a signal stopped the process",
-        Cause::OwnCode => "it executes code in which the others do not wait",
+        Cause::OwnCode => "it runs its own code while the other ranks wait",
         Cause::CollectiveMismatch => "the collectives of the ranks differ",
-        Cause::GpuFault => "its GPU, or the driver",
+        Cause::GpuFault => "a fault of its GPU or of the GPU driver",
     }
 }
 

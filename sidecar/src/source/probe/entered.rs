@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use paceline_health::event::{self, CommEntered, LastCollective, MAX_ENTERED};
 use paceline_health::id::Rank;
-use paceline_ring::Collective;
+use paceline_ring::{Collective, Duty};
 
 use super::ring::Ring;
 
@@ -20,11 +20,15 @@ pub(super) struct Entered {
 }
 
 impl Entered {
-    /// A collective was enqueued.
+    /// A collective was enqueued. What a CUDA graph replays has the number that it had: it says nothing new.
     pub(super) fn enqueued(&mut self, did: &Collective) {
-        let is_full = self.comms.len() >= MOST && !self.comms.contains_key(&did.comm);
-        if did.function.is_message() || is_full {
+        if did.function.is_message() {
             return;
+        }
+        if self.comms.len() >= MOST && !self.comms.contains_key(&did.comm) {
+            let oldest = self.comms.iter().min_by_key(|(_, (at_ns, _))| *at_ns);
+            let oldest = oldest.map(|(comm, _)| *comm);
+            oldest.and_then(|comm| self.comms.remove(&comm));
         }
         let last = LastCollective {
             function: did.function as u8,
@@ -32,34 +36,50 @@ impl Entered {
             bytes: did.bytes,
         };
         let (at_ns, each) = self.comms.entry(did.comm).or_default();
-        *at_ns = did.enqueued_ns;
         match each.iter().position(|known| known.function == last.function) {
+            Some(known) if each[known].sequence == last.sequence => return,
             Some(known) => each[..=known].rotate_right(1),
             None => each.insert(0, last),
         }
         each[0] = last;
+        *at_ns = did.enqueued_ns;
     }
 
-    /// Of the process of this ring, if it is one of these ranks.
-    pub(super) fn of(ring: &Ring, ranks: &[(Rank, u32)]) -> Option<event::Entered> {
+    /// Of the process of this ring, if it is one of these ranks. Nothing where records were lost, or the plugin has stopped:
+    /// the rank would seem to be behind.
+    pub(super) fn of(ring: &Ring, ranks: &[(Rank, u32)], now_ns: u64) -> Option<event::Entered> {
         let attach = ring.attach.as_ref().filter(|_| ring.alive)?;
         let is_asked = ranks.contains(&(attach.rank, attach.restart));
-        let entered = &ring.collectives.entered;
-        is_asked.then(|| entered.told(attach.rank, attach.restart))?
+        let is_lossy = ring.reader.dropped() > 0 || ring.reader.torn() > 0;
+        let has_stopped = matches!(ring.reader.duty().1, Duty::Stopped | Duty::TookItselfOut);
+        if !is_asked || is_lossy || has_stopped {
+            return None;
+        }
+        let told = ring.collectives.entered.told(attach.rank, attach.restart, now_ns);
+        told.map(|told| event::Entered {
+            whole: ring.is_from_begin,
+            ..told
+        })
     }
 
     /// All of them, the communicator with the latest first; `None`: there are none.
-    pub(super) fn told(&self, rank: Rank, restart: u32) -> Option<event::Entered> {
+    fn told(&self, rank: Rank, restart: u32, now_ns: u64) -> Option<event::Entered> {
         let mut latest: Vec<_> = self.comms.iter().collect();
         latest.sort_by_key(|(_, (at_ns, _))| std::cmp::Reverse(*at_ns));
         let comms = latest.into_iter().take(MAX_ENTERED);
         let comms: Vec<CommEntered> = comms
-            .map(|(comm, (_, each))| CommEntered {
+            .map(|(comm, (at_ns, each))| CommEntered {
                 comm: *comm,
                 each: each.clone(),
+                ago_ns: now_ns.saturating_sub(*at_ns),
             })
             .collect();
-        (!comms.is_empty()).then_some(event::Entered { rank, restart, comms })
+        (!comms.is_empty()).then_some(event::Entered {
+            rank,
+            restart,
+            comms,
+            whole: false,
+        })
     }
 }
 
@@ -72,7 +92,7 @@ mod tests {
     #[test]
     fn the_last_of_each_function_the_latest_first() {
         let mut entered = Entered::default();
-        assert_eq!(entered.told(Rank(1), 0), None);
+        assert_eq!(entered.told(Rank(1), 0, 0), None);
         let mut enqueue = |comm, function, sequence, enqueued_ns| {
             entered.enqueued(&Collective {
                 comm,
@@ -88,7 +108,9 @@ mod tests {
         enqueue(9, Function::AllReduce, 4, 30);
         enqueue(7, Function::Send, 3, 40);
         enqueue(7, Function::AllReduce, 2, 50);
-        let told = entered.told(Rank(1), 2).unwrap();
+        // A graph is replayed.
+        enqueue(7, Function::AllReduce, 2, 55);
+        let told = entered.told(Rank(1), 2, 60).unwrap();
         let words: Vec<(u64, Vec<(&str, u64)>)> = told
             .comms
             .iter()
@@ -102,5 +124,9 @@ mod tests {
             (9, vec![("all_reduce", 4)]),
         ];
         assert_eq!((told.restart, words), (2, expected.to_vec()));
+        assert_eq!(
+            told.comms.iter().map(|comm| comm.ago_ns).collect::<Vec<_>>(),
+            [10, 30]
+        );
     }
 }

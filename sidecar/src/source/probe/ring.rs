@@ -26,7 +26,7 @@ const PLUGIN: &str = "-nccl.ring";
 /// One ring of this node.
 #[derive(Debug)]
 pub(super) struct Ring {
-    reader: Reader,
+    pub(super) reader: Reader,
     path: PathBuf,
     life: Life,
     pub(super) alive: bool,
@@ -54,6 +54,8 @@ pub(super) struct Ring {
     on_the_way: VecDeque<(u64, u64)>,
     /// Records of a rank that never declared itself.
     nameless: u64,
+    /// No earlier sidecar has read from it.
+    pub(super) is_from_begin: bool,
     /// What the writers had dropped before this sidecar came: an earlier one told of it.
     dropped_before: u64,
     /// This incarnation has said whose ring it is, should an earlier one have read that already.
@@ -80,10 +82,10 @@ impl Ring {
             steps: Steps::of(&reader),
             on_the_way: VecDeque::new(),
             nameless: 0,
-            dropped_before: if reader.position() > 0 {
-                reader.dropped()
-            } else {
-                0
+            is_from_begin: reader.position() == 0,
+            dropped_before: match reader.position() {
+                0 => 0,
+                _ => reader.dropped(),
             },
             introduced: false,
             path,

@@ -32,6 +32,10 @@ const NETWORK_FILE_SYSTEMS: [&str; 14] = [
     "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "wekafs", "9p", "virtiofs", "afs",
     "orangefs", "panfs",
 ];
+/// FUSE of this machine: containers.
+const LOCAL_FUSE: [&str; 2] = ["fuse.fuse-overlayfs", "fuse.lxcfs"];
+/// What is no storage.
+const NO_STORAGE: [&str; 4] = ["devtmpfs", "proc", "sysfs", "devpts"];
 /// Functions of the kernel in which a thread waits for pages of a file (a page fault is no system call).
 const WAITS_FOR_PAGES: [&str; 7] = [
     "folio_wait",
@@ -56,7 +60,7 @@ fn name_of(call: i64) -> Option<(&'static str, Option<WaitFor>)> {
         libc::SYS_connect => ("connect", None),
         libc::SYS_flock => ("flock", None),
         libc::SYS_ioctl => ("ioctl", None),
-        libc::SYS_openat => ("open", Some(WaitFor::LocalFile)),
+        libc::SYS_openat => ("open", Some(WaitFor::Unknown)),
         libc::SYS_futex => ("lock (futex)", Some(WaitFor::Lock)),
         libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("sleep", Some(WaitFor::Time)),
         libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait => ("poll", Some(WaitFor::Any)),
@@ -121,7 +125,9 @@ fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     Some(match std::fs::read_link(&link) {
         Ok(path) => {
             let (file, what) = described(files, pid, &path);
-            let what = if is_fifo(&link) { WaitFor::Pipe } else { what };
+            // Only of local files: who serves others may not answer.
+            let is_pipe = what == WaitFor::LocalFile && is_fifo(&link);
+            let what = if is_pipe { WaitFor::Pipe } else { what };
             (format!("{name} of {file}"), what)
         }
         Err(_) => (name.to_owned(), WaitFor::Unknown),
@@ -160,6 +166,8 @@ fn described(files: &mut Files, pid: u32, path: &Path) -> (String, WaitFor) {
     };
     let what = match () {
         () if name.starts_with("/dev/nvidia") => WaitFor::GpuDriver,
+        () if NO_STORAGE.contains(&&*kind) => WaitFor::Unknown,
+        () if LOCAL_FUSE.contains(&&*kind) => WaitFor::LocalFile,
         () if kind.starts_with("fuse") || NETWORK_FILE_SYSTEMS.contains(&&*kind) => WaitFor::NetworkFile,
         () => WaitFor::LocalFile,
     };

@@ -98,7 +98,7 @@ impl SilenceRule {
                     .pulses
                     .get(&rank)
                     .map_or(Phase::Other, |heard| heard.pulse.phase);
-                let (entered, differs) = self.entered.says_of(rank, since, scope.comms).unzip();
+                let (entered, differs) = self.entered.says_of(rank, scope.comms).unzip();
                 let does = || self.stacks.cause_of(rank, since, phase, gpu.is_some());
                 let cause = differs
                     .filter(|cause| *cause != Cause::Unknown)
@@ -106,7 +106,7 @@ impl SilenceRule {
                 (entered, self.stacks.says_of(rank, since), cause)
             }
             None => {
-                let (entered, cause) = self.entered.says_of_all(since, scope.comms).unzip();
+                let (entered, cause) = self.entered.says_of_all(scope.comms).unzip();
                 (entered, self.stacks.says_of_all(since), cause.unwrap_or_default())
             }
         };
@@ -115,7 +115,9 @@ impl SilenceRule {
             (Some(entered), None) => Some(entered.into()),
             (None, stacks) => stacks,
         };
-        let has_fault = scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
+        // Where the collectives differ, the program is at fault.
+        let may_be_gpu = cause != Cause::CollectiveMismatch;
+        let has_fault = may_be_gpu && scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
         (says, if has_fault { Cause::GpuFault } else { cause })
     }
 

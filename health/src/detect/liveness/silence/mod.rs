@@ -197,6 +197,9 @@ impl SilenceRule {
             .map(|(subject, _)| subject.clone())
             .collect();
         self.keep(at, heard, roster.world_size, &verdicts);
+        if let Some(since) = self.open.iter().map(|(_, named)| named.since).min() {
+            self.entered.count(since);
+        }
         for subject in worse {
             self.report(scope, subject);
         }

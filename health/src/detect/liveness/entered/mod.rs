@@ -1,0 +1,261 @@
+//! The collectives that ranks which do not move have enqueued last, as evidence: who is missing in one that others have
+//! entered, and whose differs from the others'. It finds nothing by itself.
+
+mod gaps;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use self::gaps::{ByComm, Disorder, Gap};
+use super::stacks::names;
+use crate::detect::comm::communicators::Comms;
+use crate::event::{Entered, LastCollective, MAX_ENTERED};
+use crate::id::Rank;
+use crate::text::humanize::count;
+use crate::text::humanize::evidence::bytes;
+use crate::time::Time;
+use crate::verdict::Cause;
+
+/// Most functions of a communicator that are kept.
+const MAX_FUNCTIONS: usize = 8;
+/// Collectives with missing ranks, and sizes, that are named.
+const MAX_GAPS: usize = 3;
+const MAX_SIZES: usize = 4;
+
+/// The latest answer of each rank, by communicator.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct EnteredEvidence {
+    comms: ByComm,
+    /// Counts answers that said something new.
+    version: u64,
+    /// When the latest answer came.
+    latest: Time,
+    counted: Counted,
+}
+
+/// What a rank had enqueued last in one communicator.
+#[derive(Debug, Serialize, Deserialize)]
+struct Taken {
+    /// When it said so, and when it had enqueued the latest of these.
+    at: Time,
+    entered_at: Time,
+    /// Communicators in which it has enqueued something since.
+    later: usize,
+    each: Vec<LastCollective>,
+    /// All that it ever enqueued was seen.
+    is_whole: bool,
+}
+
+/// What follows from the answers, of one version of them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Counted {
+    of: (u64, Time),
+    gaps: Vec<Gap>,
+    /// Indices of those in which ranks are missing that wait for nobody, the fewest ranks first.
+    roots: Vec<usize>,
+    /// Of a rank that is missing somewhere: where most wait for it.
+    by_rank: BTreeMap<Rank, usize>,
+    sizes: Option<(u64, LastCollective, BTreeMap<u64, Vec<Rank>>)>,
+    disorder: Option<Disorder>,
+}
+
+impl EnteredEvidence {
+    /// Takes the answer of a member.
+    pub fn take(&mut self, at: Time, told: &Entered) {
+        for (later, comm) in told.comms.iter().take(MAX_ENTERED).enumerate() {
+            let taken = Taken {
+                at,
+                entered_at: Time(at.0.saturating_sub(comm.ago_ns)),
+                later,
+                each: comm.each.iter().take(MAX_FUNCTIONS).copied().collect(),
+                is_whole: told.whole,
+            };
+            let ranks = self.comms.entry(comm.comm).or_default();
+            let before = ranks.insert(told.rank, taken);
+            self.version +=
+                u64::from(before.is_none_or(|before| (before.later, &before.each) != (later, &comm.each)));
+        }
+        self.latest = at;
+    }
+
+    /// Compares the answers to a silence that began `since`, and forgets older ones: before findings are reported.
+    pub fn count(&mut self, since: Time) {
+        if self.latest < since {
+            self.counted = Counted::default();
+            return;
+        }
+        if self.counted.of == (self.version, since) {
+            return;
+        }
+        self.comms.retain(|_, ranks| {
+            ranks.retain(|_, taken| taken.at >= since);
+            !ranks.is_empty()
+        });
+        let gaps = gaps::gaps(&self.comms, since);
+        let mut by_rank: BTreeMap<Rank, usize> = BTreeMap::new();
+        for (index, gap) in gaps.iter().enumerate() {
+            for rank in &gap.missing {
+                let known = by_rank.entry(*rank).or_insert(index);
+                if gaps[*known].entered.len() < gap.entered.len() {
+                    *known = index;
+                }
+            }
+        }
+        self.counted = Counted {
+            of: (self.version, since),
+            roots: gaps::roots(&gaps),
+            by_rank,
+            sizes: gaps::sizes(&self.comms),
+            disorder: if gaps.is_empty() {
+                gaps::disorder(&self.comms)
+            } else {
+                None
+            },
+            gaps,
+        };
+    }
+
+    /// Changes with what is said of a silence that began `since`; zero: nothing was.
+    pub fn version(&self, since: Time) -> u64 {
+        u64::from(self.latest >= since) * self.version
+    }
+
+    /// What `rank` has not entered in the silence that was counted, or has entered with another size: `has not entered
+    /// all_reduce #8812 of dp (64 MiB), 3 other ranks have`; with the cause.
+    pub fn says_of(&self, rank: Rank, comms: &Comms) -> Option<(String, Cause)> {
+        let counted = &self.counted;
+        if let Some(gap) = counted
+            .by_rank
+            .get(&rank)
+            .and_then(|index| counted.gaps.get(*index))
+        {
+            let (says, cause) = self.says_of_gap(gap, comms);
+            return Some((format!("has {says}"), cause));
+        }
+        let (_, _, by_size) = counted.sizes.as_ref()?;
+        let few = by_size.values().min_by_key(|ranks| ranks.len())?;
+        let says = few.contains(&rank).then(|| self.says_of_sizes(comms))??;
+        Some((says, Cause::CollectiveMismatch))
+    }
+
+    /// Who is missing where, of all ranks, whose collective differs, or that none is missing; with the cause.
+    pub fn says_of_all(&self, comms: &Comms) -> Option<(String, Cause)> {
+        let Counted { gaps, roots, .. } = &self.counted;
+        let mut named: Vec<&Gap> = Vec::new();
+        for gap in roots.iter().filter_map(|index| gaps.get(*index)) {
+            if named.len() < MAX_GAPS && named.iter().all(|known| known.missing != gap.missing) {
+                named.push(gap);
+            }
+        }
+        if !named.is_empty() {
+            let each = named.iter().map(|gap| {
+                let (says, _) = self.says_of_gap(gap, comms);
+                format!("{} {says}", have(&gap.missing))
+            });
+            return Some((each.collect::<Vec<_>>().join("; "), Cause::Unknown));
+        }
+        // Ranks that wait for each other.
+        let of_few = gaps.iter().filter(|gap| gap.is_of_few());
+        if let Some(gap) = of_few.min_by_key(|gap| gap.order()) {
+            let (says, cause) = self.says_of_gap(gap, comms);
+            return Some((format!("{} {says}", have(&gap.missing)), cause));
+        }
+        if let Some(says) = self.says_of_sizes(comms) {
+            return Some((says, Cause::CollectiveMismatch));
+        }
+        if let Some(disorder) = &self.counted.disorder {
+            let [first, second] =
+                [disorder.first, disorder.second].map(|(comm, last)| place(&last, comm, comms));
+            let (few, many) = (names(&disorder.few), count(disorder.many as u64, "other rank"));
+            // Where they run on streams of their own, the order need not matter.
+            return Some((
+                format!("{few} entered {first} before {second}, {many} after it"),
+                Cause::Unknown,
+            ));
+        }
+        if let Some(gap) = gaps.iter().min_by_key(|gap| gap.entered.len()) {
+            let (entered, missing) = (have(&gap.entered), others(gap.missing.len()));
+            let named = place(&gap.next, gap.comm, comms);
+            return Some((
+                format!("{entered} entered {named}, {missing} not"),
+                Cause::Unknown,
+            ));
+        }
+        self.says_of_none_missing(comms)
+            .map(|says| (says, Cause::Unknown))
+    }
+
+    /// `not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have; it entered all_gather #51 of dp instead`, and the
+    /// cause.
+    fn says_of_gap(&self, gap: &Gap, comms: &Comms) -> (String, Cause) {
+        let named = place(&gap.next, gap.comm, comms);
+        let says = format!("not entered {named}, {}", others(gap.entered.len()));
+        let instead = self.counted.gaps.iter().find(|other| other.is_instead_of(gap));
+        let Some(instead) = instead else {
+            return (says, Cause::Unknown);
+        };
+        let it = if gap.missing.len() == 1 { "it" } else { "they" };
+        let named = place(&instead.next, instead.comm, comms);
+        (
+            format!("{says}; {it} entered {named} instead"),
+            Cause::CollectiveMismatch,
+        )
+    }
+
+    /// `sizes differ in all_reduce #8812 of dp: 4 B on rank 2, 64 MiB on ranks 0-1, 3`.
+    fn says_of_sizes(&self, comms: &Comms) -> Option<String> {
+        let (comm, last, by_size) = self.counted.sizes.as_ref()?;
+        let size = |(size, ranks): (&u64, &Vec<Rank>)| format!("{} on {}", bytes(*size as f64), names(ranks));
+        let mut sizes: Vec<String> = by_size.iter().take(MAX_SIZES).map(size).collect();
+        if by_size.len() > MAX_SIZES {
+            sizes.push(count((by_size.len() - MAX_SIZES) as u64, "other size"));
+        }
+        let named = place(&LastCollective { bytes: 0, ..*last }, *comm, comms);
+        Some(format!("sizes differ in {named}: {}", sizes.join(", ")))
+    }
+
+    /// `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, of the communicator in which most ranks are last; nothing
+    /// where a member has not answered.
+    fn says_of_none_missing(&self, comms: &Comms) -> Option<String> {
+        let latest = |ranks: &BTreeMap<Rank, Taken>| ranks.values().filter(|taken| taken.later == 0).count();
+        let (comm, ranks) = self.comms.iter().max_by_key(|(_, ranks)| latest(ranks))?;
+        let last = ranks.values().next()?.each.first()?;
+        let is_same = ranks.values().all(|taken| taken.each.first() == Some(last));
+        let is_all = comms.get(*comm)?.size as usize == ranks.len();
+        let all = count(ranks.len() as u64, "rank");
+        (is_same && is_all).then(|| format!("all {all} have entered {}", place(last, *comm, comms)))
+    }
+}
+
+/// `rank 2 has`.
+fn have(ranks: &[Rank]) -> String {
+    let have = if ranks.len() == 1 { "has" } else { "have" };
+    format!("{} {have}", names(ranks))
+}
+
+fn others(count: usize) -> String {
+    match count {
+        1 => "1 other rank has".to_owned(),
+        _ => format!("{count} other ranks have"),
+    }
+}
+
+/// `all_reduce #8812 of dp (64 MiB)`: its number is NCCL's, of its function in the communicator, from 0.
+fn place(last: &LastCollective, comm: u64, comms: &Comms) -> String {
+    let of = match comms.get(comm) {
+        // PyTorch numbers the groups that have no name.
+        Some(comm) if comm.name.parse::<u32>().is_ok() => format!(" of group {}", comm.name),
+        Some(comm) if !comm.name.is_empty() => format!(" of {}", comm.name),
+        Some(comm) => format!(" of a communicator of {} ranks", comm.size),
+        None => format!(" of communicator {:04x}", comm as u16),
+    };
+    let size = match last.bytes {
+        0 => String::new(),
+        size => format!(" ({})", bytes(size as f64)),
+    };
+    format!("{} #{}{of}{size}", last.name(), last.sequence)
+}
+
+#[cfg(test)]
+mod tests;
