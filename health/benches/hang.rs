@@ -1,6 +1,5 @@
-//! How soon a hang of 16,384 ranks is explained once they have answered, and what that costs. `cargo bench -p
-//! paceline-health --bench hang` prints the table: 2,048 nodes of eight ranks in three communicators each, of which 64 run
-//! collectives of their own.
+//! How soon a hang of 16,384 ranks is explained once they have answered, and what that costs. `cargo bench --workspace
+//! --bench hang` prints the table: 2,048 nodes of eight ranks, each in three communicators.
 
 #![allow(
     clippy::print_stdout,

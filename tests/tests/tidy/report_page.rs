@@ -6,7 +6,7 @@ use crate::read;
 fn every_field_of_the_report_is_on_its_page() {
     let page = read("docs/wire.md");
     let page = page.split("## report.json").nth(1).unwrap();
-    let verdict = read("health/src/verdict.rs");
+    let verdict = read("health/src/verdict/mod.rs");
     let verdict = verdict.split("pub struct Evidence").nth(1).unwrap();
     let history = read("health/src/report/history.rs");
     let history = history.split("pub struct Record").next().unwrap();

@@ -10,8 +10,8 @@ const OTHERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "torchinductor_
 const LOADER: &str = "/torch/utils/data/";
 const CHECKPOINTS: [&str; 2] = ["/torch/serialization.py", "/torch/distributed/checkpoint/"];
 
-/// Why a rank does not move whose main thread and loader workers do this, in this phase. `has_gpu`: it may run because it
-/// waits for its GPU.
+/// Why a rank does not move whose main thread and loader workers do this, in this phase. `has_gpu`: it may run because
+/// it waits for its GPU.
 pub fn cause(main: &Activity, workers: &[WorkerActivity], phase: Phase, has_gpu: bool) -> Cause {
     let workers = || workers.iter().map(|worker| &worker.activity);
     if main.state == ThreadState::Stopped {

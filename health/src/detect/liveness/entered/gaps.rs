@@ -10,8 +10,8 @@ use crate::event::LastCollective;
 use crate::id::Rank;
 use crate::time::Time;
 
-/// A collective in which ranks wait was enqueued about when the silence began: an older one is of a communicator that is
-/// not used any more.
+/// A collective in which ranks wait was enqueued about when the silence began: an older one is of a communicator that
+/// is not used any more.
 const RECENT: Duration = Duration::from_secs(60);
 /// Pairs of communicators whose order is compared.
 const MAX_PAIRS: usize = 1024;
@@ -94,8 +94,8 @@ pub(super) fn roots(gaps: &[Gap]) -> Vec<usize> {
     roots
 }
 
-/// By function, the last collective of each rank. `None`: it has entered none, as is known where all that it has enqueued
-/// was seen and the others have entered only their first one.
+/// By function, the last collective of each rank. `None`: it has entered none, as is known where all that it has
+/// enqueued was seen and the others have entered only their first one.
 fn last_of_each(ranks: &BTreeMap<Rank, Taken>) -> BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> {
     let mut all: BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> = BTreeMap::new();
     for (rank, taken) in ranks {

@@ -186,8 +186,8 @@ impl EnteredEvidence {
             .map(|says| (says, Cause::Unknown))
     }
 
-    /// `not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have; it entered all_gather #51 of dp instead`, and the
-    /// cause.
+    /// `not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have; it entered all_gather #51 of dp instead`, and
+    /// the cause.
     fn says_of_gap(&self, gap: &Gap, comms: &Comms) -> (String, Cause) {
         let named = place(&gap.next, gap.comm, comms);
         let says = format!("not entered {named}, {}", others(gap.entered.len()));
@@ -215,8 +215,8 @@ impl EnteredEvidence {
         Some(format!("sizes differ in {named}: {}", sizes.join(", ")))
     }
 
-    /// `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, of the communicator in which most ranks are last; nothing
-    /// where a member has not answered.
+    /// `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, of the communicator in which most ranks are last;
+    /// nothing where a member has not answered.
     fn says_of_none_missing(&self, comms: &Comms) -> Option<String> {
         let latest = |ranks: &BTreeMap<Rank, Taken>| ranks.values().filter(|taken| taken.later == 0).count();
         let (comm, ranks) = self.comms.iter().max_by_key(|(_, ranks)| latest(ranks))?;
