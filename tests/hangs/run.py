@@ -46,14 +46,15 @@ ENTERED = {
 CAUSES_ON_GPU = dict(CAUSES, **dict.fromkeys(("gather", "early", "barrier"), "collective-mismatch"))
 
 
-def lines():
+def lines(backend):
     """kind -> the lines of train.py at which it hangs."""
     found = {}
     with open(SCRIPT) as script:
         for number, line in enumerate(script, 1):
-            mark = re.search(r"  # ([a-z -]+)$", line)
-            for kind in mark.group(1).split() if mark else ():
-                found.setdefault(kind, []).append(number)
+            mark = re.search(r"  # (?:(gloo|nccl): )?([a-z -]+)$", line)
+            if mark and mark.group(1) in (None, backend):
+                for kind in mark.group(2).split():
+                    found.setdefault(kind, []).append(number)
     return found
 
 
@@ -81,7 +82,7 @@ def judge(options, kind, found, at):
     says = silent[-1]["says"]
     if silent[-1]["finding"] == "job-hang" and "rank %d" % SUSPECT not in says.split(";")[0]:
         wrong.append("rank %d not distinguished" % SUSPECT)
-    wanted = [WORDS[kind]] if kind in WORDS else ["train.py:%d in" % line for line in lines()[kind]]
+    wanted = [WORDS[kind]] if kind in WORDS else ["train.py:%d in" % line for line in lines(options.backend)[kind]]
     own = re.split("; (?:3 other ranks|ranks (?!0-3))", says)[0]
     cause = silent[-1]["cause"]
     causes = CAUSES if options.backend == "gloo" else CAUSES_ON_GPU
@@ -174,7 +175,7 @@ def main():
     options.torch, options.paceline = os.path.abspath(options.torch), os.path.abspath(options.paceline)
     bad = 0
     print("| hang | said after | cause | stacks | |\n|---|---|---|---|---|", flush=True)
-    of_backend = ON_GPU if options.backend == "nccl" else [kind for kind in lines() if kind != "gather"] + SLOW
+    of_backend = ON_GPU if options.backend == "nccl" else [*lines("gloo"), *SLOW]
     kinds = options.kinds.split(",") if options.kinds else of_backend
     kinds = [kind for kind in kinds for _ in range(options.repeats)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as jobs:

@@ -1,5 +1,5 @@
-"""train.py KIND [BACKEND]: a DDP job over gloo, or on GPUs, in which rank 2 hangs in step 150, each kind in its own way. The line at which it hangs, or
-at which its loader worker does, ends in a comment with the kind. `slow-...`: what looks like a hang and is none."""
+"""train.py KIND [BACKEND]: a DDP job over gloo, or on GPUs, in which rank 2 hangs in step 150. The line at which it hangs, or its
+loader worker, ends in a comment with the kind (`nccl:`, on GPUs alone). `slow-...`: what looks like a hang and is none."""
 
 import atexit
 import ctypes
@@ -148,9 +148,9 @@ def in_step(groups):
     if kind in ALONE:
         ALONE[kind]()
     if kind == "gather":
-        dist.all_reduce(torch.ones(4, device=device))  # gather
+        dist.all_reduce(torch.ones(4, device=device))
     if kind == "order":
-        dist.all_reduce(torch.ones(1, device=device), group=groups[1])  # order
+        dist.all_reduce(torch.ones(1, device=device), group=groups[1])  # gloo: order
         dist.all_reduce(torch.ones(1, device=device), group=groups[0])
 
 
@@ -172,11 +172,11 @@ def main():
             in_step(groups)
             if kind == "early" and RANK == SUSPECT:
                 break
-        loss = model(data.to(device)).sum()  # order gather barrier
-        loss.backward()  # barrier
+        loss = model(data.to(device)).sum()  # nccl: order gather
+        loss.backward()  # gloo: barrier
         optimizer.step()
         optimizer.zero_grad()
-        loss.item()  # order gather barrier
+        loss.item()  # nccl: order gather barrier
         time.sleep(0.05)
     dist.barrier()  # early
     dist.destroy_process_group()

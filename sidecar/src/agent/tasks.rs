@@ -310,6 +310,11 @@ mod tests {
         assert!(left_behind(dir.path()).is_none(), "its command runs");
         note_command(dir.path(), 0);
         age(60);
-        assert!(left_behind(dir.path()).is_some());
+        // A process that another test is starting holds a copy of the lock until it becomes its own program.
+        let is_left = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            left_behind(dir.path()).is_some()
+        });
+        assert!(is_left);
     }
 }
