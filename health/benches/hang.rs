@@ -22,8 +22,6 @@ use paceline_health::{Detector, Policy, Provenance, Time};
 const NODES: u32 = 2048;
 const OF_NODE: u32 = 8;
 const RANKS: u32 = NODES * OF_NODE;
-/// Nodes of a rack.
-const RACK: u32 = 32;
 /// So long nothing has moved: a hang is suspected after three times the longest of a step that is not known.
 const STILL_S: u64 = 185;
 /// Who is missing, or differs.
@@ -34,7 +32,7 @@ const SUSPECT: u32 = 9_001;
 enum Hang {
     Missing,
     Size,
-    Rack,
+    AllEntered,
 }
 
 struct Job {
@@ -105,7 +103,7 @@ impl Job {
                     Hang::Size if rank == SUSPECT => bytes = 4,
                     _ => {}
                 }
-                let told = Entered {
+                let answer = Entered {
                     rank: Rank(rank),
                     restart: 0,
                     comms: comms(rank)
@@ -128,7 +126,7 @@ impl Job {
                         .to_vec(),
                     whole: true,
                 };
-                self.send(node, Event::Entered(told));
+                self.send(node, Event::Entered(answer));
             }
         }
     }
@@ -181,7 +179,7 @@ fn job() -> Job {
             paceline: "0.1.0".into(),
             sources: vec!["probe".into()],
             unix_ms: 0,
-            rack: format!("r{}", node / RACK).as_str().into(),
+            rack: "".into(),
             versions: Default::default(),
         };
         job.send(node, Event::Agent(agent));
@@ -231,7 +229,7 @@ fn main() {
         ),
         (
             "all have entered, none leaves",
-            Hang::Rack,
+            Hang::AllEntered,
             Finding::JobHang,
             Cause::Unknown,
         ),

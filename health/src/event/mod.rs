@@ -110,7 +110,7 @@ pub enum Event {
     Start(Start),
     /// What ranks that do not move are doing: asked once, and then more and more rarely, while they stand still.
     Stacks(Stacks),
-    /// The last collectives that a rank which does not move has enqueued: told with the stacks.
+    /// The last collectives that a rank which does not move has enqueued: sent with the stacks.
     Entered(Entered),
 }
 

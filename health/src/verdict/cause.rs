@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 closed! {
-    /// Why. Each needs a counter of its own in the window; without one the cause is unknown.
+    /// Why. Each needs a counter of its own in the window, or, of a rank that hangs, what it was seen to wait for; without one
+    /// the cause is unknown.
     #[derive(Default)]
     Cause {
         /// No counter explains it.
@@ -51,5 +52,22 @@ closed! {
         CollectiveMismatch = "collective-mismatch",
         /// The rank waits for the GPU's driver, or its GPU has a fault.
         GpuFault = "gpu-fault",
+    }
+}
+
+impl Cause {
+    /// Whether only ranks that hang have it.
+    pub fn is_of_hang(self) -> bool {
+        matches!(
+            self,
+            Cause::Storage
+                | Cause::LockWait
+                | Cause::RemoteService
+                | Cause::OtherProcess
+                | Cause::Stopped
+                | Cause::OwnCode
+                | Cause::CollectiveMismatch
+                | Cause::GpuFault
+        )
     }
 }

@@ -97,6 +97,11 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
 /// What would explain a finding; `None`: nothing that a profiler of the trainer knows of. Empty: it is explained.
 fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
     use Finding as F;
+    let is_hang = matches!(verdict.finding, F::RankSilent | F::JobHang);
+    if is_hang && verdict.cause != Cause::Unknown {
+        // What it does is known, and it makes no steps.
+        return Some(&[]);
+    }
     match verdict.cause {
         Cause::Thermal | Cause::Power | Cause::ClockStuck | Cause::Ecc | Cause::Pcie | Cause::Nvlink => {
             return Some(&[]);
@@ -105,17 +110,8 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
         Cause::DataLoading | Cause::CpuContention => return Some(&[Look::System, Look::Operators]),
         Cause::GcPause | Cause::Imbalance => return Some(&[Look::Operators]),
         // What it does is known.
-        Cause::Checkpoint
-        | Cause::Evaluation
-        | Cause::Storage
-        | Cause::LockWait
-        | Cause::RemoteService
-        | Cause::OtherProcess
-        | Cause::Stopped
-        | Cause::OwnCode
-        | Cause::CollectiveMismatch
-        | Cause::GpuFault => return Some(&[]),
-        Cause::Unknown => {}
+        Cause::Checkpoint | Cause::Evaluation => return Some(&[]),
+        _ => {}
     }
     match verdict.finding {
         F::Straggler | F::AllRanksSlow | F::StepRegression | F::SlowFromBirth | F::StragglerNode => {

@@ -61,7 +61,7 @@ pub struct Probe {
     /// Rings of other containers of this pod are read as well.
     is_pod: bool,
     when: When,
-    /// Ranks that do not move, whose last collectives are to be told.
+    /// Ranks that do not move, whose last collectives are to be reported.
     still: Vec<(Rank, u32)>,
 }
 

@@ -5,7 +5,7 @@ use crate::verdict::Cause;
 
 /// Parts of the paths of code that waits for what is not seen from here, a collective or a GPU: libraries, and what
 /// torch.compile has written.
-const OTHERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "torchinductor_"];
+const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "torchinductor_"];
 /// Parts of the paths of PyTorch's code.
 const LOADER: &str = "/torch/utils/data/";
 const CHECKPOINTS: [&str; 2] = ["/torch/serialization.py", "/torch/distributed/checkpoint/"];
@@ -34,8 +34,8 @@ pub fn cause(main: &Activity, workers: &[WorkerActivity], phase: Phase, has_gpu:
     if phase == Phase::Checkpoint || is_in(main, &CHECKPOINTS) {
         return Cause::Checkpoint;
     }
-    let is_others = |file: &str| OTHERS.iter().any(|part| file.contains(part));
-    if phase == Phase::Wait || main.frames.first().is_none_or(|inner| is_others(&inner.file)) {
+    let is_library = |file: &str| LIBRARIES.iter().any(|part| file.contains(part));
+    if phase == Phase::Wait || main.frames.first().is_none_or(|inner| is_library(&inner.file)) {
         return Cause::Unknown;
     }
     match (main.state, main.waits_for) {

@@ -35,7 +35,7 @@ pub struct CommEntered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u8, u64, u64)", into = "(u8, u64, u64)")]
 pub struct LastCollective {
-    /// What it does, by the numbers of [`crate::event::Collective::function`]; 4: broadcast, 5: reduce, 0: another one.
+    /// What it does, by the numbers of [`crate::event::Collective::function`]; 4: broadcast, 5: reduce.
     pub function: u8,
     /// Its number among those of its function in the communicator: the same on all members.
     pub sequence: u64,

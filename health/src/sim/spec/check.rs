@@ -172,14 +172,9 @@ impl WorldSpec {
                 Cause::Imbalance => Some("imbalance is no fault: see stages=, packed= and experts="),
                 Cause::Checkpoint => Some("checkpoints are no cause of a slow rank: see checkpoint-every="),
                 Cause::Evaluation => Some("evaluations are no cause of a slow rank: see evaluate-every="),
-                Cause::Storage
-                | Cause::LockWait
-                | Cause::RemoteService
-                | Cause::OtherProcess
-                | Cause::Stopped
-                | Cause::OwnCode
-                | Cause::CollectiveMismatch
-                | Cause::GpuFault => Some("that is a cause of a rank that hangs, not of a slow one"),
+                cause if cause.is_of_hang() => {
+                    Some("that is a cause of a rank that hangs, not of a slow one")
+                }
                 _ if when.moves.is_some() && on == Target::All => Some("what is everywhere cannot move"),
                 _ => idle(&when),
             },

@@ -1,11 +1,12 @@
-//! The last collectives that a process has enqueued, by communicator, as the NCCL plugin records them: said where the rank
-//! does not move. Messages are left out, since their number says nothing to others.
+//! The last collectives that a process has enqueued, by communicator, as the NCCL plugin records them: reported when the
+//! rank does not move. Left out are messages, which are not numbered alike on all members, and functions that the ring does
+//! not tell apart.
 
 use std::collections::BTreeMap;
 
 use paceline_health::event::{self, CommEntered, LastCollective, MAX_ENTERED};
 use paceline_health::id::Rank;
-use paceline_ring::{Collective, Duty};
+use paceline_ring::{Collective, Duty, Function};
 
 use super::ring::Ring;
 
@@ -22,7 +23,7 @@ pub(super) struct Entered {
 impl Entered {
     /// A collective was enqueued. What a CUDA graph replays has the number that it had: it says nothing new.
     pub(super) fn enqueued(&mut self, did: &Collective) {
-        if did.function.is_message() {
+        if did.function.is_message() || did.function == Function::Other {
             return;
         }
         if self.comms.len() >= MOST && !self.comms.contains_key(&did.comm) {
@@ -55,15 +56,18 @@ impl Entered {
         if !is_asked || is_lossy || has_stopped {
             return None;
         }
-        let told = ring.collectives.entered.told(attach.rank, attach.restart, now_ns);
-        told.map(|told| event::Entered {
+        let answer = ring
+            .collectives
+            .entered
+            .answer(attach.rank, attach.restart, now_ns);
+        answer.map(|answer| event::Entered {
             whole: ring.is_from_begin,
-            ..told
+            ..answer
         })
     }
 
     /// All of them, the communicator with the latest first; `None`: there are none.
-    fn told(&self, rank: Rank, restart: u32, now_ns: u64) -> Option<event::Entered> {
+    fn answer(&self, rank: Rank, restart: u32, now_ns: u64) -> Option<event::Entered> {
         let mut latest: Vec<_> = self.comms.iter().collect();
         latest.sort_by_key(|(_, (at_ns, _))| std::cmp::Reverse(*at_ns));
         let comms = latest.into_iter().take(MAX_ENTERED);
@@ -85,14 +89,12 @@ impl Entered {
 
 #[cfg(test)]
 mod tests {
-    use paceline_ring::Function;
-
     use super::*;
 
     #[test]
     fn the_last_of_each_function_the_latest_first() {
         let mut entered = Entered::default();
-        assert_eq!(entered.told(Rank(1), 0, 0), None);
+        assert_eq!(entered.answer(Rank(1), 0, 0), None);
         let mut enqueue = |comm, function, sequence, enqueued_ns| {
             entered.enqueued(&Collective {
                 comm,
@@ -107,11 +109,12 @@ mod tests {
         enqueue(7, Function::AllGather, 0, 20);
         enqueue(9, Function::AllReduce, 4, 30);
         enqueue(7, Function::Send, 3, 40);
+        enqueue(7, Function::Other, 3, 45);
         enqueue(7, Function::AllReduce, 2, 50);
         // A graph is replayed.
         enqueue(7, Function::AllReduce, 2, 55);
-        let told = entered.told(Rank(1), 2, 60).unwrap();
-        let words: Vec<(u64, Vec<(&str, u64)>)> = told
+        let answer = entered.answer(Rank(1), 2, 60).unwrap();
+        let words: Vec<(u64, Vec<(&str, u64)>)> = answer
             .comms
             .iter()
             .map(|comm| {
@@ -123,9 +126,9 @@ mod tests {
             (7, vec![("all_reduce", 2), ("all_gather", 0)]),
             (9, vec![("all_reduce", 4)]),
         ];
-        assert_eq!((told.restart, words), (2, expected.to_vec()));
+        assert_eq!((answer.restart, words), (2, expected.to_vec()));
         assert_eq!(
-            told.comms.iter().map(|comm| comm.ago_ns).collect::<Vec<_>>(),
+            answer.comms.iter().map(|comm| comm.ago_ns).collect::<Vec<_>>(),
             [10, 30]
         );
     }

@@ -39,7 +39,7 @@ impl Gap {
         )
     }
 
-    pub(super) fn is_of_few(&self) -> bool {
+    pub(super) fn is_of_minority(&self) -> bool {
         self.missing.len() <= self.entered.len()
     }
 
@@ -85,10 +85,10 @@ pub(super) fn gaps(comms: &ByComm, since: Time) -> Vec<Gap> {
     gaps
 }
 
-/// Those in which ranks are missing that wait for no other rank: of few ranks, the fewest first.
+/// Those in which ranks are missing that wait for no other rank: of a minority, the fewest first.
 pub(super) fn roots(gaps: &[Gap]) -> Vec<usize> {
     let waiting: BTreeSet<Rank> = gaps.iter().flat_map(|gap| gap.entered.iter().copied()).collect();
-    let is_root = |gap: &Gap| gap.is_of_few() && !gap.missing.iter().any(|rank| waiting.contains(rank));
+    let is_root = |gap: &Gap| gap.is_of_minority() && !gap.missing.iter().any(|rank| waiting.contains(rank));
     let mut roots: Vec<usize> = (0..gaps.len()).filter(|index| is_root(&gaps[*index])).collect();
     roots.sort_by_key(|index| gaps[*index].order());
     roots
@@ -130,16 +130,17 @@ pub(super) fn sizes(comms: &ByComm) -> Option<(u64, LastCollective, BTreeMap<u64
 
 /// Two communicators that some ranks have entered last in one order, and others in the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Disorder {
-    /// What the fewer ranks have entered first, and then.
+pub(super) struct OrderMismatch {
+    /// What the minority of the ranks entered first, and second.
     pub(super) first: (u64, LastCollective),
     pub(super) second: (u64, LastCollective),
-    pub(super) few: Vec<Rank>,
-    pub(super) many: usize,
+    pub(super) minority: Vec<Rank>,
+    /// How many ranks entered them in the other order.
+    pub(super) majority: usize,
 }
 
 /// Where all have entered the same. For each of their members they must be the two that it entered last.
-pub(super) fn disorder(comms: &ByComm) -> Option<Disorder> {
+pub(super) fn order_mismatch(comms: &ByComm) -> Option<OrderMismatch> {
     let mut latest: BTreeMap<Rank, [Option<u64>; 2]> = BTreeMap::new();
     for (comm, ranks) in comms {
         for (rank, taken) in ranks {
@@ -168,15 +169,15 @@ pub(super) fn disorder(comms: &ByComm) -> Option<Disorder> {
         let some = a_first.first().zip(b_first.first())?.0;
         let of_a = (a, *in_a.get(some)?.each.first()?);
         let of_b = (b, *in_b.get(some)?.each.first()?);
-        let (few, many, first, second) = match a_first.len() <= b_first.len() {
+        let (minority, majority, first, second) = match a_first.len() <= b_first.len() {
             true => (a_first, b_first, of_a, of_b),
             false => (b_first, a_first, of_b, of_a),
         };
-        Some(Disorder {
+        Some(OrderMismatch {
             first,
             second,
-            few,
-            many: many.len(),
+            minority,
+            majority: majority.len(),
         })
     })
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use self::gaps::{ByComm, Disorder, Gap};
+use self::gaps::{ByComm, Gap, OrderMismatch};
 use super::stacks::names;
 use crate::detect::comm::communicators::Comms;
 use crate::event::{Entered, LastCollective, MAX_ENTERED};
@@ -31,7 +31,7 @@ pub struct EnteredEvidence {
     version: u64,
     /// When the latest answer came.
     latest: Time,
-    counted: Counted,
+    compared: Comparison,
 }
 
 /// What a rank had enqueued last in one communicator.
@@ -47,32 +47,32 @@ struct Taken {
     is_whole: bool,
 }
 
-/// What follows from the answers, of one version of them.
+/// How the answers of one version differ.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Counted {
+struct Comparison {
     of: (u64, Time),
     gaps: Vec<Gap>,
-    /// Indices of those in which ranks are missing that wait for nobody, the fewest ranks first.
+    /// Indices of those in which ranks are missing that wait for no other rank, the fewest ranks first.
     roots: Vec<usize>,
     /// Of a rank that is missing somewhere: where most wait for it.
     by_rank: BTreeMap<Rank, usize>,
     sizes: Option<(u64, LastCollective, BTreeMap<u64, Vec<Rank>>)>,
-    disorder: Option<Disorder>,
+    order_mismatch: Option<OrderMismatch>,
 }
 
 impl EnteredEvidence {
     /// Takes the answer of a member.
-    pub fn take(&mut self, at: Time, told: &Entered) {
-        for (later, comm) in told.comms.iter().take(MAX_ENTERED).enumerate() {
+    pub fn take(&mut self, at: Time, answer: &Entered) {
+        for (later, comm) in answer.comms.iter().take(MAX_ENTERED).enumerate() {
             let taken = Taken {
                 at,
                 entered_at: Time(at.0.saturating_sub(comm.ago_ns)),
                 later,
                 each: comm.each.iter().take(MAX_FUNCTIONS).copied().collect(),
-                is_whole: told.whole,
+                is_whole: answer.whole,
             };
             let ranks = self.comms.entry(comm.comm).or_default();
-            let before = ranks.insert(told.rank, taken);
+            let before = ranks.insert(answer.rank, taken);
             self.version +=
                 u64::from(before.is_none_or(|before| (before.later, &before.each) != (later, &comm.each)));
         }
@@ -80,12 +80,12 @@ impl EnteredEvidence {
     }
 
     /// Compares the answers to a silence that began `since`, and forgets older ones: before findings are reported.
-    pub fn count(&mut self, since: Time) {
+    pub fn compare(&mut self, since: Time) {
         if self.latest < since {
-            self.counted = Counted::default();
+            self.compared = Comparison::default();
             return;
         }
-        if self.counted.of == (self.version, since) {
+        if self.compared.of == (self.version, since) {
             return;
         }
         self.comms.retain(|_, ranks| {
@@ -102,16 +102,15 @@ impl EnteredEvidence {
                 }
             }
         }
-        self.counted = Counted {
+        // Where some have not entered what others have, that is what matters.
+        let all_entered_the_same = gaps.is_empty();
+        let if_same = |comms| all_entered_the_same.then_some(comms);
+        self.compared = Comparison {
             of: (self.version, since),
             roots: gaps::roots(&gaps),
             by_rank,
-            sizes: gaps::sizes(&self.comms),
-            disorder: if gaps.is_empty() {
-                gaps::disorder(&self.comms)
-            } else {
-                None
-            },
+            sizes: if_same(&self.comms).and_then(gaps::sizes),
+            order_mismatch: if_same(&self.comms).and_then(gaps::order_mismatch),
             gaps,
         };
     }
@@ -121,27 +120,27 @@ impl EnteredEvidence {
         u64::from(self.latest >= since) * self.version
     }
 
-    /// What `rank` has not entered in the silence that was counted, or has entered with another size: `has not entered
+    /// What `rank` has not entered in the silence that was compared, or has entered with another size: `has not entered
     /// all_reduce #8812 of dp (64 MiB), 3 other ranks have`; with the cause.
     pub fn says_of(&self, rank: Rank, comms: &Comms) -> Option<(String, Cause)> {
-        let counted = &self.counted;
-        if let Some(gap) = counted
+        let compared = &self.compared;
+        if let Some(gap) = compared
             .by_rank
             .get(&rank)
-            .and_then(|index| counted.gaps.get(*index))
+            .and_then(|index| compared.gaps.get(*index))
         {
             let (says, cause) = self.says_of_gap(gap, comms);
             return Some((format!("has {says}"), cause));
         }
-        let (_, _, by_size) = counted.sizes.as_ref()?;
-        let few = by_size.values().min_by_key(|ranks| ranks.len())?;
-        let says = few.contains(&rank).then(|| self.says_of_sizes(comms))??;
+        let (_, _, by_size) = compared.sizes.as_ref()?;
+        let minority = by_size.values().min_by_key(|ranks| ranks.len())?;
+        let says = minority.contains(&rank).then(|| self.says_of_sizes(comms))??;
         Some((says, Cause::CollectiveMismatch))
     }
 
     /// Who is missing where, of all ranks, whose collective differs, or that none is missing; with the cause.
     pub fn says_of_all(&self, comms: &Comms) -> Option<(String, Cause)> {
-        let Counted { gaps, roots, .. } = &self.counted;
+        let Comparison { gaps, roots, .. } = &self.compared;
         let mut named: Vec<&Gap> = Vec::new();
         for gap in roots.iter().filter_map(|index| gaps.get(*index)) {
             if named.len() < MAX_GAPS && named.iter().all(|known| known.missing != gap.missing) {
@@ -156,29 +155,32 @@ impl EnteredEvidence {
             return Some((each.collect::<Vec<_>>().join("; "), Cause::Unknown));
         }
         // Ranks that wait for each other.
-        let of_few = gaps.iter().filter(|gap| gap.is_of_few());
-        if let Some(gap) = of_few.min_by_key(|gap| gap.order()) {
+        let of_minority = gaps.iter().filter(|gap| gap.is_of_minority());
+        if let Some(gap) = of_minority.min_by_key(|gap| gap.order()) {
             let (says, cause) = self.says_of_gap(gap, comms);
             return Some((format!("{} {says}", have(&gap.missing)), cause));
-        }
-        if let Some(says) = self.says_of_sizes(comms) {
-            return Some((says, Cause::CollectiveMismatch));
-        }
-        if let Some(disorder) = &self.counted.disorder {
-            let [first, second] =
-                [disorder.first, disorder.second].map(|(comm, last)| place(&last, comm, comms));
-            let (few, many) = (names(&disorder.few), count(disorder.many as u64, "other rank"));
-            // Where they run on streams of their own, the order need not matter.
-            return Some((
-                format!("{few} entered {first} before {second}, {many} after it"),
-                Cause::Unknown,
-            ));
         }
         if let Some(gap) = gaps.iter().min_by_key(|gap| gap.entered.len()) {
             let (entered, missing) = (have(&gap.entered), others(gap.missing.len()));
             let named = place(&gap.next, gap.comm, comms);
             return Some((
                 format!("{entered} entered {named}, {missing} not"),
+                Cause::Unknown,
+            ));
+        }
+        if let Some(says) = self.says_of_sizes(comms) {
+            return Some((says, Cause::CollectiveMismatch));
+        }
+        if let Some(order_mismatch) = &self.compared.order_mismatch {
+            let [first, second] =
+                [order_mismatch.first, order_mismatch.second].map(|(comm, last)| place(&last, comm, comms));
+            let (minority, majority) = (
+                names(&order_mismatch.minority),
+                count(order_mismatch.majority as u64, "other rank"),
+            );
+            // Where they run on streams of their own, the order need not matter.
+            return Some((
+                format!("{minority} entered {first} before {second}, {majority} after it"),
                 Cause::Unknown,
             ));
         }
@@ -191,7 +193,7 @@ impl EnteredEvidence {
     fn says_of_gap(&self, gap: &Gap, comms: &Comms) -> (String, Cause) {
         let named = place(&gap.next, gap.comm, comms);
         let says = format!("not entered {named}, {}", others(gap.entered.len()));
-        let instead = self.counted.gaps.iter().find(|other| other.is_instead_of(gap));
+        let instead = self.compared.gaps.iter().find(|other| other.is_instead_of(gap));
         let Some(instead) = instead else {
             return (says, Cause::Unknown);
         };
@@ -205,7 +207,7 @@ impl EnteredEvidence {
 
     /// `sizes differ in all_reduce #8812 of dp: 4 B on rank 2, 64 MiB on ranks 0-1, 3`.
     fn says_of_sizes(&self, comms: &Comms) -> Option<String> {
-        let (comm, last, by_size) = self.counted.sizes.as_ref()?;
+        let (comm, last, by_size) = self.compared.sizes.as_ref()?;
         let size = |(size, ranks): (&u64, &Vec<Rank>)| format!("{} on {}", bytes(*size as f64), names(ranks));
         let mut sizes: Vec<String> = by_size.iter().take(MAX_SIZES).map(size).collect();
         if by_size.len() > MAX_SIZES {
@@ -230,15 +232,16 @@ impl EnteredEvidence {
 
 /// `rank 2 has`.
 fn have(ranks: &[Rank]) -> String {
-    let have = if ranks.len() == 1 { "has" } else { "have" };
-    format!("{} {have}", names(ranks))
+    format!("{} {}", names(ranks), has(ranks.len()))
 }
 
-fn others(count: usize) -> String {
-    match count {
-        1 => "1 other rank has".to_owned(),
-        _ => format!("{count} other ranks have"),
-    }
+/// `3 other ranks have`.
+fn others(ranks: usize) -> String {
+    format!("{} {}", count(ranks as u64, "other rank"), has(ranks))
+}
+
+fn has(ranks: usize) -> &'static str {
+    if ranks == 1 { "has" } else { "have" }
 }
 
 /// `all_reduce #8812 of dp (64 MiB)`: its number is NCCL's, of its function in the communicator, from 0.

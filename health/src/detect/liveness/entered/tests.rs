@@ -20,13 +20,13 @@ fn evidence(ranks: &[&[(u64, u8, u64, u64)]]) -> EnteredEvidence {
             each,
             ago_ns: 0,
         });
-        let told = Entered {
+        let answer = Entered {
             rank,
             restart: 0,
             comms: comms.collect(),
             whole: true,
         };
-        evidence.take(Time(5), &told);
+        evidence.take(Time(5), &answer);
     }
     evidence
 }
@@ -49,7 +49,7 @@ fn comms() -> Comms {
 }
 
 fn says(evidence: &mut EnteredEvidence) -> Option<(String, Cause)> {
-    evidence.count(Time(5));
+    evidence.compare(Time(5));
     evidence.says_of_all(&comms())
 }
 
@@ -67,7 +67,7 @@ fn one_is_missing() {
     assert_eq!(all.says_of(Rank(1), &comms()), None);
     // Of an earlier silence.
     assert_eq!(all.version(Time(6)), 0);
-    all.count(Time(6));
+    all.compare(Time(6));
     assert_eq!(all.says_of_all(&comms()), None);
 }
 
@@ -85,7 +85,7 @@ fn two_call_in_another_order() {
 
 #[test]
 fn two_are_entered_by_all_in_another_order() {
-    let told = |rank: u32, order: [u64; 2]| Entered {
+    let answer = |rank: u32, order: [u64; 2]| Entered {
         rank: Rank(rank),
         restart: 0,
         comms: order
@@ -99,9 +99,9 @@ fn two_are_entered_by_all_in_another_order() {
     };
     let mut all = EnteredEvidence::default();
     for rank in [0, 1, 3] {
-        all.take(Time(5), &told(rank, [9, 7]));
+        all.take(Time(5), &answer(rank, [9, 7]));
     }
-    all.take(Time(5), &told(2, [7, 9]));
+    all.take(Time(5), &answer(2, [7, 9]));
     let expected =
         "rank 2 entered all_reduce #9 of tp (8 B) before all_reduce #7 of dp (8 B), 3 other ranks after it";
     assert_eq!(says(&mut all), Some((expected.to_owned(), Cause::Unknown)));
@@ -167,7 +167,7 @@ fn the_first_of_a_function_and_one_too_many() {
 fn another_size_is_said_of_the_rank_that_has_it() {
     let [usual, other] = [[(7, ALL_REDUCE, 150, 16384)], [(7, ALL_REDUCE, 150, 4)]];
     let mut all = evidence(&[&usual, &usual, &other, &usual]);
-    all.count(Time(5));
+    all.compare(Time(5));
     let of = |rank| all.says_of(Rank(rank), &comms());
     let expected = "sizes differ in all_reduce #150 of dp: 4 B on rank 2, 16.0 KiB on ranks 0-1, 3";
     assert_eq!(of(2), Some((expected.to_owned(), Cause::CollectiveMismatch)));

@@ -134,11 +134,11 @@ impl SilenceRule {
                 let is_member = |rank| is_living(scope.roster, rank);
                 self.stacks.take(scope.at, stacks, is_member);
             }
-            Event::Entered(told)
-                if told.restart == scope.roster.restart && is_living(scope.roster, told.rank) =>
+            Event::Entered(answer)
+                if answer.restart == scope.roster.restart && is_living(scope.roster, answer.rank) =>
             {
                 self.provenance = self.provenance.max(provenance);
-                self.entered.take(scope.at, told);
+                self.entered.take(scope.at, answer);
             }
             Event::Trouble(_) | Event::Exit(_) => {
                 self.provenance = self.provenance.max(provenance);
@@ -198,7 +198,7 @@ impl SilenceRule {
             .collect();
         self.keep(at, heard, roster.world_size, &verdicts);
         if let Some(since) = self.open.iter().map(|(_, named)| named.since).min() {
-            self.entered.count(since);
+            self.entered.compare(since);
         }
         for subject in worse {
             self.report(scope, subject);

@@ -102,7 +102,7 @@ fn restarts(event: &mut Event, change: impl Fn(&mut u32)) {
         Event::Step(step) => change(&mut step.restart),
         Event::Start(start) => change(&mut start.restart),
         Event::Stacks(stacks) => change(&mut stacks.restart),
-        Event::Entered(told) => change(&mut told.restart),
+        Event::Entered(answer) => change(&mut answer.restart),
         Event::Layout(layout) => change(&mut layout.restart),
         Event::Group(group) => change(&mut group.restart),
         Event::Comm(comm) => change(&mut comm.restart),
