@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 closed! {
-    /// Why. Each needs a counter of its own in the window, or, of a rank that hangs, what it was seen to wait for; without one
-    /// the cause is unknown.
+    /// Why. Each needs a counter of its own in the window, or, of a rank that hangs, what it was seen to wait for;
+    /// without one the cause is unknown.
     #[derive(Default)]
     Cause {
         /// No counter explains it.
