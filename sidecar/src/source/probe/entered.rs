@@ -56,34 +56,27 @@ impl Entered {
         if !is_asked || is_lossy || has_stopped {
             return None;
         }
-        let answer = ring
-            .collectives
-            .entered
-            .answer(attach.rank, attach.restart, now_ns);
-        answer.map(|answer| event::Entered {
+        let comms = ring.collectives.entered.comms(now_ns);
+        (!comms.is_empty()).then_some(event::Entered {
+            rank: attach.rank,
+            restart: attach.restart,
+            comms,
             whole: ring.is_from_begin,
-            ..answer
         })
     }
 
-    /// All of them, the communicator with the latest first; `None`: there are none.
-    fn answer(&self, rank: Rank, restart: u32, now_ns: u64) -> Option<event::Entered> {
+    /// The communicator with the latest first.
+    fn comms(&self, now_ns: u64) -> Vec<CommEntered> {
         let mut latest: Vec<_> = self.comms.iter().collect();
         latest.sort_by_key(|(_, (at_ns, _))| std::cmp::Reverse(*at_ns));
-        let comms = latest.into_iter().take(MAX_ENTERED);
-        let comms: Vec<CommEntered> = comms
+        let latest = latest.into_iter().take(MAX_ENTERED);
+        latest
             .map(|(comm, (at_ns, each))| CommEntered {
                 comm: *comm,
                 each: each.clone(),
                 ago_ns: now_ns.saturating_sub(*at_ns),
             })
-            .collect();
-        (!comms.is_empty()).then_some(event::Entered {
-            rank,
-            restart,
-            comms,
-            whole: false,
-        })
+            .collect()
     }
 }
 
@@ -94,7 +87,7 @@ mod tests {
     #[test]
     fn the_last_of_each_function_the_latest_first() {
         let mut entered = Entered::default();
-        assert_eq!(entered.answer(Rank(1), 0, 0), None);
+        assert_eq!(entered.comms(0), []);
         let mut enqueue = |comm, function, sequence, enqueued_ns| {
             entered.enqueued(&Collective {
                 comm,
@@ -113,9 +106,8 @@ mod tests {
         enqueue(7, Function::AllReduce, 2, 50);
         // A graph is replayed.
         enqueue(7, Function::AllReduce, 2, 55);
-        let answer = entered.answer(Rank(1), 2, 60).unwrap();
-        let words: Vec<(u64, Vec<(&str, u64)>)> = answer
-            .comms
+        let comms = entered.comms(60);
+        let words: Vec<(u64, Vec<(&str, u64)>)> = comms
             .iter()
             .map(|comm| {
                 let each = comm.each.iter().map(|last| (last.name(), last.sequence));
@@ -126,10 +118,7 @@ mod tests {
             (7, vec![("all_reduce", 2), ("all_gather", 0)]),
             (9, vec![("all_reduce", 4)]),
         ];
-        assert_eq!((answer.restart, words), (2, expected.to_vec()));
-        assert_eq!(
-            answer.comms.iter().map(|comm| comm.ago_ns).collect::<Vec<_>>(),
-            [10, 30]
-        );
+        assert_eq!(words, expected);
+        assert_eq!(comms.iter().map(|comm| comm.ago_ns).collect::<Vec<_>>(), [10, 30]);
     }
 }

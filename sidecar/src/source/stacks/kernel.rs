@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use paceline_health::event::{ThreadState, WaitFor};
-
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::parse::short;
