@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use paceline_health::event::FaultSource;
 use paceline_health::fault::KernelLog;
+use paceline_health::flight_recorder::{Comparison, Dump};
+use paceline_health::id::Rank;
 use paceline_health::{Detector, Policy};
 use paceline_seal::Key;
 use paceline_seal::codec::{Caller, HANDSHAKE_BYTES, Opener, answer};
@@ -24,9 +26,10 @@ use tokio::time::timeout;
 pub type Entry = fn(&[u8]) -> usize;
 
 /// All of them, by the name of their target and of their folder in corpus/.
-pub const ENTRIES: [(&str, Entry); 10] = [
+pub const ENTRIES: [(&str, Entry); 11] = [
     ("kernel", kernel),
     ("ras", ras),
+    ("flight_recorder", flight_recorder),
     ("inspector", inspector),
     ("step_log", step_log),
     ("greeting", greeting),
@@ -53,6 +56,13 @@ pub fn kernel(bytes: &[u8]) -> usize {
         });
     }
     seen
+}
+
+/// A dump of PyTorch's flight recorder, compared with itself.
+pub fn flight_recorder(bytes: &[u8]) -> usize {
+    let dumps = [1, 2].map(|rank| Some((Rank(rank), Dump::decode(bytes).ok()?)));
+    let compared = Comparison::of(&dumps.into_iter().flatten().collect());
+    compared.positions.len().min(MOST)
 }
 
 /// An answer of NCCL's RAS service, JSON or text.

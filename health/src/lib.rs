@@ -9,6 +9,7 @@ pub mod codec;
 pub mod detect;
 pub mod event;
 pub mod fault;
+pub mod flight_recorder;
 pub mod frame;
 pub mod id;
 pub mod policy;

@@ -1,8 +1,10 @@
-"""train.py KIND [BACKEND]: a DDP job over gloo, or on GPUs, in which rank 2 hangs in step 150. The line at which it hangs, or its
-loader worker, ends in a comment with the kind (`nccl:`, on GPUs alone). `slow-...`: what looks like a hang and is none."""
+"""train.py KIND [BACKEND [TIMEOUT]]: a DDP job over gloo, or on GPUs, in which rank 2 hangs in step 150. The line at which it hangs,
+or its loader worker, ends in a comment with the kind (`nccl:`, on GPUs alone). `slow-...`: what looks like a hang and is none.
+TIMEOUT: seconds after which PyTorch gives up a collective."""
 
 import atexit
 import ctypes
+import datetime
 import os
 import queue
 import signal
@@ -21,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 RANK, HANGS_AT, STEPS, SUSPECT = int(os.environ["RANK"]), 150, 200, 2
 FOREVER = 1000.0
 kind, backend = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "gloo"
+timeout = datetime.timedelta(seconds=float(sys.argv[3])) if len(sys.argv) > 3 else None
 device = "cpu" if backend == "gloo" else "cuda:" + os.environ["LOCAL_RANK"]
 
 
@@ -157,8 +160,8 @@ def in_step(groups):
 def main():
     if device != "cpu":
         torch.cuda.set_device(device)
-    dist.init_process_group(backend)
-    groups = [dist.new_group(), dist.new_group()]
+    dist.init_process_group(backend, timeout=timeout)
+    groups = [dist.new_group(timeout=timeout), dist.new_group(timeout=timeout)]
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(64, 64, device=device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

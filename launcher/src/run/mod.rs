@@ -42,6 +42,7 @@ pub(crate) use args::RunArgs;
 pub(crate) use detached::Detached;
 pub(crate) use directories::place::{RUN_LINK, places as ring_places};
 pub(crate) use identity::{chance, cluster, run_dir, torchrun};
+pub(crate) use instrumentation::flight_recorder::PREFIX as FLIGHT_RECORDER_PREFIX;
 pub(crate) use instrumentation::{hook, plugin};
 pub(crate) use process::signals::outlive_file_limit;
 pub(crate) use supervise::Watcher;

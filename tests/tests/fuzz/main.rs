@@ -19,6 +19,8 @@ const MUTATIONS: u64 = 250;
 /// Of those whose every input takes a handshake, or a job's whole fold.
 const FEW: u64 = 40;
 const SLOW: [&str; 4] = ["greeting", "sealed", "journal", "http"];
+/// Of a pickle that lost or gained a byte little is left.
+const BRITTLE: &str = "flight_recorder";
 const LARGEST: usize = 64 << 10;
 /// Bytes that parsers stumble over.
 const NASTY: [&[u8]; 14] = [
@@ -135,7 +137,8 @@ fn damaged_input_is_an_error_and_no_more() {
             }
         }
         // Mutations that nothing survives would test nothing.
-        assert!(understood > mutations as usize / 3, "{name}: {understood}");
+        let share = if name == BRITTLE { 20 } else { 3 };
+        assert!(understood > mutations as usize / share, "{name}: {understood}");
     }
 }
 

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::hang_cause;
-use crate::event::{Activity, Phase, StackFrame, Stacks, ThreadState, WorkerActivity};
+use crate::event::{Activity, Phase, Stacks, ThreadState, WorkerActivity};
 use crate::id::Rank;
 use crate::report::StackGroup;
+use crate::text::humanize;
 use crate::time::Time;
 use crate::verdict::Cause;
 
 /// Groups of ranks that a job's evidence names.
 const MAX_GROUPS: usize = 4;
-/// Ranges of ranks that a group names.
-const MAX_RANGES: usize = 6;
 /// Groups that a report has.
 const MAX_REPORTED: usize = 64;
 /// Different stacks that are kept with all their frames.
@@ -130,7 +129,7 @@ impl StackEvidence {
         let groups = self.groups(|taken| taken.at >= since);
         let named = groups.iter().take(MAX_GROUPS);
         let named: Vec<String> = named
-            .map(|(says, ranks)| format!("{}: {says}", names(ranks)))
+            .map(|(says, ranks)| format!("{}: {says}", humanize::ranks(ranks)))
             .collect();
         (!named.is_empty()).then(|| named.join("; ").into())
     }
@@ -180,9 +179,9 @@ fn activity(activity: &Activity) -> String {
     let own = activity.own.and_then(|own| activity.frames.get(usize::from(own)));
     match (own, activity.frames.first()) {
         (Some(own), Some(inner)) if own != inner => {
-            parts.push(format!("{} (inside {})", place(own), inner.function));
+            parts.push(format!("{own} (inside {})", inner.function));
         }
-        (_, Some(inner)) => parts.push(place(inner)),
+        (_, Some(inner)) => parts.push(inner.to_string()),
         _ => parts.push(activity.missing.to_string()),
     }
     if activity.state == ThreadState::Running && !activity.frames.is_empty() {
@@ -194,38 +193,10 @@ fn activity(activity: &Activity) -> String {
     parts.join(", ")
 }
 
-/// `rank 2`, `ranks 0-1, 3`; of more ranges than some, how many ranks there are.
-pub(super) fn names(ranks: &[Rank]) -> String {
-    if let [rank] = ranks {
-        return format!("rank {rank}");
-    }
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for Rank(rank) in ranks {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *rank => *last = *rank,
-            _ => ranges.push((*rank, *rank)),
-        }
-    }
-    if ranges.len() > MAX_RANGES {
-        return format!("{} ranks", ranks.len());
-    }
-    let range = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    let ranges: Vec<String> = ranges.iter().map(range).collect();
-    format!("ranks {}", ranges.join(", "))
-}
-
-/// `data.py:88 in next_batch`.
-fn place(frame: &StackFrame) -> String {
-    let file = frame.file.rsplit('/').next().unwrap_or(&frame.file);
-    format!("{file}:{} in {}", frame.line, frame.function)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::StackFrame;
 
     fn frame(function: &str, file: &str, line: u32) -> StackFrame {
         StackFrame {

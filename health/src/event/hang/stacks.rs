@@ -1,5 +1,6 @@
 //! What ranks that do not move are doing: Python stacks, and what the kernel says.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,15 @@ use crate::id::Rank;
 
 /// Most frames of a stack.
 pub const MAX_FRAMES: usize = 16;
+/// Parts of the paths of code that is not the user's own.
+const LIBRARIES: [&str; 5] = [
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    "<frozen ",
+    // The hook.
+    "paceline/_",
+];
 /// Most different activities of a rank's loader workers.
 pub const MAX_WORKERS: usize = 4;
 
@@ -88,6 +98,21 @@ pub struct StackFrame {
     pub file: Arc<str>,
     /// The line; zero: not known.
     pub line: u32,
+}
+
+impl StackFrame {
+    /// Whether it is the user's own code: of no library, not of Python, not of the hook.
+    pub fn is_own(&self) -> bool {
+        !LIBRARIES.iter().any(|part| self.file.contains(part))
+    }
+}
+
+/// `data.py:88 in next_batch`.
+impl fmt::Display for StackFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.rsplit('/').next().unwrap_or(&self.file);
+        write!(f, "{file}:{} in {}", self.line, self.function)
+    }
 }
 
 /// State of a thread, by the letters of `/proc/PID/stat`.

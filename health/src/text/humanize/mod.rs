@@ -1,10 +1,14 @@
 //! Numbers and names for people: in the report, in top and in messages.
 
 use crate::event::Signal;
+use crate::id::Rank;
 use crate::report::Report;
 use crate::verdict::{Cause, Finding, Severity, Subject, Verdict};
 
 pub mod evidence;
+
+/// Ranges of ranks that a group names.
+const MAX_RANGES: usize = 6;
 
 /// A span of time: `850 us`, `44.1 ms`, `1.34 s`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
 pub fn span(seconds: f64) -> String {
@@ -31,6 +35,29 @@ pub fn count(n: u64, noun: &str) -> String {
     } else {
         format!("{n} {noun}s")
     }
+}
+
+/// `rank 2`, `ranks 0-1, 3`; of more ranges than some, how many ranks there are.
+pub fn ranks(ranks: &[Rank]) -> String {
+    if let [rank] = ranks {
+        return format!("rank {rank}");
+    }
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for Rank(rank) in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => ranges.push((*rank, *rank)),
+        }
+    }
+    if ranges.len() > MAX_RANGES {
+        return format!("{} ranks", ranks.len());
+    }
+    let range = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let ranges: Vec<String> = ranges.iter().map(range).collect();
+    format!("ranks {}", ranges.join(", "))
 }
 
 /// A share: `0.4 %`, `12 %`.

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{hook, plugin};
+use super::{flight_recorder, hook, plugin};
 use crate::run::Plan;
 
 /// A variable and its value.
@@ -17,6 +17,7 @@ pub(crate) fn additions(plan: &Plan, ring_dir: Option<&Path>, python: Option<&Pa
     if let Some(ring_dir) = ring_dir {
         added.push(("PACELINE_RING_DIR", ring_dir.into()));
         added.extend(plugin::offer(plan));
+        added.extend(flight_recorder::variables(plan, ring_dir));
     }
     if let Some(python) = python {
         let before = std::env::var_os("PYTHONPATH");

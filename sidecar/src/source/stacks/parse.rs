@@ -19,16 +19,6 @@ use paceline_health::event::{MAX_FRAMES, StackFrame};
 /// Longest name of a file or function that is kept.
 const MAX_NAME: usize = 160;
 
-/// Parts of the paths of code that is not the user's own.
-const LIBRARIES: [&str; 5] = [
-    "/site-packages/",
-    "/dist-packages/",
-    "/lib/python",
-    "<frozen ",
-    // The hook.
-    "paceline/_",
-];
-
 /// The frames of the main thread, innermost first, at most [`MAX_FRAMES`], and which of them is the innermost one of the
 /// user's own code. Of deeper stacks the innermost ones are kept, and that one.
 pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
@@ -43,7 +33,7 @@ pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
             frames.push(frame);
         }
     }
-    let own = frames.iter().position(is_own);
+    let own = frames.iter().position(StackFrame::is_own);
     let own = own.map(|own| {
         if own >= MAX_FRAMES {
             frames.swap(own, MAX_FRAMES - 1);
@@ -70,10 +60,6 @@ pub(super) fn short(name: &str) -> Arc<str> {
     let excess = name.len().saturating_sub(MAX_NAME);
     let begin = (excess..=name.len()).find(|at| name.is_char_boundary(*at));
     name.get(begin.unwrap_or(0)..).unwrap_or("").into()
-}
-
-fn is_own(frame: &StackFrame) -> bool {
-    !LIBRARIES.iter().any(|part| frame.file.contains(part))
 }
 
 #[cfg(test)]

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use self::gaps::{ByComm, Gap, OrderMismatch};
-use super::stacks::names;
 use crate::detect::comm::communicators::Comms;
 use crate::event::{Entered, LastCollective, MAX_ENTERED};
 use crate::id::Rank;
-use crate::text::humanize::count;
 use crate::text::humanize::evidence::bytes;
+use crate::text::humanize::{count, ranks as names};
 use crate::time::Time;
 use crate::verdict::Cause;
 

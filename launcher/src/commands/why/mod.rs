@@ -1,5 +1,7 @@
 //! `paceline why`: why a job stands still: who does not move, and what every rank is doing.
 
+mod flight_recorder;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,6 +11,7 @@ use anyhow::Context as _;
 use clap::Args;
 use paceline_health::Policy;
 use paceline_health::event::{Activity, ThreadState};
+use paceline_health::flight_recorder::Comparison;
 use paceline_health::report::{Report, StackGroup};
 use paceline_health::text::humanize::{count, span};
 use paceline_health::text::sanitize;
@@ -40,6 +43,10 @@ pub(crate) struct WhyArgs {
     /// A run directory, a report.json or a journal [default: the newest ./paceline-*].
     #[arg(value_name = "RUN", env = "PACELINE_RUN_DIR")]
     run: Option<PathBuf>,
+    /// A directory with dumps of PyTorch's flight recorder, one per rank, of any job; without RUN these alone are
+    /// explained. Nothing in them is executed [default: those in the run directory].
+    #[arg(long, value_name = "DIR")]
+    flight_recorder: Option<PathBuf>,
     /// Print it as one line of JSON.
     #[arg(long)]
     json: bool,
@@ -47,33 +54,53 @@ pub(crate) struct WhyArgs {
 
 #[derive(Serialize)]
 struct Why<'a> {
-    job: &'a str,
+    /// None: no run was named.
+    job: Option<&'a str>,
     findings: Vec<&'a Verdict>,
     stacks: &'a [StackGroup],
+    flight_recorder: Option<Comparison>,
 }
 
 /// Explains it.
 pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let run = match &args.run {
-        Some(run) => run.clone(),
-        None => newest(Path::new("."))?,
+    let (stdout, stderr) = (Style::stdout(color), Style::stderr(color));
+    let run = match (&args.run, &args.flight_recorder) {
+        (Some(run), _) => Some(run.clone()),
+        (None, Some(_)) => None,
+        (None, None) => Some(newest(Path::new("."))?),
     };
-    let report = report::find(&run, false, Style::stderr(color))?;
-    let findings = hangs(&report);
+    let report = run
+        .as_ref()
+        .map(|run| report::find(run, false, stderr))
+        .transpose()?;
+    let recorded = match (&args.flight_recorder, &run) {
+        (Some(dir), _) => Some(flight_recorder::of_directory(dir, stderr)?),
+        (None, Some(run)) if run.is_dir() => flight_recorder::of_run(run, stderr)?,
+        _ => None,
+    };
+    let findings = report.as_ref().map(hangs).unwrap_or_default();
     let text = if args.json {
         let why = Why {
-            job: report.job.as_str(),
+            job: report.as_ref().map(|report| report.job.as_str()),
             findings,
-            stacks: &report.stacks,
+            stacks: report.as_ref().map(|report| &*report.stacks).unwrap_or_default(),
+            flight_recorder: recorded,
         };
         format!("{}\n", output::escaped(&serde_json::to_string(&why)?))
     } else {
-        let style = Style::stdout(color);
-        let mut text = block::findings(&report, &findings, &Policy::default(), style);
-        if findings.is_empty() {
-            text += &nothing(&report);
+        let mut text = String::new();
+        if let Some(report) = &report {
+            text += &block::findings(report, &findings, &Policy::default(), stdout);
+            // Of a job that PyTorch's watchdog has ended, its dumps say why.
+            if findings.is_empty() && recorded.is_none() {
+                text += &nothing(report);
+            }
+            text += &stacks(&report.stacks, report.duration_s, stdout);
         }
-        text + &stacks(&report.stacks, report.duration_s, style)
+        if let Some(compared) = &recorded {
+            text += &flight_recorder::text(compared, stdout);
+        }
+        text
     };
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
