@@ -49,7 +49,7 @@ def position(path):
     """The collective that a rank is in, or that it finished last, by Python's own reading: (number or None, the user's line)."""
     with open(path, "rb") as file:
         entries = pickle.load(file)["entries"]
-    pending = [entry for entry in entries if entry["state"] != "completed"]
+    pending = [entry for entry in entries if entry["state"] != "completed" and not entry["retired"]]
     entry = pending[0] if pending else entries[-1]
     own = [frame for frame in entry["frames"] if frame["filename"] == SCRIPT]
     at = "train.py:%d in %s" % (own[0]["line"], own[0]["name"]) if own else ""
@@ -76,7 +76,7 @@ def wrong_in(options, kind, backend, scratch):
     for name in dumps:
         rank = int(name.rsplit("-", 1)[1])
         number, at = position(os.path.join(run_dir, name))
-        if number not in seen[rank]["collective"].split() or at != seen[rank]["at"]:
+        if number not in seen[rank]["operation"].split() or at != seen[rank]["at"]:
             bad.append("rank %d: %s %s, not %s" % (rank, number, at, seen[rank]))
     return recorded["says"], bad
 

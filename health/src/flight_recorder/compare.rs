@@ -1,10 +1,11 @@
-//! What differs between the dumps of a job's ranks.
+//! Which rank the others wait for, by the dumps of a job's ranks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::dump::{Dump, Entry, Group};
+use super::messages::{self, OneSided};
 use super::mismatch::{mismatch, order_mismatch};
 use crate::id::Rank;
 use crate::text::humanize::evidence::bytes;
@@ -13,6 +14,8 @@ use crate::verdict::Cause;
 
 /// Collectives with missing ranks that are named.
 const MAX_NAMED: usize = 3;
+/// Letters of a group's name, which may be a hash.
+const MAX_NAME: usize = 12;
 
 /// Why a job hangs, by the dumps of its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,7 +24,7 @@ pub struct Comparison {
     pub says: String,
     /// Collective-mismatch, or unknown.
     pub cause: Cause,
-    /// Ranks that others wait for, or whose collective differs.
+    /// Ranks that others wait for and that wait in no operation, or whose collective differs from that of most.
     pub suspects: Vec<Rank>,
     /// Ranks whose dump was read.
     pub ranks: Vec<Rank>,
@@ -31,40 +34,30 @@ pub struct Comparison {
     pub positions: Vec<Position>,
 }
 
-/// The collective that ranks are in, or that they finished last.
+/// The operation that ranks are in, or that they finished last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Position {
     /// Whose it is.
     pub ranks: Vec<Rank>,
     /// It has not ended.
     pub is_pending: bool,
-    /// `all_reduce #151 of dp (16.2 KiB)`.
-    pub collective: String,
+    /// `all_reduce #151 of group 3 "dp" (16.2 KiB)`.
+    pub operation: String,
     /// The line of the user's code, `train.py:88 in step`; empty: not recorded, as in a backward pass.
     pub at: String,
 }
 
-/// The collectives of a group, by rank and number.
-pub(super) struct History<'a> {
+/// A collective that has not ended, the first of its group.
+pub(super) struct Pending<'a> {
     pub(super) group: &'a Group,
-    pub(super) ranks: BTreeMap<Rank, BTreeMap<u64, &'a Entry>>,
-}
-
-/// A collective that some ranks have not entered.
-struct Gap<'a> {
-    group: &'a Group,
-    sequence: u64,
+    pub(super) sequence: u64,
     entry: &'a Entry,
+    /// Those that have entered it, and what they entered.
+    pub(super) entered: Vec<(Rank, &'a Entry)>,
+    /// Ranks that have not entered it, of those whose dump says so.
     missing: Vec<Rank>,
-    entered: Vec<Rank>,
-}
-
-/// A message whose other end has not been entered.
-struct OneSided<'a> {
-    waits: Rank,
-    peer: Rank,
-    group: &'a Group,
-    entry: &'a Entry,
+    /// Members without a dump.
+    unknown: usize,
 }
 
 /// What is said, of whom, and the cause.
@@ -73,24 +66,28 @@ pub(super) type Finding = (String, Vec<Rank>, Cause);
 impl Comparison {
     /// Of the dumps of one hang, by global rank.
     pub fn of(dumps: &BTreeMap<Rank, Dump>) -> Comparison {
-        let histories = histories(dumps);
-        let members = histories.iter().flat_map(|history| &history.group.members);
-        let mut without_dump: Vec<Rank> = members
-            .filter(|rank| !dumps.contains_key(rank))
-            .copied()
-            .collect();
+        let groups = by_group(dumps);
+        let mut without_dump: Vec<Rank> = groups.keys().flat_map(|group| group.members.clone()).collect();
+        without_dump.retain(|rank| !dumps.contains_key(rank));
         without_dump.sort_unstable();
         without_dump.dedup();
-        let gaps: Vec<Gap<'_>> = histories.iter().filter_map(gap).collect();
-        let messages = one_sided(dumps);
-        let differs = histories.iter().find_map(mismatch);
-        let found = differs
-            .or_else(|| missing(&gaps, &messages))
-            .or_else(|| awaited(&gaps, &messages))
-            .or_else(|| wait_for_each_other(&gaps))
+        let pending: Vec<Pending<'_>> = groups
+            .iter()
+            .filter_map(|(group, ranks)| first_pending(group, ranks, dumps))
+            .collect();
+        let messages = messages::one_sided(dumps);
+        let found = pending.iter().find_map(mismatch);
+        let found = found
+            .or_else(|| missing(&pending, dumps))
+            .or_else(|| messages::missing(&messages, dumps))
             .or_else(|| order_mismatch(dumps));
-        let (mut says, suspects, cause) =
-            found.unwrap_or_else(|| (none_missing(&histories, dumps.len()), Vec::new(), Cause::Unknown));
+        let (mut says, suspects, cause) = found.unwrap_or_else(|| {
+            (
+                none_missing(&pending, &messages, dumps),
+                Vec::new(),
+                Cause::Unknown,
+            )
+        });
         if !without_dump.is_empty() {
             says += &format!("; {} left no dump", names(&without_dump));
         }
@@ -105,179 +102,144 @@ impl Comparison {
     }
 }
 
+/// The collectives of a rank in a group, by number.
+type History<'a> = BTreeMap<u64, &'a Entry>;
+
 /// Ranks whose recorder has forgotten what they did in a group are left out.
-fn histories(dumps: &BTreeMap<Rank, Dump>) -> Vec<History<'_>> {
-    let mut groups: BTreeMap<&Group, BTreeMap<Rank, BTreeMap<u64, &Entry>>> = BTreeMap::new();
+fn by_group(dumps: &BTreeMap<Rank, Dump>) -> BTreeMap<&Group, BTreeMap<Rank, History<'_>>> {
+    let mut groups: BTreeMap<&Group, BTreeMap<Rank, History<'_>>> = BTreeMap::new();
     for (rank, dump) in dumps {
+        let mut histories: BTreeMap<&str, History<'_>> = BTreeMap::new();
+        for entry in dump.entries.iter().filter(|entry| entry.message.is_none()) {
+            histories
+                .entry(&entry.group)
+                .or_default()
+                .insert(entry.sequence, entry);
+        }
         for group in dump.groups.values() {
-            let entries = dump.entries.iter();
-            let of_group: BTreeMap<u64, &Entry> = entries
-                .filter(|entry| entry.group == group.name && entry.message.is_none())
-                .map(|entry| (entry.sequence, entry))
-                .collect();
+            let history = histories.remove(&*group.name).unwrap_or_default();
             let is_member = group.members.is_empty() || group.members.contains(rank);
-            if !of_group.is_empty() || (dump.is_whole && is_member) {
-                groups.entry(group).or_default().insert(*rank, of_group);
+            if !history.is_empty() || (dump.is_whole && is_member) {
+                groups.entry(group).or_default().insert(*rank, history);
             }
         }
     }
-    let histories = groups.into_iter();
-    histories.map(|(group, ranks)| History { group, ranks }).collect()
+    groups
 }
 
-/// The first collective that those furthest behind have not entered, if others have and have not ended it.
-fn gap<'a>(history: &History<'a>) -> Option<Gap<'a>> {
-    let last = |entries: &BTreeMap<u64, &Entry>| entries.keys().next_back().copied().unwrap_or(0);
-    let least = history.ranks.values().map(last).min()?;
-    let (missing, entered): (Vec<Rank>, Vec<Rank>) = history
-        .ranks
-        .keys()
-        .partition(|rank| history.ranks.get(rank).map(last) == Some(least));
-    let sequence = least.saturating_add(1);
-    let of_entered = entered
-        .iter()
-        .filter_map(|rank| history.ranks.get(rank)?.get(&sequence));
-    let pending = of_entered.copied().find(|entry| !entry.is_completed)?;
-    Some(Gap {
-        group: history.group,
-        sequence,
-        entry: pending,
-        missing,
-        entered,
+/// The first collective of a group that has not ended on some rank.
+fn first_pending<'a>(
+    group: &'a Group,
+    ranks: &BTreeMap<Rank, History<'a>>,
+    dumps: &BTreeMap<Rank, Dump>,
+) -> Option<Pending<'a>> {
+    let pending = ranks.values().flat_map(|history| history.iter());
+    let pending = pending.filter(|(_, entry)| !entry.is_completed);
+    let (sequence, entry) = pending.min_by_key(|(sequence, _)| **sequence)?;
+    let is_missing = |history: &History<'_>| history.keys().next_back().is_none_or(|last| last < sequence);
+    let missing = ranks.iter().filter(|(_, history)| is_missing(history));
+    let entered = ranks.iter();
+    let entered = entered.filter_map(|(rank, history)| Some((*rank, *history.get(sequence)?)));
+    let unknown = group.members.iter().filter(|rank| !dumps.contains_key(rank));
+    Some(Pending {
+        group,
+        sequence: *sequence,
+        entry,
+        entered: entered.collect(),
+        missing: missing.map(|(rank, _)| *rank).collect(),
+        unknown: unknown.count(),
     })
 }
 
-fn largest((input, output): (u64, u64)) -> f64 {
-    input.max(output) as f64
-}
-
-/// Messages that have not ended and whose other rank has entered none like it.
-fn one_sided(dumps: &BTreeMap<Rank, Dump>) -> Vec<OneSided<'_>> {
-    let pending = |dump: &'_ Dump, message: (usize, usize), group: &str| {
-        let entries = dump.entries.iter();
-        let mut alike = entries.filter(|entry| entry.message == Some(message) && entry.group == group);
-        alike.any(|entry| !entry.is_completed)
+/// Ranks that are missing in a collective and wait in no operation themselves: the fewest first. A rank that waits
+/// elsewhere waits for another rank, or for its GPU.
+fn missing(pending: &[Pending<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Finding> {
+    let is_idle = |rank: &&Rank| dumps.get(rank).is_some_and(|dump| !dump.is_waiting());
+    let idle = |pending: &Pending<'_>| {
+        pending
+            .missing
+            .iter()
+            .filter(is_idle)
+            .copied()
+            .collect::<Vec<Rank>>()
     };
-    let mut found = Vec::new();
-    for (rank, dump) in dumps {
-        for entry in dump.entries.iter().filter(|entry| !entry.is_completed) {
-            let Some((message, group)) = entry.message.zip(dump.groups.get(&entry.group)) else {
-                continue;
-            };
-            let ends = [message.0, message.1].map(|end| group.members.get(end));
-            let peer = ends.into_iter().flatten().find(|end| *end != rank);
-            let Some((peer, of_peer)) = peer.and_then(|peer| Some((*peer, dumps.get(peer)?))) else {
-                continue;
-            };
-            if !pending(of_peer, message, &entry.group) {
-                found.push(OneSided {
-                    waits: *rank,
-                    peer,
-                    group,
-                    entry,
-                });
-            }
+    let mut gaps: Vec<(Vec<Rank>, &Pending<'_>)> =
+        pending.iter().map(|pending| (idle(pending), pending)).collect();
+    gaps.retain(|(idle, _)| !idle.is_empty());
+    gaps.sort_by_key(|(idle, pending)| (idle.len(), std::cmp::Reverse(pending.entered.len())));
+    let (few, many): (Vec<_>, Vec<_>) = gaps
+        .into_iter()
+        .partition(|(idle, pending)| idle.len() <= pending.entered.len());
+    let mut named: Vec<(Vec<Rank>, &Pending<'_>)> = Vec::new();
+    for (idle, pending) in few {
+        if named.len() < MAX_NAMED && named.iter().all(|(known, _)| *known != idle) {
+            named.push((idle, pending));
         }
     }
-    found
-}
-
-/// Ranks that are missing in a collective and wait in none, nor for a message: the fewest first.
-fn missing(gaps: &[Gap<'_>], messages: &[OneSided<'_>]) -> Option<Finding> {
-    let waiting = waiting(gaps, messages);
-    let is_root = |gap: &&Gap<'_>| {
-        gap.missing.len() <= gap.entered.len() && !gap.missing.iter().any(|rank| waiting.contains(rank))
-    };
-    let mut roots: Vec<&Gap<'_>> = gaps.iter().filter(is_root).collect();
-    roots.sort_by_key(|gap| (gap.missing.len(), std::cmp::Reverse(gap.entered.len())));
-    let mut named: Vec<&Gap<'_>> = Vec::new();
-    for gap in roots {
-        if named.len() < MAX_NAMED && named.iter().all(|known| known.missing != gap.missing) {
-            named.push(gap);
-        }
+    if named.is_empty() {
+        let (idle, pending) = many.first()?;
+        let entered: Vec<Rank> = pending.entered.iter().map(|(rank, _)| *rank).collect();
+        let (who, have) = (names(&entered), has(entered.len()));
+        let says = format!(
+            "{who} {have} entered {}, {} not",
+            pending.place(),
+            others(idle.len())
+        );
+        return Some((says, Vec::new(), Cause::Unknown));
     }
-    let suspects: BTreeSet<Rank> = named.iter().flat_map(|gap| gap.missing.iter().copied()).collect();
-    let each: Vec<String> = named.iter().map(|gap| says_of_gap(gap)).collect();
-    (!each.is_empty()).then(|| (each.join("; "), suspects.into_iter().collect(), Cause::Unknown))
-}
-
-/// A rank whose message others wait for, and that waits for none.
-fn awaited(gaps: &[Gap<'_>], messages: &[OneSided<'_>]) -> Option<Finding> {
-    let waiting = waiting(gaps, messages);
-    let first = messages.iter().find(|message| !waiting.contains(&message.peer))?;
-    let says = format!(
-        "rank {} waits in {} of {}, and rank {} has not entered it",
-        first.waits,
-        first.entry.name,
-        called(first.group),
-        first.peer
-    );
-    Some((says, vec![first.peer], Cause::Unknown))
-}
-
-/// Ranks that are missing in one collective and wait in another: those of the smallest minority.
-fn wait_for_each_other(gaps: &[Gap<'_>]) -> Option<Finding> {
-    let minorities = gaps.iter().filter(|gap| gap.missing.len() <= gap.entered.len());
-    let gap = minorities.min_by_key(|gap| (gap.missing.len(), std::cmp::Reverse(gap.entered.len())));
-    if let Some(gap) = gap {
-        return Some((says_of_gap(gap), gap.missing.clone(), Cause::Unknown));
-    }
-    let gap = gaps.iter().min_by_key(|gap| gap.entered.len())?;
-    let says = format!(
-        "{} {} entered {}, {} not",
-        names(&gap.entered),
-        has(gap.entered.len()),
-        of_gap(gap),
-        others(gap.missing.len())
-    );
-    Some((says, Vec::new(), Cause::Unknown))
-}
-
-/// Where no rank is missing: the collective in which most ranks wait.
-fn none_missing(histories: &[History<'_>], dumps: usize) -> String {
-    let pending = histories.iter().filter_map(|history| {
-        let entries = history.ranks.values().flat_map(BTreeMap::iter);
-        let (sequence, entry) = entries
-            .filter(|(_, entry)| !entry.is_completed)
-            .min_by_key(|(at, _)| **at)?;
-        Some((history, *sequence, *entry))
+    let each = named.iter().map(|(idle, pending)| {
+        let (who, have) = (names(idle), has(idle.len()));
+        format!(
+            "{who} {have} not entered {}, {}",
+            pending.place(),
+            others(pending.entered.len())
+        )
     });
-    let Some((history, sequence, entry)) = pending.max_by_key(|(history, ..)| history.ranks.len()) else {
-        return format!("no collective is pending in {}", count(dumps as u64, "dump"));
-    };
-    let of_rank = |entries: &BTreeMap<u64, &Entry>| entries.get(&sequence).map(|entry| entry.is_completed);
-    let states: Vec<bool> = history.ranks.values().filter_map(of_rank).collect();
-    let (all, ended) = (history.ranks.len(), states.iter().filter(|ended| **ended).count());
-    let members = history.group.members.len().max(all);
-    let who = match all == members {
-        true => format!("all {members} ranks have"),
-        false => format!("{all} of {members} ranks have"),
-    };
-    let ended = match ended {
-        0 => "none of them has finished it".to_owned(),
-        ended => format!("{ended} of them {} finished it", has(ended)),
-    };
-    format!("{who} entered {}, {ended}", place(history.group, sequence, entry))
+    let says = each.collect::<Vec<String>>().join("; ");
+    let mut suspects: Vec<Rank> = named.into_iter().flat_map(|(idle, _)| idle).collect();
+    suspects.sort_unstable();
+    suspects.dedup();
+    Some((says, suspects, Cause::Unknown))
 }
 
-/// Ranks that wait for others.
-fn waiting(gaps: &[Gap<'_>], messages: &[OneSided<'_>]) -> BTreeSet<Rank> {
-    let in_collectives = gaps.iter().flat_map(|gap| gap.entered.iter().copied());
-    in_collectives
-        .chain(messages.iter().map(|message| message.waits))
-        .collect()
+/// Where no rank is known to be missing: a collective that all have entered, of the group with the fewest members that
+/// are not known.
+fn none_missing(pending: &[Pending<'_>], messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -> String {
+    let entered_by_all = pending.iter().filter(|pending| pending.missing.is_empty());
+    let order = |pending: &&Pending<'_>| {
+        let all = pending.entered.len() + pending.unknown;
+        // One without a dump may be the one that is missing.
+        (pending.unknown == 0, all)
+    };
+    if let Some(pending) = entered_by_all.min_by_key(order).or(pending.first()) {
+        let entered = pending.entered.len();
+        let ended = pending
+            .entered
+            .iter()
+            .filter(|(_, entry)| entry.is_completed)
+            .count();
+        let members = pending.group.members.len().max(entered);
+        let who = match entered == members {
+            true => format!("all {} {}", count(members as u64, "rank"), has(members)),
+            false => format!("{entered} of {} {}", count(members as u64, "rank"), has(entered)),
+        };
+        let ended = match ended {
+            0 => "none of them has finished it".to_owned(),
+            ended => format!("{ended} of them {} finished it", has(ended)),
+        };
+        return format!("{who} entered {}, {ended}", pending.place());
+    }
+    if let Some(says) = messages::waiting(messages, dumps) {
+        return says;
+    }
+    format!("no operation is pending in {}", count(dumps.len() as u64, "dump"))
 }
 
-/// Ranks that are in the same place are told together.
+/// Ranks that are in the same place are listed together.
 fn positions(dumps: &BTreeMap<Rank, Dump>, suspects: &[Rank]) -> Vec<Position> {
     let mut alike: BTreeMap<(bool, String, String), Vec<Rank>> = BTreeMap::new();
     for (rank, dump) in dumps {
-        // Gloo's entries have no states: of those the last one counts.
-        let has_states = dump.entries.iter().any(|entry| entry.is_completed);
-        let pending = dump
-            .entries
-            .iter()
-            .find(|entry| has_states && !entry.is_completed);
+        let pending = dump.entries.iter().find(|entry| !entry.is_completed);
         let Some(entry) = pending.or(dump.entries.last()) else {
             continue;
         };
@@ -290,10 +252,10 @@ fn positions(dumps: &BTreeMap<Rank, Dump>, suspects: &[Rank]) -> Vec<Position> {
     }
     let mut positions: Vec<Position> = alike
         .into_iter()
-        .map(|((is_pending, collective, at), ranks)| Position {
+        .map(|((is_pending, operation, at), ranks)| Position {
             ranks,
             is_pending,
-            collective,
+            operation,
             at,
         })
         .collect();
@@ -302,39 +264,33 @@ fn positions(dumps: &BTreeMap<Rank, Dump>, suspects: &[Rank]) -> Vec<Position> {
     positions
 }
 
-/// `rank 2 has not entered all_reduce #151 of dp (16.2 KiB), 3 other ranks have`.
-fn says_of_gap(gap: &Gap<'_>) -> String {
-    format!(
-        "{} {} not entered {}, {}",
-        names(&gap.missing),
-        has(gap.missing.len()),
-        of_gap(gap),
-        others(gap.entered.len())
-    )
+impl Pending<'_> {
+    fn place(&self) -> String {
+        place(self.group, self.sequence, self.entry)
+    }
 }
 
-fn of_gap(gap: &Gap<'_>) -> String {
-    place(gap.group, gap.sequence, gap.entry)
-}
-
-/// `all_reduce #151 of dp (16.2 KiB)`: its number is PyTorch's, of the group's collectives, from 1.
+/// `all_reduce #151 of group 3 "dp" (16.2 KiB)`: its number is PyTorch's, of the group's collectives, from 1.
 pub(super) fn place(group: &Group, sequence: u64, entry: &Entry) -> String {
     let number = match entry.message {
         Some(_) => String::new(),
         None => format!(" #{sequence}"),
     };
-    let size = match largest(entry.bytes) {
-        0.0 => String::new(),
-        size => format!(" ({})", bytes(size)),
+    let size = match entry.input.bytes.max(entry.output.bytes) {
+        // One backend sends an element for it.
+        _ if entry.name == "barrier" => String::new(),
+        0 => String::new(),
+        size => format!(" ({})", bytes(size as f64)),
     };
     format!("{}{number} of {}{size}", entry.name, called(group))
 }
 
+/// `group 3 "dp"`: groups of different ranks may be described alike.
 pub(super) fn called(group: &Group) -> String {
-    if group.description.is_empty() {
-        format!("group {}", group.name)
-    } else {
-        group.description.clone()
+    let name: String = group.name.chars().take(MAX_NAME).collect();
+    match &*group.description {
+        "" => format!("group {name}"),
+        description => format!("group {name} \"{description}\""),
     }
 }
 

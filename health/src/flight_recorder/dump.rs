@@ -1,5 +1,6 @@
 //! What PyTorch's flight recorder of one rank has written
-//! (<https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html>), formats 2.1 to 2.10.
+//! (<https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html>), formats 2.1 to 2.10. Strings and
+//! lists are bounded, as in a small file they may be referred to many times.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +8,19 @@ use super::pickle::{Node, Pickle, PickleError};
 use crate::event::StackFrame;
 use crate::id::Rank;
 
-/// Most entries, members of a group and frames that are read: the recorder keeps 2,000 entries where nothing else is
-/// asked for.
+/// Most entries that are read, the latest: the recorder keeps 2,000 where nothing else is asked for.
 const MAX_ENTRIES: usize = 100_000;
-const MAX_RANKS: usize = 1 << 17;
-const MAX_TENSORS: usize = 4096;
+const MAX_GROUPS: usize = 4096;
+/// Of all groups.
+const MAX_MEMBERS: usize = 1 << 20;
+const MAX_TENSORS: usize = 256;
 const MAX_DIMENSIONS: usize = 16;
 const MAX_FRAMES: usize = 64;
-
-/// The last entries of a group, and the first ones that have not ended, that are kept: where ranks differ. A large job
-/// has many dumps.
+/// Characters of a name; numbers of ranks, with what separates them.
+const MAX_NAME: usize = 160;
+const MAX_RANK: usize = 12;
+/// The last collectives of a group, and the first ones that have not ended, that are kept, and of messages as many:
+/// where ranks differ. A large job has many dumps.
 const KEPT: usize = 64;
 
 /// A dump that cannot be read.
@@ -28,20 +32,27 @@ pub enum DumpError {
     /// A pickle of something else.
     #[error("no dump of PyTorch's flight recorder: it has no version and entries")]
     NoDump,
+    /// Entries of another form.
+    #[error("none of its {0} entries could be read")]
+    Entries(usize),
     /// A format to come.
-    #[error("a dump of format {0}: formats 2.1 to 2.x are read")]
+    #[error("a dump of format {0}: formats 2.x are read")]
     Version(String),
 }
 
-/// One rank's collectives, as they were enqueued.
+/// One rank's operations, as they were enqueued.
 #[derive(Debug)]
 pub struct Dump {
     /// By name.
     pub(super) groups: BTreeMap<String, Group>,
     /// The oldest first.
     pub(super) entries: Vec<Entry>,
+    /// How many messages of each kind there were, where the recorder has forgotten none.
+    pub(super) messages: BTreeMap<(String, Message), usize>,
     /// The recorder has forgotten none.
     pub(super) is_whole: bool,
+    /// When the last one was enqueued, nanoseconds since 1970; zero: not known.
+    pub last_ns: u64,
 }
 
 /// A process group.
@@ -63,16 +74,28 @@ pub(super) struct Entry {
     pub(super) sequence: u64,
     /// `all_reduce`, `send 1->2`.
     pub(super) name: String,
-    /// A message from one rank to another, as (sender, receiver), which are ranks of the group.
-    pub(super) message: Option<(usize, usize)>,
-    /// Bytes of its inputs and of its outputs.
-    pub(super) bytes: (u64, u64),
-    /// Data types of both.
-    pub(super) types: String,
+    pub(super) message: Option<Message>,
+    pub(super) input: Tensors,
+    pub(super) output: Tensors,
     /// It has ended on the GPU.
     pub(super) is_completed: bool,
     /// The innermost frame of the user's own code from which it was enqueued.
     pub(super) at: Option<StackFrame>,
+}
+
+/// A message from one rank to another, which are ranks of the group; `None`: from any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Message {
+    pub(super) sender: Option<usize>,
+    pub(super) receiver: Option<usize>,
+}
+
+/// What goes into an operation, or comes out of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Tensors {
+    pub(super) bytes: u64,
+    /// Their data types.
+    pub(super) types: String,
 }
 
 impl Dump {
@@ -91,40 +114,83 @@ impl Dump {
             return Err(DumpError::Version(version.chars().take(16).collect()));
         }
         // None: nothing was enqueued.
-        let entries = root.get("entries").into_iter().flat_map(Node::items);
-        let nodes: Vec<Node<'_>> = entries.take(MAX_ENTRIES).collect();
-        let mut groups = BTreeMap::new();
-        for (name, group) in root.get("pg_config").into_iter().flat_map(Node::pairs) {
-            if let Some(name) = name.text() {
-                groups.insert(name.to_owned(), configured(name, group));
-            }
-        }
-        let mut entries = Vec::with_capacity(nodes.len());
-        for node in &nodes {
-            if let Some((entry, description)) = entry(*node) {
-                // Older formats do not list groups.
-                let group = groups.entry(entry.group.clone());
-                group.or_insert_with(|| Group {
-                    name: entry.group.clone(),
-                    description,
-                    members: Vec::new(),
-                });
-                entries.push(entry);
-            }
-        }
+        let nodes: Vec<Node<'_>> = root.get("entries").into_iter().flat_map(Node::items).collect();
         let first = nodes.first().and_then(|node| node.get("record_id")?.int());
+        let latest = nodes
+            .get(nodes.len().saturating_sub(MAX_ENTRIES)..)
+            .unwrap_or(&nodes);
+        let mut groups = groups(root);
+        let mut entries: Vec<Entry> = Vec::with_capacity(latest.len());
+        for node in latest {
+            let Some(raw) = raw(*node) else { continue };
+            if groups.len() < MAX_GROUPS && !groups.contains_key(&raw.entry.group) {
+                // Older formats do not list groups.
+                let group = Group {
+                    name: raw.entry.group.clone(),
+                    description: raw.description.clone(),
+                    members: Vec::new(),
+                };
+                groups.insert(group.name.clone(), group);
+            }
+            add(&mut entries, raw);
+        }
+        if entries.is_empty() && !latest.is_empty() {
+            return Err(DumpError::Entries(latest.len()));
+        }
+        let mut messages: BTreeMap<(String, Message), usize> = BTreeMap::new();
+        for entry in &entries {
+            if let Some(message) = entry.message {
+                *messages.entry((entry.group.clone(), message)).or_default() += 1;
+            }
+        }
+        let last_ns = latest.last().and_then(|node| number(*node, "time_created_ns"));
         Ok(Dump {
             groups,
             entries: kept(entries),
-            is_whole: first.is_none_or(|first| first == 0),
+            messages,
+            is_whole: first.is_none_or(|first| first == 0) && latest.len() == nodes.len(),
+            last_ns: last_ns.unwrap_or(0),
         })
     }
+
+    /// Whether it waits in any operation.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.entries.iter().any(|entry| !entry.is_completed)
+    }
+}
+
+fn groups(root: Node<'_>) -> BTreeMap<String, Group> {
+    let mut members = MAX_MEMBERS;
+    let configured = root
+        .get("pg_config")
+        .into_iter()
+        .flat_map(Node::pairs)
+        .take(MAX_GROUPS);
+    let group = |(name, group): (Node<'_>, Node<'_>)| {
+        let name = clipped(name.text()?);
+        let ranks = group.get("ranks").and_then(Node::text).unwrap_or("");
+        // What is longer than all members could be is none of their lists.
+        let ranks = ranks.get(..ranks.len().min(members * MAX_RANK)).unwrap_or("");
+        let ranks = ranks.trim_matches(['[', ']']).split(',');
+        let ranks = ranks.take(members).filter_map(|rank| rank.trim().parse().ok());
+        let ranks: Vec<Rank> = ranks.map(Rank).collect();
+        members -= ranks.len();
+        let description = group.get("desc").and_then(Node::text).unwrap_or("");
+        let group = Group {
+            name: name.clone(),
+            description: described(description),
+            members: ranks,
+        };
+        Some((name, group))
+    };
+    configured.filter_map(group).collect()
 }
 
 /// The last ones of each group, and the first that have not ended.
 fn kept(mut entries: Vec<Entry>) -> Vec<Entry> {
-    fn count<'a>(counts: &mut BTreeMap<&'a str, usize>, entry: &'a Entry) -> usize {
-        let count = counts.entry(&entry.group).or_default();
+    fn count<'a>(counts: &mut BTreeMap<(&'a str, bool), usize>, entry: &'a Entry) -> usize {
+        let key = (&*entry.group, entry.message.is_some());
+        let count = counts.entry(key).or_default();
         *count += 1;
         *count
     }
@@ -143,72 +209,100 @@ fn kept(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries
 }
 
-fn configured(name: &str, group: Node<'_>) -> Group {
-    let ranks = group.get("ranks").and_then(Node::text).unwrap_or("");
-    let ranks = ranks
-        .trim_matches(['[', ']'])
-        .split(',')
-        .filter_map(|rank| rank.trim().parse().ok());
-    let description = group.get("desc").and_then(Node::text).unwrap_or("");
-    Group {
-        name: name.to_owned(),
-        description: described(description),
-        members: ranks.take(MAX_RANKS).map(Rank).collect(),
-    }
-}
-
 /// What PyTorch writes where a program names nothing says nothing.
 fn described(description: &str) -> String {
     match description {
         "undefined" | "default_pg" => String::new(),
-        named => named.to_owned(),
+        named => clipped(named),
     }
 }
 
-/// With its group's description.
-fn entry(node: Node<'_>) -> Option<(Entry, String)> {
-    let number = |key| {
-        node.get(key)
-            .and_then(Node::int)
-            .and_then(|int| u64::try_from(int).ok())
-    };
-    let mut group = node.get("process_group")?.items();
-    let (group, description) = (group.next()?.text()?, group.next().and_then(Node::text));
-    let profiled = node.get("profiling_name").and_then(Node::text)?;
-    let name = plain(profiled.rsplit_once(':').map_or(profiled, |(_, name)| name));
-    let is_message = node
-        .get("is_p2p")
-        .and_then(Node::bool)
-        .unwrap_or_else(|| name.starts_with("send ") || name.starts_with("recv "));
+fn clipped(name: &str) -> String {
+    name.chars().take(MAX_NAME).collect()
+}
+
+/// An entry, with what only its reading takes.
+pub(super) struct Raw {
+    pub(super) entry: Entry,
+    /// Its group's.
+    pub(super) description: String,
+    /// Its number among the group's messages.
+    pub(super) of_messages: Option<u64>,
+}
+
+fn raw(node: Node<'_>) -> Option<Raw> {
+    let group = node.get("process_group")?;
+    let mut parts = group.items();
+    let group = group.text().or_else(|| parts.next()?.text())?;
+    let description = parts.next().and_then(Node::text);
+    let profiled = clipped(node.get("profiling_name").and_then(Node::text)?);
+    let name = plain(profiled.rsplit_once(':').map_or(&*profiled, |(_, name)| name));
+    let has_ends = || name.starts_with("send ") || name.starts_with("recv ");
+    let is_message = node.get("is_p2p").and_then(Node::bool).unwrap_or_else(has_ends);
     // Format 2.1 has one number for both.
-    let sequence = match is_message {
-        true => number("p2p_seq_id"),
-        false => number("collective_seq_id"),
-    };
-    let frames = node.get("frames").into_iter().flat_map(Node::items);
-    let mut frames = frames.take(MAX_FRAMES).filter_map(frame);
-    let types = |key| {
-        let types = node.get(key).into_iter().flat_map(Node::items);
-        types.filter_map(Node::text).take(MAX_TENSORS).collect::<Vec<_>>()
-    };
-    let (input_types, output_types) = (types("input_dtypes"), types("output_dtypes"));
-    let mut distinct: Vec<&str> = [&*input_types, &*output_types].concat();
-    distinct.sort_unstable();
-    distinct.dedup();
+    let (of_messages, of_collectives) = (number(node, "p2p_seq_id"), number(node, "collective_seq_id"));
+    let sequence = if is_message { of_messages } else { of_collectives };
+    let frames = node
+        .get("frames")
+        .into_iter()
+        .flat_map(Node::items)
+        .take(MAX_FRAMES);
+    let mut frames = frames.filter_map(frame);
+    // Gloo's entries are retired when they have ended, and stay scheduled.
+    let is_retired = node.get("retired").and_then(Node::bool) == Some(true);
     let entry = Entry {
-        group: group.to_owned(),
-        sequence: sequence.or_else(|| number("seq_id"))?,
-        message: if is_message { ends(&name) } else { None },
-        bytes: (
-            bytes(node.get("input_sizes"), &input_types),
-            bytes(node.get("output_sizes"), &output_types),
-        ),
-        types: distinct.join(", "),
-        is_completed: node.get("state").and_then(Node::text) == Some("completed"),
+        group: clipped(group),
+        sequence: sequence.or_else(|| number(node, "seq_id"))?,
+        message: is_message.then(|| ends(&name)),
+        input: tensors(node, "input_sizes", "input_dtypes"),
+        output: tensors(node, "output_sizes", "output_dtypes"),
+        is_completed: is_retired || node.get("state").and_then(Node::text) == Some("completed"),
         at: frames.find(StackFrame::is_own),
         name,
     };
-    Some((entry, described(description.unwrap_or(""))))
+    Some(Raw {
+        entry,
+        description: described(description.unwrap_or("")),
+        of_messages,
+    })
+}
+
+/// Adds an entry, or what it says of those before it: operations that are started together have an entry each, which
+/// stays scheduled, and one behind them that ends with them.
+pub(super) fn add(
+    entries: &mut Vec<Entry>,
+    Raw {
+        entry, of_messages, ..
+    }: Raw,
+) {
+    if !entry.name.ends_with("coalesced") {
+        entries.push(entry);
+        return;
+    }
+    let is_of_group = |other: &&mut Entry| other.group == entry.group;
+    let messages = entries
+        .iter_mut()
+        .rev()
+        .take_while(is_of_group)
+        .take_while(|other| other.message.is_some() && Some(other.sequence) == of_messages);
+    let mut is_of_messages = false;
+    for message in messages {
+        message.is_completed = entry.is_completed;
+        is_of_messages = true;
+    }
+    if is_of_messages {
+        return;
+    }
+    while entries.last().is_some_and(|last| {
+        last.group == entry.group && last.message.is_none() && last.sequence == entry.sequence
+    }) {
+        entries.pop();
+    }
+    entries.push(entry);
+}
+
+fn number(node: Node<'_>, key: &str) -> Option<u64> {
+    u64::try_from(node.get(key)?.int()?).ok()
 }
 
 /// `_all_gather_base`, `ALLGATHER_coalesced` and `all_reduce_barrier`, as programs call them.
@@ -223,13 +317,16 @@ fn plain(name: &str) -> String {
 }
 
 /// Sender and receiver of `send 1->2` and `recv 2<-1`.
-pub(super) fn ends(name: &str) -> Option<(usize, usize)> {
-    let ends = name.split_once(' ')?.1;
-    if let Some((sender, receiver)) = ends.split_once("->") {
-        return Some((sender.parse().ok()?, receiver.parse().ok()?));
+pub(super) fn ends(name: &str) -> Message {
+    let ends = name.split_once(' ').map_or("", |(_, ends)| ends);
+    let (sender, receiver) = match (ends.split_once("->"), ends.split_once("<-")) {
+        (Some((sender, receiver)), _) | (_, Some((receiver, sender))) => (sender, receiver),
+        _ => ("", ""),
+    };
+    Message {
+        sender: sender.parse().ok(),
+        receiver: receiver.parse().ok(),
     }
-    let (receiver, sender) = ends.split_once("<-")?;
-    Some((sender.parse().ok()?, receiver.parse().ok()?))
 }
 
 fn frame(node: Node<'_>) -> Option<StackFrame> {
@@ -237,16 +334,33 @@ fn frame(node: Node<'_>) -> Option<StackFrame> {
         .get("line")
         .and_then(Node::int)
         .and_then(|line| line.try_into().ok());
+    // The end of a path says more than its beginning.
+    let file = node.get("filename")?.text()?;
+    let begin = file
+        .char_indices()
+        .rev()
+        .nth(MAX_NAME - 1)
+        .map_or(0, |(at, _)| at);
     Some(StackFrame {
-        function: node.get("name")?.text()?.into(),
-        file: node.get("filename")?.text()?.into(),
+        function: clipped(node.get("name")?.text()?).into(),
+        file: file.get(begin..).unwrap_or(file).into(),
         line: line.unwrap_or(0),
     })
 }
 
-/// Of tensors with these sizes, by dimension.
-fn bytes(sizes: Option<Node<'_>>, types: &[&str]) -> u64 {
-    let tensors = sizes.into_iter().flat_map(Node::items).take(MAX_TENSORS);
+fn tensors(node: Node<'_>, sizes: &str, types: &str) -> Tensors {
+    let types = node
+        .get(types)
+        .into_iter()
+        .flat_map(Node::items)
+        .take(MAX_TENSORS);
+    let types = types.filter_map(Node::text).filter(|name| name.len() <= MAX_NAME);
+    let types: Vec<&str> = types.collect();
+    let sizes = node
+        .get(sizes)
+        .into_iter()
+        .flat_map(Node::items)
+        .take(MAX_TENSORS);
     let of_tensor = |(index, tensor): (usize, Node<'_>)| {
         let dimensions = tensor.items().take(MAX_DIMENSIONS).filter_map(Node::int);
         let count = dimensions.fold(1_u64, |count, size| {
@@ -256,7 +370,18 @@ fn bytes(sizes: Option<Node<'_>>, types: &[&str]) -> u64 {
         let data_type = types.get(index).or(types.first());
         count.saturating_mul(data_type.map_or(1, |name| size_of_type(name)))
     };
-    tensors.enumerate().map(of_tensor).fold(0, u64::saturating_add)
+    let bytes = sizes.enumerate().map(of_tensor).fold(0, u64::saturating_add);
+    // Where there is no tensor, as on ranks that are not the root, there is no type.
+    let mut distinct: Vec<&str> = types
+        .into_iter()
+        .filter(|name| !matches!(*name, "UNKNOWN_SCALAR" | "Undefined"))
+        .collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    Tensors {
+        bytes,
+        types: clipped(&distinct.join(" and ")),
+    }
 }
 
 /// Bytes of an element, by PyTorch's names of types.

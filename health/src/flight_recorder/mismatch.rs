@@ -1,8 +1,8 @@
 //! What ranks have entered differently.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::compare::{Finding, History, called, place};
+use super::compare::{Finding, Pending, called, place};
 use super::dump::{Dump, Entry};
 use crate::id::Rank;
 use crate::text::humanize::evidence::bytes;
@@ -11,63 +11,65 @@ use crate::verdict::Cause;
 
 /// Shapes that are named.
 const MAX_NAMED: usize = 3;
-/// Collectives whose size differs between ranks by design.
-const UNEVEN: [&str; 4] = [
+/// Collectives whose size differs between ranks by design, or of which backends record different sides.
+const UNEVEN: [&str; 6] = [
     "all_to_all",
     "all_to_all_single",
     "all_gather_v",
     "reduce_scatter_v",
+    "scatter",
+    "barrier",
 ];
 
 /// What must be the same on all ranks of a collective.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Shape<'a> {
     name: &'a str,
-    bytes: (u64, u64),
+    bytes: Option<u64>,
     types: &'a str,
 }
 
-impl Shape<'_> {
+impl<'a> Shape<'a> {
+    /// Of an all-gather the parts may differ, and of a gather only the root has the result.
+    fn of(entry: &'a Entry) -> Shape<'a> {
+        let name = &*entry.name;
+        let side = match name {
+            _ if UNEVEN.contains(&name) || name.ends_with("coalesced") => None,
+            _ if name.starts_with("all_gather") => Some(&entry.output),
+            _ => Some(&entry.input),
+        };
+        Shape {
+            name,
+            bytes: side.map(|side| side.bytes),
+            types: side.map_or("", |side| &side.types),
+        }
+    }
+
     fn size(&self) -> String {
-        bytes(self.bytes.0.max(self.bytes.1) as f64)
+        bytes(self.bytes.unwrap_or(0) as f64)
     }
 }
 
-/// The first collective that ranks have entered with another operation, size or type than others.
-pub(super) fn mismatch(history: &History<'_>) -> Option<Finding> {
-    let sequences = history.ranks.values().flat_map(|entries| entries.keys().copied());
-    let sequences: BTreeSet<u64> = sequences.collect();
-    sequences
-        .into_iter()
-        .find_map(|sequence| mismatch_of(history, sequence))
-}
-
-fn mismatch_of(history: &History<'_>, sequence: u64) -> Option<Finding> {
-    let entries = history.ranks.iter();
-    let entries: Vec<(Rank, &Entry)> = entries
-        .filter_map(|(rank, entries)| Some((*rank, *entries.get(&sequence)?)))
-        .collect();
-    if entries.iter().all(|(_, entry)| entry.is_completed) {
-        return None;
-    }
+/// Whether ranks have entered a collective with another operation, size or type than others.
+pub(super) fn mismatch(pending: &Pending<'_>) -> Option<Finding> {
     let mut by_shape: BTreeMap<Shape<'_>, Vec<Rank>> = BTreeMap::new();
-    for (rank, entry) in &entries {
-        by_shape.entry(shape(entry)).or_default().push(*rank);
+    for (rank, entry) in &pending.entered {
+        by_shape.entry(Shape::of(entry)).or_default().push(*rank);
     }
     let mut by_shape: Vec<(Shape<'_>, Vec<Rank>)> = by_shape.into_iter().collect();
     by_shape.sort_by_key(|(_, ranks)| ranks.len());
-    let [(first, minority), others @ ..] = by_shape.as_slice() else {
+    let [rare @ .., (usual, most)] = by_shape.as_slice() else {
         return None;
     };
-    let what = match others {
+    let what = match rare {
         [] => return None,
-        _ if others.iter().any(|(other, _)| other.name != first.name) => "operations",
-        _ if others.iter().any(|(other, _)| other.types != first.types) => "types",
+        _ if rare.iter().any(|(other, _)| other.name != usual.name) => "operations",
+        _ if rare.iter().any(|(other, _)| other.types != usual.types) => "types",
         _ => "sizes",
     };
-    let each = by_shape.iter().take(MAX_NAMED).map(|(shape, ranks)| {
+    let each = by_shape.iter().rev().take(MAX_NAMED).rev().map(|(shape, ranks)| {
         let shape = match what {
-            "operations" if shape.bytes == (0, 0) => shape.name.to_owned(),
+            "operations" if shape.bytes.is_none() => shape.name.to_owned(),
             "operations" => format!("{} ({})", shape.name, shape.size()),
             "types" => shape.types.to_owned(),
             _ => shape.size(),
@@ -77,33 +79,21 @@ fn mismatch_of(history: &History<'_>, sequence: u64) -> Option<Finding> {
     let each: Vec<String> = each.collect();
     let name = match what {
         "operations" => "collective",
-        _ => first.name,
+        _ => usual.name,
     };
-    let group = called(history.group);
+    let (sequence, group) = (pending.sequence, called(pending.group));
     let says = format!(
         "{what} differ in {name} #{sequence} of {group}: {}",
         each.join(", ")
     );
-    // Of two halves neither is the one that differs.
-    let is_minority = minority.len() * 2 < entries.len();
-    let suspects = if is_minority { minority.clone() } else { Vec::new() };
-    Some((says, suspects, Cause::CollectiveMismatch))
-}
-
-fn shape(entry: &Entry) -> Shape<'_> {
-    let bytes = match &*entry.name {
-        name if UNEVEN.contains(&name) => (0, 0),
-        // One backend sends an element for it.
-        "barrier" => (0, 0),
-        "gather" => (entry.bytes.0, 0),
-        "scatter" => (0, entry.bytes.1),
-        _ => entry.bytes,
-    };
-    Shape {
-        name: &entry.name,
-        bytes,
-        types: &entry.types,
+    // Where no shape is that of most ranks, none is the one that differs.
+    let has_majority = most.len() * 2 > pending.entered.len();
+    let mut suspects: Vec<Rank> = Vec::new();
+    if has_majority {
+        suspects = rare.iter().flat_map(|(_, ranks)| ranks.iter().copied()).collect();
+        suspects.sort_unstable();
     }
+    Some((says, suspects, Cause::CollectiveMismatch))
 }
 
 /// The first collectives of two groups that a rank has entered and not ended.

@@ -2,6 +2,7 @@
 
 mod compare;
 mod dump;
+mod messages;
 mod mismatch;
 mod pickle;
 
@@ -9,5 +10,7 @@ pub use compare::{Comparison, Position};
 pub use dump::{Dump, DumpError};
 pub use pickle::PickleError;
 
+#[cfg(test)]
+mod dump_tests;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 
+/// Keys of a dict that are looked at: a dict may be referred to many times.
+const MAX_KEYS: usize = 64;
+
 /// A pickle that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at}: {what}")]
@@ -43,11 +46,10 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value under a key; `None`: this is no dict, or has no such key.
+    /// The value under a key; `None`: this is no dict, or has no such key among its first ones.
     pub(super) fn get(self, key: &str) -> Option<Node<'a>> {
-        let found = self
-            .pairs()
-            .find(|(name, _)| matches!(&name.value, Value::Text(text) if text == key));
+        let mut pairs = self.pairs().take(MAX_KEYS);
+        let found = pairs.find(|(name, _)| matches!(&name.value, Value::Text(text) if text == key));
         found.map(|(_, value)| value)
     }
 

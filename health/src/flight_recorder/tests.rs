@@ -30,7 +30,7 @@ fn is(dumps: &BTreeMap<Rank, Dump>, says: &str, suspects: &[u32], cause: Cause) 
             format!(
                 "{}: {state} {} {}",
                 ranks.join(" "),
-                position.collective,
+                position.operation,
                 position.at
             )
         })
@@ -78,14 +78,19 @@ fn ranks_that_are_in_a_barrier() {
     is(&dumps, says, &[2], Cause::CollectiveMismatch);
 }
 
-fn entry(group: &str, sequence: u64, name: &str, bytes: u64, is_completed: bool) -> dump::Entry {
+pub(super) fn entry(group: &str, sequence: u64, name: &str, bytes: u64, is_completed: bool) -> dump::Entry {
+    let tensors = dump::Tensors {
+        bytes,
+        types: "Float".to_owned(),
+    };
+    let is_message = name.starts_with("send ") || name.starts_with("recv ");
     dump::Entry {
         group: group.to_owned(),
         sequence,
         name: name.to_owned(),
-        message: dump::ends(name),
-        bytes: (bytes, bytes),
-        types: "Float".to_owned(),
+        message: is_message.then(|| dump::ends(name)),
+        input: tensors.clone(),
+        output: tensors,
         is_completed,
         at: None,
     }
@@ -109,81 +114,187 @@ fn job<const N: usize>(groups: &[(&str, &[u32])], entries: [Vec<dump::Entry>; N]
                 .iter()
                 .map(group)
                 .filter(|(_, group)| group.members.contains(&rank));
+            let mut messages = BTreeMap::new();
+            for entry in &entries {
+                if let Some(message) = entry.message {
+                    *messages.entry((entry.group.clone(), message)).or_default() += 1;
+                }
+            }
             let dump = Dump {
                 groups: of_rank.collect(),
                 entries,
+                messages,
                 is_whole: true,
+                last_ns: 0,
             };
             (rank, dump)
         })
         .collect()
 }
 
+pub(super) fn all_reduce(group: &str, sequence: u64, is_completed: bool) -> dump::Entry {
+    entry(group, sequence, "all_reduce", 4, is_completed)
+}
+
 #[test]
 fn sizes_that_differ() {
     let all = |bytes| {
         vec![
-            entry("0", 1, "all_reduce", 4, true),
+            all_reduce("0", 1, true),
             entry("0", 2, "all_reduce", bytes, false),
         ]
     };
     let dumps = job(&[("0", &[0, 1, 2])], [all(8), all(8), all(64)]);
-    let says = "sizes differ in all_reduce #2 of pp: 64 B on rank 2, 8 B on ranks 0-1";
+    let says = "sizes differ in all_reduce #2 of group 0 \"pp\": 64 B on rank 2, 8 B on ranks 0-1";
     is(&dumps, says, &[2], Cause::CollectiveMismatch);
-    // Of two halves neither is the one that differs; of an all-to-all sizes may differ.
+    // Without a majority none is the one that differs.
     let dumps = job(&[("0", &[0, 1])], [all(8), all(64)]);
-    let says = "sizes differ in all_reduce #2 of pp: 8 B on rank 0, 64 B on rank 1";
+    let says = "sizes differ in all_reduce #2 of group 0 \"pp\": 8 B on rank 0, 64 B on rank 1";
     is(&dumps, says, &[], Cause::CollectiveMismatch);
-    let uneven = |bytes| vec![entry("0", 1, "all_to_all", bytes, false)];
-    let dumps = job(&[("0", &[0, 1])], [uneven(8), uneven(64)]);
-    let says = "all 2 ranks have entered all_to_all #1 of pp (8 B), none of them has finished it";
-    is(&dumps, says, &[], Cause::Unknown);
 }
 
-/// Rank 2 of a pipeline waits for rank 1, which waits for rank 0, which has enqueued nothing.
+/// The parts of an all-gather, and what a gather gives to its root, differ by design.
+#[test]
+fn sizes_that_may_differ() {
+    let uneven = |name, input, output| {
+        let mut uneven = entry("0", 1, name, input, false);
+        uneven.output.bytes = output;
+        vec![uneven]
+    };
+    for (name, [first, second]) in [
+        ("all_to_all", [(8, 64), (64, 8)]),
+        ("all_gather", [(8, 72), (64, 72)]),
+        ("gather", [(8, 16), (8, 0)]),
+        ("scatter", [(16, 8), (0, 8)]),
+    ] {
+        let dumps = job(
+            &[("0", &[0, 1])],
+            [uneven(name, first.0, first.1), uneven(name, second.0, second.1)],
+        );
+        let compared = Comparison::of(&dumps);
+        assert!(
+            compared.says.starts_with("all 2 ranks have entered"),
+            "{}",
+            compared.says
+        );
+    }
+}
+
+/// Rank 2 of a pipeline waits for rank 1, which waits for rank 0, which has enqueued nothing; and backward.
 #[test]
 fn messages_are_followed_to_their_sender() {
-    let recv = |name: &str| vec![entry("0", 1, name, 4, false)];
-    let pipeline = [vec![], recv("recv 1<-0"), recv("recv 2<-1")];
-    let says = "rank 1 waits in recv 1<-0 of pp, and rank 0 has not entered it";
-    is(&job(&[("0", &[0, 1, 2])], pipeline), says, &[0], Cause::Unknown);
+    let pending = |names: &[&str]| names.iter().map(|name| entry("0", 1, name, 4, false)).collect();
+    let groups: [(&str, &[u32]); 1] = [("0", &[0, 1, 2])];
+    let forward = [vec![], pending(&["recv 1<-0"]), pending(&["recv 2<-1"])];
+    let says = "rank 1 waits in group 0 \"pp\" for a message from rank 0, which has not sent it";
+    is(&job(&groups, forward), says, &[0], Cause::Unknown);
+    let backward = [
+        pending(&["recv 0<-1"]),
+        pending(&["recv 1<-2", "send 1->0"]),
+        vec![],
+    ];
+    let says = "rank 1 waits in group 0 \"pp\" for a message from rank 2, which has not sent it";
+    is(&job(&groups, backward), says, &[2], Cause::Unknown);
+    // A small message has ended where it was sent.
+    let sent = [
+        vec![entry("0", 1, "send 0->1", 4, true)],
+        pending(&["recv 1<-0"]),
+        vec![],
+    ];
+    let says = "rank 1 waits in group 0 \"pp\" for a message from rank 0, which has entered it too";
+    is(&job(&groups, sent), says, &[], Cause::Unknown);
+    // The sender's dump is lost.
+    let mut lost = job(&groups, [vec![], pending(&["recv 1<-0"]), vec![]]);
+    lost.remove(&Rank(0));
+    let says = "rank 1 waits in group 0 \"pp\" for a message from rank 0; rank 0 left no dump";
+    is(&lost, says, &[], Cause::Unknown);
 }
 
-/// Ranks 0 and 1 wait for each other in two groups; a rank that is missing in one and waits in none is named before.
+/// Eight ranks, two to a tensor-parallel group, four to a data-parallel one; rank 3 has stopped before its tensor-parallel
+/// collective, and the others of its data-parallel group wait for rank 2, which waits for it. Whichever two dumps are
+/// lost, no other rank is a suspect.
 #[test]
-fn who_waits_is_not_who_is_missing() {
-    let first = || entry("1", 1, "all_reduce", 4, false);
-    let second = || entry("2", 1, "all_reduce", 4, false);
-    let groups: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[1, 2])];
-    // Rank 1 waits for rank 2, and rank 0 for rank 1.
-    let says = "rank 2 has not entered all_reduce #1 of pp (4 B), 1 other rank has";
-    is(
-        &job(&groups, [vec![first()], vec![second()], vec![]]),
-        says,
-        &[2],
-        Cause::Unknown,
+fn who_waits_is_no_suspect() {
+    let groups: [(&str, &[u32]); 6] = [
+        ("tp0", &[0, 1]),
+        ("tp1", &[2, 3]),
+        ("tp2", &[4, 5]),
+        ("tp3", &[6, 7]),
+        ("dp0", &[0, 2, 4, 6]),
+        ("dp1", &[1, 3, 5, 7]),
+    ];
+    let of = |rank: u32| {
+        let (tp, dp) = (format!("tp{}", rank / 2), format!("dp{}", rank % 2));
+        match rank {
+            2 => vec![all_reduce(&dp, 1, true), all_reduce(&tp, 1, false)],
+            3 => vec![all_reduce(&dp, 1, true)],
+            _ => vec![
+                all_reduce(&dp, 1, true),
+                all_reduce(&tp, 1, true),
+                all_reduce(&dp, 2, false),
+            ],
+        }
+    };
+    let all = || job(&groups, [0, 1, 2, 3, 4, 5, 6, 7].map(of));
+    let said = Comparison::of(&all()).says;
+    assert!(
+        said.starts_with(
+            "rank 3 has not entered all_reduce #2 of group dp1 \"pp\" (4 B), 3 other ranks have"
+        ),
+        "{said}"
     );
+    for first in 0..8 {
+        for second in first + 1..8 {
+            let mut dumps = all();
+            dumps.retain(|rank, _| ![first, second].contains(&rank.0));
+            let compared = Comparison::of(&dumps);
+            let expected = if [first, second].contains(&3) {
+                vec![]
+            } else {
+                vec![Rank(3)]
+            };
+            assert_eq!(compared.suspects, expected, "{first} {second}: {}", compared.says);
+        }
+    }
+}
+
+/// What runs on a GPU is enqueued before it runs: only the first that has not ended counts.
+#[test]
+fn ranks_that_have_enqueued_more() {
+    let stuck = |more: u64| {
+        (1..=3 + more)
+            .map(|sequence| all_reduce("0", sequence, sequence < 3))
+            .collect()
+    };
+    let dumps = job(&[("0", &[0, 1, 2])], [stuck(1), stuck(9), stuck(0)]);
+    let says = "all 3 ranks have entered all_reduce #3 of group 0 \"pp\" (4 B), none of them has finished it";
+    is(&dumps, says, &[], Cause::Unknown);
+    // The root of a broadcast ends it alone.
+    let root = vec![
+        all_reduce("0", 1, true),
+        entry("0", 2, "broadcast", 4, true),
+        all_reduce("0", 3, false),
+    ];
+    let dumps = job(&[("0", &[0, 1])], [root, vec![all_reduce("0", 1, true)]]);
+    let says = "rank 1 has not entered all_reduce #3 of group 0 \"pp\" (4 B), 1 other rank has";
+    is(&dumps, says, &[1], Cause::Unknown);
 }
 
 #[test]
 fn one_order_and_another() {
-    let first = || entry("1", 1, "all_reduce", 4, false);
-    let second = || entry("2", 1, "all_reduce", 4, false);
     let groups: [(&str, &[u32]); 2] = [("1", &[0, 1, 2]), ("2", &[0, 1, 2])];
-    let usual = || vec![first(), second()];
-    let dumps = job(&groups, [usual(), vec![second(), first()], usual()]);
-    let says =
-        "rank 1 entered all_reduce #1 of pp (4 B) before all_reduce #1 of pp (4 B), 2 other ranks after it";
+    let usual = || vec![all_reduce("1", 1, false), all_reduce("2", 1, false)];
+    let other = vec![all_reduce("2", 1, false), all_reduce("1", 1, false)];
+    let dumps = job(&groups, [usual(), other, usual()]);
+    let says = "rank 1 entered all_reduce #1 of group 2 \"pp\" (4 B) before all_reduce #1 of group 1 \"pp\" (4 B), \
+        2 other ranks after it";
     is(&dumps, says, &[1], Cause::Unknown);
 }
 
 #[test]
 fn a_job_that_goes_on() {
-    let dumps = job(
-        &[("0", &[0, 1])],
-        [vec![], vec![entry("0", 1, "all_reduce", 4, true)]],
-    );
-    is(&dumps, "no collective is pending in 2 dumps", &[], Cause::Unknown);
+    let dumps = job(&[("0", &[0, 1])], [vec![], vec![all_reduce("0", 1, true)]]);
+    is(&dumps, "no operation is pending in 2 dumps", &[], Cause::Unknown);
 }
 
 /// Without any one dump of a healthy rank the same is said of the same rank.

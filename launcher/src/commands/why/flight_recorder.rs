@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use paceline_health::flight_recorder::{Comparison, Dump, Position};
@@ -19,8 +19,8 @@ use crate::run::FLIGHT_RECORDER_PREFIX;
 
 /// The largest dump that is read. The 2,000 entries of the recorder's default take about a megabyte.
 const MAX_BYTES: u64 = 256 << 20;
-/// Dumps that are older than the newest by more are those of an earlier hang.
-const OF_ONE_HANG: Duration = Duration::from_secs(1800);
+/// A rank whose last operation is older by more than that of the others hung in an earlier attempt, and left its dump there.
+const OF_ONE_HANG: Duration = Duration::from_secs(300);
 /// Most groups of ranks that are shown.
 const MAX_POSITIONS: usize = 16;
 /// Characters of a line of a dump.
@@ -30,10 +30,14 @@ const MAX_LINE: usize = 240;
 pub(super) fn of_run(run_dir: &Path, style: Style) -> anyhow::Result<Option<Comparison>> {
     let is_dump = |name: &str| name.starts_with(FLIGHT_RECORDER_PREFIX);
     let files = files(run_dir, &is_dump)?;
-    match files.is_empty() {
-        true => Ok(None),
-        false => compared(run_dir, files, style).map(Some),
+    if files.is_empty() {
+        return Ok(None);
     }
+    // The findings and stacks are shown all the same.
+    let compared = compared(run_dir, files, style);
+    Ok(compared
+        .inspect_err(|problem| output::warning(style, format_args!("{problem:#}")))
+        .ok())
 }
 
 /// The dumps in a directory, whatever they are called: a name ends with the rank.
@@ -51,20 +55,18 @@ pub(super) fn of_directory(dir: &Path, style: Style) -> anyhow::Result<Compariso
 struct Found {
     path: PathBuf,
     rank: Rank,
-    written: SystemTime,
 }
 
 fn files(dir: &Path, is_dump: &dyn Fn(&str) -> bool) -> anyhow::Result<Vec<Found>> {
     let entries = fs::read_dir(dir).with_context(|| dir.display().to_string())?;
     let found = entries.filter_map(|entry| {
         let entry = entry.ok()?;
-        let meta = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
+        fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
         let name = entry.file_name();
         let name = name.to_str().filter(|name| is_dump(name))?;
         Some(Found {
             path: entry.path(),
             rank: rank(name)?,
-            written: meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
         })
     });
     Ok(found.collect())
@@ -83,20 +85,6 @@ fn rank(name: &str) -> Option<Rank> {
 }
 
 fn compared(dir: &Path, mut files: Vec<Found>, style: Style) -> anyhow::Result<Comparison> {
-    let newest = files.iter().map(|found| found.written).max();
-    let all = files.len();
-    files.retain(|found| {
-        let age = newest.and_then(|newest| newest.duration_since(found.written).ok());
-        age.is_none_or(|age| age <= OF_ONE_HANG)
-    });
-    if files.len() < all {
-        let older = count((all - files.len()) as u64, "dump");
-        let than = OF_ONE_HANG.as_secs() / 60;
-        output::warning(
-            style,
-            format_args!("{older} left out: {than} minutes older than the newest"),
-        );
-    }
     files.sort_by(|one, other| (one.rank, &one.path).cmp(&(other.rank, &other.path)));
     let (mut dumps, mut unread) = (BTreeMap::new(), None);
     let mut progress = Progress::new(style, "dumps");
@@ -116,7 +104,7 @@ fn compared(dir: &Path, mut files: Vec<Found>, style: Style) -> anyhow::Result<C
     drop(progress);
     match unread {
         Some((first, bad)) if dumps.is_empty() => {
-            anyhow::bail!("{first}; no other of {} could be read", count(bad, "file"))
+            anyhow::bail!("{first} ({} in all that could not be read)", count(bad, "file"))
         }
         Some((first, 1)) => output::warning(style, format_args!("left out: {first}")),
         Some((first, bad)) => {
@@ -124,6 +112,21 @@ fn compared(dir: &Path, mut files: Vec<Found>, style: Style) -> anyhow::Result<C
         }
         None if dumps.is_empty() => anyhow::bail!("{}: no dumps", dir.display()),
         None => {}
+    }
+    let all = dumps.len();
+    let newest = dumps.values().map(|dump| dump.last_ns).max().unwrap_or(0);
+    dumps.retain(|_, dump: &mut Dump| {
+        dump.last_ns == 0 || newest - dump.last_ns <= OF_ONE_HANG.as_nanos() as u64
+    });
+    if dumps.len() < all {
+        let older = count((all - dumps.len()) as u64, "dump");
+        let than = OF_ONE_HANG.as_secs() / 60;
+        output::warning(
+            style,
+            format_args!(
+                "{older} left out: the last operation is more than {than} minutes older than the others'"
+            ),
+        );
     }
     Ok(Comparison::of(&dumps))
 }
@@ -162,7 +165,7 @@ fn says_of(position: &Position) -> String {
         "" => String::new(),
         at => format!(", at {at}"),
     };
-    format!("{}: {state} {}{at}", ranks(&position.ranks), position.collective)
+    format!("{}: {state} {}{at}", ranks(&position.ranks), position.operation)
 }
 
 #[cfg(test)]
@@ -217,7 +220,9 @@ mod tests {
         fs::write(dir.path().join("rank_0"), b"\x80\x02cposix\nsystem\n").unwrap();
         let error = of_directory(dir.path(), PLAIN).unwrap_err().to_string();
         assert!(
-            error.ends_with("rank_0: byte 2: not a pickle of basic types; no other of 1 file could be read"),
+            error.ends_with(
+                "rank_0: byte 2: not a pickle of basic types (1 file in all that could not be read)"
+            ),
             "{error}"
         );
         for rank in [1, 3] {
@@ -232,21 +237,31 @@ mod tests {
     }
 
     #[test]
-    fn dumps_of_an_earlier_hang_are_left_out() {
+    fn those_of_a_run() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(of_run(dir.path(), PLAIN).unwrap(), None);
-        for rank in 0..4 {
+        let copy = |set: &str, rank: u32| {
             let to = dir.path().join(format!("{FLIGHT_RECORDER_PREFIX}{rank}"));
-            fs::copy(Path::new(SET).join(format!("rank_{rank}")), &to).unwrap();
-            let age = if rank == 2 {
-                3 * OF_ONE_HANG
-            } else {
-                Duration::ZERO
-            };
-            let file = File::options().write(true).open(&to).unwrap();
-            file.set_modified(SystemTime::now() - age).unwrap();
-        }
+            fs::copy(
+                Path::new(SET).with_file_name(set).join(format!("rank_{rank}")),
+                to,
+            )
+            .unwrap();
+        };
+        (0..4).for_each(|rank| copy("missing", rank));
         let compared = of_run(dir.path(), PLAIN).unwrap().unwrap();
-        assert_eq!(compared.without_dump, [Rank(2)]);
+        assert_eq!(compared.suspects, [Rank(2)]);
+        // Of a job five minutes before.
+        copy("another-collective", 2);
+        let compared = of_run(dir.path(), PLAIN).unwrap().unwrap();
+        assert_eq!(
+            (&*compared.suspects, &*compared.without_dump),
+            (&[][..], &[Rank(2)][..])
+        );
+        // One that is damaged does not hide what else is known.
+        (0..4).for_each(|rank| {
+            fs::write(dir.path().join(format!("{FLIGHT_RECORDER_PREFIX}{rank}")), "").unwrap()
+        });
+        assert_eq!(of_run(dir.path(), PLAIN).unwrap(), None);
     }
 }

@@ -75,8 +75,12 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
         .transpose()?;
     let recorded = match (&args.flight_recorder, &run) {
         (Some(dir), _) => Some(flight_recorder::of_directory(dir, stderr)?),
-        (None, Some(run)) if run.is_dir() => flight_recorder::of_run(run, stderr)?,
-        _ => None,
+        (None, Some(run)) => {
+            // Of a report or a journal, those beside it.
+            let beside = run.parent().filter(|_| !run.is_dir());
+            flight_recorder::of_run(beside.unwrap_or(run), stderr)?
+        }
+        (None, None) => None,
     };
     let findings = report.as_ref().map(hangs).unwrap_or_default();
     let text = if args.json {

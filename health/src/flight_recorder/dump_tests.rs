@@ -1,0 +1,98 @@
+//! What is read of a dump, and how much of one that has a lot.
+
+use super::tests::{all_reduce, entry};
+use super::{Dump, dump};
+
+/// Operations that are started together stay scheduled; the entry behind them, with the number of the collective before
+/// them, has their state. As PyTorch 2.15 writes them over its older NCCL backend.
+#[test]
+fn operations_that_are_started_together() {
+    let read = |is_completed| {
+        let mut entries = vec![all_reduce("0", 1, true)];
+        for name in ["recv 1<-0", "send 1->2"] {
+            entries.push(entry("0", 7, name, 4, false));
+        }
+        let closing = dump::Raw {
+            entry: entry("0", 1, "coalesced", 0, is_completed),
+            description: String::new(),
+            of_messages: Some(7),
+        };
+        dump::add(&mut entries, closing);
+        let entries = entries.into_iter();
+        entries
+            .map(|entry| (entry.name, entry.is_completed))
+            .collect::<Vec<_>>()
+    };
+    for is_completed in [true, false] {
+        let expected = [
+            ("all_reduce", true),
+            ("recv 1<-0", is_completed),
+            ("send 1->2", is_completed),
+        ];
+        let read = read(is_completed);
+        let read: Vec<(&str, bool)> = read
+            .iter()
+            .map(|(name, completed)| (&**name, *completed))
+            .collect();
+        assert_eq!(read, expected);
+    }
+    let mut entries = vec![
+        entry("0", 2, "all_gather", 4, false),
+        entry("0", 2, "all_gather", 4, false),
+    ];
+    let closing = dump::Raw {
+        entry: entry("0", 2, "all_gather_coalesced", 8, true),
+        description: String::new(),
+        of_messages: Some(0),
+    };
+    dump::add(&mut entries, closing);
+    let names: Vec<&str> = entries.iter().map(|entry| &*entry.name).collect();
+    assert_eq!(
+        (names, entries[0].is_completed),
+        (vec!["all_gather_coalesced"], true)
+    );
+}
+
+/// Small files in which the same long value is referred to many times take little memory and time.
+#[test]
+fn values_that_are_shared() {
+    let text = |text: &str| [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+    let long = "7,".repeat(1 << 19);
+    // {"version": "2.10", "pg_config": {name: {"ranks": long}, ...}, "entries": [{...}, ...]}
+    let mut bytes = [
+        &b"\x80\x02}("[..],
+        &text("version"),
+        &text("2.10"),
+        &text("pg_config"),
+    ]
+    .concat();
+    let group = [&b"}q\x00("[..], &text("ranks"), &text(&long), b"u"].concat();
+    bytes.extend([&b"}("[..], &text("0"), &group].concat());
+    for name in 1..50_000 {
+        bytes.extend([&text(&name.to_string()), &b"h\x00"[..]].concat());
+    }
+    bytes.extend(b"u");
+    let entry = [
+        &b"}q\x01("[..],
+        &text("process_group"),
+        &text(&long),
+        &text("profiling_name"),
+        &text(&long),
+        &text("collective_seq_id"),
+        b"K\x01u",
+    ];
+    bytes.extend(
+        [
+            &text("entries")[..],
+            b"](",
+            &entry.concat(),
+            &b"h\x01".repeat(100_000),
+            b"eu.",
+        ]
+        .concat(),
+    );
+    let dump = Dump::decode(&bytes).unwrap();
+    let members: usize = dump.groups.values().map(|group| group.members.len()).sum();
+    assert!(members <= 1 << 20 && dump.groups.len() <= 4096, "{members}");
+    assert_eq!(dump.entries.len(), 128);
+}
