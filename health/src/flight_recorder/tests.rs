@@ -210,9 +210,9 @@ fn messages_are_followed_to_their_sender() {
     is(&lost, says, &[], Cause::Unknown);
 }
 
-/// Eight ranks, two to a tensor-parallel group, four to a data-parallel one; rank 3 has stopped before its tensor-parallel
-/// collective, and the others of its data-parallel group wait for rank 2, which waits for it. Whichever two dumps are
-/// lost, no other rank is a suspect.
+/// Eight ranks, two to a tensor-parallel group, four to a data-parallel one; rank 3 has stopped before its
+/// tensor-parallel collective, and the others of its data-parallel group wait for rank 2, which waits for it. Whichever
+/// two dumps are lost, no other rank is a suspect.
 #[test]
 fn who_waits_is_no_suspect() {
     let groups: [(&str, &[u32]); 6] = [
