@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 
+import stalled_mount
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -46,6 +47,8 @@ class Samples(Dataset):
     def __getitem__(self, index):
         if self.pipe is not None and index == 8 * HANGS_AT:
             os.read(self.pipe, 1)  # loader-read
+        if RANK == SUSPECT and kind == "loader-fuse" and index == 8 * HANGS_AT:
+            open(stalled_mount.mounted(), "rb").read(1)  # loader-fuse
         return torch.ones(64)
 
 
@@ -73,6 +76,10 @@ def stop_itself():
 
 def read_a_stalled_pipe():
     os.read(stalled_pipe(), 1)  # read
+
+
+def read_from_storage():
+    open(stalled_mount.mounted(), "rb").read(1)  # fuse
 
 
 def save_a_checkpoint():
@@ -119,6 +126,7 @@ ALONE = {
     "queue": wait_for_a_queue,
     "stopped": stop_itself,
     "read": read_a_stalled_pipe,
+    "fuse": read_from_storage,
     "checkpoint": save_a_checkpoint,
     "server": ask_a_server,
     "subprocess": run_a_program,
@@ -165,12 +173,12 @@ def main():
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(64, 64, device=device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    workers = 2 if kind == "loader-read" else 0
+    workers = 2 if kind.startswith("loader-") else 0
     loader = iter(DataLoader(Samples(), batch_size=8, num_workers=workers))
     if kind == "hook" and RANK == SUSPECT:
         model.module.weight.register_hook(sleep_in_a_hook)
     for count.step in range(STEPS):
-        data = next(loader)  # loader-read
+        data = next(loader)  # loader-read loader-fuse
         if count.step == HANGS_AT:
             in_step(groups)
             if kind == "early" and RANK == SUSPECT:

@@ -32,6 +32,9 @@ const MIN_AGE: Duration = Duration::from_secs(1);
 pub(super) const NO_HANDLER: &str =
     "no stack handler (PACELINE_HOOK or PACELINE_STACKS is off, or the program uses the signal itself)";
 
+/// It has the handler and does not return from the kernel, or is starved.
+const NO_ANSWER: &str = "no answer within a second";
+
 /// Asks processes, one after the other.
 #[derive(Debug)]
 pub struct Asker {
@@ -76,8 +79,11 @@ impl Asker {
             };
             let is_young = self.age(&seen).is_none_or(|age| age < MIN_AGE);
             let activity = self.activity(child, &seen, line.as_mut().filter(|_| !is_young));
-            // Not a worker, but a program of its own: a compiler, a logger.
-            if activity.frames.is_empty() && seen.state != ThreadState::Disk {
+            // Else it is no worker, but a program of its own: a compiler, a logger.
+            let is_worker = !activity.frames.is_empty()
+                || activity.state == ThreadState::Disk
+                || &*activity.missing == NO_ANSWER;
+            if !is_worker {
                 continue;
             }
             match workers.iter().position(|worker| worker.activity == activity) {
@@ -99,6 +105,14 @@ impl Asker {
         match self.stack(pid, seen, line) {
             Ok(text) => (activity.frames, activity.own) = parse::main_thread(&text),
             Err(why) => activity.missing = why.into(),
+        }
+        // In a read of storage that does not respond, a signal turns an interruptible sleep into an uninterruptible one.
+        if &*activity.missing == NO_ANSWER
+            && let Some(now) = kernel::look(&mut self.files, pid)
+        {
+            activity.state = now.state;
+            activity.waits_in = now.waits_in.as_str().into();
+            activity.waits_for = now.waits_for;
         }
         if activity.frames.is_empty() && activity.missing.is_empty() {
             activity.missing = "its main thread runs no Python".into();
@@ -197,7 +211,7 @@ impl Asker {
         let length = last.saturating_sub(before).min(MAX_ANSWER);
         if length == 0 {
             line.is_late = true;
-            return Err("no answer within a second");
+            return Err(NO_ANSWER);
         }
         let mut answer = vec![0; length as usize];
         let read = line.file.read_at(&mut answer, before).unwrap_or(0);
