@@ -150,7 +150,8 @@ time.sleep(60)
             "it blocks the signal that asks for stacks",
         ),
         (
-            "import os; os.execvp('sh', ['sh', '-c', 'echo ready; sleep 60'])",
+            // Not a shell: while one starts a program it is in an uninterruptible sleep.
+            "import os; os.execv(sys.executable, [sys.executable, '-Ic', \"import time; print('ready', flush=True); time.sleep(60)\"])",
             &[],
             ask::NO_HANDLER,
         ),
