@@ -194,5 +194,8 @@ fn faults_that_only_nvml_tells_are_verdicts_within_two_seconds() {
     place.write("stop", "");
     assert!(job.wait().unwrap().success());
     assert_eq!(found["severity"], "critical", "{found}");
-    assert!(took.as_secs_f64() < 2.0 + LOOKED_AT_S && late.is_empty(), "{late:?} {took:?}");
+    assert!(
+        took.as_secs_f64() < 2.0 + LOOKED_AT_S && late.is_empty(),
+        "{late:?} {took:?}"
+    );
 }
