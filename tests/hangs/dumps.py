@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPT = os.path.join(HERE, "train.py")
-RANKS, TIMEOUT, LONGEST = 4, 8, 120
+import run
+
+TIMEOUT, LONGEST = 8, 120
 MISSING = "rank 2 has not entered all_reduce #156 of group 0 (16.2 KiB), 3 other ranks have"
 # kind -> what `paceline why` says, by backend where they differ: nccl2, the default, writes no dump of a rank that waits in none.
 SAYS = {
@@ -31,41 +31,34 @@ SAYS = {
 }
 
 
-def job(options, kind, backend, scratch):
-    """The run directory of a job that has ended."""
-    run_dir = os.path.join(scratch, "run")
-    command = [options.paceline, "run", "--quiet", "--run-dir", run_dir, "--"]
-    command += [os.path.join(options.torch, "bin", "torchrun"), "--standalone", "--nproc-per-node=%d" % RANKS]
-    command += [SCRIPT, kind, backend, str(TIMEOUT)]
-    ours = ("VGPU_", "PACELINE_", "NCCL_", "TORCH_")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    env.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
-    with open(os.path.join(scratch, "log"), "w") as log:
-        subprocess.run(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=scratch, timeout=LONGEST, check=False)
-    return run_dir
-
-
 def position(path):
     """The collective that a rank is in, or that it finished last, by Python's own reading: (number or None, the user's line)."""
     with open(path, "rb") as file:
         entries = pickle.load(file)["entries"]
     pending = [entry for entry in entries if entry["state"] != "completed" and not entry["retired"]]
     entry = pending[0] if pending else entries[-1]
-    own = [frame for frame in entry["frames"] if frame["filename"] == SCRIPT]
+    own = [frame for frame in entry["frames"] if frame["filename"] == run.SCRIPT]
     at = "train.py:%d in %s" % (own[0]["line"], own[0]["name"]) if own else ""
     return "#%d" % entry["collective_seq_id"], at
 
 
-def wrong(options, kind, backend):
-    """What `paceline why` said, and what is wrong with it."""
+def case(options, kind, backend):
+    """What `paceline why` said of a job that PyTorch has ended, and what is wrong with it."""
     with tempfile.TemporaryDirectory() as scratch:
-        return wrong_in(options, kind, backend, scratch)
+        job = run.start(options, scratch, [], [kind, backend, str(TIMEOUT)])
+        try:
+            job.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            return "", ["PyTorch did not end it"]
+        finally:
+            run.end(job)
+        return judge(options, kind, backend, scratch)
 
 
-def wrong_in(options, kind, backend, scratch):
-    run_dir = job(options, kind, backend, scratch)
+def judge(options, kind, backend, scratch):
+    run_dir = os.path.join(scratch, "run")
     dumps = sorted(name for name in os.listdir(run_dir) if name.startswith("flight-recorder-rank-"))
-    if len(dumps) < RANKS - 1:
+    if len(dumps) < run.RANKS - 1:
         with open(os.path.join(scratch, "log")) as log:
             return "", ["dumps: %s\n%s" % (dumps, log.read()[-2000:])]
     why = subprocess.run([options.paceline, "why", run_dir, "--json"], capture_output=True, text=True, check=True)
@@ -95,9 +88,9 @@ def main():
     cases = [(kind, backend) for kind in options.kinds.split(",") for backend in options.backends.split(",")]
     cases = [(kind, backend) for kind, backend in cases if isinstance(SAYS[kind], str) or backend in SAYS[kind]]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as jobs:
-        for case, (says, bad) in zip(cases, jobs.map(lambda case: wrong(options, *case), cases)):
+        for named, (says, bad) in zip(cases, jobs.map(lambda one: case(options, *one), cases)):
             all_bad += bool(bad)
-            print("| %s | %s | %s | %s |" % (*case, says, "**%s**" % "; ".join(bad) if bad else "right"), flush=True)
+            print("| %s | %s | %s | %s |" % (*named, says, "**%s**" % "; ".join(bad) if bad else "right"), flush=True)
     sys.exit(1 if all_bad else 0)
 
 

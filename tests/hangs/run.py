@@ -102,15 +102,8 @@ def case(options, kind):
     """One job, until it has been explained, or for long enough."""
     with tempfile.TemporaryDirectory() as scratch:
         run_dir = os.path.join(scratch, "run")
-        command = [options.paceline, "run", "--quiet", "--run-dir", run_dir]
-        command += [] if options.backend == "gloo" else ["--sim-gpus", "gpus=%d" % RANKS]
-        command += ["--", os.path.join(options.torch, "bin", "torchrun"), "--standalone", "--nproc-per-node=%d" % RANKS]
-        command += [SCRIPT, kind, options.backend]
-        ours = ("VGPU_", "PACELINE_", "NCCL_")
-        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        env.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
-        log = open(os.path.join(scratch, "log"), "w+")
-        job = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=scratch)
+        gpus = [] if options.backend == "gloo" else ["--sim-gpus", "gpus=%d" % RANKS]
+        job = start(options, scratch, gpus, [kind, options.backend])
         try:
             stopped_at = explained_at = None
             begun = time.monotonic()
@@ -132,6 +125,19 @@ def case(options, kind):
         return *judge(options, kind, found, at), at
 
 
+def start(options, scratch, flags, arguments):
+    """A job of train.py with these arguments, its run directory and its log in `scratch`."""
+    command = [options.paceline, "run", "--quiet", "--run-dir", os.path.join(scratch, "run"), *flags, "--"]
+    command += [os.path.join(options.torch, "bin", "torchrun"), "--standalone", "--nproc-per-node=%d" % RANKS]
+    ours = ("VGPU_", "PACELINE_", "NCCL_", "TORCH_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    env.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    with open(os.path.join(scratch, "log"), "w") as log:
+        return subprocess.Popen(
+            [*command, SCRIPT, *arguments], env=env, stdout=log, stderr=subprocess.STDOUT, cwd=scratch
+        )
+
+
 def hung_since(run_dir):
     """When rank 2 stopped in the step that hangs, by this clock; None: it has not yet."""
     try:
@@ -147,6 +153,8 @@ def hung_since(run_dir):
 
 def end(job):
     """The job and all that it started: a process that is stopped, or whose main thread is stuck, takes no other signal."""
+    if job.poll() is not None:
+        return
     tree = [job.pid]
     for pid in tree:
         try:

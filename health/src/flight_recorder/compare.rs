@@ -9,7 +9,7 @@ use super::messages::{self, OneSided};
 use super::mismatch::{mismatch, order_mismatch};
 use crate::id::Rank;
 use crate::text::humanize::evidence::bytes;
-use crate::text::humanize::{count, ranks as names};
+use crate::text::humanize::{count, has, other_ranks_have, ranks as names};
 use crate::verdict::Cause;
 
 /// Collectives with missing ranks that are named.
@@ -60,7 +60,7 @@ pub(super) struct Pending<'a> {
     unknown: usize,
 }
 
-/// What is said, of whom, and the cause.
+/// A sentence, the suspects in it, and the cause.
 pub(super) type Finding = (String, Vec<Rank>, Cause);
 
 impl Comparison {
@@ -183,7 +183,7 @@ fn missing(pending: &[Pending<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Find
         let says = format!(
             "{who} {have} entered {}, {} not",
             pending.place(),
-            others(idle.len())
+            other_ranks_have(idle.len())
         );
         return Some((says, Vec::new(), Cause::Unknown));
     }
@@ -192,7 +192,7 @@ fn missing(pending: &[Pending<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Find
         format!(
             "{who} {have} not entered {}, {}",
             pending.place(),
-            others(pending.entered.len())
+            other_ranks_have(pending.entered.len())
         )
     });
     let says = each.collect::<Vec<String>>().join("; ");
@@ -292,13 +292,4 @@ pub(super) fn called(group: &Group) -> String {
         "" => format!("group {name}"),
         description => format!("group {name} \"{description}\""),
     }
-}
-
-/// `3 other ranks have`.
-fn others(ranks: usize) -> String {
-    format!("{} {}", count(ranks as u64, "other rank"), has(ranks))
-}
-
-fn has(ranks: usize) -> &'static str {
-    if ranks == 1 { "has" } else { "have" }
 }

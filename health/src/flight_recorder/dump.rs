@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::pickle::{Node, Pickle, PickleError};
 use crate::event::StackFrame;
 use crate::id::Rank;
+use crate::text::sanitize;
 
 /// Most entries that are read, the latest: the recorder keeps 2,000 where nothing else is asked for.
 const MAX_ENTRIES: usize = 100_000;
@@ -334,16 +335,9 @@ fn frame(node: Node<'_>) -> Option<StackFrame> {
         .get("line")
         .and_then(Node::int)
         .and_then(|line| line.try_into().ok());
-    // The end of a path says more than its beginning.
-    let file = node.get("filename")?.text()?;
-    let begin = file
-        .char_indices()
-        .rev()
-        .nth(MAX_NAME - 1)
-        .map_or(0, |(at, _)| at);
     Some(StackFrame {
         function: clipped(node.get("name")?.text()?).into(),
-        file: file.get(begin..).unwrap_or(file).into(),
+        file: sanitize::end(node.get("filename")?.text()?, MAX_NAME).into(),
         line: line.unwrap_or(0),
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::TroubleKind;
+use crate::event::{TroubleKind, is_own_code};
 use crate::id::{NodeId, Rank};
 use crate::verdict::Subject;
 
@@ -42,17 +42,10 @@ pub fn headline(says: &str) -> &str {
 
 /// The innermost frame of a traceback that is the user's own code, as `train.py:42, in step`; `None`: it has none.
 pub fn user_frame(says: &str) -> Option<String> {
-    const LIBRARIES: [&str; 5] = [
-        "/site-packages/",
-        "/dist-packages/",
-        "/lib/python",
-        "/paceline/_",
-        "<frozen ",
-    ];
     let mut frames = says.lines().rev();
     frames.find_map(|line| {
         let (path, rest) = line.strip_prefix("  File \"")?.split_once("\", line ")?;
-        if LIBRARIES.iter().any(|part| path.contains(part)) {
+        if !is_own_code(path) {
             return None;
         }
         let (number, function) = rest.split_once(", in ").unwrap_or((rest, ""));

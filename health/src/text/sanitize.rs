@@ -21,6 +21,13 @@ pub fn clip(text: &str, most: usize) -> String {
     clipped
 }
 
+/// At most `most` bytes of a text, its end: of a path that says more than its beginning.
+pub fn end(text: &str, most: usize) -> &str {
+    let excess = text.len().saturating_sub(most);
+    let begin = (excess..=text.len()).find(|at| text.is_char_boundary(*at));
+    text.get(begin.unwrap_or(0)..).unwrap_or("")
+}
+
 /// A name.
 pub fn name(text: &str) -> String {
     clip(text, NAME)

@@ -101,10 +101,15 @@ pub struct StackFrame {
 }
 
 impl StackFrame {
-    /// Whether it is the user's own code: of no library, not of Python, not of the hook.
+    /// Whether it is the user's own code.
     pub fn is_own(&self) -> bool {
-        !LIBRARIES.iter().any(|part| self.file.contains(part))
+        is_own_code(&self.file)
     }
+}
+
+/// Whether a file, by its path, is the user's own: of no library, not of Python, not of the hook.
+pub fn is_own_code(file: &str) -> bool {
+    !LIBRARIES.iter().any(|part| file.contains(part))
 }
 
 /// `data.py:88 in next_batch`.

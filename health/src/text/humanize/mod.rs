@@ -60,6 +60,16 @@ pub fn ranks(ranks: &[Rank]) -> String {
     format!("ranks {}", ranges.join(", "))
 }
 
+/// `3 other ranks have`.
+pub fn other_ranks_have(ranks: usize) -> String {
+    format!("{} {}", count(ranks as u64, "other rank"), has(ranks))
+}
+
+/// The verb of so many ranks.
+pub fn has(ranks: usize) -> &'static str {
+    if ranks == 1 { "has" } else { "have" }
+}
+
 /// A share: `0.4 %`, `12 %`.
 pub fn percent(ratio: f64) -> String {
     let value = ratio * 100.0;

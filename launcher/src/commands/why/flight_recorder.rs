@@ -26,18 +26,24 @@ const MAX_POSITIONS: usize = 16;
 /// Characters of a line of a dump.
 const MAX_LINE: usize = 240;
 
-/// The dumps in a run's directory; `None`: there are none.
-pub(super) fn of_run(run_dir: &Path, style: Style) -> anyhow::Result<Option<Comparison>> {
+/// The dumps in a run's directory; `None`: there are none, or a warning says why they cannot be read, as findings and
+/// stacks are shown all the same.
+pub(super) fn of_run(run_dir: &Path, style: Style) -> Option<Comparison> {
+    // As of `report.json` in this directory.
+    let run_dir = if run_dir == Path::new("") {
+        Path::new(".")
+    } else {
+        run_dir
+    };
     let is_dump = |name: &str| name.starts_with(FLIGHT_RECORDER_PREFIX);
-    let files = files(run_dir, &is_dump)?;
-    if files.is_empty() {
-        return Ok(None);
-    }
-    // The findings and stacks are shown all the same.
-    let compared = compared(run_dir, files, style);
-    Ok(compared
-        .inspect_err(|problem| output::warning(style, format_args!("{problem:#}")))
-        .ok())
+    let found = files(run_dir, &is_dump).and_then(|files| match files.is_empty() {
+        true => Ok(None),
+        false => compared(run_dir, files, style).map(Some),
+    });
+    found.unwrap_or_else(|problem| {
+        output::warning(style, format_args!("{problem:#}"));
+        None
+    })
 }
 
 /// The dumps in a directory, whatever they are called: a name ends with the rank.
@@ -239,7 +245,7 @@ mod tests {
     #[test]
     fn those_of_a_run() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(of_run(dir.path(), PLAIN).unwrap(), None);
+        assert_eq!(of_run(dir.path(), PLAIN), None);
         let copy = |set: &str, rank: u32| {
             let to = dir.path().join(format!("{FLIGHT_RECORDER_PREFIX}{rank}"));
             fs::copy(
@@ -249,11 +255,11 @@ mod tests {
             .unwrap();
         };
         (0..4).for_each(|rank| copy("missing", rank));
-        let compared = of_run(dir.path(), PLAIN).unwrap().unwrap();
+        let compared = of_run(dir.path(), PLAIN).unwrap();
         assert_eq!(compared.suspects, [Rank(2)]);
         // Of a job five minutes before.
         copy("another-collective", 2);
-        let compared = of_run(dir.path(), PLAIN).unwrap().unwrap();
+        let compared = of_run(dir.path(), PLAIN).unwrap();
         assert_eq!(
             (&*compared.suspects, &*compared.without_dump),
             (&[][..], &[Rank(2)][..])
@@ -262,6 +268,6 @@ mod tests {
         (0..4).for_each(|rank| {
             fs::write(dir.path().join(format!("{FLIGHT_RECORDER_PREFIX}{rank}")), "").unwrap()
         });
-        assert_eq!(of_run(dir.path(), PLAIN).unwrap(), None);
+        assert_eq!(of_run(dir.path(), PLAIN), None);
     }
 }

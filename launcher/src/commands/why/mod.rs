@@ -77,8 +77,8 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
         (Some(dir), _) => Some(flight_recorder::of_directory(dir, stderr)?),
         (None, Some(run)) => {
             // Of a report or a journal, those beside it.
-            let beside = run.parent().filter(|_| !run.is_dir());
-            flight_recorder::of_run(beside.unwrap_or(run), stderr)?
+            let beside = run.with_file_name("");
+            flight_recorder::of_run(if run.is_dir() { run } else { &beside }, stderr)
         }
         (None, None) => None,
     };

@@ -9,8 +9,8 @@ use crate::run::{Plan, RUN_LINK};
 
 /// What the names of the dumps begin with; PyTorch adds the rank.
 pub(crate) const PREFIX: &str = "flight-recorder-rank-";
-/// PyTorch's variable, and that of versions before 2.9 or so, which 2.15 still takes. They say where; whether anything
-/// is recorded is PyTorch's default, so they cost nothing.
+/// PyTorch's variable, and its older name. They say where; whether anything is recorded is PyTorch's default, so they
+/// cost nothing.
 const VARIABLES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
 
 /// What names the place to the command.

@@ -96,23 +96,22 @@ impl Asker {
     }
 
     fn activity(&mut self, pid: u32, seen: &KernelView, line: Option<&mut Line>) -> Activity {
+        let stack = self.stack(pid, seen, line);
+        // In a read of storage that does not respond, a signal turns an interruptible sleep into an uninterruptible one.
+        let later = match stack {
+            Err(NO_ANSWER) => kernel::look(&mut self.files, pid),
+            _ => None,
+        };
+        let seen = later.as_ref().unwrap_or(seen);
         let mut activity = Activity {
             state: seen.state,
             waits_in: seen.waits_in.as_str().into(),
             waits_for: seen.waits_for,
             ..Activity::default()
         };
-        match self.stack(pid, seen, line) {
+        match stack {
             Ok(text) => (activity.frames, activity.own) = parse::main_thread(&text),
             Err(why) => activity.missing = why.into(),
-        }
-        // In a read of storage that does not respond, a signal turns an interruptible sleep into an uninterruptible one.
-        if &*activity.missing == NO_ANSWER
-            && let Some(now) = kernel::look(&mut self.files, pid)
-        {
-            activity.state = now.state;
-            activity.waits_in = now.waits_in.as_str().into();
-            activity.waits_for = now.waits_for;
         }
         if activity.frames.is_empty() && activity.missing.is_empty() {
             activity.missing = "its main thread runs no Python".into();

@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use paceline_health::event::{MAX_FRAMES, StackFrame};
+use paceline_health::text::sanitize;
 
 /// Longest name of a file or function that is kept.
 const MAX_NAME: usize = 160;
@@ -57,9 +58,7 @@ fn frame(line: &str) -> Option<StackFrame> {
 
 /// The end of a name says more than its beginning.
 pub(super) fn short(name: &str) -> Arc<str> {
-    let excess = name.len().saturating_sub(MAX_NAME);
-    let begin = (excess..=name.len()).find(|at| name.is_char_boundary(*at));
-    name.get(begin.unwrap_or(0)..).unwrap_or("").into()
+    sanitize::end(name, MAX_NAME).into()
 }
 
 #[cfg(test)]

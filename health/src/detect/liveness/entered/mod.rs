@@ -12,7 +12,7 @@ use crate::detect::comm::communicators::Comms;
 use crate::event::{Entered, LastCollective, MAX_ENTERED};
 use crate::id::Rank;
 use crate::text::humanize::evidence::bytes;
-use crate::text::humanize::{count, ranks as names};
+use crate::text::humanize::{count, has, other_ranks_have, ranks as names};
 use crate::time::Time;
 use crate::verdict::Cause;
 
@@ -160,7 +160,7 @@ impl EnteredEvidence {
             return Some((format!("{} {says}", have(&gap.missing)), cause));
         }
         if let Some(gap) = gaps.iter().min_by_key(|gap| gap.entered.len()) {
-            let (entered, missing) = (have(&gap.entered), others(gap.missing.len()));
+            let (entered, missing) = (have(&gap.entered), other_ranks_have(gap.missing.len()));
             let named = place(&gap.next, gap.comm, comms);
             return Some((
                 format!("{entered} entered {named}, {missing} not"),
@@ -191,7 +191,7 @@ impl EnteredEvidence {
     /// the cause.
     fn says_of_gap(&self, gap: &Gap, comms: &Comms) -> (String, Cause) {
         let named = place(&gap.next, gap.comm, comms);
-        let says = format!("not entered {named}, {}", others(gap.entered.len()));
+        let says = format!("not entered {named}, {}", other_ranks_have(gap.entered.len()));
         let instead = self.compared.gaps.iter().find(|other| other.is_instead_of(gap));
         let Some(instead) = instead else {
             return (says, Cause::Unknown);
@@ -232,15 +232,6 @@ impl EnteredEvidence {
 /// `rank 2 has`.
 fn have(ranks: &[Rank]) -> String {
     format!("{} {}", names(ranks), has(ranks.len()))
-}
-
-/// `3 other ranks have`.
-fn others(ranks: usize) -> String {
-    format!("{} {}", count(ranks as u64, "other rank"), has(ranks))
-}
-
-fn has(ranks: usize) -> &'static str {
-    if ranks == 1 { "has" } else { "have" }
 }
 
 /// `all_reduce #8812 of dp (64 MiB)`: its number is NCCL's, of its function in the communicator, from 0.
