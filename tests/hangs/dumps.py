@@ -11,7 +11,6 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 
 import run
 
@@ -44,7 +43,7 @@ def position(path):
 
 def case(options, kind, backend):
     """What `paceline why` said of a job that PyTorch has ended, and what is wrong with it."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with run.folder(options, "%s-%s" % (kind, backend)) as scratch:
         job = run.start(options, scratch, [], [kind, backend, str(TIMEOUT)])
         try:
             job.wait(LONGEST)
@@ -78,6 +77,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", required=True, help="a Python environment with PyTorch on the virtual GPU")
     parser.add_argument("--paceline", required=True, help="the program")
+    run.shared(parser)
     parser.add_argument("--kinds", default=",".join(SAYS))
     parser.add_argument("--backends", default="nccl,nccl-legacy")
     parser.add_argument("--jobs", type=int, default=1, help="at a time: they wait more than they work")

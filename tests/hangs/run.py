@@ -5,11 +5,13 @@
 Right is: rank 2 named (or, where all ranks wait in collectives, distinguished from the others), the line that hangs in the
 finding's stacks, the cause, and no other rank named. In jobs that are only slow: no rank. Ends with 1 where a case is not right.
 
---backend nccl: on the virtual GPU, with HOME/torch-cuda of tests/setup/torch_cuda.sh, and the NCCL plugin beside PROGRAM.
+--backend nccl: on the virtual GPU, with HOME/torch-cuda of tests/setup/torch_cuda.sh, and the NCCL plugin beside PROGRAM;
+or on a real one (--shared-gpu).
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -100,9 +102,9 @@ def judge(options, kind, found, at):
 
 def case(options, kind):
     """One job, until it has been explained, or for long enough."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with folder(options, kind) as scratch:
         run_dir = os.path.join(scratch, "run")
-        gpus = [] if options.backend == "gloo" else ["--sim-gpus", "gpus=%d" % RANKS]
+        gpus = [] if options.backend == "gloo" or options.shared_gpu else ["--sim-gpus", "gpus=%d" % RANKS]
         job = start(options, scratch, gpus, [kind, options.backend])
         try:
             stopped_at = explained_at = None
@@ -125,13 +127,25 @@ def case(options, kind):
         return *judge(options, kind, found, at), at
 
 
+def folder(options, name):
+    """Of a job."""
+    if not options.keep:
+        return tempfile.TemporaryDirectory()
+    made = os.path.join(options.keep, name)
+    os.makedirs(made)
+    return contextlib.nullcontext(made)
+
+
 def start(options, scratch, flags, arguments):
     """A job of train.py with these arguments, its run directory and its log in `scratch`."""
     command = [options.paceline, "run", "--quiet", "--run-dir", os.path.join(scratch, "run"), *flags, "--"]
-    command += [os.path.join(options.torch, "bin", "torchrun"), "--standalone", "--nproc-per-node=%d" % RANKS]
+    command += [os.path.join(options.torch, "bin", "python3"), "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr=127.0.0.1", "--nproc-per-node=%d" % RANKS]
     ours = ("VGPU_", "PACELINE_", "NCCL_", "TORCH_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     env.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    if options.shared_gpu:
+        env.update(CUDA_VISIBLE_DEVICES="0", NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket")
     with open(os.path.join(scratch, "log"), "w") as log:
         return subprocess.Popen(
             [*command, SCRIPT, *arguments], env=env, stdout=log, stderr=subprocess.STDOUT, cwd=scratch
@@ -170,12 +184,19 @@ def end(job):
     job.wait()
 
 
+def shared(parser):
+    """What dumps.py takes too."""
+    parser.add_argument("--shared-gpu", action="store_true", help="a real GPU, which all ranks share, in place of the virtual ones")
+    parser.add_argument("--keep", help="a folder in which what the jobs wrote stays")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", required=True, help="a Python environment with PyTorch")
     parser.add_argument("--paceline", required=True, help="the program")
     parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
     parser.add_argument("--kinds", help="all of the backend's")
+    shared(parser)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--within", type=float, default=20.0, help="seconds in which a hang is to be explained; 20")
     parser.add_argument("--jobs", type=int, default=1, help="at a time: they wait more than they work")

@@ -25,7 +25,13 @@ RANK, HANGS_AT, STEPS, SUSPECT = int(os.environ["RANK"]), 150, 200, 2
 FOREVER = 1000.0
 kind, backend = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "gloo"
 timeout = datetime.timedelta(seconds=float(sys.argv[3])) if len(sys.argv) > 3 else None
-device = "cpu" if backend == "gloo" else "cuda:" + os.environ["LOCAL_RANK"]
+if backend == "nccl-legacy" and not hasattr(dist.distributed_c10d, "ProcessGroupNCCL2"):
+    backend = "nccl"  # of a PyTorch that has one alone
+device = "cpu"
+if backend != "gloo":
+    device = "cuda:%d" % (int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    if torch.cuda.device_count() == 1:  # NCCL refuses two ranks of a host on one GPU
+        os.environ["NCCL_HOSTID"] = "host-%d" % RANK
 
 
 def stalled_pipe():

@@ -55,7 +55,6 @@ def hang(run, checks):
     with contextlib.suppress(ProcessLookupError):  # the job may have ended meanwhile
         os.kill(pid, signal.SIGCONT)
     code = job.end()
-    journal.keep(run_dir, run.out / "hang.journal.gz")
     who = ", ".join("%s of %s" % (one["finding"], one["subject"].get("rank", one["subject"]["kind"])) for one in found or [])
     checks.equal("B", "who is named when rank %d is stopped" % RANK, "rank-silent of %d" % RANK, who or "nobody", known=who == "job-hang of job")
     checks.at_most("B", "named after", (SUSPECT_S + 3) * (2 if run.virtual else 1), took if found else None, " s")

@@ -1,9 +1,7 @@
 """What a run directory of Paceline tells of a job, while it runs or at its end."""
 
-import gzip
 import json
 import pathlib
-import shutil
 from statistics import median
 
 
@@ -80,9 +78,3 @@ def sampling_cost(run_dir, first):
     if min(map(len, sides.values())) < 8:
         return None
     return median(sides[True]) / median(sides[False]) - 1
-
-
-def keep(run_dir, at):
-    """The journal, packed."""
-    with open(pathlib.Path(run_dir, "journal.ndjson"), "rb") as journal, gzip.open(at, "wb") as packed:
-        shutil.copyfileobj(journal, packed)

@@ -78,7 +78,8 @@ class Setting:
         return [*words, "--", *map(str, job)]
 
     def torchrun(self, ranks, program, *words):
-        launch = [self.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=%d" % ranks]
+        # Without a network, the machine's name may have no address.
+        launch = [self.python, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=%d" % ranks]
         return [*launch, str(HERE / "programs" / program), *map(str, words)]
 
     def program(self, name, *words):

@@ -31,7 +31,6 @@ def part(run, checks, layout, seconds):
     environment = run.environment(**({"VGPU_TRACE": "1"} if run.virtual else {}))  # so that it says which interface it took
     job = Job(run.watched(run_dir, train), environment, run.scratch / (layout + ".said"))
     code = job.end()
-    journal.keep(run_dir, run.out / (layout + ".journal.gz"))
     checks.equal("C", "the job's exit code", 0, code)
     ranks = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
     checks.equal("C", "ranks on one GPU that came to the end", RANKS, len(ranks))

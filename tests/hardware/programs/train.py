@@ -25,6 +25,7 @@ from layouts import LAYOUTS  # noqa: E402
 
 LOOK_EVERY = 5  # steps: then a loss is read, and the host waits for its GPU
 BLOCKS = 2
+PASSES = {"accumulate": 16, "pipeline": 8}  # through the blocks in a step: micro-batches
 
 
 def arguments():
@@ -37,12 +38,14 @@ def arguments():
     parser.add_argument("--slow", default="-1:1", help="RANK:FACTOR")
     options = parser.parse_args()
     options.layers, options.width, options.rows, options.micro_batches = 2 * BLOCKS, 128, 64, 1
+    if options.layout == "pipeline":  # it takes an eighth of these
+        options.layers = 8 * BLOCKS
     return options
 
 
 def work_of(options, rank):
     slow, factor = options.slow.split(":")
-    return options.work_ms * (float(factor) if rank == int(slow) else 1)
+    return options.work_ms / PASSES.get(options.layout, 1) * (float(factor) if rank == int(slow) else 1)
 
 
 def cycles(store, rank):
