@@ -12,6 +12,7 @@ from jobs import Job
 
 RANK = 1
 SUSPECT_S, CONFIRMED_S = 5, 10  # instead of 15 and 60: there are 50 s for all of it
+RAS_S = 20  # Paceline asks after 8 s; the service waits 5 s for a process that does not answer
 STOPPED_AT, KILLED_AT = 25, 12  # steps
 RAS = ("127.0.0.1", 28028)  # NCCL's default
 SILENT = ("rank-silent", "job-hang")
@@ -47,6 +48,8 @@ def hang(run, checks):
     found = job.until(named, (SUSPECT_S + 10) * patience)
     took = time.monotonic() - stopped
     answer = ras()
+    asked = lambda: [one for one in journal.events(run_dir, "ras") if one["still"]]  # noqa: E731
+    heard = [] if run.virtual else job.until(asked, RAS_S) or []
     name = "NCCL's RAS service answers beside a stopped rank"
     if run.virtual:
         checks.unseen("B", name, "an answer", ON_VIRTUAL)
@@ -56,10 +59,9 @@ def hang(run, checks):
         os.kill(pid, signal.SIGCONT)
     code = job.end()
     who = ", ".join("%s of %s" % (one["finding"], one["subject"].get("rank", one["subject"]["kind"])) for one in found or [])
-    checks.equal("B", "who is named when rank %d is stopped" % RANK, "rank-silent of %d" % RANK, who or "nobody", known=who == "job-hang of job")
+    checks.equal("B", "who is named when rank %d is stopped" % RANK, "rank-silent of %d" % RANK, who or "nobody")
     checks.at_most("B", "named after", (SUSPECT_S + 3) * (2 if run.virtual else 1), took if found else None, " s")
-    asked = [one for one in journal.events(run_dir, "ras")]
-    behind = sorted({rank["rank"] for one in asked for rank in one["ranks"]})
+    behind = sorted({rank["rank"] for one in heard for rank in one["ranks"]})
     name = "ranks of which Paceline heard by RAS"
     if run.virtual:
         checks.unseen("B", name, [RANK], ON_VIRTUAL)

@@ -35,8 +35,11 @@ def part(run, checks):
         names.remove("compiled")
         checks.unseen(KNOWN["compiled"], "share of steps whose phases are known: compiled", "", ON_VIRTUAL + ": no Triton")
     started = {name: Case(run, name) for name in names}
+    unwatched = Case(run, "compiled", is_watched=False) if "compiled" in names else None
     for name, case in started.items():
         looked_at(run, checks, name, case.ended())
+    if unwatched:
+        checks.equal("A7", "the compiled job's exit code, as without Paceline", unwatched.ended().code, started["compiled"].code)
 
 
 class Case:

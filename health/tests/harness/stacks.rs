@@ -3,9 +3,10 @@
 use datadriven::TestCase;
 use paceline_health::event::{Activity, CommEntered, Entered, Event, StackFrame, Stacks, ThreadState};
 use paceline_health::id::Rank;
+use serde::de::DeserializeOwned;
 
 /// `stacks`, and on the line below `ranks=0,1,3 file=/home/u/train.py line=41 function=step [inside=all_reduce]
-/// [missing=stopped] [waits_for=lock]`.
+/// [missing=stopped] [state=stopped] [waits_for=lock]`.
 pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
     let mut main = Activity {
         state: ThreadState::Sleeping,
@@ -31,10 +32,8 @@ pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
                 line: 2806,
             }),
             "missing" => main.missing = value.into(),
-            "waits_for" => {
-                let name = format!("\"{value}\"");
-                main.waits_for = serde_json::from_str(&name).map_err(|error| format!("{word}: {error}"))?;
-            }
+            "waits_for" => main.waits_for = named(word, value)?,
+            "state" => main.state = named(word, value)?,
             _ => return Err(format!("unknown word {word}")),
         }
     }
@@ -48,6 +47,11 @@ pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
         main,
         workers: Vec::new(),
     }))
+}
+
+/// What has this name in JSON.
+fn named<T: DeserializeOwned>(word: &str, name: &str) -> Result<T, String> {
+    serde_json::from_value(name.into()).map_err(|error| format!("{word}: {error}"))
 }
 
 /// `entered`, and on the line below `rank=2 comm=7 all_reduce=99 all_gather=50 bytes=4096`, the latest function first.

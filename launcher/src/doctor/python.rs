@@ -38,10 +38,12 @@ else:
     sys.exit(str(why))
 ";
 /// Whether Python took our sitecustomize, and the API can be had.
+/// whose place in sys.modules the next one takes that it runs, such as that of Debian and Ubuntu.
 const HOOK: &str = "
 import sys
 import paceline, sitecustomize
-print(sitecustomize.__file__)
+watches = [f.find_spec.__code__.co_filename for f in sys.meta_path if getattr(f, '__qualname__', '') == '_Watch']
+print(watches[0] if watches else sitecustomize.__file__)
 ";
 /// Characters of what a program says.
 const MAX_SAID: usize = 300;

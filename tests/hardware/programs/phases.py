@@ -43,8 +43,9 @@ def made(keep_busy, ms=FORWARD_MS):
     return model, optimizer, torch.randn(ROWS, WIDTH, device="cuda")
 
 
-def step_of(model, optimizer, inputs, keep_busy=None, micro_batches=1):
-    """`keep_busy`: the training stream also waits for another one."""
+def step_of(model, optimizer, inputs, keep_busy=None, micro_batches=1, frees=False):
+    """`keep_busy`: the training stream also waits for another one. `frees`: gradients go after each step, as most loops have it; one
+    that is captured needs them to stay."""
     side = torch.cuda.Stream()
 
     def step():
@@ -57,7 +58,7 @@ def step_of(model, optimizer, inputs, keep_busy=None, micro_batches=1):
                 keep_busy(SIDE_MS)
             torch.cuda.current_stream().wait_stream(side)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad(set_to_none=frees)
         return loss
 
     return step
@@ -140,7 +141,9 @@ def compiled(keep_busy, steps):
     """Graphs of the compiler's. It cannot look into work of a known length, so products of matrices are the work."""
     model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(4))).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    run(step_of(torch.compile(model, mode="reduce-overhead"), optimizer, torch.randn(4096, 4096, device="cuda")), steps)
+    # Gradients are a graph's: the next replay writes over them.
+    model = torch.compile(model, mode="reduce-overhead")
+    run(step_of(model, optimizer, torch.randn(4096, 4096, device="cuda"), frees=True), steps)
 
 
 def run(step, steps):

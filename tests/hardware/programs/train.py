@@ -69,7 +69,10 @@ def main():
         loss = train_step()
         step += 1
         if step % LOOK_EVERY == 0:
-            loss.item()
+            if loss is None:  # a pipeline's first stage
+                torch.cuda.synchronize()
+            else:
+                loss.item()
             ended.append((step, time.monotonic()))
             last = min(last, agreed(store, rank, step, deadline))
     torch.cuda.synchronize()

@@ -48,6 +48,11 @@ pub fn cause(main: &Activity, workers: &[WorkerActivity], phase: Phase, has_gpu:
     }
 }
 
+/// Whether a rank with this cause enters no collective, whatever it has launched before.
+pub fn is_certain(cause: Cause) -> bool {
+    matches!(cause, Cause::Stopped | Cause::Storage | Cause::GpuFault)
+}
+
 /// A network file system may keep a process in any sleep, one of this machine in an uninterruptible one.
 fn waits_for_storage(activity: &Activity) -> bool {
     let is_local = activity.waits_for == WaitFor::LocalFile && activity.state == ThreadState::Disk;

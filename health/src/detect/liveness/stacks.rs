@@ -114,6 +114,12 @@ impl StackEvidence {
         })
     }
 
+    /// Whether `rank` does something else than most.
+    pub fn differs(&self, rank: Rank) -> bool {
+        let common = self.common.as_ref();
+        common.is_some_and(|(says, _)| self.by_rank.get(&rank).is_some_and(|taken| taken.says != *says))
+    }
+
     /// Why `rank` does not move since `since`, in this phase, as far as what it did tells.
     pub fn cause_of(&self, rank: Rank, since: Time, phase: Phase, has_gpu: bool) -> Cause {
         let taken = self.by_rank.get(&rank).filter(|taken| taken.at >= since);

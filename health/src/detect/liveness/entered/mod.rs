@@ -137,6 +137,21 @@ impl EnteredEvidence {
         Some((says, Cause::CollectiveMismatch))
     }
 
+    /// Ranks that have not entered what others have, wait for no other rank, and have entered nothing else in its place.
+    /// Empty where groups of ranks are missing in different collectives: which of them is at fault is open.
+    pub fn missing(&self) -> &[Rank] {
+        let Comparison { gaps, roots, .. } = &self.compared;
+        let mut roots = roots.iter().filter_map(|index| gaps.get(*index));
+        let Some(first) = roots.next() else { return &[] };
+        let is_alone = roots.all(|gap| gap.missing == first.missing);
+        let has_entered_another = gaps.iter().any(|gap| gap.is_instead_of(first));
+        if is_alone && !has_entered_another {
+            &first.missing
+        } else {
+            &[]
+        }
+    }
+
     /// Who is missing where, of all ranks, whose collective differs, or that none is missing; with the cause.
     pub fn says_of_all(&self, comms: &Comms) -> Option<(String, Cause)> {
         let Comparison { gaps, roots, .. } = &self.compared;

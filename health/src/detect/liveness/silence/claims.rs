@@ -1,13 +1,15 @@
 //! Claims about silent ranks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{MAX_BEHIND, Scope, SilenceRule};
 use crate::detect::claim::{Body, Claim, Detail, piece};
+use crate::detect::liveness::hang_cause::is_certain;
 use crate::detect::liveness::progress::{doing, place};
 use crate::detect::liveness::standstill::Named;
 use crate::event::{Phase, Pulse, Signal};
-use crate::id::Rank;
+use crate::id::{GpuId, Rank};
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Subject};
 
@@ -85,8 +87,7 @@ impl SilenceRule {
     /// What is said of a rank that does not move, or of all: the collective that is not entered, then what they do; and
     /// the cause. A fault that another finding shows goes before what the rank does.
     fn explanation(&self, scope: &Scope<'_>, rank: Option<Rank>, since: Time) -> (Option<Arc<str>>, Cause) {
-        let member = rank.and_then(|rank| scope.roster.member(rank));
-        let gpu = member.and_then(|member| member.gpu.as_ref());
+        let gpu = rank.and_then(|rank| gpu_of(scope, rank));
         let is_its_gpu = |subject: &Subject| match (subject, rank) {
             (Subject::Gpu { gpu_uuid, .. }, Some(_)) => Some(gpu_uuid) == gpu,
             (subject, None) => matches!(subject, Subject::Gpu { .. }),
@@ -94,20 +95,18 @@ impl SilenceRule {
         };
         let (entered, stacks, cause) = match rank {
             Some(rank) => {
-                let phase = self
-                    .pulses
-                    .get(&rank)
-                    .map_or(Phase::Other, |heard| heard.pulse.phase);
                 let (entered, differs) = self.entered.says_of(rank, scope.comms).unzip();
-                let does = || self.stacks.cause_of(rank, since, phase, gpu.is_some());
                 let cause = differs
                     .filter(|cause| *cause != Cause::Unknown)
-                    .unwrap_or_else(does);
+                    .unwrap_or_else(|| self.cause_of(scope, rank, since));
                 (entered, self.stacks.says_of(rank, since), cause)
             }
             None => {
-                let (entered, cause) = self.entered.says_of_all(scope.comms).unzip();
-                (entered, self.stacks.says_of_all(since), cause.unwrap_or_default())
+                let (entered, differs) = self.entered.says_of_all(scope.comms).unzip();
+                let cause = differs
+                    .filter(|cause| *cause != Cause::Unknown)
+                    .unwrap_or_else(|| self.cause_of_all(scope, since));
+                (entered, self.stacks.says_of_all(since), cause)
             }
         };
         let says = match (entered, stacks) {
@@ -119,6 +118,40 @@ impl SilenceRule {
         let may_be_gpu = cause != Cause::CollectiveMismatch;
         let has_fault = may_be_gpu && scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
         (says, if has_fault { Cause::GpuFault } else { cause })
+    }
+
+    /// Why a rank does not move, by what it did.
+    fn cause_of(&self, scope: &Scope<'_>, rank: Rank, since: Time) -> Cause {
+        let heard = self.pulses.get(&rank);
+        let phase = heard.map_or(Phase::Other, |heard| heard.pulse.phase);
+        self.stacks
+            .cause_of(rank, since, phase, gpu_of(scope, rank).is_some())
+    }
+
+    /// The cause that each rank has, such as storage that responds to none of them.
+    fn cause_of_all(&self, scope: &Scope<'_>, since: Time) -> Cause {
+        let mut causes = self.pulses.keys().map(|rank| self.cause_of(scope, *rank, since));
+        let first = causes.next().unwrap_or_default();
+        let tells = is_certain(first) || matches!(first, Cause::DataLoading | Cause::Checkpoint);
+        // All may wait for a lock or a socket of their own only because they wait for each other.
+        if tells && causes.all(|cause| cause == first) {
+            first
+        } else {
+            Cause::Unknown
+        }
+    }
+
+    /// Ranks that cannot go on while the others wait for them, though all stand at the same place: what they launched
+    /// before hides that from their phases. They are stopped or wait for storage or the driver; or they have not entered
+    /// a collective, and do instead what most others do not, with a cause.
+    pub(super) fn singled_out(&self, scope: &Scope<'_>, since: Time) -> BTreeSet<Rank> {
+        let missing = self.entered.missing();
+        let is_blocked = |rank: &Rank| {
+            let cause = self.cause_of(scope, *rank, since);
+            let is_elsewhere = || missing.contains(rank) && self.stacks.differs(*rank);
+            is_certain(cause) || (cause != Cause::Unknown && is_elsewhere())
+        };
+        self.pulses.keys().copied().filter(is_blocked).collect()
     }
 
     /// Ranks that have got less far than the others, the furthest behind first: where to look when nobody alone is to
@@ -139,4 +172,8 @@ impl SilenceRule {
         };
         behind.iter().take(MAX_BEHIND).map(item).collect()
     }
+}
+
+fn gpu_of<'a>(scope: &Scope<'a>, rank: Rank) -> Option<&'a GpuId> {
+    scope.roster.member(rank)?.gpu.as_ref()
 }
