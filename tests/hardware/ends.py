@@ -11,8 +11,8 @@ from checks import ON_VIRTUAL
 from jobs import Job
 
 RANK = 1
-SUSPECT_S, CONFIRMED_S = 5, 10  # instead of 15 and 60: there are 50 s for all of it
-RAS_S = 20  # Paceline asks after 8 s; the service waits 5 s for a process that does not answer
+SUSPECT_S, CONFIRMED_S = 8, 16  # instead of 15 and 60; stacks come after 5 s
+RAS_S = 30  # Paceline asks after 8 s; the service waits twice for a process that does not answer, 8 s each time
 STOPPED_AT, KILLED_AT = 25, 12  # steps
 RAS = ("127.0.0.1", 28028)  # NCCL's default
 SILENT = ("rank-silent", "job-hang")

@@ -16,14 +16,16 @@ RANKS, SLOW, FACTOR = 4, 2, 1.25
 WITHIN_STEPS = virtual_gpu.WITHIN[25]
 KNOWN = virtual_gpu.KNOWN
 UNTIMED = 40  # steps at the beginning, in which the plugin times nothing
-WORK_MS, DDP_WORK_MS = 100, 200  # the latter on a real GPU, whose four ranks take turns of milliseconds
+# A step; on a real GPU, whose four ranks take turns of milliseconds, longer, and of a pipeline each of its sixteen pieces.
+WORK_MS, TURNS_MS = 100, {"pipeline": 1600}
+LONGER_MS = 200
 VIRTUAL_STEPS, VIRTUAL_S = 120, 120  # there, whose host others may use: so many steps, however long they take
 COST = 0.02
 
 
 def part(run, checks, layout, seconds):
     out, run_dir = run.folder(layout), run.scratch / (layout + "-run")
-    work = DDP_WORK_MS if layout == "ddp" and not run.virtual else WORK_MS
+    work = WORK_MS if run.virtual else TURNS_MS.get(layout, LONGER_MS)
     how_long = ["--seconds", seconds]
     if run.virtual:
         how_long = ["--seconds", VIRTUAL_S, "--steps", VIRTUAL_STEPS]

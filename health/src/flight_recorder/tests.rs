@@ -1,5 +1,5 @@
-//! Dumps that PyTorch 2.15 wrote on the virtual GPU (tests/hangs, in which rank 2 hangs in step 150), with the paths
-//! changed.
+//! Dumps of tests/hangs, in which rank 2 hangs in step 150: of PyTorch 2.15 on the virtual GPU, and of PyTorch 2.11 with
+//! NCCL 2.28.9 on an H100 (`real-gpu`), with the paths changed.
 
 use std::collections::BTreeMap;
 
@@ -76,6 +76,23 @@ fn ranks_that_are_in_a_barrier() {
     let says = "operations differ in collective #156 of group 0: all_reduce (16.2 KiB) on rank 2, barrier on ranks 0-1, 3";
     let dumps = dumps!("barrier", 0 1 2 3);
     is(&dumps, says, &[2], Cause::CollectiveMismatch);
+}
+
+/// The watchdog of the rank in the barrier has aborted it, and calls that completed.
+#[test]
+fn a_rank_in_a_barrier_on_a_real_gpu() {
+    let says = "operations differ in collective #156 of group 0: barrier on rank 2, all_reduce (16.2 KiB) on ranks 0-1, 3";
+    let positions = is(
+        &dumps!("real-gpu", 0 1 2 3),
+        says,
+        &[2],
+        Cause::CollectiveMismatch,
+    );
+    let expected = [
+        "2: after barrier #156 of group 0 train.py:198 in main",
+        "0 1 3: in all_reduce #156 of group 0 (16.2 KiB) ",
+    ];
+    assert_eq!(positions, expected);
 }
 
 pub(super) fn entry(group: &str, sequence: u64, name: &str, bytes: u64, is_completed: bool) -> dump::Entry {

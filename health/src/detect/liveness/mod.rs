@@ -9,4 +9,5 @@ mod ras;
 pub mod silence;
 mod stacks;
 mod standstill;
+mod unlaunched;
 pub mod unreachable_node;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::hang_cause;
+use super::{hang_cause, unlaunched};
 use crate::event::{Activity, Phase, Stacks, ThreadState, WorkerActivity};
 use crate::id::Rank;
 use crate::report::StackGroup;
@@ -112,6 +112,12 @@ impl StackEvidence {
             Some((says, 1)) => format!("{}; 1 other rank: {says}", own.says).into(),
             Some((says, others)) => format!("{}; {others} other ranks: {says}", own.says).into(),
         })
+    }
+
+    /// The collective in whose call `rank` is, by its stack.
+    pub fn call_of(&self, rank: Rank) -> Option<&'static str> {
+        let example = self.examples.get(&self.by_rank.get(&rank)?.says)?;
+        unlaunched::call(&example.main)
     }
 
     /// Whether `rank` does something else than most.

@@ -22,7 +22,8 @@ const MAX_LINE: u64 = 1 << 10;
 pub struct Limits {
     /// Until somebody has answered the call, and for each line before the answer.
     pub connect: Duration,
-    /// How long the service may wait for its other processes, whole seconds.
+    /// How long the service may wait for its other processes, whole seconds. It collects twice, and waits five seconds
+    /// more each time (RAS_COLLECTIVE_EXTRA_TIMEOUT_SEC).
     pub peers: Duration,
     /// For all of it.
     pub whole: Duration,
@@ -34,8 +35,8 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connect: Duration::from_secs(2),
-            peers: Duration::from_secs(5),
-            whole: Duration::from_secs(20),
+            peers: Duration::from_secs(3),
+            whole: Duration::from_secs(40),
             bytes: 64 << 20,
         }
     }

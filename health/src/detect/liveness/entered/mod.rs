@@ -81,6 +81,7 @@ impl EnteredEvidence {
     /// Compares the answers to a silence that began `since`, and forgets older ones: before findings are reported.
     pub fn compare(&mut self, since: Time) {
         if self.latest < since {
+            self.comms.clear();
             self.compared = Comparison::default();
             return;
         }
@@ -137,8 +138,8 @@ impl EnteredEvidence {
         Some((says, Cause::CollectiveMismatch))
     }
 
-    /// Ranks that have not entered what others have, wait for no other rank, and have entered nothing else in its place.
-    /// Empty where groups of ranks are missing in different collectives: which of them is at fault is open.
+    /// Ranks that have not entered what others have, wait for no other rank, and have entered nothing else in its
+    /// place. Empty where groups of ranks are missing in different collectives: which of them is at fault is open.
     pub fn missing(&self) -> &[Rank] {
         let Comparison { gaps, roots, .. } = &self.compared;
         let mut roots = roots.iter().filter_map(|index| gaps.get(*index));
@@ -168,13 +169,12 @@ impl EnteredEvidence {
             });
             return Some((each.collect::<Vec<_>>().join("; "), Cause::Unknown));
         }
-        // Ranks that wait for each other.
-        let of_minority = gaps.iter().filter(|gap| gap.is_of_minority());
-        if let Some(gap) = of_minority.min_by_key(|gap| gap.order()) {
-            let (says, cause) = self.says_of_gap(gap, comms);
-            return Some((format!("{} {says}", have(&gap.missing)), cause));
-        }
-        if let Some(gap) = gaps.iter().min_by_key(|gap| gap.entered.len()) {
+        if let Some(gap) = self.mutual() {
+            // Ranks that wait for each other.
+            if gap.is_of_minority() {
+                let (says, cause) = self.says_of_gap(gap, comms);
+                return Some((format!("{} {says}", have(&gap.missing)), cause));
+            }
             let (entered, missing) = (have(&gap.entered), other_ranks_have(gap.missing.len()));
             let named = place(&gap.next, gap.comm, comms);
             return Some((
@@ -198,8 +198,33 @@ impl EnteredEvidence {
                 Cause::Unknown,
             ));
         }
-        self.says_of_none_missing(comms)
-            .map(|says| (says, Cause::Unknown))
+        None
+    }
+
+    /// Where none of the ranks that are missing is waited for first: a gap of a minority, else the one that the fewest
+    /// have entered.
+    fn mutual(&self) -> Option<&Gap> {
+        let gaps = &self.compared.gaps;
+        let of_minority = gaps.iter().filter(|gap| gap.is_of_minority());
+        let first = of_minority.min_by_key(|gap| gap.order());
+        first.or_else(|| gaps.iter().min_by_key(|gap| gap.entered.len()))
+    }
+
+    /// The collective that `rank` is said not to have entered, or some of all ranks, and who has not; where ranks have
+    /// one communicator alone.
+    pub fn awaited(&self, rank: Option<Rank>) -> Option<(&LastCollective, &[Rank])> {
+        let Comparison {
+            gaps, roots, by_rank, ..
+        } = &self.compared;
+        let gap = match rank {
+            Some(rank) => by_rank.get(&rank).and_then(|index| gaps.get(*index)),
+            None => {
+                let root = roots.first().and_then(|index| gaps.get(*index));
+                root.or_else(|| self.mutual())
+            }
+        };
+        let gap = gap.filter(|_| self.comms.len() == 1)?;
+        Some((&gap.next, &gap.missing))
     }
 
     /// `not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have; it entered all_gather #51 of dp instead`, and
@@ -233,7 +258,7 @@ impl EnteredEvidence {
 
     /// `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, of the communicator in which most ranks are last;
     /// nothing where a member has not answered.
-    fn says_of_none_missing(&self, comms: &Comms) -> Option<String> {
+    pub fn says_of_none_missing(&self, comms: &Comms) -> Option<String> {
         let latest = |ranks: &BTreeMap<Rank, Taken>| ranks.values().filter(|taken| taken.later == 0).count();
         let (comm, ranks) = self.comms.iter().max_by_key(|(_, ranks)| latest(ranks))?;
         let last = ranks.values().next()?.each.first()?;

@@ -8,6 +8,7 @@ use crate::detect::claim::{Body, Claim, Detail, piece};
 use crate::detect::liveness::hang_cause::is_certain;
 use crate::detect::liveness::progress::{doing, place};
 use crate::detect::liveness::standstill::Named;
+use crate::detect::liveness::unlaunched;
 use crate::event::{Phase, Pulse, Signal};
 use crate::id::{GpuId, Rank};
 use crate::time::Time;
@@ -106,8 +107,18 @@ impl SilenceRule {
                 let cause = differs
                     .filter(|cause| *cause != Cause::Unknown)
                     .unwrap_or_else(|| self.cause_of_all(scope, since));
-                (entered, self.stacks.says_of_all(since), cause)
+                // What all have entered is not what they wait in while they are inside a call that launches another.
+                let is_launched = || self.calls().all(|call| !unlaunched::is_before_launch(call));
+                let all = || is_launched().then(|| self.entered.says_of_none_missing(scope.comms));
+                (entered.or_else(|| all()?), self.stacks.says_of_all(since), cause)
             }
+        };
+        let (entered, cause) = match self.inside_another(rank) {
+            Some(words) if cause == Cause::Unknown => {
+                let entered = entered.map(|entered| format!("{entered}; {words} instead"));
+                (entered, Cause::CollectiveMismatch)
+            }
+            _ => (entered, cause),
         };
         let says = match (entered, stacks) {
             (Some(entered), Some(stacks)) => Some(format!("{entered}; {stacks}").into()),
@@ -118,6 +129,22 @@ impl SilenceRule {
         let may_be_gpu = cause != Cause::CollectiveMismatch;
         let has_fault = may_be_gpu && scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
         (says, if has_fault { Cause::GpuFault } else { cause })
+    }
+
+    /// The calls of collectives in which ranks are.
+    fn calls(&self) -> impl Iterator<Item = &'static str> {
+        self.pulses.keys().filter_map(|rank| self.stacks.call_of(*rank))
+    }
+
+    /// `it is inside barrier`: ranks that have not entered what others have, and are all in the call of another
+    /// collective, which they have not launched.
+    fn inside_another(&self, rank: Option<Rank>) -> Option<String> {
+        let (awaited, missing) = self.entered.awaited(rank)?;
+        let mut calls = missing.iter().map(|rank| self.stacks.call_of(*rank));
+        let call = calls.next()??;
+        let is_other = unlaunched::is_another(call, awaited) && calls.all(|other| other == Some(call));
+        let they_are = if missing.len() == 1 { "it is" } else { "they are" };
+        is_other.then(|| format!("{they_are} inside {call}"))
     }
 
     /// Why a rank does not move, by what it did.

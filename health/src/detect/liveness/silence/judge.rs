@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::severity::severity;
-use super::{BEAT, FRESH, Heard, Scope, Silent, SilenceRule};
+use super::{BEAT, FRESH, Heard, Scope, SilenceRule, Silent};
 use crate::detect::liveness::progress::{RankProgress, place};
 use crate::detect::liveness::standstill::Named;
 use crate::id::Rank;
