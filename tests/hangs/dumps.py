@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """dumps.py --torch HOME --paceline PROGRAM: jobs of PyTorch on the virtual GPU that hang until PyTorch's watchdog ends them, each in
-its own way and on both NCCL backends. Checks that their flight recorder's dumps are in the run directory, that `paceline why` says
-who is missing or differs, and that it read of each dump what Python reads.
+its own way and on both NCCL backends. Checks that their flight recorder dumps are in the run directory, that `paceline
+why` names the missing or differing rank, and that it reads each dump like Python does.
 """
 
 import argparse
@@ -16,7 +16,8 @@ import run
 
 TIMEOUT, LONGEST = 8, 120
 MISSING = "rank 2 has not entered all_reduce #156 of group 0 (16.2 KiB), 3 other ranks have"
-# kind -> what `paceline why` says, by backend where they differ: nccl2, the default, writes no dump of a rank that waits in none.
+# kind -> output of `paceline why`, by backend if different: nccl2, the default, writes no dump for a rank outside of
+# collectives.
 SAYS = {
     "lock": {
         "nccl": "3 of 4 ranks have entered all_reduce #156 of group 0 (16.2 KiB), none of them has finished it; rank 2 left no dump",
@@ -25,13 +26,13 @@ SAYS = {
     "gather": "operations differ in collective #156 of group 0: all_reduce (16 B) on rank 2, all_gather (16 B) on ranks 0-1, 3",
     "early": "operations differ in collective #156 of group 0: barrier on rank 2, all_reduce (16.2 KiB) on ranks 0-1, 3",
     "barrier": "operations differ in collective #156 of group 0: all_reduce (16.2 KiB) on rank 2, barrier on ranks 0-1, 3",
-    # nccl-legacy makes a group's communicator when it is used first, and waits for the others there, without an entry.
+    # nccl-legacy creates a group's communicator at its first use, and waits for its peers there, without an entry.
     "order": {"nccl": "rank 2 entered all_reduce #1 of group 2 (4 B) before all_reduce #1 of group 1 (4 B), 3 other ranks after it"},
 }
 
 
 def position(path):
-    """The collective that a rank is in, or that it finished last, by Python's own reading: (number or None, the user's line)."""
+    """A rank's current or last finished collective, read with Python's pickle: (number or None, the user's line)."""
     with open(path, "rb") as file:
         entries = pickle.load(file)["entries"]
     pending = [entry for entry in entries if entry["state"] != "completed" and not entry["retired"]]
@@ -42,7 +43,7 @@ def position(path):
 
 
 def case(options, kind, backend):
-    """What `paceline why` said of a job that PyTorch has ended, and what is wrong with it."""
+    """The output of `paceline why` for a job that PyTorch has ended, and the problems with it."""
     with run.folder(options, "%s-%s" % (kind, backend)) as scratch:
         job = run.start(options, scratch, [], [kind, backend, str(TIMEOUT)])
         try:

@@ -2,8 +2,9 @@
 """run.py --torch HOME --paceline PROGRAM: real jobs of PyTorch over gloo that hang, each kind in its own way; prints what
 `paceline run` said of each: the rank, the line of its code, and how long after the hang.
 
-Right is: rank 2 named (or, where all ranks wait in collectives, distinguished from the others), the line that hangs in the
-finding's stacks, the cause, and no other rank named. In jobs that are only slow: no rank. Ends with 1 where a case is not right.
+A case is right if rank 2 is named (or, where all ranks wait in collectives, distinguished from its peers), with the
+hanging line in the finding's stacks, the cause, and no other rank. In jobs that are only slow: no rank. Exits with 1 if
+a case is not right.
 
 --backend nccl: on the virtual GPU, with HOME/torch-cuda of tests/setup/torch_cuda.sh, and the NCCL plugin beside PROGRAM;
 or on a real one (--shared-gpu).
@@ -24,12 +25,12 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "train.py")
 RANKS, SUSPECT, HANGS_AT, LONGEST = 4, 2, 150, 60.0
-SETTLED = 1.0  # seconds until all of an explanation is there
+SETTLED = 1.0  # seconds until an explanation is complete
 NAMING = ("rank-silent", "job-hang", "rank-died")
-# What stands in the finding instead of a line: a process that is stopped has none, one that has ended badly said why.
+# Texts in place of a line: a stopped process has no line, a failed one has its error.
 WORDS = {"stopped": "stopped by a signal", "fuse": "sample (fuse at ", "loader-fuse": "sample (fuse at ", "exception": "something went wrong"}
 SLOW = ["slow-checkpoint"]
-# On GPUs: what differs from the CPU, and one of each other group.
+# On GPUs: kinds that differ from the CPU, and one of each other group.
 ON_GPU = "order gather early barrier lock loader-read".split()
 CAUSES = {
     "loader-read": "data-loading", "lock": "lock-wait", "condition": "lock-wait", "queue": "lock-wait", "gil": "other-process",
@@ -37,7 +38,7 @@ CAUSES = {
     "subprocess": "other-process", "evaluation": "own-code", "retry": "own-code", "hook": "own-code",
     "fuse": "storage", "loader-fuse": "storage",
 }  # fmt: skip
-# What the NCCL plugin has seen.
+# Findings from the NCCL plugin.
 ENTERED = {
     "order": "rank 2 entered all_reduce #0 of group 2",
     "gather": "rank 2 has not entered all_gather #0 of group 0 (16 B), 3 other ranks have; it entered all_reduce #150 of group 0",
@@ -46,16 +47,32 @@ ENTERED = {
     "lock": "has not entered all_reduce #150 of group 0 (16.2 KiB), 3 other ranks have",
     "loader-read": "has not entered all_reduce #150 of group 0 (16.2 KiB), 3 other ranks have",
 }
+# On a real GPU with PyTorch 2.11, which does not name its communicators: a collective whose ranks must connect first is
+# not launched.
+ON_REAL_GPU = {
+    "order": "rank 2: train.py:",
+    "gather": "rank 2 has not entered all_gather #1 of a communicator of 4 ranks (16 B), 3 other ranks have; it is inside all_reduce instead",
+    "early": "has not entered all_reduce #150 of a communicator of 4 ranks (16.2 KiB), 3 other ranks have; it is inside barrier instead",
+    "barrier": "rank 2 has entered all_reduce #150 of a communicator of 4 ranks (16.2 KiB), 3 other ranks have not; they are inside barrier",
+    "lock": "has not entered all_reduce #150 of a communicator of 4 ranks (16.2 KiB), 3 other ranks have",
+    "loader-read": "has not entered all_reduce #150 of a communicator of 4 ranks (16.2 KiB), 3 other ranks have",
+}
 CAUSES_ON_GPU = dict(CAUSES, **dict.fromkeys(("gather", "early", "barrier"), "collective-mismatch"))
+CAUSES_ON_REAL_GPU = dict(CAUSES_ON_GPU, barrier="unknown")
+
+
+def kind_of_gpu(options):
+    """The label of the lines: `gloo`, `nccl` on the virtual GPU, `gpu` on a real one."""
+    return "gpu" if options.shared_gpu else options.backend
 
 
 def lines(backend):
-    """kind -> the lines of train.py at which it hangs."""
+    """kind -> the lines of train.py where it hangs."""
     found = {}
     with open(SCRIPT) as script:
         for number, line in enumerate(script, 1):
-            mark = re.search(r"  # (?:(gloo|nccl): )?([a-z -]+)$", line)
-            if mark and mark.group(1) in (None, backend):
+            mark = re.search(r"  # (?:([a-z ]+): )?([a-z -]+)$", line)
+            if mark and (mark.group(1) is None or backend in mark.group(1).split()):
                 for kind in mark.group(2).split():
                     found.setdefault(kind, []).append(number)
     return found
@@ -74,9 +91,11 @@ def hangs(found):
 
 
 def judge(options, kind, found, at):
-    """(the cause, the stacks in words, what is wrong with them)"""
+    """(the cause, the stacks as text, the problems with them)"""
     silent = [one for one in hangs(found) if one.get("says")]
-    others = [one["finding"] for one in found if one["finding"] not in NAMING]
+    # Ranks that take turns on one GPU may be slow before the hang.
+    expected = NAMING + (("straggler",) if options.shared_gpu else ())
+    others = [one["finding"] for one in found if one["finding"] not in expected]
     wrong = ["also %s" % name for name in sorted(set(others))]
     others = {one["subject"].get("rank") for one in hangs(found)} - {SUSPECT, None}
     wrong += ["rank %d named" % rank for rank in sorted(others)]
@@ -85,14 +104,15 @@ def judge(options, kind, found, at):
     says = silent[-1]["says"]
     if silent[-1]["finding"] == "job-hang" and "rank %d" % SUSPECT not in says.split(";")[0]:
         wrong.append("rank %d not distinguished" % SUSPECT)
-    wanted = [WORDS[kind]] if kind in WORDS else ["train.py:%d in" % line for line in lines(options.backend)[kind]]
+    wanted = [WORDS[kind]] if kind in WORDS else ["train.py:%d in" % line for line in lines(kind_of_gpu(options))[kind]]
     own = re.split("; (?:3 other ranks|ranks (?!0-3))", says)[0]
     cause = silent[-1]["cause"]
-    causes = CAUSES if options.backend == "gloo" else CAUSES_ON_GPU
+    causes = {"gloo": CAUSES, "nccl": CAUSES_ON_GPU, "gpu": CAUSES_ON_REAL_GPU}[kind_of_gpu(options)]
     if cause != causes.get(kind, "unknown"):
         wrong.append("cause " + cause)
-    if options.backend == "nccl" and ENTERED[kind] not in says:
-        wrong.append("no " + ENTERED[kind])
+    entered = {"nccl": ENTERED, "gpu": ON_REAL_GPU}.get(kind_of_gpu(options), {}).get(kind, "")
+    if entered not in says:
+        wrong.append("no " + entered)
     if not any(want in own for want in wanted):
         wrong.append("no " + " or ".join(wanted))
     if at > options.within:
@@ -101,7 +121,7 @@ def judge(options, kind, found, at):
 
 
 def case(options, kind):
-    """One job, until it has been explained, or for long enough."""
+    """One job, until it is explained, or until the timeout."""
     with folder(options, kind) as scratch:
         run_dir = os.path.join(scratch, "run")
         gpus = [] if options.backend == "gloo" or options.shared_gpu else ["--sim-gpus", "gpus=%d" % RANKS]
@@ -128,12 +148,11 @@ def case(options, kind):
 
 
 def folder(options, name):
-    """Of a job."""
+    """The folder of a job."""
     if not options.keep:
         return tempfile.TemporaryDirectory()
-    made = os.path.join(options.keep, name)
-    os.makedirs(made)
-    return contextlib.nullcontext(made)
+    os.makedirs(options.keep, exist_ok=True)
+    return contextlib.nullcontext(tempfile.mkdtemp(prefix=name + "-", dir=options.keep))
 
 
 def start(options, scratch, flags, arguments):
@@ -153,7 +172,7 @@ def start(options, scratch, flags, arguments):
 
 
 def hung_since(run_dir):
-    """When rank 2 stopped in the step that hangs, by this clock; None: it has not yet."""
+    """When rank 2 stopped in the hanging step, by the local clock; None: not yet."""
     try:
         with open(os.path.join(run_dir, "journal.ndjson")) as journal:
             beats = [line for line in journal if '"beat"' in line and line.endswith("\n")]
@@ -166,7 +185,7 @@ def hung_since(run_dir):
 
 
 def end(job):
-    """The job and all that it started: a process that is stopped, or whose main thread is stuck, takes no other signal."""
+    """Kills the whole process tree: a stopped process, or one with a stuck main thread, handles no other signal."""
     if job.poll() is not None:
         return
     tree = [job.pid]
@@ -185,7 +204,7 @@ def end(job):
 
 
 def shared(parser):
-    """What dumps.py takes too."""
+    """Options that dumps.py has too."""
     parser.add_argument("--shared-gpu", action="store_true", help="a real GPU, which all ranks share, in place of the virtual ones")
     parser.add_argument("--keep", help="a folder in which what the jobs wrote stays")
 
@@ -201,7 +220,7 @@ def main():
     parser.add_argument("--within", type=float, default=20.0, help="seconds in which a hang is to be explained; 20")
     parser.add_argument("--jobs", type=int, default=1, help="at a time: they wait more than they work")
     options = parser.parse_args()
-    # Jobs run in directories of their own.
+    # Jobs run in separate directories.
     options.torch, options.paceline = os.path.abspath(options.torch), os.path.abspath(options.paceline)
     bad = 0
     print("| hang | said after | cause | stacks | |\n|---|---|---|---|---|", flush=True)

@@ -1,5 +1,5 @@
-"""A file system that does not answer reads, as a network file system whose server is gone: FUSE, in a mount namespace of the
-calling thread (Linux, root). The protocol: linux/include/uapi/linux/fuse.h."""
+"""A file system that never answers reads, like a network file system with a dead server: FUSE, in a mount namespace of
+the calling thread (Linux, root). The protocol: linux/include/uapi/linux/fuse.h."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ def attributes(node):
 
 
 def serve(device):
-    """Answers everything but reads."""
+    """Answers all requests except reads."""
     while True:
         request = os.read(device, 1 << 20)
         _, operation, unique, node = struct.unpack_from("<IIQQ", request)
@@ -39,7 +39,7 @@ def serve(device):
 
 
 def mounted():
-    """The path of a file whose reads do not end."""
+    """The path of a file whose reads never end."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(name, *arguments):

@@ -165,9 +165,9 @@ def in_step(groups):
     if kind in ALONE:
         ALONE[kind]()
     if kind == "gather":
-        dist.all_reduce(torch.ones(4, device=device))
+        dist.all_reduce(torch.ones(4, device=device))  # gpu: gather
     if kind == "order":
-        dist.all_reduce(torch.ones(1, device=device), group=groups[1])  # gloo: order
+        dist.all_reduce(torch.ones(1, device=device), group=groups[1])  # gloo gpu: order
         dist.all_reduce(torch.ones(1, device=device), group=groups[0])
 
 
@@ -193,7 +193,7 @@ def main():
         loss.backward()  # gloo: barrier
         optimizer.step()
         optimizer.zero_grad()
-        loss.item()  # nccl: order gather barrier
+        loss.item()  # nccl gpu: order gather barrier
         time.sleep(0.05)
     dist.barrier()  # early
     dist.destroy_process_group()

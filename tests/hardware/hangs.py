@@ -26,9 +26,13 @@ def table(run, program, *words):
     command = [sys.executable, str(HERE.parent / "hangs" / program), "--torch", str(python), "--paceline", run.paceline]
     command += ["--jobs", str(HANGS_AT_A_TIME), "--keep", str(run.folder(program)), *words]
     command += [] if run.virtual else ["--shared-gpu"]
+    rows = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as done:
         for line in done.stdout:
             print(line, end="", flush=True)
             columns = [column.strip() for column in line.strip().strip("|").split(" | ")]
             if line.startswith("| ") and columns[0] != "hang":
+                rows += 1
                 yield columns
+    if not rows:
+        raise SystemExit("%s: no row, exit code %d" % (program, done.returncode))

@@ -1,8 +1,8 @@
-//! Who is to blame for a slow way between two nodes: one of them, or only the way between these two.
+//! Attributes a slow link between two nodes to one of the nodes, or to the link alone.
 //!
-//! A node is well if at least one of its ways is: a slow node has none. So a node is blamed when every way of it is
-//! slow, one of them to a partner that proved well; a way is blamed when both its ends proved well and it was slow each
-//! time. What is neither stays open and says so.
+//! A node is good if at least one of its links is: all links of a slow node are slow. So a node is at fault if every
+//! link of it is slow, one of them to a partner that is known to be good; a link is at fault if both its ends are good
+//! and it was slow each time. Everything else stays undecided and is reported as such.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use super::{Metric, NoiseLimits, Place, PreflightTable, Sample};
 use crate::id::NodeId;
 use crate::verdict::Severity;
 
-/// Everything measured over one way, in one metric and rail.
+/// All measurements of one link in one metric and rail.
 #[derive(Clone, Debug)]
 pub(super) struct Way<'a> {
     pub a: &'a NodeId,
     pub b: &'a NodeId,
-    /// The best that was seen.
+    /// The best value.
     pub value: f64,
-    /// How far a mean of passes may be off by chance, as a share.
+    /// The random error of a mean of passes, as a share.
     pub sigma: f64,
-    /// How often it was measured.
+    /// Number of measurements.
     pub times: u32,
-    /// How bad it is beside the others.
+    /// Its severity compared with the others.
     pub severity: Option<Severity>,
 }
 
@@ -36,17 +36,17 @@ impl<'a> Way<'a> {
     }
 }
 
-/// All ways of one metric, condition and rail, judged beside each other.
+/// All links of one metric, condition and rail, compared with each other.
 #[derive(Clone, Debug)]
 pub(super) struct Ways<'a> {
     pub metric: Metric,
     pub rail: Option<u32>,
     pub ways: Vec<Way<'a>>,
-    /// What the better half of the nodes reaches; `None`: nothing to compare with.
+    /// The value that the better half of the nodes reaches; `None`: nothing to compare with.
     pub expected: Option<f64>,
 }
 
-/// Who is to blame.
+/// The place at fault.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Blame {
     pub place: Place,
@@ -56,7 +56,7 @@ pub(super) struct Blame {
     pub sure: bool,
 }
 
-/// Sorts the samples of pairs into ways.
+/// Groups the samples of pairs by link.
 pub(super) fn sort<'a>(table: &PreflightTable, samples: &'a [Sample]) -> Vec<Ways<'a>> {
     type Key<'a> = (Metric, &'a Arc<str>, Option<u32>);
     let mut groups: BTreeMap<Key<'a>, BTreeMap<(&NodeId, &NodeId), Vec<&'a Sample>>> = BTreeMap::new();
@@ -109,7 +109,7 @@ impl<'a> Ways<'a> {
     fn compare(&mut self, table: &PreflightTable) {
         let row = table.metric(self.metric);
         let mut bests: Vec<f64> = self.best_of_nodes(table).into_values().collect();
-        // Two nodes have one way, and nothing beside which it could be slow.
+        // Two nodes have one link, and nothing to compare it with.
         if self.ways.len() < 2 {
             return;
         }
@@ -120,7 +120,7 @@ impl<'a> Ways<'a> {
                 std::cmp::Ordering::Greater
             }
         });
-        // The better of the two in the middle: of two pairs the better one says what can be reached.
+        // The better of the two middle values: of two pairs, the better one shows what is possible.
         let expected = bests[(bests.len() - 1) / 2];
         self.expected = Some(expected);
         let fleet = upper_spread(&bests, expected);
@@ -142,19 +142,19 @@ impl<'a> Ways<'a> {
         best
     }
 
-    /// Nodes that have a way that is well.
+    /// Nodes with at least one good link.
     pub fn well(&self) -> BTreeSet<&'a NodeId> {
         let well = self.ways.iter().filter(|way| way.severity.is_none());
         well.flat_map(|way| [way.a, way.b]).collect()
     }
 
-    /// The slow ways of `node`.
+    /// The slow links of `node`.
     pub fn slow_of<'s>(&'s self, node: &'s NodeId) -> impl Iterator<Item = (&'s Way<'a>, &'a NodeId)> + 's {
         let slow = self.ways.iter().filter(|way| way.severity.is_some());
         slow.filter_map(move |way| Some((way, way.other(node)?)))
     }
 
-    /// Who is to blame for what is slow.
+    /// The places at fault for slow links.
     pub fn blame(&self) -> Vec<Blame> {
         let well = self.well();
         let slow: Vec<&Way<'_>> = self.ways.iter().filter(|way| way.severity.is_some()).collect();
@@ -177,7 +177,7 @@ impl<'a> Ways<'a> {
             }
             let pair = Place::pair(way.a, way.b);
             let both_well = well.contains(way.a) && well.contains(way.b);
-            // Slow once between two that are well elsewhere is chance until it was seen again.
+            // A link that was slow once between two good nodes may be chance until it is measured again.
             if both_well && way.times < 2 {
                 continue;
             }
@@ -206,8 +206,11 @@ impl<'a> Ways<'a> {
             .collect();
         let severity = to_well.iter().filter_map(|way| way.severity).min()?;
         let times: u32 = self.slow_of(node).map(|(way, _)| way.times).sum();
-        // The way to a good partner that is nearest to well: what this node can do at most.
-        let value = to_well.first().map(|way| way.value)?;
+        // The link to a good partner that is nearest to the expected value: what this node can do at most.
+        let expected = self.expected?;
+        let distance = |value: &f64| (value - expected).abs();
+        let values = to_well.iter().map(|way| way.value);
+        let value = values.min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
         let or = if times < 2 {
             to_well.iter().map(|way| Place::pair(way.a, way.b)).collect()
         } else {
@@ -230,17 +233,17 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// How far the median of a sample's passes may be off by chance, as a share of it (1.2533 σ / √n).
+/// The random error of the median of a sample's passes, as a share of it (1.2533 σ / √n).
 pub(super) fn chance(sample: &Sample) -> f64 {
     1.2533 * sample.spread / f64::from(sample.passes.max(1)).sqrt()
 }
 
-/// Whether a sample is too unsteady to conclude from.
+/// Whether a sample is too unsteady for a conclusion.
 pub(super) fn unsteady(sample: &Sample, noise: &NoiseLimits) -> bool {
     sample.spread > noise.unsteady && sample.passes >= 3
 }
 
-/// Spread of those better than `center`, as a share of it: those that are worse may be ill, and may be many.
+/// Spread of the values better than `center`, as a share of it: the worse ones may be faulty, and may be many.
 fn upper_spread(best_first: &[f64], center: f64) -> f64 {
     let half = &best_first[..best_first.len().div_ceil(2)];
     if half.len() < 4 || center <= 0.0 {

@@ -1,4 +1,4 @@
-//! What ranks that do not move are doing, by hand.
+//! Scripted activity of stalled ranks.
 
 use datadriven::TestCase;
 use paceline_health::event::{Activity, CommEntered, Entered, Event, StackFrame, Stacks, ThreadState};
@@ -49,7 +49,7 @@ pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// What has this name in JSON.
+/// The value with this name in JSON.
 fn named<T: DeserializeOwned>(word: &str, name: &str) -> Result<T, String> {
     serde_json::from_value(name.into()).map_err(|error| format!("{word}: {error}"))
 }
@@ -65,6 +65,7 @@ pub fn entered(case: &mut TestCase) -> Result<Event, String> {
             "comm" => comm = value,
             "bytes" => bytes = value,
             "all_reduce" => last.push((1, value)),
+            "reduce_scatter" => last.push((2, value)),
             "all_gather" => last.push((3, value)),
             _ => return Err(format!("unknown word {word}")),
         }

@@ -1,4 +1,4 @@
-//! Checks of this machine and of what is configured.
+//! Checks of this machine and its configuration.
 
 use std::fs::File;
 use std::net::ToSocketAddrs;
@@ -15,16 +15,16 @@ use crate::cli::SettingArgs;
 use crate::config::{self, Surroundings, variables};
 use crate::run::{cluster, ring_places};
 
-/// There where a driver of NVIDIA's is loaded.
+/// Exists where NVIDIA's driver is loaded.
 const DRIVER: &str = "/proc/driver/nvidia";
-/// Rings, hook and sockets of a node with eight ranks take less.
+/// More than the rings, hook and sockets of a node with eight ranks take.
 const ENOUGH_MEMORY: u64 = 64 << 20;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Files of settings, and mistakes in them and in variables.
+/// Configuration files, and mistakes in them and in variables.
 pub(super) fn settings(_: &Subject) -> Check {
     let name = "settings";
     if let Err(problem) = config::load(&SettingArgs::default()) {
@@ -92,7 +92,7 @@ pub(super) fn gpus(subject: &Subject) -> Check {
     }
 }
 
-/// Where XIDs are reported.
+/// Source of XIDs.
 pub(super) fn kernel_log(subject: &Subject) -> Check {
     let name = "kernel log";
     let set = subject
@@ -103,7 +103,7 @@ pub(super) fn kernel_log(subject: &Subject) -> Check {
         return Check::green(name, "not needed: no NVIDIA driver is loaded");
     }
     let path = set.unwrap_or_else(|| PathBuf::from("/dev/kmsg"));
-    // Not to hang on a pipe, and not to wait for the next line.
+    // Do not block on a pipe, or wait for the next line.
     let opened = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -123,7 +123,7 @@ pub(super) fn kernel_log(subject: &Subject) -> Check {
     }
 }
 
-/// Room for rings, in which trainers leave their steps.
+/// Memory for the rings into which trainers write their steps.
 pub(super) fn memory(_: &Subject) -> Check {
     let name = "memory";
     let places = ring_places();
@@ -164,7 +164,7 @@ pub(super) fn memory(_: &Subject) -> Check {
     )
 }
 
-/// Whether the page and the metrics can be where they are wanted.
+/// Whether the page and the metrics can be served at the configured address.
 pub(super) fn page(subject: &Subject) -> Check {
     let name = "page";
     let page = subject
@@ -191,7 +191,7 @@ pub(super) fn page(subject: &Subject) -> Check {
     }
 }
 
-/// The key by which nodes of a job know each other.
+/// The key that authenticates a job's nodes to each other.
 pub(super) fn key(subject: &Subject) -> Check {
     let name = "key";
     let set = subject
@@ -217,7 +217,7 @@ pub(super) fn key(subject: &Subject) -> Check {
     match Key::read(&path) {
         Ok(_) => Check::green(name, format!("{shown} is valid, and only its owner can read it")),
         Err(problem) => {
-            // A key that was named and is no good keeps the job from starting.
+            // An invalid key that was configured keeps the job from starting.
             let light = if set.is_some() { Light::Red } else { Light::Yellow };
             let act = format!(
                 "chmod 600 {shown}, or create a new one: umask 077; head -c 32 /dev/urandom > {shown}"
@@ -227,7 +227,7 @@ pub(super) fn key(subject: &Subject) -> Check {
     }
 }
 
-/// Where the job's aggregator would be.
+/// The address of the job's aggregator.
 pub(super) fn aggregator(subject: &Subject) -> Check {
     let name = "aggregator";
     let set = subject
@@ -241,7 +241,7 @@ pub(super) fn aggregator(subject: &Subject) -> Check {
              CMD)",
         );
     };
-    // Of relays the last is the aggregator's own.
+    // The last address is the aggregator's; those before it are relays.
     let own = place.rsplit(',').next().unwrap_or_default();
     let host = match own.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() => host,

@@ -1,13 +1,13 @@
-//! The newest job that runs here: whether its phases are known, and if not, why.
+//! The newest running job on this machine: whether its phases are known, and if not, why.
 
 use super::{Check, Light, Subject};
 use crate::output::NoJob;
 use crate::top::{self, Seen};
 
 const NAME: &str = "job";
-/// What the hook says of itself begins so in the report's coverage (`health/src/detect/report/notes/hook.rs`).
+/// Prefix of the hook's notes in the report's coverage (`health/src/detect/report/notes/hook.rs`).
 const OF_HOOK: &str = "hook: ";
-/// That only some steps are timed is no trouble.
+/// Timing only some of the steps is not a problem.
 const SAMPLED: &str = "hook: phases of ";
 
 pub(super) fn seen(_: &Subject) -> Check {
@@ -43,7 +43,7 @@ fn of(seen: &Seen) -> Check {
         true => "phases are known for some steps",
         false => "phases are not known",
     };
-    // Without a word of the hook there is none: what else limits the verdicts says more.
+    // No notes from the hook means that there is no hook: the other limits of the verdicts say more.
     let reasons = match troubles.is_empty() {
         true => said(&notes.iter().collect::<Vec<_>>()),
         false => said(&troubles),

@@ -1,5 +1,5 @@
-//! `paceline doctor`: what a job that is started here would be watched by, what is missing, and what to do about it. It starts
-//! no job, changes nothing, and is done within ten seconds: a check that does not answer by then says so.
+//! `paceline doctor`: the data sources of a job on this machine, what is missing, and what to do about it. It starts no
+//! job, changes nothing, and ends within ten seconds: a check without an answer by then reports that.
 
 mod host;
 mod job;
@@ -21,11 +21,11 @@ use crate::output::{self, Color, Paint, Style};
 
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;
-/// All checks together, a second before the promised ten.
+/// Deadline of all checks, a second before the promised ten.
 const DEADLINE: Duration = Duration::from_secs(9);
-/// Of what a check starts, so that it can still say that it was too slow.
+/// Deadline of programs that a check starts, so that the check can still report the timeout.
 const STARTED: Duration = Duration::from_secs(8);
-/// Width of the names.
+/// Column width of the names.
 const NAME: usize = 12;
 
 #[derive(Debug, Args)]
@@ -45,15 +45,15 @@ pub(crate) struct DoctorArgs {
     command: Vec<OsString>,
 }
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Light {
-    /// As it should be.
+    /// No problem.
     Green,
-    /// A job runs and is watched, but less is seen.
+    /// A job runs and is monitored, with less data.
     Yellow,
-    /// A job would not start, or run unwatched.
+    /// A job would not start, or would run unmonitored.
     Red,
 }
 
@@ -84,10 +84,10 @@ impl Check {
     }
 }
 
-/// What checks look at.
+/// Input of the checks.
 #[derive(Clone)]
 struct Subject {
-    /// `None`: they cannot be read, which is a finding of its own.
+    /// `None`: they cannot be read, which is itself a finding.
     settings: Option<Settings>,
     python: Option<PathBuf>,
     command: Vec<OsString>,
@@ -95,7 +95,7 @@ struct Subject {
 
 type Look = fn(&Subject) -> Check;
 
-/// In the order in which they are shown.
+/// In display order.
 const CHECKS: [(&str, Look); 11] = [
     ("settings", host::settings),
     ("GPUs", host::gpus),
@@ -133,13 +133,13 @@ pub(crate) fn command(args: &DoctorArgs, color: Color) -> anyhow::Result<ExitCod
     Ok(ExitCode::from(worst as u8))
 }
 
-/// Each in a thread of its own: a driver or a file system that hangs holds up no other.
+/// Runs each check in its own thread: a driver or file system that hangs does not block the others.
 fn all(subject: &Subject, checks: &[(&'static str, Look)], deadline: Duration) -> Vec<Check> {
     let until = Instant::now() + deadline;
     let (sender, answers) = channel();
     for (index, (_, look)) in checks.iter().copied().enumerate() {
         let (sender, subject) = (sender.clone(), subject.clone());
-        // Nobody waits for the thread; it ends with the process.
+        // The thread is not joined; it ends with the process.
         std::thread::spawn(move || sender.send((index, look(&subject))));
     }
     drop(sender);

@@ -1,4 +1,4 @@
-//! Checks of what trainers are: Python with the hook, PyTorch, NCCL and its plugin.
+//! Checks of the trainers' software: Python with the hook, PyTorch, NCCL and its plugin.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, DirBuilder};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use super::{Check, Light, STARTED, Subject};
 use crate::run::{hook, plugin, ring_places};
 
-/// One line: the program, its version, what it says of PyTorch.
+/// Prints the interpreter, its version, and PyTorch's version.
 const TORCH: &str = "
 import sys
 print(sys.executable, '.'.join(map(str, sys.version_info[:3])), flush=True)
 import torch
 print(torch.__version__, 'CUDA ' + torch.version.cuda if torch.version.cuda else 'CPU only')
 ";
-/// Loads NCCL as PyTorch's wheel brings it, else as the system has it.
+/// Loads NCCL from PyTorch's wheel, else from the system.
 const NCCL: &str = "
 import ctypes, glob, os, sys
 places = [p for d in sys.path for p in glob.glob(os.path.join(d, 'nvidia', 'nccl', 'lib', 'libnccl.so.2'))]
@@ -37,15 +37,15 @@ for place in places + ['libnccl.so.2']:
 else:
     sys.exit(str(why))
 ";
-/// Whether Python took our sitecustomize, and the API can be had.
-/// whose place in sys.modules the next one takes that it runs, such as that of Debian and Ubuntu.
+/// Whether Python loaded our sitecustomize and can import the API. Our sitecustomize runs the next one, such as
+/// Debian's or Ubuntu's, which then takes its place in sys.modules: the import hook shows that ours ran.
 const HOOK: &str = "
 import sys
 import paceline, sitecustomize
 watches = [f.find_spec.__code__.co_filename for f in sys.meta_path if getattr(f, '__qualname__', '') == '_Watch']
 print(watches[0] if watches else sitecustomize.__file__)
 ";
-/// Characters of what a program says.
+/// Maximum characters of a program's message.
 const MAX_SAID: usize = 300;
 
 /// The trainers' Python.
@@ -62,7 +62,7 @@ fn interpreter(subject: &Subject) -> PathBuf {
     chosen.unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// Runs it for a while at most: what it printed, or why that came to nothing.
+/// Runs a script with a timeout: its output, or why it failed.
 fn run(program: &Path, script: &str, env: &[(&str, &OsStr)]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.arg("-c").arg(script).envs(env.iter().copied());
@@ -85,7 +85,7 @@ fn run(program: &Path, script: &str, env: &[(&str, &OsStr)]) -> Result<String, S
             }
         }
     };
-    // It has ended; what it started may hold the pipes, and is not waited for.
+    // It has exited; its own child processes may still hold the pipes, so do not wait for them.
     let mut text = vec![0; 64 << 10];
     let mut read = |pipe: Option<&mut dyn Read>| {
         let count = pipe.and_then(|pipe| pipe.read(&mut text).ok()).unwrap_or(0);
@@ -100,7 +100,7 @@ fn run(program: &Path, script: &str, env: &[(&str, &OsStr)]) -> Result<String, S
     Err(last.chars().take(MAX_SAID).collect())
 }
 
-/// Whether the hook gets into a trainer.
+/// Whether a trainer loads the hook.
 pub(super) fn hook(subject: &Subject) -> Check {
     let name = "Python";
     let program = interpreter(subject);
@@ -142,7 +142,7 @@ pub(super) fn hook(subject: &Subject) -> Check {
     }
 }
 
-/// PyTorch, and which.
+/// PyTorch and its version.
 pub(super) fn torch(subject: &Subject) -> Check {
     let name = "PyTorch";
     let program = interpreter(subject);
@@ -158,7 +158,7 @@ pub(super) fn torch(subject: &Subject) -> Check {
     }
 }
 
-/// NCCL, and our plugin for it.
+/// NCCL, and our plugin.
 pub(super) fn nccl(subject: &Subject) -> Check {
     let name = "NCCL";
     let beside = std::env::current_exe().ok();
@@ -191,7 +191,7 @@ pub(super) fn nccl(subject: &Subject) -> Check {
     }
 }
 
-/// Whether the dynamic loader takes it.
+/// Whether the dynamic loader accepts it.
 fn load(path: &Path) -> Result<(), String> {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else {
         return Err(format!("{}: no file name", path.display()));
@@ -201,7 +201,7 @@ fn load(path: &Path) -> Result<(), String> {
     if !handle.is_null() {
         return Ok(());
     }
-    // SAFETY: after a failure dlerror gives a string that lives until this thread's next call to the loader.
+    // SAFETY: after a failure dlerror returns a string that is valid until this thread's next call to the loader.
     let why = unsafe {
         let text = libc::dlerror();
         (!text.is_null()).then(|| std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -209,7 +209,7 @@ fn load(path: &Path) -> Result<(), String> {
     Err(why.unwrap_or_else(|| format!("{} cannot be loaded", path.display())))
 }
 
-/// A directory where rings would be, for a moment.
+/// A temporary directory where rings would be.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -222,7 +222,7 @@ impl Folder {
         let places = ring_places();
         places.iter().find_map(|place| {
             let path = place.join(&name);
-            // Made here or nowhere: one that somebody else has put there is not used.
+            // Create it or fail: an existing directory of another user is not used.
             let made = DirBuilder::new().mode(0o700).create(&path);
             made.is_ok().then_some(Folder(path))
         })

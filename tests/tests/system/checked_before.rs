@@ -1,4 +1,4 @@
-//! What is said before a job starts or long work begins: variables, files to be written, help, and what doctor finds.
+//! Checks before a job starts or long work begins: variables, output files, help, and doctor's results.
 
 use crate::launched::{Place, text};
 
@@ -7,7 +7,7 @@ fn said(place: &Place, args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stderr).to_owned())
 }
 
-/// A misspelled variable, or one that cannot be read, is named; the job starts all the same.
+/// A misspelled or invalid variable is reported; the job starts nevertheless.
 #[test]
 fn a_variable_that_nobody_reads_or_that_cannot_be_read_is_named_and_starts_the_job() {
     let place = Place::new();
@@ -28,7 +28,7 @@ fn a_variable_that_nobody_reads_or_that_cannot_be_read_is_named_and_starts_the_j
     }
 }
 
-/// What would be done is bounded by what cannot be read: a file's own page and acts do not take its place.
+/// An invalid variable may have restricted an action: a file's page and actions are then disabled too.
 #[test]
 fn what_a_bad_variable_bounded_is_not_done_without_it() {
     let place = Place::new();
@@ -72,7 +72,7 @@ fn what_is_to_be_written_after_long_work_is_tried_before() {
         );
     }
     assert!(begun.elapsed().as_secs() < 20);
-    // A look leaves nothing behind.
+    // The check leaves no files.
     let (code, stderr) = said(
         &place,
         &["preflight", "--sim", "nodes=bad", "--html", "page.html"],
@@ -103,7 +103,7 @@ fn help_completions_and_json_of_the_configuration() {
     assert!(settings["detector.impact.warning_ratio"]["value"].is_f64());
 }
 
-/// A first look at a machine: whatever it finds, in time, with an exit code that says how bad it is.
+/// Doctor on any machine: it ends in time, with an exit code for the most severe result.
 #[test]
 fn doctor_says_what_it_finds_within_ten_seconds() {
     let place = Place::new();
@@ -111,7 +111,7 @@ fn doctor_says_what_it_finds_within_ten_seconds() {
     std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     let begun = std::time::Instant::now();
     let output = place.paceline(["doctor", "--json"]).output().unwrap();
-    // Processes of a busy machine start slowly; the checks themselves have nine seconds.
+    // Processes start slowly on a busy machine; the checks themselves have nine seconds.
     assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let checks = found["checks"].as_array().unwrap();
@@ -143,11 +143,25 @@ fn doctor_says_what_it_finds_within_ten_seconds() {
     );
 }
 
-/// What somebody has typed to be done is not done without what bounds it.
+/// A typed action is rejected if the variable that limits it is invalid.
 #[test]
 fn act_that_was_typed_waits_for_its_bounds() {
     let place = Place::new();
     let mut command = place.paceline(["run", "--act", "--", "true"]);
     let output = command.env("PACELINE_REMEDY_LIMIT", "nonsense").output().unwrap();
     assert_eq!(output.status.code(), Some(64), "{}", text(&output.stderr));
+}
+
+/// Python on Debian and Ubuntu has a sitecustomize: the hook's runs first, and then runs that one.
+#[test]
+fn doctor_finds_the_hook_beside_another_sitecustomize() {
+    let place = Place::new();
+    let other = place.write("other/sitecustomize.py", "");
+    let mut command = place.paceline(["doctor", "--json"]);
+    command.env("PYTHONPATH", other.parent().unwrap());
+    let output = command.output().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = found["checks"].as_array().unwrap();
+    let python = checks.iter().find(|check| check["name"] == "Python").unwrap();
+    assert_eq!(python["light"], "green", "{python}");
 }

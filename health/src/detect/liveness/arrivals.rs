@@ -18,39 +18,39 @@ use crate::policy::ArrivalThresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Ranks, and calls that ranks wait in, that are named one by one.
+/// Maximum ranks, and maximum calls that ranks wait in, that are listed individually.
 const MAX_NAMED: usize = 8;
-/// Ranks that waited for less did not give up.
+/// Ranks that waited for less time did not give up.
 const GAVE_UP_S: f64 = 5.0;
-/// Ranks that are gone within this time end together: how they stood before the first of them counts.
+/// Ranks that end within this time end together: the state before the first of them counts.
 const ONE_END_S: f64 = 10.0;
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ArrivalRule {
     ranks: BTreeMap<Rank, Arrival>,
-    /// The same by what [`ArrivalRule::due`] depends on, which is asked for with every frame: ranks that wait, the
-    /// longest first, ranks whose process is gone, and ranks that are alive elsewhere.
+    /// Index for [`ArrivalRule::due`], which is called with every frame: waiting ranks, the longest first, ranks whose
+    /// process is gone, and ranks that are alive elsewhere.
     waiting: BTreeSet<(Time, Rank)>,
     gone: BTreeSet<Rank>,
-    /// When the latest of these was seen to be gone.
+    /// When the latest of these was found gone.
     #[serde(default)]
     gone_at: Option<Time>,
     loading: BTreeSet<Rank>,
     restart: u32,
     world_size: u32,
-    /// Where ranks stood when the first of them ended while others waited, and when that was.
+    /// The stages of the ranks when the first of them ended while others waited, and when that was.
     #[serde(default)]
     gave_up: Option<(Time, String)>,
-    /// A rank has made a step: all have met.
+    /// A rank has completed a step: all have met.
     begun: bool,
-    /// What is open, and when it began.
+    /// Severity of the open finding, and when it began.
     open: Option<(Severity, Time)>,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
 
-/// How far a rank has got, and since when.
+/// The stage that a rank has reached, and since when.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Arrival {
     node: NodeId,
@@ -60,7 +60,7 @@ struct Arrival {
 }
 
 impl ArrivalRule {
-    /// Takes the stage of a rank, as its sidecar reports it.
+    /// Takes the stage of a rank, as reported by its sidecar.
     pub fn start(&mut self, at: Time, node: &NodeId, start: &Start, job: &JobId, provenance: Provenance) {
         let is_believable = start.rank.0 < start.world_size && start.world_size <= MAX_RANKS;
         if !is_believable || start.restart < self.restart {
@@ -94,8 +94,8 @@ impl ArrivalRule {
         }
     }
 
-    /// Notes where ranks stand before one of them, or a node, is gone: afterwards it cannot be seen which ranks the
-    /// others waited for.
+    /// Records the stages of the ranks before one of them, or a node, is gone: afterwards it is not visible which ranks
+    /// the others waited for.
     fn give_up(&mut self, at: Time) {
         let is_noted = |(noted, _): &(Time, String)| at.since(*noted).as_secs_f64() < ONE_END_S;
         if self.begun || self.gave_up.as_ref().is_some_and(is_noted) {
@@ -125,7 +125,7 @@ impl ArrivalRule {
         self.ranks.insert(rank, arrival);
     }
 
-    /// A rank has made its first step, which no rank makes alone.
+    /// A rank has completed its first step, which no rank completes alone.
     pub fn begin(&mut self, at: Time, job: &JobId) {
         self.begun = true;
         self.end(at, job);
@@ -172,7 +172,7 @@ impl ArrivalRule {
         self.world_size
     }
 
-    /// Where ranks stand that keep the others waiting, while nothing is wrong yet.
+    /// The stages of ranks that keep the others waiting, while there is no finding yet.
     pub fn note(&self, now: Time, limits: &ArrivalThresholds) -> Option<String> {
         if self.begun {
             return None;
@@ -184,7 +184,7 @@ impl ArrivalRule {
         Some(format!("before the first step: {says}"))
     }
 
-    /// The same while ranks wait for one that still runs, and since when they do.
+    /// The same while ranks wait for one that still runs, with the start of the wait.
     pub fn waits(&self, now: Time, limits: &ArrivalThresholds) -> Option<(Time, String)> {
         let since = self.waiting_since().filter(|_| !self.begun)?;
         let waited_s = now.since(since).as_secs_f64();
@@ -192,13 +192,13 @@ impl ArrivalRule {
         is_noted.then(|| (since, self.says(now)))
     }
 
-    /// The next severity, and when it is reached.
+    /// The next severity, and when it is due.
     fn due(&self, limits: &ArrivalThresholds) -> Option<(Time, Severity)> {
         if self.begun {
             return None;
         }
         let since = self.waiting_since()?;
-        // Ranks that are ended together are gone one after another: none of them is missing for that.
+        // Ranks that are stopped together end one after another: this alone makes none of them missing.
         let settled = self.gone_at.map(|at| at + Duration::from_secs_f64(ONE_END_S));
         let after = |seconds: f64| settled.max(Some(since + Duration::from_secs_f64(seconds)));
         let known = self.open.map(|(severity, _)| severity);
@@ -215,7 +215,7 @@ impl ArrivalRule {
         }
     }
 
-    /// Since when the first of those that wait now has waited.
+    /// Start of the longest current wait.
     fn waiting_since(&self) -> Option<Time> {
         self.waiting.first().map(|(since, _)| *since)
     }
@@ -225,7 +225,7 @@ impl ArrivalRule {
         self.ranks.len() < self.world_size as usize || !self.gone.is_empty()
     }
 
-    /// Whether the others wait by `now` for a rank that is lost, or loads for too long.
+    /// Whether the others wait at `now` for a rank that is lost, or that loads for too long.
     fn is_any_absent(&self, now: Time, limits: &ArrivalThresholds) -> bool {
         let waited_s = self
             .waiting_since()
@@ -291,7 +291,7 @@ impl ArrivalRule {
             .push_back(over(at, Finding::RanksMissing, subject, outcome));
     }
 
-    /// The ranks that are missing, and where the others stand.
+    /// The missing ranks, and the stages of the others.
     fn says(&self, now: Time) -> String {
         let mut text = String::new();
         let mut add = |ranks: &[Rank], what: &str| {
@@ -327,14 +327,14 @@ impl ArrivalRule {
 }
 
 impl Detector {
-    /// A rank reports where it stands before its first step.
+    /// A rank reports its stage before its first step.
     pub(crate) fn arrive(&mut self, at: Time, frame: &Frame, start: &Start) {
         self.arrivals
             .start(at, &frame.node, start, &self.job, frame.provenance);
         self.advance_arrivals(at);
     }
 
-    /// When the next rank is missing. Never in a job whose rank has died: then `rank-died` says why the others wait.
+    /// When the next rank counts as missing. Never in a job with a dead rank: `rank-died` then explains the wait.
     pub(crate) fn arrivals_due(&self) -> Option<Time> {
         let limits = &self.policy.detector.arrivals;
         self.arrivals
@@ -342,7 +342,7 @@ impl Detector {
             .filter(|_| self.silence.dead().is_none())
     }
 
-    /// Fires the next deadline of an arrival, if it is due by `to` and before the others.
+    /// Fires the next arrival deadline, if it is due by `to` and before the other deadlines.
     pub(crate) fn fired_arrivals(&mut self, to: Time, row: Option<Time>, blind: Option<Time>) -> bool {
         let is_first = |due: &Time| [row, blind].into_iter().flatten().all(|other| *due <= other);
         let due = self.arrivals_due().filter(|due| *due <= to);

@@ -1,21 +1,24 @@
-//! Why a rank does not move, by what it was seen to do. Where that leaves more than one cause open, none is given.
+//! Why a rank does not move, from its observed activity. If more than one cause is possible, none is given.
 
 use crate::event::{Activity, Phase, ThreadState, WaitFor, WorkerActivity};
 use crate::verdict::Cause;
 
-/// Parts of the paths of code that waits for what is not seen from here, a collective or a GPU: libraries, and what
-/// torch.compile has written.
+/// Path parts of code that waits for something not visible here, a collective or a GPU: libraries, and code generated
+/// by torch.compile.
 const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "torchinductor_"];
-/// Parts of the paths of PyTorch's code.
+/// Path parts of PyTorch's code.
 const LOADER: &str = "/torch/utils/data/";
 const CHECKPOINTS: [&str; 2] = ["/torch/serialization.py", "/torch/distributed/checkpoint/"];
 
-/// Why a rank does not move whose main thread and loader workers do this, in this phase. `has_gpu`: it may run because
-/// it waits for its GPU.
+/// Why a rank does not move, from the activity of its main thread and loader workers, and its phase. `has_gpu`: it may
+/// be running because it waits for its GPU.
 pub fn cause(main: &Activity, workers: &[WorkerActivity], phase: Phase, has_gpu: bool) -> Cause {
     let workers = || workers.iter().map(|worker| &worker.activity);
     if main.state == ThreadState::Stopped {
         return Cause::Stopped;
+    }
+    if main.state == ThreadState::Traced {
+        return Cause::Unknown;
     }
     if waits_for_storage(main) {
         return Cause::Storage;
@@ -48,12 +51,7 @@ pub fn cause(main: &Activity, workers: &[WorkerActivity], phase: Phase, has_gpu:
     }
 }
 
-/// Whether a rank with this cause enters no collective, whatever it has launched before.
-pub fn is_certain(cause: Cause) -> bool {
-    matches!(cause, Cause::Stopped | Cause::Storage | Cause::GpuFault)
-}
-
-/// A network file system may keep a process in any sleep, one of this machine in an uninterruptible one.
+/// A network file system may block a process in any sleep state, a local one only in an uninterruptible one.
 fn waits_for_storage(activity: &Activity) -> bool {
     let is_local = activity.waits_for == WaitFor::LocalFile && activity.state == ThreadState::Disk;
     is_local || activity.waits_for == WaitFor::NetworkFile
@@ -89,6 +87,7 @@ mod tests {
         let sleeps = ThreadState::Sleeping;
         for (file, state, waits_for, expected) in [
             (own, ThreadState::Stopped, WaitFor::Unknown, Cause::Stopped),
+            (own, ThreadState::Traced, WaitFor::Unknown, Cause::Unknown),
             (own, sleeps, WaitFor::NetworkFile, Cause::Storage),
             (own, ThreadState::Disk, WaitFor::LocalFile, Cause::Storage),
             (own, sleeps, WaitFor::LocalFile, Cause::Unknown),
@@ -105,10 +104,10 @@ mod tests {
             let main = at(file, state, waits_for);
             assert_eq!(cause(&main, &[], Phase::Compute, false), expected, "{main:?}");
         }
-        // `loss.item()` runs until the GPU is done.
+        // `loss.item()` keeps running until the GPU is done.
         let runs = at(own, ThreadState::Running, WaitFor::Unknown);
         assert_eq!(cause(&runs, &[], Phase::Compute, true), Cause::Unknown);
-        // In a collective every rank waits for a lock or a socket.
+        // In a collective, every rank waits for a lock or a socket.
         let waits = at(own, sleeps, WaitFor::Lock);
         assert_eq!(cause(&waits, &[], Phase::Wait, false), Cause::Unknown);
     }

@@ -1,5 +1,5 @@
-//! What still held when the job ended. Findings of processes that end seem to be over. That is no recovery: once a job
-//! has begun to end, what seems to be over is withheld until the job shows that it goes on.
+//! Findings that were active when the job ended. Findings about processes that end seem to be over. That is no
+//! recovery: once a job has begun to end, such claims are withheld until the job shows that it continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +15,23 @@ use crate::report::{Ending, Reason};
 use crate::time::Time;
 use crate::verdict::{Finding, State, Subject, Verdict};
 
-/// A rank that has made so many steps since a sign of an end trains on. One or two may have been on their way.
+/// A rank that completes this many steps after a sign of an end keeps training. One or two may have been in flight.
 pub(super) const GOES_ON_STEPS: u64 = 3;
 
-/// What is withheld.
+/// Withheld claims.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobEnd {
     withheld: Vec<Claim>,
     /// Signs of an end that the job has survived ([`crate::detect::members::endings::Endings::signs`]).
     survived: u64,
-    /// The latest sign, and where ranks were when they were seen first after it. Records of steps come late; a pulse
-    /// does not.
+    /// The latest sign, and the step of each rank when it was first seen after it. Step records come late; a pulse does
+    /// not.
     sign: u64,
     steps: BTreeMap<Rank, u64>,
 }
 
 impl Detector {
-    /// Looks for ranks that do not move or have died. A rank that has died is no straggler any more.
+    /// Looks for ranks that do not move or have died. A dead rank is no longer a straggler.
     pub(crate) fn look_for_silence(&mut self, at: Time, frame: &Frame) {
         if let Event::Beat(beat) = &frame.event {
             self.watch_progress(beat);
@@ -52,14 +52,14 @@ impl Detector {
         }
     }
 
-    /// Whether a claim waits until it is clear whether the job goes on.
+    /// Whether a claim waits until it is clear whether the job continues.
     pub(crate) fn withholds(&mut self, claim: &Claim) -> bool {
         if matches!(claim.body, Body::Holds(_)) {
             let is_same = |held: &Claim| held.finding == claim.finding && held.subject == claim.subject;
             self.job_end.withheld.retain(|held| !is_same(held));
             return false;
         }
-        // Whether a node is heard has nothing to do with how its job ends, and a rank that lives again was not dead.
+        // Whether a node reports has nothing to do with how its job ends, and a rank that is alive again was not dead.
         let is_of_job = !matches!(
             claim.finding,
             Finding::TelemetryBlind | Finding::RankDied | Finding::RanksMissing
@@ -67,19 +67,19 @@ impl Detector {
         is_of_job && self.roster.endings.signs() > self.job_end.survived && !self.is_of_dead(claim)
     }
 
-    /// Keeps a claim that something is over; its cost is known all the same.
+    /// Keeps a claim that something is over; its cost is settled already.
     pub(crate) fn withhold(&mut self, claim: Claim) {
         self.incidents.settle(&claim);
         self.job_end.withheld.push(claim);
     }
 
-    /// Findings of a rank that lived are over with it, whatever becomes of the job.
+    /// Findings about a living rank end with its death, whatever happens to the job.
     fn is_of_dead(&self, claim: &Claim) -> bool {
         let of_rank = matches!(claim.finding, Finding::Straggler | Finding::RankSilent);
         of_rank && matches!(claim.subject, Subject::Rank { rank, .. } if Some(rank) == self.silence.dead())
     }
 
-    /// Whether ranks train on after a sign of an end. Then their own errors ended nothing.
+    /// Checks whether ranks keep training after a sign of an end. Then their own errors ended nothing.
     fn watch_progress(&mut self, beat: &Beat) {
         let signs = self.roster.endings.signs();
         if signs > self.job_end.sign {
@@ -107,8 +107,8 @@ impl Detector {
         }
     }
 
-    /// A job that began to end goes on, by further steps or by another group of ranks: what was withheld is over
-    /// indeed.
+    /// A job that began to end continues, with further steps or another group of ranks: the withheld claims take
+    /// effect.
     pub(crate) fn goes_on(&mut self) {
         self.job_end.survived = self.roster.endings.signs();
         let origin = self.origin.unwrap_or_default();
@@ -118,7 +118,7 @@ impl Detector {
     }
 }
 
-/// Marks what held when the job ended in another way than in order.
+/// Marks findings that were active when the job ended abnormally.
 pub(crate) fn mark_unresolved(verdicts: &mut [Verdict], end: Option<&Ending>) {
     let in_order = |end: &Ending| end.reason == Reason::Success || end.code == Some(0) && end.rank.is_none();
     if end.is_some_and(|end| !in_order(end)) {

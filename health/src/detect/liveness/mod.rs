@@ -1,4 +1,4 @@
-//! Who moves: silent ranks, hangs, deaths, unreachable nodes, and ranks that have not arrived.
+//! Progress of ranks: silent ranks, hangs, deaths, unreachable nodes, and ranks that have not arrived.
 
 pub mod arrivals;
 mod entered;

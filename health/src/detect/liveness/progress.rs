@@ -3,22 +3,22 @@
 use crate::event::{Phase, Pulse};
 use crate::time::Time;
 
-/// How far a rank has got: its step, and whether it waits there. One that waits has got further than one that works
-/// in the same step.
+/// How far a rank has got: its step, and whether it waits there. A waiting rank is further than one that works in the
+/// same step.
 pub type Position = (u64, bool);
 
-/// The place that a pulse tells of.
+/// The position in a pulse.
 pub fn place(pulse: &Pulse) -> Position {
     (pulse.step, pulse.phase == Phase::Wait)
 }
 
-/// Where ranks are, the least far first; with each, the earliest time at which one as far as that or further had got
-/// to where it is. Asking about every one of n ranks costs n log n.
+/// Positions of ranks, the least advanced first; with each, the earliest time at which a rank this far or further
+/// reached its position. Queries for all of n ranks cost n log n.
 #[derive(Debug)]
 pub struct RankProgress(Vec<(Position, Time)>);
 
 impl RankProgress {
-    /// Takes where each rank is, and since when.
+    /// Takes the position of each rank, and since when.
     pub fn of(ranks: impl Iterator<Item = (Position, Time)>) -> RankProgress {
         let mut reached: Vec<(Position, Time)> = ranks.collect();
         reached.sort_unstable();
@@ -30,14 +30,14 @@ impl RankProgress {
         RankProgress(reached)
     }
 
-    /// When the first of those who are further than `place` got to where it is.
+    /// When the first of the ranks beyond `place` reached its position.
     pub fn passed_at(&self, place: Position) -> Option<Time> {
         let further = self.0.partition_point(|(other, _)| *other <= place);
         self.0.get(further).map(|(_, since)| *since)
     }
 }
 
-/// What a phase is called in evidence.
+/// The name of a phase in evidence.
 pub(crate) fn doing(phase: Phase) -> &'static str {
     match phase {
         Phase::Other => "between phases",
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(RankProgress::of(std::iter::empty()).passed_at((0, false)), None);
     }
 
-    /// Against the definition: the earliest of all others that are further.
+    /// Compares with the definition: the earliest of all ranks that are further.
     #[test]
     fn it_answers_as_looking_at_everyone_would() {
         let mut chance = 1_u64;

@@ -1,7 +1,9 @@
-//! What NCCL's RAS service said last, as evidence: who is behind by the collectives that it launched, who is dead.
+//! The last answer of NCCL's RAS service, as evidence: which ranks are behind by launched collectives, and which are
+//! dead.
 //!
-//! It finds nothing by itself. Counts are compared, never the service's own list of outliers, which has named the
-//! wrong side (<https://github.com/NVIDIA/nccl/issues/1911>); and only those that were read after the silence began.
+//! It raises no finding by itself. Only counts are compared, never the service's own list of outliers, which has named
+//! the wrong side (<https://github.com/NVIDIA/nccl/issues/1911>); and only those that were read after the silence
+//! began.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,15 +17,15 @@ use crate::verdict::Evidence;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct RasEvidence {
     last: Option<(Time, u64, RasReport)>,
-    /// Counts answers that said something else than the one before.
+    /// Counts answers that differ from the one before.
     version: u64,
     provenance: Provenance,
 }
 
 impl RasEvidence {
-    /// Takes an answer. That nobody answered any more does not take back what was said.
+    /// Takes an answer. A later lack of answers does not withdraw it.
     pub fn take(&mut self, at: Time, entry: u64, report: &RasReport, provenance: Provenance) {
-        // Asked now and then, it tells of trouble alone: that there is none says nothing of a silence.
+        // A routine query reports only trouble: the absence of trouble says nothing about a silence.
         let says = report.still || !report.ranks.is_empty();
         if report.state == RasAccess::Answered && says {
             let said = |(_, _, last): &(Time, u64, RasReport)| {
@@ -35,22 +37,22 @@ impl RasEvidence {
         }
     }
 
-    /// Changes with what is said.
+    /// Changes with the content of the answer.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// How real the last answer was.
+    /// Provenance of the last answer.
     pub fn provenance(&self) -> Provenance {
         self.provenance
     }
 
-    /// Whether the last answer is of this job, and of a silence that began `since`.
+    /// Whether the last answer is from this job, and about a silence since `since`.
     pub fn speaks_of(&self, since: Time, roster: &Roster) -> bool {
         let Some((at, _, report)) = &self.last else {
             return false;
         };
-        // Two jobs of a node share the port: a process that is not ours means that the other one has answered.
+        // Two jobs of a node share the port: a process that is not ours means that the other job has answered.
         let is_ours = |told: &RasRank| {
             told.rank
                 .and_then(|rank| roster.member(rank))
@@ -60,7 +62,7 @@ impl RasEvidence {
         *at >= since && fits && (!is_whole(report, roster) || report.ranks.iter().all(is_ours))
     }
 
-    /// What it said, the worst first, of at most so many ranks.
+    /// The content of the answer, the worst first, for at most `most` ranks.
     pub fn evidence(&self, most: usize, roster: &Roster) -> Vec<Evidence> {
         let Some((_, entry, report)) = &self.last else {
             return Vec::new();
@@ -87,7 +89,7 @@ impl RasEvidence {
     }
 }
 
-/// Whether all of the job's ranks are in one communicator, as far as is known: its numbers are global ranks then.
+/// Whether all of the job's ranks are in one communicator, as far as known: its numbers are then global ranks.
 fn is_whole(report: &RasReport, roster: &Roster) -> bool {
     roster.world_size == 0 || report.size == roster.world_size
 }

@@ -1,4 +1,4 @@
-//! What ranks said that they were doing when they did not move, as evidence. It finds nothing by itself.
+//! Stacks of ranks that do not move, as evidence. It raises no finding by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::text::humanize;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Groups of ranks that a job's evidence names.
+/// Maximum groups of ranks in a job's evidence.
 const MAX_GROUPS: usize = 4;
-/// Groups that a report has.
+/// Maximum groups in a report.
 const MAX_REPORTED: usize = 64;
-/// Different stacks that are kept with all their frames.
+/// Maximum different stacks kept with all their frames.
 const MAX_EXAMPLES: usize = 256;
 
 /// The latest stacks of each rank that has not moved since.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StackEvidence {
     by_rank: BTreeMap<Rank, Taken>,
-    /// What is behind the words of some of them.
+    /// Full stacks for some of the texts.
     examples: BTreeMap<Arc<str>, Example>,
-    /// What most ranks do, and how many they are.
+    /// What most ranks do, and their number.
     common: Option<(Arc<str>, usize)>,
     /// Ranks have answered or moved since `common` was counted.
     is_changed: bool,
-    /// Counts answers that said something new.
+    /// Counts answers with new content.
     version: u64,
-    /// When the latest answer came.
+    /// Time of the latest answer.
     latest: Time,
 }
 
@@ -40,11 +40,11 @@ pub struct StackEvidence {
 #[derive(Debug, Serialize, Deserialize)]
 struct Taken {
     at: Time,
-    /// In words: ranks that do the same are those of which the same is said.
+    /// As text: ranks with the same text do the same.
     says: Arc<str>,
 }
 
-/// The stacks behind the words.
+/// The stacks behind a text.
 #[derive(Debug, Serialize, Deserialize)]
 struct Example {
     main: Activity,
@@ -52,7 +52,7 @@ struct Example {
 }
 
 impl StackEvidence {
-    /// Takes what ranks of a node did; those that are not members are left out.
+    /// Takes the activity of ranks of a node; ranks that are not members are left out.
     pub fn take(&mut self, at: Time, stacks: &Stacks, is_member: impl Fn(Rank) -> bool) {
         let says: Arc<str> = words(stacks).into();
         for rank in stacks.ranks.iter().filter(|rank| is_member(**rank)) {
@@ -72,7 +72,7 @@ impl StackEvidence {
         }
     }
 
-    /// A rank got to where it is at `moved`: what it did before is over.
+    /// A rank reached its position at `moved`: its earlier activity is over.
     pub fn forget_before(&mut self, rank: Rank, moved: Time) {
         if self.by_rank.get(&rank).is_some_and(|taken| taken.at < moved) {
             self.by_rank.remove(&rank);
@@ -80,14 +80,14 @@ impl StackEvidence {
         }
     }
 
-    /// Keeps those of members that have not ended.
+    /// Keeps only members that have not ended.
     pub fn keep(&mut self, is_member: impl Fn(Rank) -> bool) {
         let before = self.by_rank.len();
         self.by_rank.retain(|rank, _| is_member(*rank));
         self.is_changed |= self.by_rank.len() != before;
     }
 
-    /// Counts what most ranks do, and drops stacks of ranks that moved: before findings are reported.
+    /// Counts what most ranks do, and drops stacks of ranks that moved. Call it before findings are reported.
     pub fn count(&mut self) {
         if std::mem::take(&mut self.is_changed) {
             let groups = self.groups(|_| true);
@@ -98,12 +98,12 @@ impl StackEvidence {
         }
     }
 
-    /// Changes with what is said of a silence that began `since`; zero: nothing was.
+    /// Changes with the answers for a silence since `since`; zero: none.
     pub fn version(&self, since: Time) -> u64 {
         u64::from(self.latest >= since) * self.version
     }
 
-    /// What `rank` did in a silence that began `since`, and most others, as far as that differs: `data.py:88 in
+    /// What `rank` did in a silence since `since`, and what most others did, if that differs: `data.py:88 in
     /// next_batch; 3 other ranks: train.py:41 in step`.
     pub fn says_of(&self, rank: Rank, since: Time) -> Option<Arc<str>> {
         let own = self.by_rank.get(&rank).filter(|taken| taken.at >= since)?;
@@ -114,19 +114,27 @@ impl StackEvidence {
         })
     }
 
-    /// The collective in whose call `rank` is, by its stack.
-    pub fn call_of(&self, rank: Rank) -> Option<&'static str> {
-        let example = self.examples.get(&self.by_rank.get(&rank)?.says)?;
-        unlaunched::call(&example.main)
+    /// The collective call that `rank` has been in since `since`, from its stack.
+    pub fn call_of(&self, rank: Rank, since: Time) -> Option<&'static str> {
+        let taken = self.by_rank.get(&rank).filter(|taken| taken.at >= since)?;
+        unlaunched::call(&self.examples.get(&taken.says)?.main)
     }
 
-    /// Whether `rank` does something else than most.
-    pub fn differs(&self, rank: Rank) -> bool {
-        let common = self.common.as_ref();
-        common.is_some_and(|(says, _)| self.by_rank.get(&rank).is_some_and(|taken| taken.says != *says))
+    /// Ranks that were stopped by a signal in a silence since `since`.
+    pub fn stopped(&self, since: Time) -> impl Iterator<Item = Rank> {
+        let is_stopped = |example: &Example| example.main.state == ThreadState::Stopped;
+        let stopped = self.examples.iter().filter(|(_, example)| is_stopped(example));
+        let stopped: BTreeSet<&Arc<str>> = stopped.map(|(says, _)| says).collect();
+        // Without a stopped rank, thousands of ranks need no check.
+        let ranks = (!stopped.is_empty()).then_some(&self.by_rank);
+        let ranks = ranks.into_iter().flatten();
+        let stands = move |taken: &Taken| taken.at >= since && stopped.contains(&taken.says);
+        ranks
+            .filter(move |(_, taken)| stands(taken))
+            .map(|(rank, _)| *rank)
     }
 
-    /// Why `rank` does not move since `since`, in this phase, as far as what it did tells.
+    /// Why `rank` has not moved since `since`, in this phase, as far as its activity shows.
     pub fn cause_of(&self, rank: Rank, since: Time, phase: Phase, has_gpu: bool) -> Cause {
         let taken = self.by_rank.get(&rank).filter(|taken| taken.at >= since);
         let example = taken.and_then(|taken| self.examples.get(&taken.says));
@@ -135,7 +143,7 @@ impl StackEvidence {
         })
     }
 
-    /// What each group of ranks did in a silence that began `since`. The smallest group first: a rank that does what no
+    /// What each group of ranks did in a silence since `since`, the smallest group first: a rank that does what no
     /// other does is where to look.
     pub fn says_of_all(&self, since: Time) -> Option<Arc<str>> {
         let groups = self.groups(|taken| taken.at >= since);
@@ -146,7 +154,7 @@ impl StackEvidence {
         (!named.is_empty()).then(|| named.join("; ").into())
     }
 
-    /// All that is known now, the smallest group first. `seconds`: of a time.
+    /// All current groups, the smallest first. `seconds`: converts a time.
     pub fn report(&self, seconds: impl Fn(Time) -> f64) -> Vec<StackGroup> {
         let group = |(says, ranks): (&Arc<str>, Vec<Rank>)| {
             let last = ranks.iter().filter_map(|rank| self.by_rank.get(rank));
@@ -163,7 +171,7 @@ impl StackEvidence {
         groups.take(MAX_REPORTED).map(group).collect()
     }
 
-    /// Ranks that do the same, the fewest first.
+    /// Ranks with the same activity, the smallest group first.
     fn groups(&self, counts: impl Fn(&Taken) -> bool) -> Vec<(&Arc<str>, Vec<Rank>)> {
         let mut groups: BTreeMap<&Arc<str>, Vec<Rank>> = BTreeMap::new();
         for (rank, taken) in self.by_rank.iter().filter(|(_, taken)| counts(taken)) {
@@ -275,13 +283,13 @@ mod tests {
                  step (inside all_reduce), poll"
             )
         );
-        // Of an earlier silence.
+        // From an earlier silence.
         assert_eq!(evidence.says_of(Rank(2), Time(6)), None);
         assert_eq!(evidence.version(Time(6)), 0);
         let report = evidence.report(|at| at.0 as f64);
         let ranks: Vec<&[Rank]> = report.iter().map(|group| group.ranks.as_slice()).collect();
         assert_eq!(ranks, [&[Rank(2)][..], &[Rank(0), Rank(1), Rank(3)]]);
-        // It moves on.
+        // The rank moves on.
         evidence.forget_before(Rank(2), Time(5));
         assert_eq!(evidence.report(|_| 0.0).len(), 2);
         evidence.forget_before(Rank(2), Time(6));

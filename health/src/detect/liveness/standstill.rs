@@ -1,4 +1,4 @@
-//! The time that a job stands still, shared among those that are silent: it is lost once, however many they are.
+//! The time that a job stands still, divided among the silent ranks: it is lost once, however many they are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use crate::id::Rank;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// So many steps at most are told together with the one in which the job stood still.
+/// Maximum steps that arrive together with the one in which the job stood still.
 const STEPS_BEFORE: u8 = 8;
-/// By then whoever moved with the others has been heard of.
+/// By then, every rank that moved with the others has reported.
 const MOVED_BY: Duration = Duration::from_secs(3);
 
-/// Who is silent, and since when.
+/// A silent rank or job, and since when.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Named {
     pub finding: Finding,
     pub severity: Severity,
     pub since: Time,
     pub rank: Option<Rank>,
-    /// What its evidence has of NCCL's words; zero: nothing.
+    /// Version of NCCL's answer in its evidence; zero: none.
     pub asked: u64,
-    /// What it has of the ranks' stacks; zero: nothing.
+    /// Version of the ranks' stacks in its evidence; zero: none.
     pub stacks: u64,
-    /// Its share up to when it was last booked, seconds.
+    /// Its share up to the last booking, seconds.
     pub lost_s: f64,
 }
 
@@ -43,17 +43,17 @@ impl Named {
     }
 }
 
-/// All who are silent now.
+/// All that are silent now.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Standstill {
     silent: BTreeMap<Subject, Named>,
-    /// What lies before has been booked.
+    /// Everything before this is booked.
     booked: Time,
-    /// What was booked, seconds.
+    /// Booked standstill, seconds.
     stood_s: f64,
-    /// What of it is in steps that were looked at, seconds.
+    /// The part of it in steps already processed, seconds.
     taken_s: f64,
-    /// Steps in a row that had no room for the rest, and since when.
+    /// Consecutive steps without room for the rest, and since when.
     without_room: u8,
     without_room_since: Time,
 }
@@ -79,7 +79,7 @@ impl Standstill {
         self.silent.insert(subject, named);
     }
 
-    /// Gives each its share of the time up to now. Who was silent longer of it has more.
+    /// Gives each its share of the time up to now, in proportion to its silence.
     pub fn book(&mut self, now: Time) {
         if self.silent.is_empty() {
             return;
@@ -93,20 +93,20 @@ impl Standstill {
         self.booked = now;
     }
 
-    /// How long the job has stood still for whoever was silent, from its start on, seconds.
+    /// How long the job has stood still because of silent ranks since its start, seconds.
     pub fn stood_s(&self, now: Time) -> f64 {
         let each = self.silent.values();
         let each = each.map(|named| unbooked_s(named, self.booked, now));
         self.stood_s + each.fold(0.0, f64::max)
     }
 
-    /// The same, of which is not known yet in which step it was, seconds.
+    /// The part of it that is not yet assigned to a step, seconds.
     pub fn left_s(&self, now: Time) -> f64 {
         self.stood_s(now) - self.taken_s
     }
 
-    /// What of that was in a step with room for so much. Records of the steps before it come together with those of the
-    /// step in which the job stood.
+    /// The part of it that fits a step with this room. Records of the steps before arrive together with those of the
+    /// step in which the job stood still.
     pub fn take(&mut self, now: Time, room_s: f64) -> f64 {
         let left_s = self.left_s(now);
         let here_s = left_s.min(room_s);
@@ -121,7 +121,7 @@ impl Standstill {
         self.without_room = self.without_room.saturating_add(1);
         if self.without_room > STEPS_BEFORE {
             if self.silent.is_empty() {
-                // It was in a step that nobody told of.
+                // It was in a step that was not reported.
                 self.without_room = 0;
                 self.taken_s += left_s - here_s;
             } else if now.since(self.without_room_since) >= MOVED_BY {
@@ -132,7 +132,7 @@ impl Standstill {
         here_s
     }
 
-    /// The others go on while somebody is said to be silent: the job did not stand so long.
+    /// The others continue while a rank counts as silent: the job did not stand still for that long.
     fn give_back(&mut self, now: Time, seconds: f64) {
         self.book(now);
         self.stood_s -= seconds;
@@ -143,20 +143,20 @@ impl Standstill {
         }
     }
 
-    /// Passes over the time up to now, in which nobody was left to stand.
+    /// Skips the time up to now, in which no process was left to stand still.
     pub fn pass(&mut self, now: Time) {
         if !self.silent.is_empty() {
             self.booked = now;
         }
     }
 
-    /// What one of them has cost so far, seconds of the whole job.
+    /// Cost of one of them so far, seconds of the whole job.
     pub fn lost_s(&self, subject: &Subject, now: Time) -> Option<f64> {
         let named = self.silent.get(subject)?;
         Some(named.lost_s + self.share_ratio(now) * unbooked_s(named, self.booked, now))
     }
 
-    /// Ends those that do not hold any more; book before.
+    /// Removes those that no longer hold; call `book` first.
     pub fn keep(&mut self, mut holds: impl FnMut(&Subject, &Named) -> bool) -> Vec<(Subject, Named)> {
         let over: Vec<Subject> = self
             .silent
@@ -169,7 +169,7 @@ impl Standstill {
             .collect()
     }
 
-    /// All are silent up to now: together as long as the longest of them.
+    /// Scales the silences up to now: together they are as long as the longest of them.
     fn share_ratio(&self, now: Time) -> f64 {
         let each = self
             .silent
@@ -211,7 +211,7 @@ mod tests {
         silent(&mut all, 0, at(100));
         all.book(at(130));
         assert_eq!(all.lost_s(&rank(0), at(140)), Some(40.0));
-        // Another of whom it is learned later that it was silent too: what was booked is not booked again.
+        // Another rank turns out to have been silent too: booked time is not booked again.
         silent(&mut all, 1, at(110));
         assert_eq!(all.lost_s(&rank(0), at(140)), Some(35.0));
         all.book(at(140));
@@ -235,7 +235,7 @@ mod tests {
         all.book(at(100));
         assert_eq!(all.lost_s(&rank(0), at(100)), Some(22.5));
         assert_eq!(all.lost_s(&rank(1), at(100)), Some(7.5));
-        // And the next day: what lies between was no standstill.
+        // A much later silence: the time in between was no standstill.
         all.keep(|_, _| false);
         silent(&mut all, 2, at(1000));
         assert_eq!(all.lost_s(&rank(2), at(1060)), Some(60.0));

@@ -1,49 +1,53 @@
-//! Collectives that ranks have called and not launched, by their stacks. NCCL connects ranks in the call that uses an
-//! algorithm first, and creates communicators there: a rank that waits for its peers in that has enqueued nothing yet.
-//! Seen on an H100 with NCCL 2.28 (docs/measurements/hangs.md).
+//! Collectives that ranks have called but not launched, according to their stacks. NCCL connects ranks in the call that
+//! first uses an algorithm, and creates communicators there: a rank that waits for its peers in that call has enqueued
+//! nothing yet. Seen on an H100 with NCCL 2.28 (docs/measurements/hangs.md).
 
 use crate::event::{Activity, LastCollective};
 
-/// The module of PyTorch that calls them.
+/// The PyTorch module that calls them.
 const MODULE: &str = "/torch/distributed/distributed_c10d.py";
-/// What the names of its functions begin with, by NCCL's function; longer ones first.
-const FUNCTIONS: [(&str, &str); 9] = [
-    ("all_gather", "all_gather"),
-    ("_all_gather", "all_gather"),
-    ("reduce_scatter", "reduce_scatter"),
-    ("_reduce_scatter", "reduce_scatter"),
-    ("all_reduce", "all_reduce"),
-    ("broadcast", "broadcast"),
-    ("reduce", "reduce"),
-    ("all_to_all", "all_to_all"),
-    ("barrier", BARRIER),
+/// Prefixes of its function names, with the call and the NCCL functions that it may launch.
+const CALLS: [(&str, &str, &[&str]); 8] = [
+    ("all_gather", "all_gather", &["all_gather", "broadcast"]),
+    ("_all_gather", "all_gather", &["all_gather", "broadcast"]),
+    ("reduce_scatter", "reduce_scatter", &["reduce_scatter", "reduce"]),
+    ("_reduce_scatter", "reduce_scatter", &["reduce_scatter", "reduce"]),
+    ("all_reduce", "all_reduce", &["all_reduce"]),
+    ("broadcast", "broadcast", &["broadcast"]),
+    ("reduce", "reduce", &["reduce"]),
+    ("barrier", BARRIER, &["all_reduce"]),
 ];
 /// An all-reduce of one element.
 const BARRIER: &str = "barrier";
 const BARRIER_BYTES: u64 = 8;
+/// Parts of the names of functions that launch several collectives.
+const SEVERAL: [&str; 2] = ["_object", "_coalesced"];
 
-/// The collective in whose call a thread is: `all_reduce`.
+/// The collective whose call a thread is in: `all_reduce`.
 pub fn call(activity: &Activity) -> Option<&'static str> {
-    let frame = activity
+    let mut frames = activity
         .frames
         .iter()
-        .find(|frame| frame.file.ends_with(MODULE))?;
-    let function = FUNCTIONS
-        .iter()
-        .find(|(prefix, _)| frame.function.starts_with(prefix));
-    function.map(|(_, name)| *name)
-}
-
-/// Whether a call launches another collective than this one.
-pub fn is_another(call: &str, launched: &LastCollective) -> bool {
-    if call == BARRIER {
-        launched.name() != "all_reduce" || launched.bytes > BARRIER_BYTES
-    } else {
-        launched.name() != call
+        .filter(|frame| frame.file.ends_with(MODULE));
+    let function = &frames.next()?.function;
+    let is_several = |function: &str| SEVERAL.iter().any(|part| function.contains(part));
+    if is_several(function) || frames.any(|frame| is_several(&frame.function)) {
+        return None;
     }
+    let named = CALLS.iter().find(|(prefix, ..)| function.starts_with(prefix));
+    named.map(|(_, call, _)| *call)
 }
 
-/// Whether a rank inside this call has launched nothing there: a barrier's rank waits in the call after that, too.
+/// Whether a call launches a collective other than this one.
+pub fn is_another(call: &str, launched: &LastCollective) -> bool {
+    let may_be = CALLS.iter().find(|(_, name, _)| *name == call);
+    let is_possible = |name| may_be.is_none_or(|(.., functions)| functions.contains(&name));
+    let is_possible = !launched.is_known() || is_possible(launched.name());
+    !is_possible || (call == BARRIER && launched.bytes > BARRIER_BYTES)
+}
+
+/// Whether a rank inside this call has launched nothing there: a rank in a barrier also waits in the call after the
+/// launch.
 pub fn is_before_launch(call: &str) -> bool {
     call != BARRIER
 }
@@ -73,6 +77,8 @@ mod tests {
             ("_reduce_scatter_base", Some("reduce_scatter")),
             ("barrier", Some("barrier")),
             ("new_group", None),
+            ("all_gather_object", None),
+            ("all_to_all_single", None),
         ] {
             assert_eq!(call(&inside(function)), expected, "{function}");
         }
@@ -84,6 +90,7 @@ mod tests {
         let launched = |function: u8, bytes: u64| LastCollective::from((function, 150, bytes));
         assert!(is_another("all_reduce", &launched(3, 16)));
         assert!(!is_another("all_reduce", &launched(1, 16640)));
+        assert!(!is_another("all_gather", &launched(4, 16)));
         assert!(is_another("barrier", &launched(1, 16640)));
         assert!(!is_another("barrier", &launched(1, 4)));
     }

@@ -13,38 +13,38 @@ use crate::policy::BlindThresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject, UNHEARD_NODES};
 
-/// So many nodes have a verdict each. More have something in common, and one verdict of the job: who is called at night
-/// is called once.
+/// This many nodes get a verdict each. More have a common cause and get one verdict for the job, so that the on-call
+/// engineer gets one page.
 const MOST_NAMED: usize = 8;
-/// Nodes that are lost together miss their beats within a second; how many they are is counted after it.
+/// Nodes that are lost together miss their beats within a second; they are counted after it.
 const TOGETHER: Duration = Duration::from_secs(1);
-/// Between two looks of a sidecar for an aggregator that is away there is no more than this.
+/// Maximum pause between two attempts of a sidecar to reach a lost aggregator.
 const LONGEST_PAUSE: Duration = Duration::from_secs(90);
-/// Time between two deadlines at which nodes were found missing: each one checks all nodes, and thousands may be lost
-/// together.
+/// Minimum time between two deadlines at which nodes were found missing: each one checks all nodes, and thousands may
+/// be lost together.
 const REST: Duration = Duration::from_millis(100);
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UnreachableNodeRule {
-    /// From which nothing is heard, and when they were heard last.
+    /// Unreachable nodes, and when they last reported.
     open: BTreeMap<NodeId, Time>,
     /// Those of them that have a verdict.
     named: BTreeSet<NodeId>,
-    /// When the others are counted.
+    /// When to count the others.
     count_at: Option<Time>,
-    /// When somebody was missed last.
+    /// When a node was last found missing.
     missed_at: Option<Time>,
-    /// Until then whoever lost the aggregator may still be looking for it.
+    /// Until then, sidecars that lost the aggregator may still be looking for it.
     patient_until: Time,
-    /// How many the job's verdict tells of; zero: it has none.
+    /// Number of nodes in the job's verdict; zero: it has none.
     counted: usize,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
 
 impl UnreachableNodeRule {
-    /// Takes note that a node was heard at `at`.
+    /// A node reported at `at`.
     pub fn heard(&mut self, at: Time, node: &NodeId, job: &JobId, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
         if self.open.remove(node).is_none() {
@@ -60,7 +60,7 @@ impl UnreachableNodeRule {
         }
     }
 
-    /// Names the nodes whose deadline has passed by `now`, and gives those that are new.
+    /// Finds the nodes whose deadline has passed by `now`, and returns the new ones.
     pub fn advance(
         &mut self,
         now: Time,
@@ -102,14 +102,14 @@ impl UnreachableNodeRule {
         Some(due.max(rested))
     }
 
-    /// When [`UnreachableNodeRule::advance`] may have something to do because a node was heard at `at`.
+    /// When [`UnreachableNodeRule::advance`] may have something to do because a node reported at `at`.
     pub fn due_after(&self, at: Time, limits: &BlindThresholds) -> Time {
         let due = deadline(at, limits);
         self.count_at.map_or(due, |count| count.min(due))
     }
 
-    /// The aggregator did not listen for so long, up to `at`. Who has given it up meanwhile looks for it again after
-    /// about as long as it looked before.
+    /// The aggregator received nothing for this long, up to `at`. A sidecar that gave up meanwhile tries again after a
+    /// pause about as long as its attempts before.
     pub fn excuse(&mut self, at: Time, missed: Duration, limits: &BlindThresholds) {
         let until = deadline(at + missed.min(LONGEST_PAUSE), limits);
         self.patient_until = self.patient_until.max(until);
@@ -119,7 +119,7 @@ impl UnreachableNodeRule {
         deadline(node.silent_from, limits).max(self.patient_until)
     }
 
-    /// Whether nothing is heard from a node now.
+    /// Whether a node is unreachable now.
     pub fn is_open(&self, node: &NodeId) -> bool {
         self.open.contains_key(node)
     }
@@ -129,7 +129,7 @@ impl UnreachableNodeRule {
         self.out.pop_front()
     }
 
-    /// Tells of all together, and again when they have become twice as many, or half.
+    /// Reports all of them together, and again when their number has doubled or halved.
     fn count(&mut self, at: Time, roster: &Roster, job: &JobId) {
         let (now, told) = (self.open.len(), self.counted);
         if now <= MOST_NAMED || (now < 2 * told && told < 2 * now) {
@@ -146,7 +146,7 @@ impl UnreachableNodeRule {
         self.report(at, Subject::Job { job: job.clone() }, since, evidence);
     }
 
-    /// Few are left: each has a verdict, and the job's is over.
+    /// Few are left: each gets a verdict, and the job's is over.
     fn name_the_rest(&mut self, at: Time, job: &JobId) {
         let rest = self.open.iter().filter(|(name, _)| !self.named.contains(*name));
         let rest: Vec<(NodeId, Time)> = rest.map(|(name, since)| (name.clone(), *since)).collect();
@@ -195,7 +195,7 @@ impl UnreachableNodeRule {
     }
 }
 
-/// A node that has neither said goodbye nor seen its command end.
+/// A node that has not sent a goodbye, and whose command has not ended.
 fn is_awaited(node: &Node) -> bool {
     !node.left && node.exit.is_none()
 }
@@ -204,7 +204,7 @@ fn subject(node: &NodeId) -> Subject {
     Subject::Node { node: node.clone() }
 }
 
-/// By when a node that was heard then is heard again.
+/// When a node that reported at `heard` must have reported again.
 pub fn deadline(heard: Time, limits: &BlindThresholds) -> Time {
     heard + Duration::from_secs_f64(limits.beat_missing_s)
 }

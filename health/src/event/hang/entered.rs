@@ -1,10 +1,10 @@
-//! The last collectives that a rank which does not move has enqueued.
+//! The last collectives that a stalled rank enqueued.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// Most communicators of which a rank tells.
+/// Most communicators per rank.
 pub const MAX_ENTERED: usize = 32;
 
 /// See [`crate::event::Event::Entered`].
@@ -14,20 +14,20 @@ pub struct Entered {
     pub rank: Rank,
     /// Its epoch.
     pub restart: u32,
-    /// By communicator, the one with the latest first, at most [`MAX_ENTERED`].
+    /// By communicator, the one with the latest collective first, at most [`MAX_ENTERED`].
     pub comms: Vec<CommEntered>,
-    /// All that the rank ever enqueued was seen: what is not here, it has not entered.
+    /// All collectives that the rank ever enqueued were seen: it has not entered any that is missing here.
     pub whole: bool,
 }
 
-/// What a rank has enqueued last in one communicator.
+/// The last collectives that a rank enqueued in one communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommEntered {
     /// The communicator.
     pub comm: u64,
-    /// The last collective of each function, the latest first.
+    /// The last collective of each function, latest first.
     pub each: Vec<LastCollective>,
-    /// Since the latest was enqueued, nanoseconds.
+    /// Time since the latest one was enqueued, nanoseconds.
     pub ago_ns: u64,
 }
 
@@ -35,15 +35,20 @@ pub struct CommEntered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u8, u64, u64)", into = "(u8, u64, u64)")]
 pub struct LastCollective {
-    /// What it does, by the numbers of [`crate::event::Collective::function`]; 4: broadcast, 5: reduce.
+    /// The function, numbered as in [`crate::event::Collective::function`]; 4: broadcast, 5: reduce.
     pub function: u8,
-    /// Its number among those of its function in the communicator: the same on all members.
+    /// Its sequence number among the collectives of this function in the communicator: the same on all members.
     pub sequence: u64,
     /// Bytes of payload.
     pub bytes: u64,
 }
 
 impl LastCollective {
+    /// Whether its function is one that has a name here.
+    pub fn is_known(&self) -> bool {
+        (1..=5).contains(&self.function)
+    }
+
     /// `all_reduce`.
     pub fn name(&self) -> &'static str {
         match self.function {

@@ -1,4 +1,4 @@
-//! What is asked for while ranks stand still.
+//! Events that are requested while ranks are stalled.
 
 mod entered;
 mod ras;

@@ -1,4 +1,4 @@
-//! What NCCL says of itself: who has launched fewer collectives, and who does not answer.
+//! NCCL's RAS reports: ranks that have launched fewer collectives, and unresponsive ranks.
 
 use std::sync::Arc;
 
@@ -6,28 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// See [`crate::event::Event::Ras`]: an answer of NCCL's RAS service, of which any process of the job knows all
-/// communicators (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>). Counts say who
-/// is behind only where the job stands still: in one that runs they differ at every moment.
+/// See [`crate::event::Event::Ras`]: an answer of NCCL's RAS service. Each process of the job can report on all
+/// communicators (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>). Counts
+/// identify lagging ranks only while the job is stalled: in a running job they differ all the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RasReport {
-    /// Whether it answered.
+    /// Whether the service answered.
     pub state: RasAccess,
-    /// It was asked since ranks stand still: counts mean something. Else only who is dead or has an error is told.
+    /// The query was sent because ranks are stalled: counts are meaningful. Otherwise only dead ranks and errors are
+    /// reported.
     pub still: bool,
-    /// Version of NCCL; empty: not told.
+    /// Version of NCCL; empty: not known.
     pub nccl: Arc<str>,
-    /// Communicators of which it told.
+    /// Number of communicators in the answer.
     pub comms: u32,
-    /// Of these, the ones whose ranks have launched different numbers of collectives, or are not all there.
+    /// Of these, the ones whose ranks have launched different numbers of collectives, or with missing ranks.
     pub uneven: u32,
     /// Ranks of the largest communicator.
     pub size: u32,
-    /// Ranks that stand out, the worst first.
+    /// Conspicuous ranks, worst first.
     pub ranks: Vec<RasRank>,
-    /// How many more stand out.
+    /// Number of further conspicuous ranks.
     pub more: u32,
-    /// Answers that were none, since the watch began.
+    /// Unusable answers since monitoring began.
     pub errors: u64,
     /// Why there is no answer, for people.
     pub text: Arc<str>,
@@ -37,50 +38,50 @@ pub struct RasReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RasAccess {
-    /// It does.
+    /// It answers.
     Answered,
-    /// Nobody listens there: no NCCL (of 2.24 or later) runs here, or its service is off.
+    /// Nothing listens on the port: no NCCL (2.24 or later) runs here, or its service is off.
     Absent,
-    /// Somebody listens, and gave no answer that could be understood in time.
+    /// The port is open, but no understandable answer came in time.
     Failing,
 }
 
-/// One rank of one communicator that stands out.
+/// A conspicuous rank of one communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RasRank {
-    /// How.
+    /// Its state.
     pub state: RasState,
-    /// Its number in the largest communicator, which is the global rank where all of the job's ranks are in that one;
-    /// `None`: it is not in it, or the answer does not say.
+    /// Its rank in the largest communicator, which is the global rank if that one contains all ranks of the job;
+    /// `None`: it is not a member, or the answer does not contain it.
     pub rank: Option<Rank>,
-    /// The communicator; zero: not told.
+    /// The communicator; zero: not known.
     pub comm: u64,
-    /// Its host as NCCL names it, an address; empty: not told.
+    /// Its host as NCCL names it, an address; empty: not known.
     pub host: Arc<str>,
-    /// Its process there; zero: not told.
+    /// Its process on that host; zero: not known.
     pub pid: u32,
-    /// The collective of which it launched another number than the others; empty: none.
+    /// The collective with a launch count different from its peers'; empty: none.
     pub collective: Arc<str>,
-    /// How many it launched.
+    /// Its launch count.
     pub launched: u64,
-    /// How many the others launched.
+    /// The launch count of its peers.
     pub others: u64,
 }
 
-/// How a rank stands out. The order is from worst to least.
+/// The state of a conspicuous rank, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RasState {
-    /// NCCL takes its process for dead.
+    /// NCCL considers its process dead.
     Dead,
-    /// Its process did not answer the others.
+    /// Its process did not respond to its peers.
     Unresponsive,
-    /// NCCL has an error there.
+    /// NCCL reports an error on it.
     Failed,
-    /// The application has aborted the communicator there.
+    /// The application has aborted the communicator on it.
     Aborted,
     /// It has launched fewer collectives than most.
     Behind,
-    /// It has launched more than most: the code of the ranks is not the same.
+    /// It has launched more than most: the ranks do not run the same code.
     Ahead,
 }

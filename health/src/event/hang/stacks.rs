@@ -1,4 +1,4 @@
-//! What ranks that do not move are doing: Python stacks, and what the kernel says.
+//! Activity of stalled ranks: Python stacks and kernel state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::id::Rank;
 
 /// Most frames of a stack.
 pub const MAX_FRAMES: usize = 16;
-/// Parts of the paths of code that is not the user's own.
+/// Path components of code that is not the user's own.
 const LIBRARIES: [&str; 5] = [
     "/site-packages/",
     "/dist-packages/",
@@ -18,74 +18,74 @@ const LIBRARIES: [&str; 5] = [
     // The hook.
     "paceline/_",
 ];
-/// Most different activities of a rank's loader workers.
+/// Most distinct activities of a rank's loader workers.
 pub const MAX_WORKERS: usize = 4;
 
-/// See [`crate::event::Event::Stacks`]. Ranks of a node that do the same share an event.
+/// See [`crate::event::Event::Stacks`]. Ranks of a node with the same activity share an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stacks {
-    /// Who does it.
+    /// The ranks with this activity.
     pub ranks: Vec<Rank>,
     /// Their restart count.
     pub restart: u32,
     /// The main thread.
     pub main: Activity,
-    /// Its children that run Python, as loader workers do, or that are in an uninterruptible sleep.
+    /// Child processes that run Python, such as loader workers, or that are in an uninterruptible sleep.
     pub workers: Vec<WorkerActivity>,
 }
 
-/// Workers of a rank that do the same.
+/// Workers of a rank with the same activity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerActivity {
-    /// How many.
+    /// Number of workers.
     pub count: u32,
-    /// What they do.
+    /// Their activity.
     pub activity: Activity,
 }
 
 /// What a thread is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// As the kernel says.
+    /// State in the kernel.
     pub state: ThreadState,
     /// Python frames, innermost first, at most [`MAX_FRAMES`].
     pub frames: Vec<StackFrame>,
-    /// Which of them is the innermost one of the user's own code; `None`: none is.
+    /// Index of the innermost frame of the user's own code; `None`: there is none.
     pub own: Option<u8>,
     /// The system call in which it sleeps, with the file and its file system: `read of /data/x.bin (nfs4 at /data)`;
-    /// empty: not known, or it does not sleep.
+    /// empty: not known, or not sleeping.
     pub waits_in: Arc<str>,
-    /// Why there are no frames; empty: there are.
+    /// Why there are no frames; empty: there are frames.
     pub missing: Arc<str>,
-    /// What it sleeps for.
+    /// The resource for which it sleeps.
     #[serde(default)]
     pub waits_for: WaitFor,
 }
 
-/// What a thread sleeps for, as far as its system call tells.
+/// The resource for which a thread sleeps, according to its system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitFor {
-    /// Not known, or it does not sleep.
+    /// Not known, or not sleeping.
     #[default]
     Unknown,
-    /// A file on a file system of this machine.
+    /// A file on a local file system.
     LocalFile,
-    /// A file on a file system that other machines serve, or a program (FUSE).
+    /// A file on a network file system, or one served by a program (FUSE).
     NetworkFile,
-    /// The GPU's driver.
+    /// The GPU driver.
     GpuDriver,
-    /// Data from or to a process of this machine, through a pipe.
+    /// A pipe to or from a local process.
     Pipe,
-    /// Data from or to a socket.
+    /// A socket.
     Socket,
     /// Another thread: a lock, an event, a queue.
     Lock,
-    /// A time.
+    /// A timer.
     Time,
     /// One of several of these.
     Any,
-    /// The end of a process that it started.
+    /// The exit of a child process.
     Child,
 }
 
@@ -101,13 +101,13 @@ pub struct StackFrame {
 }
 
 impl StackFrame {
-    /// Whether it is the user's own code.
+    /// Whether it is in the user's own code.
     pub fn is_own(&self) -> bool {
         is_own_code(&self.file)
     }
 }
 
-/// Whether a file, by its path, is the user's own: of no library, not of Python, not of the hook.
+/// Whether a path is the user's own code: not a library, Python or the hook.
 pub fn is_own_code(file: &str) -> bool {
     !LIBRARIES.iter().any(|part| file.contains(part))
 }
@@ -120,19 +120,21 @@ impl fmt::Display for StackFrame {
     }
 }
 
-/// State of a thread, by the letters of `/proc/PID/stat`.
+/// State of a thread; the letters are those of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadState {
-    /// R: it runs, or is ready to.
+    /// R: running or runnable.
     Running,
-    /// S: it sleeps until something happens, a signal included.
+    /// S: interruptible sleep.
     Sleeping,
-    /// D: it sleeps and takes no signal, as it does in storage that does not respond.
+    /// D: uninterruptible sleep, for example in storage that does not respond.
     Disk,
-    /// T, t: stopped by a signal or a debugger.
+    /// T: stopped by a signal.
     Stopped,
-    /// Z, X: it has ended.
+    /// t: stopped by a debugger.
+    Traced,
+    /// Z, X: exited.
     Zombie,
     /// Not known.
     #[default]
@@ -140,13 +142,14 @@ pub enum ThreadState {
 }
 
 impl ThreadState {
-    /// By its letter.
+    /// Parses the letter.
     pub fn from_letter(letter: &str) -> ThreadState {
         match letter {
             "R" => ThreadState::Running,
             "S" | "I" => ThreadState::Sleeping,
             "D" => ThreadState::Disk,
-            "T" | "t" => ThreadState::Stopped,
+            "T" => ThreadState::Stopped,
+            "t" => ThreadState::Traced,
             "Z" | "X" => ThreadState::Zombie,
             _ => ThreadState::Unknown,
         }

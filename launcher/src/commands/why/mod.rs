@@ -1,4 +1,4 @@
-//! `paceline why`: why a job stands still: who does not move, and what every rank is doing.
+//! `paceline why`: why a job hangs: which ranks make no progress, and what every rank is doing.
 
 mod flight_recorder;
 
@@ -21,16 +21,16 @@ use serde::Serialize;
 use crate::output::{self, Color, Paint, Style};
 use crate::report::{self, block, by_weight};
 
-/// Findings of ranks that do not move.
+/// Findings of ranks that make no progress.
 const HANGS: [Finding; 4] = [
     Finding::RankSilent,
     Finding::JobHang,
     Finding::RankDied,
     Finding::RanksMissing,
 ];
-/// Findings that are shown in full.
+/// Maximum number of findings shown in full.
 const MAX_FINDINGS: usize = 4;
-/// Characters of a name of a file or function.
+/// Maximum characters of a file or function name.
 const MAX_NAME: usize = 160;
 
 /// `paceline why`.
@@ -54,14 +54,14 @@ pub(crate) struct WhyArgs {
 
 #[derive(Serialize)]
 struct Why<'a> {
-    /// None: no run was named.
+    /// None: no run was given.
     job: Option<&'a str>,
     findings: Vec<&'a Verdict>,
     stacks: &'a [StackGroup],
     flight_recorder: Option<Comparison>,
 }
 
-/// Explains it.
+/// Prints the explanation.
 pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> {
     let (stdout, stderr) = (Style::stdout(color), Style::stderr(color));
     let run = match (&args.run, &args.flight_recorder) {
@@ -76,7 +76,7 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
     let recorded = match (&args.flight_recorder, &run) {
         (Some(dir), _) => Some(flight_recorder::of_directory(dir, stderr)?),
         (None, Some(run)) => {
-            // Of a report or a journal, those beside it.
+            // For a report or a journal, the dumps next to it.
             let beside = run.with_file_name("");
             flight_recorder::of_run(if run.is_dir() { run } else { &beside }, stderr)
         }
@@ -95,7 +95,7 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
         let mut text = String::new();
         if let Some(report) = &report {
             text += &block::findings(report, &findings, &Policy::default(), stdout);
-            // Of a job that PyTorch's watchdog has ended, its dumps say why.
+            // If PyTorch's watchdog ended the job, its dumps show why.
             if findings.is_empty() && recorded.is_none() {
                 text += &nothing(report);
             }
@@ -110,14 +110,14 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Those that hold, or held when the job ended.
+/// Hang findings that are active, or were active when the job ended.
 fn hangs(report: &Report) -> Vec<&Verdict> {
     let all = by_weight(report).into_iter();
     let hangs = all.filter(|verdict| HANGS.contains(&verdict.finding) && verdict.state == State::Raised);
     hangs.take(MAX_FINDINGS).collect()
 }
 
-/// The text where no rank is named.
+/// The text if no finding names a rank.
 fn nothing(report: &Report) -> String {
     let steps = count(report.steps, "step");
     if !report.stacks.is_empty() {
@@ -184,7 +184,7 @@ fn frames(activity: &Activity, style: Style) -> String {
         ThreadState::Running => "running",
         ThreadState::Sleeping => "",
         ThreadState::Disk => "in an uninterruptible sleep",
-        ThreadState::Stopped => "stopped",
+        ThreadState::Stopped | ThreadState::Traced => "stopped",
         ThreadState::Zombie => "has ended",
         ThreadState::Unknown => "",
     };

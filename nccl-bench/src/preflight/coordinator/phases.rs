@@ -16,29 +16,29 @@ use crate::preflight::message::Found;
 use crate::preflight::mode::{Limits, Mode};
 use crate::preflight::transport_choice::{Nccl, TransportChoice, choose};
 
-/// What is asked for.
+/// Parameters of a preflight.
 #[derive(Clone, Debug)]
 pub struct Brief {
-    /// How thorough.
+    /// Thoroughness.
     pub mode: Mode,
-    /// Of which job.
+    /// The job.
     pub job: Arc<str>,
     /// Version of the program.
     pub paceline: Arc<str>,
     /// Bus bandwidth that must be reached, GB/s.
     pub min_busbw: Option<f64>,
-    /// A fabric is simulated.
+    /// Whether the fabric is simulated.
     pub simulated: bool,
-    /// When it began: the rendezvous counts.
+    /// The start time, including the rendezvous.
     pub began: Instant,
-    /// Nodes that never came, and strangers.
+    /// Missing nodes, and rejected connections.
     pub problems: Vec<Problem>,
 }
 
-/// What is known of earlier runs, once it is known what was measured. An error is told in the report.
+/// Looks up earlier results for the measurements. An error is added to the report.
 pub type Recall = dyn Fn(&[Sample]) -> io::Result<Vec<Past>>;
 
-/// Runs all phases and judges. `phase` is told where it stands: the phase, how many are done, of how many.
+/// Runs all phases and judges. `phase` receives the progress: the phase, completed steps, total steps.
 pub fn conduct(
     fleet: &mut dyn Fleet,
     brief: Brief,
@@ -82,18 +82,18 @@ struct Run<'a> {
     samples: Vec<Sample>,
     problems: Vec<Problem>,
     phases: Vec<(Arc<str>, f64)>,
-    /// Which nodes have NCCL.
+    /// Nodes with NCCL.
     able: BTreeMap<NodeId, Nccl>,
     carried: Vec<Carried>,
     began: Instant,
     wanted: Wanted,
 }
 
-/// Steps that are counted for a progress bar.
+/// Steps of the progress bar.
 const STEPS: u32 = 4 + MAX_ROUNDS;
-/// How often suspects are measured again.
+/// Most repeats for suspects.
 const MAX_REPEATS: u32 = 2;
-/// What is measured among the ranks of one node.
+/// Metrics among the ranks of one node.
 const LOCAL: [Metric; 2] = [Metric::LocalBusbw, Metric::LocalBusbwHost];
 
 impl Run<'_> {
@@ -118,8 +118,8 @@ impl Run<'_> {
         }
     }
 
-    /// What looks bad on a node by itself is measured again before anybody is accused: once, and while there is time once
-    /// more. The others work along, as they did the first time: what shares a machine with them does too.
+    /// Values of a node that look bad are measured again before they are reported: once, and a second time if there is
+    /// time. All nodes take part again, because nodes on the same machine affect each other.
     fn repeat_suspects(&mut self) {
         for round in 1..=MAX_REPEATS {
             let (local, work): (Vec<Sample>, Vec<Sample>) = self
@@ -145,7 +145,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether these samples speak against a node that is there.
+    /// Whether these samples make a remaining node suspect.
     fn is_suspect(&self, samples: &[Sample]) -> bool {
         let there: BTreeSet<NodeId> = self.fleet.nodes().into_iter().collect();
         let judge = Judge::new(&self.table, &[], &self.wanted);
@@ -156,7 +156,7 @@ impl Run<'_> {
             .any(|node| there.contains(node))
     }
 
-    /// Time until all must be over.
+    /// Remaining time for the whole preflight.
     fn left(&self) -> Duration {
         let spent = self.began.elapsed() + Duration::from_secs(2);
         self.limits.total.saturating_sub(spent)
@@ -206,7 +206,7 @@ impl Run<'_> {
         self.ask(phase, step, tasks, limit);
     }
 
-    /// Over what a group measures; the report says it.
+    /// Selects the transport of a group, and records it for the report.
     fn over(&mut self, phase: &str, nodes: &[NodeId]) -> TransportChoice {
         let (over, why) = choose(nodes, &self.able, self.limits.rails);
         let (transport, why): (Arc<str>, Arc<str>) = match &over {
@@ -231,13 +231,13 @@ impl Run<'_> {
     fn ask(&mut self, phase: &str, step: u32, tasks: Vec<(NodeId, Task)>, limit: Duration) {
         (self.phase)(phase, step, STEPS);
         let begin = Instant::now();
-        // The whole has an end too, whatever the phases before it took.
+        // The total time is limited too, whatever earlier phases took.
         let limit = limit.min(self.left());
         if limit.is_zero() {
             self.problems.push(Problem {
                 node: None,
                 phase: phase.into(),
-                what: "was excluded: there was no time left".into(),
+                what: "was skipped: no time was left".into(),
                 lost: false,
             });
             return;
@@ -245,7 +245,7 @@ impl Run<'_> {
         let nothing = |(node, task): &(NodeId, Task)| Some((node.clone(), task.nothing(node)?));
         let nothing: Vec<(NodeId, Sample)> = tasks.iter().filter_map(nothing).collect();
         let answers = self.fleet.ask(phase, tasks, limit);
-        // Of these it is told already: they are lost, or say themselves what they lack.
+        // Nodes that are reported anyway: they are lost, or report a problem of their own.
         let told = |(_, answer): &(&NodeId, &Result<Found, Fault>)| {
             answer
                 .as_ref()
@@ -263,7 +263,7 @@ impl Run<'_> {
             .filter(is_lost)
             .map(|(node, _)| node.clone())
             .collect();
-        // What is sent to a node that is gone is lost on no way.
+        // A failure because of a lost node is not a failure of the link.
         let blames_lost = |fault: &Fault| fault.peer.as_ref().is_some_and(|peer| lost.contains(peer));
         for (leader, nothing) in nothing {
             if let Some(Err(fault)) = answers.get(&leader)
@@ -306,13 +306,13 @@ impl Run<'_> {
         };
         self.problems.extend(found.notes.into_iter().map(note));
         self.able.extend(found.nccl.map(|nccl| (node.clone(), nccl)));
-        // A node tells more than once which network it uses.
+        // A node may report its network more than once.
         for fact in found.facts {
             if phase == "snapshot" || !self.facts.contains(&fact) {
                 self.facts.push(fact);
             }
         }
-        // A broken clock or an empty run is no measurement.
+        // A broken clock or an empty run gives no valid value.
         self.samples.extend(
             found
                 .samples
@@ -321,7 +321,7 @@ impl Run<'_> {
         );
     }
 
-    /// Who waited for a node of which it is told has nothing of its own to tell.
+    /// A node that only waited for a reported node is not reported itself.
     fn fail(&mut self, phase: &str, node: NodeId, fault: Fault, told: &BTreeSet<NodeId>) {
         if !fault.lost && fault.peer.as_ref().is_some_and(|peer| told.contains(peer)) {
             return;

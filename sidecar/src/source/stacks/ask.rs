@@ -1,4 +1,4 @@
-//! Asks one process for its stacks, and its loader workers.
+//! Requests the stacks of one process and of its loader workers.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -15,45 +15,45 @@ use super::kernel::{self, KernelView};
 use super::parse;
 use crate::source::host::files::Files;
 
-/// Where hooks answer, in the ring directory (sidecar/probe/python/paceline/_stacks.py).
+/// Folder of the hooks' answers, in the ring directory (sidecar/probe/python/paceline/_stacks.py).
 const FOLDER: &str = "stacks";
-/// An answer takes at most this long, and is all there when nothing has come for so long.
+/// Timeout of an answer, and the time without new data after which it is complete.
 const LONGEST: Duration = Duration::from_millis(1000);
 const SETTLED: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Most of an answer that is read; a thread takes a few kilobytes.
+/// Maximum bytes read of an answer; a thread takes a few kilobytes.
 const MAX_ANSWER: u64 = 1 << 20;
-/// Workers of a rank that are asked.
+/// Maximum number of workers queried per rank.
 const MAX_ASKED: usize = 16;
-/// A child that is younger may be about to become another program.
+/// A younger child may be about to exec another program.
 const MIN_AGE: Duration = Duration::from_secs(1);
 
-/// Why a process is not asked that does not have ours.
+/// Why a process without our handler is not queried.
 pub(super) const NO_HANDLER: &str =
     "no stack handler (PACELINE_HOOK or PACELINE_STACKS is off, or the program uses the signal itself)";
 
-/// It has the handler and does not return from the kernel, or is starved.
+/// The process has the handler, but does not return from the kernel or is starved.
 const NO_ANSWER: &str = "no answer within a second";
 
-/// Asks processes, one after the other.
+/// Queries processes, one after the other.
 #[derive(Debug)]
 pub struct Asker {
     folder: PathBuf,
     files: Files,
 }
 
-/// The file in which a process answers, by which of its descriptors, and to which signal.
+/// The file of a process's answers, its descriptor in that process, and the signal that requests one.
 #[derive(Debug)]
 struct Line {
     file: File,
     descriptor: u32,
     signal: u32,
-    /// A process did not answer: a late answer would be taken for that of the next process.
+    /// A process did not answer: a late answer would be mistaken for the next process's.
     is_late: bool,
 }
 
 impl Asker {
-    /// Of the hooks that share this ring directory.
+    /// For the hooks that share this ring directory.
     pub fn new(ring_dir: &Path) -> Asker {
         Asker {
             folder: ring_dir.join(FOLDER),
@@ -61,7 +61,7 @@ impl Asker {
         }
     }
 
-    /// What a rank's main thread does, and its workers. Workers that do the same are one.
+    /// Activity of a rank's main thread and of its workers. Workers with the same activity are merged.
     pub fn ask(&mut self, pid: u32) -> (Activity, Vec<WorkerActivity>) {
         let Some(seen) = kernel::look(&mut self.files, pid) else {
             let gone = Activity {
@@ -79,7 +79,7 @@ impl Asker {
             };
             let is_young = self.age(&seen).is_none_or(|age| age < MIN_AGE);
             let activity = self.activity(child, &seen, line.as_mut().filter(|_| !is_young));
-            // Else it is no worker, but a program of its own: a compiler, a logger.
+            // Otherwise it is not a worker but a separate program: a compiler, a logger.
             let is_worker = !activity.frames.is_empty()
                 || activity.state == ThreadState::Disk
                 || &*activity.missing == NO_ANSWER;
@@ -119,7 +119,7 @@ impl Asker {
         activity
     }
 
-    /// Where the hook of this process, and of no earlier one with its number, answers.
+    /// The answer file of this process's hook, not of an earlier process with the same ID.
     fn line(&self, pid: u32, start_time: u64) -> Option<Line> {
         let prefix = format!("{pid}-{start_time}-");
         let entries = std::fs::read_dir(&self.folder).ok()?;
@@ -146,10 +146,10 @@ impl Asker {
         })
     }
 
-    /// Has the process write its stacks.
+    /// Makes the process write its stacks.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Why there is no stack.
     fn stack(
         &mut self,
         pid: u32,
@@ -158,8 +158,9 @@ impl Asker {
     ) -> Result<String, &'static str> {
         match seen.state {
             ThreadState::Stopped => return Err("stopped by a signal"),
+            ThreadState::Traced => return Err("stopped by a debugger"),
             ThreadState::Zombie => return Err("the process has ended"),
-            // It would answer when it wakes, into the next one's answer.
+            // It would answer when it wakes up, within the next process's answer.
             ThreadState::Disk => return Err("in an uninterruptible sleep of the kernel"),
             ThreadState::Running | ThreadState::Sleeping | ThreadState::Unknown => {}
         }
@@ -173,7 +174,7 @@ impl Asker {
             Errno::SRCH => "the process has ended",
             _ => "this system does not let it be asked (pidfd_open)",
         })?;
-        // Looked at behind the handle: it is this process that has the handler. Without it the signal would end it.
+        // Checked after opening the handle, so for this process: without a handler, the signal would kill it.
         let now = kernel::look(&mut self.files, pid);
         if now.is_none_or(|now| now.start_time != seen.start_time) {
             return Err("the process has ended");
@@ -216,14 +217,14 @@ impl Asker {
         let read = line.file.read_at(&mut answer, before).unwrap_or(0);
         answer.truncate(read);
         if last > MAX_ANSWER {
-            // The process appends: it goes on at the new end.
+            // The process appends, so it continues at the new end.
             let _ = line.file.set_len(0);
         }
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// Whether the process has the file of the answers where it said. One that has become another program has not, and one
-    /// that has closed what it inherited may have another file there.
+    /// Whether the process has the answer file at its descriptor. One that has exec'ed another program does not, and
+    /// one that has closed inherited descriptors may have another file there.
     fn answers_into(&self, pid: u32, line: &Line) -> bool {
         let theirs = std::fs::metadata(self.files.at(format!("proc/{pid}/fd/{}", line.descriptor)));
         let ours = line.file.metadata();
@@ -231,7 +232,7 @@ impl Asker {
         matches!((theirs.map(id), ours.map(id)), (Ok(theirs), Ok(ours)) if theirs == ours)
     }
 
-    /// How long a process has lived.
+    /// Age of a process.
     fn age(&mut self, seen: &KernelView) -> Option<Duration> {
         let uptime = self.files.text("proc/uptime").ok()?;
         let uptime_s: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;

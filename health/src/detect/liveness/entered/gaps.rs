@@ -1,4 +1,4 @@
-//! What differs between ranks in what they have enqueued last.
+//! Differences between ranks in the collectives that they enqueued last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::event::LastCollective;
 use crate::id::Rank;
 use crate::time::Time;
 
-/// A collective in which ranks wait was enqueued about when the silence began: an older one is of a communicator that
-/// is not used any more.
+/// A collective in which ranks wait was enqueued about when the silence began: an older one belongs to a communicator
+/// that is no longer used.
 const RECENT: Duration = Duration::from_secs(60);
-/// Pairs of communicators whose order is compared.
+/// Maximum pairs of communicators whose order is compared.
 const MAX_PAIRS: usize = 1024;
 
 /// By communicator and rank.
@@ -23,14 +23,14 @@ pub(super) type ByComm = BTreeMap<u64, BTreeMap<Rank, Taken>>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Gap {
     pub(super) comm: u64,
-    /// The first one that those furthest behind have not entered.
+    /// The first one that the ranks furthest behind have not entered.
     pub(super) next: LastCollective,
     pub(super) missing: Vec<Rank>,
     pub(super) entered: Vec<Rank>,
 }
 
 impl Gap {
-    /// The fewest missing first, and of those the most that wait.
+    /// Sort key: the fewest missing ranks first, then the most waiting ones.
     pub(super) fn order(&self) -> (usize, std::cmp::Reverse<usize>, u64) {
         (
             self.missing.len(),
@@ -43,7 +43,7 @@ impl Gap {
         self.missing.len() <= self.entered.len()
     }
 
-    /// Whether those that are missing there have entered this one, which the others have not.
+    /// Whether the ranks missing in `other` have entered this one, and some that entered `other` have not.
     pub(super) fn is_instead_of(&self, other: &Gap) -> bool {
         let entered: BTreeSet<&Rank> = self.entered.iter().collect();
         other.missing.iter().all(|rank| entered.contains(rank))
@@ -51,7 +51,7 @@ impl Gap {
     }
 }
 
-/// Collectives that some have not entered, by communicator and function, in a silence that began `since`.
+/// Collectives that some ranks have not entered, by communicator and function, in a silence since `since`.
 pub(super) fn gaps(comms: &ByComm, since: Time) -> Vec<Gap> {
     let recent = Time(since.0.saturating_sub(RECENT.as_nanos() as u64));
     let mut gaps = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn gaps(comms: &ByComm, since: Time) -> Vec<Gap> {
     gaps
 }
 
-/// Those in which ranks are missing that wait for no other rank: of a minority, the fewest first.
+/// Gaps whose missing ranks are a minority and wait for no other rank, the fewest missing ranks first.
 pub(super) fn roots(gaps: &[Gap]) -> Vec<usize> {
     let waiting: BTreeSet<Rank> = gaps.iter().flat_map(|gap| gap.entered.iter().copied()).collect();
     let is_root = |gap: &Gap| gap.is_of_minority() && !gap.missing.iter().any(|rank| waiting.contains(rank));
@@ -94,8 +94,8 @@ pub(super) fn roots(gaps: &[Gap]) -> Vec<usize> {
     roots
 }
 
-/// By function, the last collective of each rank. `None`: it has entered none, as is known where all that it has
-/// enqueued was seen and the others have entered only their first one.
+/// By function, the last collective of each rank. `None`: it has entered none, which is known only if everything that
+/// it enqueued was seen and the others have entered only their first one.
 fn last_of_each(ranks: &BTreeMap<Rank, Taken>) -> BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> {
     let mut all: BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> = BTreeMap::new();
     for (rank, taken) in ranks {
@@ -113,7 +113,7 @@ fn last_of_each(ranks: &BTreeMap<Rank, Taken>) -> BTreeMap<u8, BTreeMap<Rank, Op
     all
 }
 
-/// A collective that ranks have entered with different sizes, by communicator, with the ranks by size.
+/// A collective that ranks entered with different sizes: its communicator, and the ranks by size.
 pub(super) fn sizes(comms: &ByComm) -> Option<(u64, LastCollective, BTreeMap<u64, Vec<Rank>>)> {
     comms.iter().find_map(|(comm, ranks)| {
         last_of_each(ranks).into_values().find_map(|last| {
@@ -128,18 +128,18 @@ pub(super) fn sizes(comms: &ByComm) -> Option<(u64, LastCollective, BTreeMap<u64
     })
 }
 
-/// Two communicators that some ranks have entered last in one order, and others in the other.
+/// Two communicators that some ranks entered last in one order, and other ranks in the opposite order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OrderMismatch {
     /// What the minority of the ranks entered first, and second.
     pub(super) first: (u64, LastCollective),
     pub(super) second: (u64, LastCollective),
     pub(super) minority: Vec<Rank>,
-    /// How many ranks entered them in the other order.
+    /// Number of ranks that entered them in the opposite order.
     pub(super) majority: usize,
 }
 
-/// Where all have entered the same. For each of their members they must be the two that it entered last.
+/// Applies if all have entered the same. The two communicators must be the last two of each of their members.
 pub(super) fn order_mismatch(comms: &ByComm) -> Option<OrderMismatch> {
     let mut latest: BTreeMap<Rank, [Option<u64>; 2]> = BTreeMap::new();
     for (comm, ranks) in comms {

@@ -1,5 +1,5 @@
-//! The collectives that ranks which do not move have enqueued last, as evidence: who is missing in one that others have
-//! entered, and whose differs from the others'. It finds nothing by itself.
+//! The collectives that ranks without progress enqueued last, as evidence: which ranks are missing in one that others
+//! have entered, and whose differs from the others'. It raises no finding by itself.
 
 mod gaps;
 
@@ -16,9 +16,9 @@ use crate::text::humanize::{count, has, other_ranks_have, ranks as names};
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Most functions of a communicator that are kept.
+/// Maximum functions kept per communicator.
 const MAX_FUNCTIONS: usize = 8;
-/// Collectives with missing ranks, and sizes, that are named.
+/// Maximum collectives with missing ranks, and maximum sizes, that are listed.
 const MAX_GAPS: usize = 3;
 const MAX_SIZES: usize = 4;
 
@@ -26,23 +26,23 @@ const MAX_SIZES: usize = 4;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct EnteredEvidence {
     comms: ByComm,
-    /// Counts answers that said something new.
+    /// Counts answers with new content.
     version: u64,
-    /// When the latest answer came.
+    /// Time of the latest answer.
     latest: Time,
     compared: Comparison,
 }
 
-/// What a rank had enqueued last in one communicator.
+/// The last collectives that a rank enqueued in one communicator.
 #[derive(Debug, Serialize, Deserialize)]
 struct Taken {
-    /// When it said so, and when it had enqueued the latest of these.
+    /// Time of the answer, and of the latest of these collectives.
     at: Time,
     entered_at: Time,
-    /// Communicators in which it has enqueued something since.
+    /// Number of communicators in which it has enqueued something since.
     later: usize,
     each: Vec<LastCollective>,
-    /// All that it ever enqueued was seen.
+    /// Everything that it ever enqueued was seen.
     is_whole: bool,
 }
 
@@ -51,9 +51,9 @@ struct Taken {
 struct Comparison {
     of: (u64, Time),
     gaps: Vec<Gap>,
-    /// Indices of those in which ranks are missing that wait for no other rank, the fewest ranks first.
+    /// Indices of gaps whose missing ranks wait for no other rank, the fewest ranks first.
     roots: Vec<usize>,
-    /// Of a rank that is missing somewhere: where most wait for it.
+    /// By missing rank: the gap in which most ranks wait for it.
     by_rank: BTreeMap<Rank, usize>,
     sizes: Option<(u64, LastCollective, BTreeMap<u64, Vec<Rank>>)>,
     order_mismatch: Option<OrderMismatch>,
@@ -78,7 +78,7 @@ impl EnteredEvidence {
         self.latest = at;
     }
 
-    /// Compares the answers to a silence that began `since`, and forgets older ones: before findings are reported.
+    /// Compares the answers for a silence since `since`, and drops older ones. Call it before findings are reported.
     pub fn compare(&mut self, since: Time) {
         if self.latest < since {
             self.comms.clear();
@@ -102,7 +102,7 @@ impl EnteredEvidence {
                 }
             }
         }
-        // Where some have not entered what others have, that is what matters.
+        // If some ranks have not entered what others have, only that matters.
         let all_entered_the_same = gaps.is_empty();
         let if_same = |comms| all_entered_the_same.then_some(comms);
         self.compared = Comparison {
@@ -115,12 +115,12 @@ impl EnteredEvidence {
         };
     }
 
-    /// Changes with what is said of a silence that began `since`; zero: nothing was.
+    /// Changes with the answers for a silence since `since`; zero: none.
     pub fn version(&self, since: Time) -> u64 {
         u64::from(self.latest >= since) * self.version
     }
 
-    /// What `rank` has not entered in the silence that was compared, or has entered with another size: `has not entered
+    /// What `rank` has not entered in the compared silence, or has entered with another size: `has not entered
     /// all_reduce #8812 of dp (64 MiB), 3 other ranks have`; with the cause.
     pub fn says_of(&self, rank: Rank, comms: &Comms) -> Option<(String, Cause)> {
         let compared = &self.compared;
@@ -138,22 +138,12 @@ impl EnteredEvidence {
         Some((says, Cause::CollectiveMismatch))
     }
 
-    /// Ranks that have not entered what others have, wait for no other rank, and have entered nothing else in its
-    /// place. Empty where groups of ranks are missing in different collectives: which of them is at fault is open.
-    pub fn missing(&self) -> &[Rank] {
-        let Comparison { gaps, roots, .. } = &self.compared;
-        let mut roots = roots.iter().filter_map(|index| gaps.get(*index));
-        let Some(first) = roots.next() else { return &[] };
-        let is_alone = roots.all(|gap| gap.missing == first.missing);
-        let has_entered_another = gaps.iter().any(|gap| gap.is_instead_of(first));
-        if is_alone && !has_entered_another {
-            &first.missing
-        } else {
-            &[]
-        }
+    /// Whether `rank` has entered what some others have not, and so waits for them.
+    pub fn waits_for_others(&self, rank: Rank) -> bool {
+        self.compared.gaps.iter().any(|gap| gap.entered.contains(&rank))
     }
 
-    /// Who is missing where, of all ranks, whose collective differs, or that none is missing; with the cause.
+    /// For all ranks: which are missing where, whose collective differs, or that none is missing; with the cause.
     pub fn says_of_all(&self, comms: &Comms) -> Option<(String, Cause)> {
         let Comparison { gaps, roots, .. } = &self.compared;
         let mut named: Vec<&Gap> = Vec::new();
@@ -201,8 +191,8 @@ impl EnteredEvidence {
         None
     }
 
-    /// Where none of the ranks that are missing is waited for first: a gap of a minority, else the one that the fewest
-    /// have entered.
+    /// If all missing ranks wait for each other: a gap of a minority, or else the one that the fewest ranks have
+    /// entered.
     fn mutual(&self) -> Option<&Gap> {
         let gaps = &self.compared.gaps;
         let of_minority = gaps.iter().filter(|gap| gap.is_of_minority());
@@ -210,9 +200,9 @@ impl EnteredEvidence {
         first.or_else(|| gaps.iter().min_by_key(|gap| gap.entered.len()))
     }
 
-    /// The collective that `rank` is said not to have entered, or some of all ranks, and who has not; where ranks have
-    /// one communicator alone.
-    pub fn awaited(&self, rank: Option<Rank>) -> Option<(&LastCollective, &[Rank])> {
+    /// The collective that `rank` has not entered, or for `None` that some rank has not, with the others that the same
+    /// ranks have not entered; and these ranks. `None` if ranks have several communicators.
+    pub fn awaited(&self, rank: Option<Rank>) -> Option<(Vec<&LastCollective>, &[Rank])> {
         let Comparison {
             gaps, roots, by_rank, ..
         } = &self.compared;
@@ -224,7 +214,8 @@ impl EnteredEvidence {
             }
         };
         let gap = gap.filter(|_| self.comms.len() == 1)?;
-        Some((&gap.next, &gap.missing))
+        let same = gaps.iter().filter(|other| other.missing == gap.missing);
+        Some((same.map(|gap| &gap.next).collect(), &gap.missing))
     }
 
     /// `not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have; it entered all_gather #51 of dp instead`, and
@@ -256,8 +247,8 @@ impl EnteredEvidence {
         Some(format!("sizes differ in {named}: {}", sizes.join(", ")))
     }
 
-    /// `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, of the communicator in which most ranks are last;
-    /// nothing where a member has not answered.
+    /// `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, for the communicator in which most ranks are last;
+    /// `None` if a member has not answered.
     pub fn says_of_none_missing(&self, comms: &Comms) -> Option<String> {
         let latest = |ranks: &BTreeMap<Rank, Taken>| ranks.values().filter(|taken| taken.later == 0).count();
         let (comm, ranks) = self.comms.iter().max_by_key(|(_, ranks)| latest(ranks))?;
@@ -274,10 +265,10 @@ fn have(ranks: &[Rank]) -> String {
     format!("{} {}", names(ranks), has(ranks.len()))
 }
 
-/// `all_reduce #8812 of dp (64 MiB)`: its number is NCCL's, of its function in the communicator, from 0.
+/// `all_reduce #8812 of dp (64 MiB)`: the number is NCCL's, per function and communicator, from 0.
 fn place(last: &LastCollective, comm: u64, comms: &Comms) -> String {
     let of = match comms.get(comm) {
-        // PyTorch numbers the groups that have no name.
+        // PyTorch numbers unnamed groups.
         Some(comm) if comm.name.parse::<u32>().is_ok() => format!(" of group {}", comm.name),
         Some(comm) if !comm.name.is_empty() => format!(" of {}", comm.name),
         Some(comm) => format!(" of a communicator of {} ranks", comm.size),

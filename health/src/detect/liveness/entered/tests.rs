@@ -4,7 +4,7 @@ use crate::event::{CommEntered, Group};
 const ALL_REDUCE: u8 = 1;
 const ALL_GATHER: u8 = 3;
 
-/// Ranks with the last collectives `(communicator, function, sequence, bytes)` of each.
+/// Ranks, each with its last collectives `(communicator, function, sequence, bytes)`.
 fn evidence(ranks: &[&[(u64, u8, u64, u64)]]) -> EnteredEvidence {
     let mut evidence = EnteredEvidence::default();
     for (rank, last) in (0..).map(Rank).zip(ranks) {
@@ -31,7 +31,7 @@ fn evidence(ranks: &[&[(u64, u8, u64, u64)]]) -> EnteredEvidence {
     evidence
 }
 
-/// Communicators 7 and 9, of four ranks.
+/// Communicators 7 and 9, with four ranks each.
 fn comms() -> Comms {
     let mut comms = Comms::default();
     for (comm, name) in [(7, "dp"), (9, "tp")] {
@@ -66,7 +66,7 @@ fn one_is_missing() {
         Some("has not entered all_reduce #100 of dp (4.0 KiB), 3 other ranks have")
     );
     assert_eq!(all.says_of(Rank(1), &comms()), None);
-    // Of an earlier silence.
+    // From an earlier silence.
     assert_eq!(all.version(Time(6)), 0);
     all.compare(Time(6));
     assert_eq!(all.says_of_all(&comms()), None);
@@ -149,7 +149,7 @@ fn none_is_missing() {
 
 #[test]
 fn the_first_of_a_function_and_one_too_many() {
-    // The others gather for the first time, where rank 2 reduces.
+    // The others gather for the first time, while rank 2 reduces.
     let gather = [(7, ALL_GATHER, 0, 16), (7, ALL_REDUCE, 149, 16)];
     let reduce = [(7, ALL_REDUCE, 150, 16)];
     let mut all = evidence(&[&gather, &gather, &reduce, &gather]);

@@ -1,11 +1,9 @@
 //! Claims about silent ranks.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{MAX_BEHIND, Scope, SilenceRule};
 use crate::detect::claim::{Body, Claim, Detail, piece};
-use crate::detect::liveness::hang_cause::is_certain;
 use crate::detect::liveness::progress::{doing, place};
 use crate::detect::liveness::standstill::Named;
 use crate::detect::liveness::unlaunched;
@@ -14,7 +12,7 @@ use crate::id::{GpuId, Rank};
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Subject};
 
-/// Faults of a GPU after which its rank does not go on.
+/// GPU faults that stop a rank.
 const STOP_A_RANK: [Finding; 2] = [Finding::GpuLost, Finding::GpuFault];
 
 impl SilenceRule {
@@ -85,8 +83,8 @@ impl SilenceRule {
         });
     }
 
-    /// What is said of a rank that does not move, or of all: the collective that is not entered, then what they do; and
-    /// the cause. A fault that another finding shows goes before what the rank does.
+    /// Text on a rank that does not move, or on all: the collective that was not entered, then the activity; and the
+    /// cause. A fault with a finding of its own takes precedence over the activity.
     fn explanation(&self, scope: &Scope<'_>, rank: Option<Rank>, since: Time) -> (Option<Arc<str>>, Cause) {
         let gpu = rank.and_then(|rank| gpu_of(scope, rank));
         let is_its_gpu = |subject: &Subject| match (subject, rank) {
@@ -107,16 +105,20 @@ impl SilenceRule {
                 let cause = differs
                     .filter(|cause| *cause != Cause::Unknown)
                     .unwrap_or_else(|| self.cause_of_all(scope, since));
-                // What all have entered is not what they wait in while they are inside a call that launches another.
-                let is_launched = || self.calls().all(|call| !unlaunched::is_before_launch(call));
+                // Inside a call that launches another collective, ranks do not wait in the one that all have entered.
+                let is_launched = || self.calls(since).all(|call| !unlaunched::is_before_launch(call));
                 let all = || is_launched().then(|| self.entered.says_of_none_missing(scope.comms));
                 (entered.or_else(|| all()?), self.stacks.says_of_all(since), cause)
             }
         };
-        let (entered, cause) = match self.inside_another(rank) {
-            Some(words) if cause == Cause::Unknown => {
-                let entered = entered.map(|entered| format!("{entered}; {words} instead"));
-                (entered, Cause::CollectiveMismatch)
+        // If the plugin saw different collectives, the program is at fault; a call seen only on a stack proves less.
+        let may_be_gpu = cause != Cause::CollectiveMismatch;
+        let has_fault = may_be_gpu && scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
+        let cause = if has_fault { Cause::GpuFault } else { cause };
+        let (entered, cause) = match self.inside_another(rank, since) {
+            Some((words, is_one)) if cause == Cause::Unknown => {
+                let cause = if is_one { Cause::CollectiveMismatch } else { cause };
+                (entered.map(|entered| format!("{entered}; {words}")), cause)
             }
             _ => (entered, cause),
         };
@@ -125,29 +127,35 @@ impl SilenceRule {
             (Some(entered), None) => Some(entered.into()),
             (None, stacks) => stacks,
         };
-        // Where the collectives differ, the program is at fault.
-        let may_be_gpu = cause != Cause::CollectiveMismatch;
-        let has_fault = may_be_gpu && scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
-        (says, if has_fault { Cause::GpuFault } else { cause })
+        (says, cause)
     }
 
-    /// The calls of collectives in which ranks are.
-    fn calls(&self) -> impl Iterator<Item = &'static str> {
-        self.pulses.keys().filter_map(|rank| self.stacks.call_of(*rank))
+    /// The collective calls that ranks have been in since `since`.
+    fn calls(&self, since: Time) -> impl Iterator<Item = &'static str> {
+        let ranks = self.pulses.keys();
+        ranks.filter_map(move |rank| self.stacks.call_of(*rank, since))
     }
 
-    /// `it is inside barrier`: ranks that have not entered what others have, and are all in the call of another
-    /// collective, which they have not launched.
-    fn inside_another(&self, rank: Option<Rank>) -> Option<String> {
+    /// `it is inside barrier instead`, and whether that is one rank: for ranks that have not entered what others have,
+    /// and are all in the call of another collective, which they have not launched. Two or more may wait for each other
+    /// in a group that has not connected yet, which is no mismatch.
+    fn inside_another(&self, rank: Option<Rank>, since: Time) -> Option<(String, bool)> {
         let (awaited, missing) = self.entered.awaited(rank)?;
-        let mut calls = missing.iter().map(|rank| self.stacks.call_of(*rank));
+        let mut calls = missing.iter().map(|rank| self.stacks.call_of(*rank, since));
         let call = calls.next()??;
-        let is_other = unlaunched::is_another(call, awaited) && calls.all(|other| other == Some(call));
-        let they_are = if missing.len() == 1 { "it is" } else { "they are" };
-        is_other.then(|| format!("{they_are} inside {call}"))
+        let is_other = awaited
+            .iter()
+            .all(|launched| unlaunched::is_another(call, launched));
+        if !is_other || calls.any(|other| other != Some(call)) {
+            return None;
+        }
+        Some(match missing.len() {
+            1 => (format!("it is inside {call} instead"), true),
+            _ => (format!("they are inside {call}"), false),
+        })
     }
 
-    /// Why a rank does not move, by what it did.
+    /// Why a rank does not move, from its activity.
     fn cause_of(&self, scope: &Scope<'_>, rank: Rank, since: Time) -> Cause {
         let heard = self.pulses.get(&rank);
         let phase = heard.map_or(Phase::Other, |heard| heard.pulse.phase);
@@ -155,34 +163,28 @@ impl SilenceRule {
             .cause_of(rank, since, phase, gpu_of(scope, rank).is_some())
     }
 
-    /// The cause that each rank has, such as storage that responds to none of them.
+    /// The cause that all ranks share: storage that responds to none of them, or a stopped job. All may wait for a
+    /// lock, a socket or a loader only because they wait for each other.
     fn cause_of_all(&self, scope: &Scope<'_>, since: Time) -> Cause {
         let mut causes = self.pulses.keys().map(|rank| self.cause_of(scope, *rank, since));
         let first = causes.next().unwrap_or_default();
-        let tells = is_certain(first) || matches!(first, Cause::DataLoading | Cause::Checkpoint);
-        // All may wait for a lock or a socket of their own only because they wait for each other.
-        if tells && causes.all(|cause| cause == first) {
+        if matches!(first, Cause::Storage | Cause::Stopped) && causes.all(|cause| cause == first) {
             first
         } else {
             Cause::Unknown
         }
     }
 
-    /// Ranks that cannot go on while the others wait for them, though all stand at the same place: what they launched
-    /// before hides that from their phases. They are stopped or wait for storage or the driver; or they have not entered
-    /// a collective, and do instead what most others do not, with a cause.
-    pub(super) fn singled_out(&self, scope: &Scope<'_>, since: Time) -> BTreeSet<Rank> {
-        let missing = self.entered.missing();
-        let is_blocked = |rank: &Rank| {
-            let cause = self.cause_of(scope, *rank, since);
-            let is_elsewhere = || missing.contains(rank) && self.stacks.differs(*rank);
-            is_certain(cause) || (cause != Cause::Unknown && is_elsewhere())
-        };
-        self.pulses.keys().copied().filter(is_blocked).collect()
+    /// Ranks that a signal has stopped although all ranks have the same position: collectives launched earlier hide
+    /// this from their phases. A stopped rank that waits for others is not the reason for the hang.
+    pub(super) fn stopped(&self, since: Time) -> Vec<Rank> {
+        let stopped = self.stacks.stopped(since);
+        stopped
+            .filter(|rank| self.pulses.contains_key(rank) && !self.entered.waits_for_others(*rank))
+            .collect()
     }
 
-    /// Ranks that have got less far than the others, the furthest behind first: where to look when nobody alone is to
-    /// blame.
+    /// Ranks that are behind the others, the furthest behind first: where to look if no single rank is to blame.
     pub(super) fn furthest_behind(&self) -> Vec<Evidence> {
         let most = self.pulses.values().map(|heard| place(&heard.pulse)).max();
         let mut behind: Vec<(&Rank, &Pulse)> = self

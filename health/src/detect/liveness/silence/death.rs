@@ -1,4 +1,4 @@
-//! `rank-died`: the rank that died first of its own, from the first sign of it.
+//! `rank-died`: the rank that died first on its own, from the first sign of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::report;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// An exit code of 128 + n is signal n, of which there are so many. `sys.exit(-1)` is 255, and no signal.
+/// An exit code of 128 + n means signal n, up to this many. `sys.exit(-1)` gives 255, which is no signal.
 const SIGNALED: i32 = 128;
 const SIGNALS: i32 = 64;
 
 impl SilenceRule {
-    /// Notices a death, and raises it at once: a standstill that was raised before is over.
+    /// Detects a death, and raises it at once: a standstill raised before is then over.
     pub(super) fn bury(&mut self, scope: &Scope<'_>) {
         let stands = self
             .open
@@ -37,7 +37,7 @@ impl SilenceRule {
         if death.is_none() || death == self.death {
             return;
         }
-        // Its exception may come after its exit code, and the other way round; the first to die stays the first.
+        // Its exception may arrive before or after its exit code; the first rank to die stays the first.
         let is_same = |known: &Death| death.as_ref().is_some_and(|death| death.rank == known.rank);
         if self.death.as_ref().is_some_and(|known| !is_same(known)) {
             return;
@@ -66,8 +66,8 @@ impl SilenceRule {
         self.report(scope, subject);
     }
 
-    /// What a rank that is behind the others is. Of a process that is gone without an error nothing shows that it is
-    /// missed while its peers neither wait nor lose a connection; where it had an error, that and the end tell.
+    /// The finding for a rank that is behind the others. A process that ended without an error counts as dead only once
+    /// its peers wait or lose a connection; one with an error is detected by the error and its end.
     pub(super) fn quiet(&self, rank: Rank, scope: &Scope<'_>) -> Option<Finding> {
         let is_alive = |rank: &Rank| self.pulses.get(rank).is_some_and(|heard| heard.pulse.alive);
         if is_alive(&rank) {
@@ -77,17 +77,17 @@ impl SilenceRule {
         is_missed.then_some(Finding::RankDied)
     }
 
-    /// The death of a rank of which nothing was heard but that its process is gone.
+    /// The death of a rank of which nothing is known but that its process is gone.
     fn quiet_death(scope: &Scope<'_>, rank: Rank) -> Option<Death> {
         Some(Death::quiet(scope.roster.member(rank)?.node.clone(), rank))
     }
 
-    /// The rank whose death is open.
+    /// The rank that died.
     pub fn dead(&self) -> Option<Rank> {
         self.death.as_ref().map(|death| death.rank)
     }
 
-    /// Notices that others have trained on without the rank that died: then its pulse is no measure for them.
+    /// Detects that others keep training without the dead rank: its pulse is then no measure for them.
     pub(super) fn leave_behind(&mut self) {
         let Some(dead) = self.dead() else { return };
         if let Some(last) = self.pulses.get(&dead).filter(|heard| !heard.pulse.alive) {
@@ -106,7 +106,7 @@ impl SilenceRule {
             return;
         };
         let at = scope.at;
-        // Its last steps may come after its last pulse.
+        // Its last step records may arrive after its last pulse.
         let pulse = self.pulses.get(&death.rank).map(|heard| heard.pulse.step);
         let step = pulse.max(scope.roster.step_of(death.rank));
         let alive = self
@@ -148,7 +148,7 @@ impl SilenceRule {
         });
     }
 
-    /// Where the rank that died ran, also of one that had not trained yet.
+    /// The subject of a dead rank, even of one that had not trained yet.
     pub(super) fn subject_of(scope: &Scope<'_>, death: &Death) -> Subject {
         let known = scope.roster.subject(death.rank);
         known.unwrap_or_else(|| Subject::Rank {
@@ -158,14 +158,14 @@ impl SilenceRule {
         })
     }
 
-    /// When it died: when it was noticed, or since when it had not moved by then.
+    /// Time of death: since when its process had not moved, or else when the death was noticed.
     fn died_at(&self, at: Time, rank: Rank) -> Time {
         let gone = self.pulses.get(&rank).filter(|heard| !heard.pulse.alive);
         gone.map_or(at, Heard::moved)
     }
 }
 
-/// The exception in one line, and where in the user's code it was raised.
+/// The exception in one line, and the place in the user's code where it was raised.
 fn says(death: &Death) -> Arc<str> {
     let headline = report::headline(&death.says);
     match report::user_frame(&death.says) {

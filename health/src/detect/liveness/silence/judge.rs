@@ -1,4 +1,4 @@
-//! Who is silent, of those that are behind; of all, whom what they do singles out.
+//! Selects silent ranks: those that are behind or, if all stand still, those that their activity singles out.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::id::Rank;
 use crate::verdict::{Finding, Severity, Subject};
 
 impl SilenceRule {
-    /// The rank that died, and the ranks that are silent now, and how badly.
+    /// The dead rank, and the ranks that are silent now, with their severity.
     pub(super) fn judge(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let Some(death) = self.death.clone() else {
             return self.judge_living(scope);
         };
         let died = (Finding::RankDied, Severity::Critical, Some(death.rank));
-        // All others wait for it, or were ended because of it; unless the job can do without.
+        // All others wait for it, or were ended because of it, unless the job can do without it.
         let mut found = match self.left_behind {
             true => self.judge_living(scope),
             false => BTreeMap::new(),
@@ -25,7 +25,7 @@ impl SilenceRule {
         found
     }
 
-    /// The silent ranks of those that live.
+    /// The silent ranks among the living.
     fn judge_living(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let (at, roster, limits) = (scope.at, scope.roster, scope.limits);
         let unknown = || {
@@ -36,7 +36,7 @@ impl SilenceRule {
         let p99 = scope.step_time.p99_s().unwrap_or_else(unknown);
         let is_gone = |heard: &Heard| at.since(heard.at) <= FRESH && !heard.pulse.alive;
         if self.pulses.values().any(is_gone) && !self.open.is_empty() {
-            // A job that is ended while it stands stood for whoever was named while it lived.
+            // A job that is ended during a standstill stood still because of the ranks named before.
             let still = |named: &Named| match named.rank {
                 Some(rank) => severity(self.pulses.get(&rank)?, at, p99, limits),
                 None => Some(named.severity),
@@ -71,7 +71,7 @@ impl SilenceRule {
             };
             return behind.into_iter().filter_map(named).collect();
         }
-        // Everyone stands still, and nobody, or too many to blame, is behind. Where no process lives nothing hangs.
+        // All ranks stand still, and none, or too many to blame, are behind. Without a live process nothing hangs.
         if silent.len() < self.pulses.len() || !self.lives() {
             return BTreeMap::new();
         }
@@ -79,10 +79,10 @@ impl SilenceRule {
         let severity = severities.min().unwrap_or(Severity::Info);
         let since = self.stands_since(at);
         self.entered.compare(since);
-        let blocked = self.singled_out(scope, since);
-        if !blocked.is_empty() && blocked.len() * 2 <= self.pulses.len() {
+        let stopped = self.stopped(since);
+        if !stopped.is_empty() && stopped.len() * 2 <= self.pulses.len() {
             let named = |rank| Some((roster.subject(rank)?, (Finding::RankSilent, severity, Some(rank))));
-            return blocked.into_iter().filter_map(named).collect();
+            return stopped.into_iter().filter_map(named).collect();
         }
         let subject = Subject::Job {
             job: scope.job.clone(),
@@ -90,25 +90,26 @@ impl SilenceRule {
         BTreeMap::from([(subject, (Finding::JobHang, severity, None))])
     }
 
-    /// Whether a process is left.
+    /// Whether any process is alive.
     pub(super) fn lives(&self) -> bool {
         self.pulses.values().any(|heard| heard.pulse.alive)
     }
 
-    /// Notes whom others are past: in a later step, or waiting in the step that it has not finished.
+    /// Records which silent ranks others have passed: others are in a later step, or wait in the step that the rank has
+    /// not finished.
     fn pass(&mut self, silent: &[(Rank, Severity)], front: &RankProgress) {
         let known = std::mem::take(&mut self.passed);
         let passed = silent.iter().filter_map(|(rank, _)| {
             let place = place(&self.pulses.get(rank)?.pulse);
             let at = front.passed_at(place)?;
-            // Who was past it then is still; where all others move on, the first of them is another each time.
+            // Ranks that were past it then still are; when all others move on, the first of them changes each time.
             let before = known.get(rank).filter(|(known, _)| *known == place);
             Some((*rank, (place, before.map_or(at, |(_, before)| at.min(*before)))))
         });
         self.passed = passed.collect();
     }
 
-    /// Whether its sidecar says that it did not follow those who are past it; or its process is gone.
+    /// Whether its sidecar reported that it did not follow the ranks that passed it, or its process is gone.
     fn is_behind(&self, rank: Rank) -> bool {
         self.pulses.get(&rank).is_some_and(|heard| {
             let passed = self.passed.get(&rank);

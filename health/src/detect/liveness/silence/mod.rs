@@ -1,8 +1,8 @@
 //! `rank-silent` and `job-hang`: ranks that do not move while others have arrived; `rank-died`: a rank whose process
 //! has ended. Silence is not slowness.
 //!
-//! In synchronous training all ranks stop together; the one to name is the one that has not reached the collective in
-//! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
+//! In synchronous training all ranks stop together; the one to report is the one that has not reached the collective in
+//! which the others wait. Each rank's own sidecar reports how long it has not moved, by its own clock.
 
 mod claims;
 mod death;
@@ -37,44 +37,44 @@ use crate::verdict::{Finding, Severity, Subject};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
-    /// Who is silent and behind, where, and since when somebody is past it.
+    /// Ranks that are silent and behind: their position, and since when another rank is past it.
     passed: BTreeMap<Rank, (Position, Time)>,
-    /// Whom it has named, and how badly.
+    /// Silent ranks with a finding, and their severity.
     open: Standstill,
-    /// The rank that died first of its own, in this group of ranks.
+    /// The first rank of this group that died on its own.
     death: Option<Death>,
-    /// The others train on without it.
+    /// The others keep training without it.
     left_behind: bool,
-    /// No process was left when it was last judged.
+    /// No process was alive at the last judgment.
     gone: bool,
-    /// What NCCL said last.
+    /// NCCL's last answer.
     ras: RasEvidence,
-    /// What ranks were doing when they were asked last.
+    /// Activity of the ranks in their last answers.
     stacks: StackEvidence,
-    /// What they had enqueued last.
+    /// The collectives that they enqueued last.
     entered: EnteredEvidence,
     provenance: Provenance,
-    /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
+    /// Beats of thousands of nodes arrive within one second; judging all ranks at intervals is enough.
     judge_at: Time,
     out: VecDeque<Claim>,
 }
 
 const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
-/// A pulse older than this says nothing of now: its node is not heard, and that is another finding.
+/// An older pulse says nothing about now: its node is unreachable, which is another finding.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// How often a rank's sidecar tells of it. When all move again, not all do at once, nor is it heard of all at once: who
-/// is behind for less may have moved with the others.
+/// Interval of a sidecar's reports on a rank. When all ranks move again, they neither move nor report all at once: a
+/// rank that is behind for less time may have moved with the others.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Ranks that a hang's evidence names.
+/// Maximum ranks in a hang's evidence.
 const MAX_BEHIND: usize = 8;
 
-/// A verdict: what, how badly, and of which rank; none: of all.
+/// A verdict: the finding, its severity, and its rank; `None`: all ranks.
 type Silent = (Finding, Severity, Option<Rank>);
 
-/// What the rule may look at.
+/// What the rule can read.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     pub at: Time,
@@ -82,12 +82,12 @@ pub struct Scope<'a> {
     pub roster: &'a Roster,
     pub step_time: &'a StepTime,
     pub limits: &'a SilenceThresholds,
-    /// What else holds.
+    /// Other active findings.
     pub incidents: &'a Incidents,
     pub comms: &'a Comms,
 }
 
-/// A rank's latest pulse, and when it came.
+/// A rank's latest pulse, and when it arrived.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Heard {
     at: Time,
@@ -95,19 +95,19 @@ struct Heard {
 }
 
 impl Heard {
-    /// How long the rank has not moved by now: what its sidecar said, and the time since it said so.
+    /// How long the rank has not moved by now: the idle time that its sidecar reported, and the time since that report.
     fn idle_s(&self, now: Time) -> f64 {
         self.pulse.idle_ns as f64 / 1e9 + now.since(self.at).as_secs_f64()
     }
 
-    /// When it got to where it is.
+    /// When it reached its position.
     fn moved(&self) -> Time {
         Time(self.at.0.saturating_sub(self.pulse.idle_ns))
     }
 }
 
 impl SilenceRule {
-    /// A new group of ranks.
+    /// A new group of ranks starts.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         self.passed.clear();
         self.ras = RasEvidence::default();
@@ -120,7 +120,7 @@ impl SilenceRule {
         self.left_behind = false;
     }
 
-    /// Takes a beat of one node, what NCCL says of all ranks, what ranks are doing, or a sign of how a rank ended.
+    /// Takes a beat of one node, NCCL's answer on all ranks, the activity of ranks, or a sign of how a rank ended.
     pub fn take(&mut self, scope: &Scope<'_>, event: &Event, entry: u64, provenance: Provenance) {
         match event {
             Event::Beat(beat) => self.beat(scope, beat, provenance),
@@ -130,7 +130,7 @@ impl SilenceRule {
             }
             Event::Stacks(stacks) if stacks.restart == scope.roster.restart => {
                 self.provenance = self.provenance.max(provenance);
-                // Thousands of nodes answer within a second: what they say is reported with the next judgment.
+                // Thousands of nodes answer within a second: their answers are reported with the next judgment.
                 let is_member = |rank| is_living(scope.roster, rank);
                 self.stacks.take(scope.at, stacks, is_member);
             }
@@ -148,7 +148,7 @@ impl SilenceRule {
         }
     }
 
-    /// What NCCL and the ranks say is evidence for active findings: they are reported again if there is something new.
+    /// Answers of NCCL and of the ranks are evidence for active findings, which are reported again if it is new.
     fn report_news(&mut self, scope: &Scope<'_>) {
         let is_news = |named: &Named| {
             let (ras, stacks) = self.asked(scope, named.since);
@@ -162,13 +162,13 @@ impl SilenceRule {
         }
     }
 
-    /// Changes with what NCCL says of a silence that began `since`, and with what ranks do; zero: nothing.
+    /// Changes with NCCL's answer on a silence since `since`, and with the ranks' activity; zero: none.
     pub(super) fn asked(&self, scope: &Scope<'_>, since: Time) -> (u64, u64) {
         let ras = u64::from(self.ras.speaks_of(since, scope.roster)) * self.ras.version();
         (ras, self.stacks.version(since) + self.entered.version(since))
     }
 
-    /// Takes a beat of one node, and judges all ranks by what was heard so far.
+    /// Takes a beat of one node, and judges all ranks by the reports so far.
     fn beat(&mut self, scope: &Scope<'_>, beat: &Beat, provenance: Provenance) {
         let Scope { at, roster, .. } = *scope;
         self.provenance = self.provenance.max(provenance);
@@ -206,28 +206,28 @@ impl SilenceRule {
         self.report_news(scope);
     }
 
-    /// What an open incident has cost so far, rank-seconds.
+    /// Cost of an open incident so far, rank-seconds.
     pub fn cost_now(&self, subject: &Subject, now: Time, world_size: u32) -> Option<f64> {
         Some(self.open.lost_s(subject, self.heard_until(now))? * f64::from(world_size))
     }
 
-    /// How long the job has stood still in no step that was looked at, seconds. Where the others go on, a rank's
-    /// silence is none.
+    /// How long the job has stood still outside the steps already processed, seconds. If the others continue, a rank's
+    /// silence is no standstill.
     pub fn stood_s(&self, now: Time) -> f64 {
         self.open.left_s(self.heard_until(now))
     }
 
-    /// How much of it was in the step that is looked at now, which has room for so much.
+    /// How much of it was in the step being processed, which has room for `room_s`.
     pub fn stood_in_step(&mut self, now: Time, room_s: f64) -> f64 {
         self.open.take(self.heard_until(now), room_s)
     }
 
-    /// Who is not heard is not said to be silent: it may have moved long ago.
+    /// A rank without reports does not count as silent: it may have moved long ago.
     fn heard_until(&self, now: Time) -> Time {
         now.min(self.judge_at + FRESH)
     }
 
-    /// What ranks that do not move are doing. `seconds`: of a time.
+    /// Activity of ranks that do not move. `seconds`: converts a time.
     pub fn stacks(&self, seconds: impl Fn(Time) -> f64) -> Vec<StackGroup> {
         self.stacks.report(seconds)
     }
@@ -237,10 +237,10 @@ impl SilenceRule {
         self.out.pop_front()
     }
 
-    /// Ends what does not hold any more, and held as long as it was `heard`.
+    /// Ends findings that no longer hold; they held until `heard`.
     fn keep(&mut self, at: Time, heard: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
         if self.gone {
-            // What no process was left to stand in is the restart's.
+            // Time without a process belongs to the restart.
             self.open.pass(at);
         } else {
             self.open.book(heard);
@@ -266,7 +266,7 @@ impl SilenceRule {
         }
     }
 
-    /// Whether this is news: somebody who was not silent, or one of whom it is now sure.
+    /// Whether this is news: a rank that was not silent before, or a higher severity.
     fn name(&mut self, at: Time, subject: &Subject, (finding, severity, rank): &Silent) -> bool {
         if let Some(named) = self.open.get_mut(subject) {
             let is_worse = *severity > named.severity;
@@ -279,24 +279,24 @@ impl SilenceRule {
         true
     }
 
-    /// When the silence began that is open, or the one that begins now.
+    /// Start of the open silence, or of the one that begins now.
     fn stands_since(&self, at: Time) -> Time {
         let open = self.open.iter().map(|(_, named)| named.since).min();
         open.unwrap_or_else(|| self.since(at, None))
     }
 
-    /// Since when a rank has not moved, or all of them.
+    /// Since when a rank, or all of them, have not moved.
     fn since(&self, at: Time, rank: Option<Rank>) -> Time {
         at - Duration::from_secs_f64(self.idle_s(at, rank).clamp(0.0, 1e9))
     }
 
-    /// How long a rank has not moved, or all of them.
+    /// How long a rank, or all of them, have not moved.
     fn idle_s(&self, at: Time, rank: Option<Rank>) -> f64 {
         let ranks = self.about(rank);
         ranks.map(|heard| heard.idle_s(at)).fold(f64::INFINITY, f64::min)
     }
 
-    /// What was heard of a rank, or of all of them.
+    /// The latest pulse of a rank, or of all of them.
     fn about(&self, rank: Option<Rank>) -> impl Iterator<Item = &Heard> {
         let pulses = self.pulses.iter();
         let pulses = pulses.filter(move |(other, _)| rank.is_none_or(|rank| **other == rank));
