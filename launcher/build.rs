@@ -1,4 +1,4 @@
-//! Lists the Python files of the hook, so that the binary carries them.
+//! Lists the Python files of the hook, to embed them in the binary.
 
 use std::error::Error;
 use std::fmt::Write as _;

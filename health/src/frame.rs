@@ -1,4 +1,4 @@
-//! A frame: an event, who saw it, in which order, and whether it is real.
+//! Frames: an event with its node, sequence number and provenance.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,26 +6,26 @@ use crate::event::Event;
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Version of the schema of [`Frame`] and of everything in it. A reader takes this version and older ones.
+/// Schema version of [`Frame`] and everything in it. A reader accepts this version and older ones.
 pub const SCHEMA_VERSION: u16 = 1;
 
-/// Where an event came from. Only a verdict whose evidence is all live may act. The order is from most to least
-/// trusted, so that the provenance of a verdict is the largest of its evidence.
+/// The origin of an event. Only a verdict whose evidence is all live may act. The order is from most to least trusted,
+/// so that the provenance of a verdict is the largest of its evidence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provenance {
-    /// Seen on a real machine now.
+    /// Observed on a real machine now.
     #[default]
     Live,
     /// Sent again from an old journal by the replay source.
     Replay,
-    /// Put in by hand (`paceline inject`).
+    /// Injected by hand (`paceline inject`).
     Injected,
-    /// Made by a simulator.
+    /// From a simulator.
     Sim,
 }
 
-/// Incarnation under which the aggregator itself speaks, also of another node.
+/// The aggregator's own incarnation, also for frames on behalf of other nodes.
 pub const AGGREGATOR: u64 = 0;
 
 /// One event on its way from a node to the detector.
@@ -33,24 +33,24 @@ pub const AGGREGATOR: u64 = 0;
 pub struct Frame {
     /// Schema version of the writer.
     pub v: u16,
-    /// The node that saw it.
+    /// The node of the observation.
     pub node: NodeId,
-    /// Incarnation of that node's sidecar; its sequence starts anew with each. [`AGGREGATOR`]: not of a sidecar.
+    /// Incarnation of that node's sidecar; sequence numbers restart with each. [`AGGREGATOR`]: not from a sidecar.
     pub agent: u64,
-    /// Sequence number within the incarnation, from 1, without holes unless frames were lost.
+    /// Sequence number within the incarnation, from 1; a gap means lost frames.
     pub seq: u64,
-    /// Real or not.
+    /// The event's origin.
     pub provenance: Provenance,
-    /// What was seen.
+    /// The event.
     pub event: Event,
 }
 
-/// A frame in the order and at the time that the aggregator fixed: one line of the journal.
+/// A frame with the order and time that the aggregator assigned: one line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Number of the entry in the journal, from 1.
     pub n: u64,
-    /// When the aggregator took it.
+    /// When the aggregator received it.
     pub at_ns: Time,
     /// The frame itself.
     pub frame: Frame,

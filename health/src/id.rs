@@ -1,4 +1,4 @@
-//! Who is who: ranks, nodes, GPUs, jobs. Names are shared, so that a frame costs no allocation for them.
+//! Identifiers of ranks, nodes, GPUs and jobs. Names are shared, so that frames need no allocation for them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,11 +49,11 @@ name! {
     NodeId
 }
 name! {
-    /// A GPU by its UUID as NVML writes it (`GPU-…`), never by an index.
+    /// A GPU by its UUID as in NVML (`GPU-…`), never by an index.
     GpuId
 }
 impl GpuId {
-    /// The UUID as NVML writes it, from its 16 bytes: `GPU-` and 36 characters.
+    /// Formats the UUID as NVML does, from its 16 bytes: `GPU-` and 36 characters.
     pub fn from_uuid_bytes(bytes: [u8; 16]) -> GpuId {
         let number = u128::from_be_bytes(bytes);
         let group =

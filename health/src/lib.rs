@@ -1,8 +1,8 @@
-//! The pure core of Paceline: what can be seen (events, frames), what is concluded (detector, verdicts), by which
-//! rules (policy tables), and a simulator that makes the same frames.
+//! The pure core of Paceline: observations (events, frames), conclusions (detector, verdicts), rules (policy tables),
+//! and a simulator that produces the same frames.
 //!
-//! It knows no clock, file, socket, thread, chance or hash order; `clippy.toml` beside it bans them. The same policy
-//! and the same journal give the same verdicts, byte for byte.
+//! It uses no clock, file, socket, thread, randomness or hash order; `clippy.toml` next to it bans them. The same
+//! policy and the same journal give the same verdicts, byte for byte.
 
 pub mod cadence;
 pub mod codec;

@@ -1,7 +1,7 @@
-//! Time as the core knows it: a number handed in.
+//! Time in the core: a number passed in by the caller.
 //!
-//! Nanoseconds on the aggregator's monotonic clock since the first entry of the job's journal. It is never a
-//! node's own clock: two nodes' clocks are never subtracted.
+//! Nanoseconds on the aggregator's monotonic clock since the first entry of the job's journal. It is never a node's own
+//! clock: two nodes' clocks are never subtracted.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// An instant in the life of one job, nanoseconds since its journal began.
+/// An instant of one job, nanoseconds since its journal began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Time(pub u64);
@@ -28,7 +28,7 @@ impl Time {
         Time((secs.max(0.0) * 1e9) as u64)
     }
 
-    /// The span since `earlier`, zero if that lies ahead.
+    /// The duration since `earlier`, zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,5 +1,5 @@
-//! Blame from collectives alone: worlds whose ranks do not say where their steps went, and what a rule says of them
-//! that accuses whoever is the shortest in its own communicator.
+//! Attribution from collectives alone: worlds whose ranks report no phases, compared with a naive rule that blames the
+//! rank with the shortest time in its own communicator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::{Finding, Subject};
 use paceline_health::{Detector, Frame, Policy};
 
-/// What was seen of a world, and what came of it.
+/// The result of watching a world.
 struct Seen {
     report: Report,
     naive: BTreeSet<u32>,
@@ -42,7 +42,7 @@ fn watch_as(world: &str, faults: &[&str], seen_as: impl Fn(Frame) -> Option<Fram
 }
 
 impl Seen {
-    /// Every finding and whom it names.
+    /// Every finding with its subject.
     fn named(&self) -> Vec<(Finding, String)> {
         let who = |subject: &Subject| match subject {
             Subject::Rank { rank, .. } => format!("rank {rank}"),
@@ -64,7 +64,8 @@ impl Seen {
     }
 }
 
-/// The shortest in its own communicator in four steps of five, by half of what the next one takes, is to blame.
+/// The naive rule: blames a rank that has the shortest time in its own communicator in four of five steps, at most half
+/// of the next one.
 #[derive(Default)]
 struct Naive {
     rows: BTreeMap<(u64, u64), BTreeMap<u32, u64>>,
@@ -79,7 +80,7 @@ impl Naive {
     fn accuses(&self) -> BTreeSet<u32> {
         let mut wins: BTreeMap<(u64, u32), usize> = BTreeMap::new();
         let mut steps: BTreeMap<u64, usize> = BTreeMap::new();
-        // The last hundred steps: whatever happens has happened by then.
+        // Only the last hundred steps, after all changes.
         let last = self.rows.keys().map(|(_, step)| *step).max().unwrap_or(0);
         for ((comm, step), row) in self.rows.iter().filter(|((_, step), _)| step + 100 > last) {
             let mut order: Vec<(u64, u32)> = row.iter().map(|(rank, ns)| (*ns, *rank)).collect();
@@ -103,7 +104,7 @@ const PIPELINE: &str = "nodes=4 gpus=4 dp=4 pp=4 micro=8 steps=300";
 const SLOW_0: &str = "slow rank=0 factor=1.2 from=100";
 
 fn not_of(size: u32) -> impl Fn(&Frame) -> bool {
-    // Numbers of communicators say nothing of their kind; names do.
+    // Communicator numbers do not reveal their kind; names do.
     let pipes = std::cell::RefCell::new(BTreeSet::new());
     move |frame| match &frame.event {
         Event::Group(group) if ["pp", "world"].contains(&&*group.name) => {
@@ -118,7 +119,7 @@ fn not_of(size: u32) -> impl Fn(&Frame) -> bool {
 
 #[test]
 fn a_slow_first_stage_is_one_verdict_where_the_shortest_are_four() {
-    // By what the host sees, and as the NCCL plugin times it.
+    // As timed on the host, and by the NCCL plugin.
     let seen_by = ["", " comms=gpu", " chunks=2 comms=gpu"];
     let layouts = ["declared", "undeclared"];
     for layout in layouts
@@ -145,8 +146,8 @@ fn a_slow_first_stage_is_one_verdict_where_the_shortest_are_four() {
     }
 }
 
-/// Neither where nothing of the stages' meetings is seen, nor where only the norm of all ranks is, nor where the GPU
-/// times all but the sends and receives.
+/// Neither if all communication between stages is invisible, nor if only the norm of all ranks is visible, nor if the
+/// GPU times everything but sends and receives.
 #[test]
 fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     let seen = watch(PIPELINE, &[SLOW_0], not_of(4));
@@ -176,8 +177,8 @@ fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     }
 }
 
-/// Receives that are requested early last nearly as long as the step and overlap with compute: what they leave of it is
-/// no self-time, and the job is not communication bound.
+/// Receives that are requested early last nearly as long as the step and overlap with compute: the remainder of the
+/// step is not self-time, and the job is not communication bound.
 #[test]
 fn receives_that_overlap_with_compute_accuse_nobody() {
     let world = format!("{PIPELINE} layout=declared comms=gpu sigma=0.02");
@@ -204,7 +205,7 @@ fn receives_that_overlap_with_compute_accuse_nobody() {
     assert_eq!(seen.named(), []);
 }
 
-/// Ranks that are slow together in a job without a pipeline are found, whether its layout is declared or not.
+/// Ranks that are slow together in a job without a pipeline are detected, with declared and undeclared layout.
 #[test]
 fn several_slow_ranks_without_a_pipeline() {
     for layout in ["declared", "undeclared"] {
@@ -281,7 +282,7 @@ fn sums_that_were_lost_accuse_nobody() {
     }
 }
 
-/// As the NCCL plugin tells them: how long a rank stood still, where `is_told` says that it can.
+/// As in the NCCL plugin: includes the exposed time of the ranks for which `is_told` is true.
 fn by_the_plugin(is_told: impl Fn(u32) -> bool) -> impl Fn(Frame) -> Option<Frame> {
     move |mut frame| {
         if let Event::Comm(did) = &mut frame.event {
@@ -301,7 +302,7 @@ fn how_long_ranks_stood_still_counts_if_all_say_it() {
     assert_eq!(seen.named(), [(Finding::Straggler, "rank 5".to_owned())]);
     let ratio = seen.report.verdicts[0].slowdown_ratio.unwrap_or(0.0);
     assert!((ratio - 1.2).abs() < 0.03, "{ratio}");
-    // The late rank alone sees its collectives apart; what the others do not know of theirs accuses nobody else.
+    // Only the late rank reports exposed time; the missing values of its peers blame no other rank.
     let seen = watch_as(world, &faults, by_the_plugin(|rank| rank == 5));
     let ranks = seen.named().into_iter().filter(|(_, who)| who != "job");
     assert!(
@@ -321,7 +322,7 @@ fn sums_of_other_collectives_are_not_compared() {
             && did.rank.0 == 6
             && did.step > 100
         {
-            // One that the others have not: cut elsewhere, it looks late for ever.
+            // One collective less than its peers: with a different division it looks permanently late.
             did.collectives -= 1;
             did.dur_ns /= 2;
             did.exposed_ns = Some(did.dur_ns);

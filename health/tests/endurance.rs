@@ -1,4 +1,4 @@
-//! A long job does not make the detector grow. In a program of its own: the allocator counts for all of it.
+//! The detector does not grow in a long job. In a separate program, because the allocator counts all allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -10,18 +10,17 @@ struct Counting;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator as it came; the count beside it touches no memory of
-// theirs.
+// SAFETY: every call is forwarded unchanged to the system allocator; the counter touches none of its memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the system allocator's.
+        // SAFETY: the caller upholds the contract of the system allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the system allocator's.
+        // SAFETY: the caller upholds the contract of the system allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! GPU faults through the whole detector: the catalogue, a rack that reboots, bursts, and garbage in the kernel log.
+//! GPU faults through the whole detector: the catalog, a rack that reboots, bursts, and garbage in the kernel log.
 
 use paceline_health::event::{
     Attach, Event, FaultSource, GpuFault, GpuFaultKind, GpuReading, GpuSignal, KernelAccess, KernelWatch,
@@ -86,8 +86,8 @@ fn acts(verdict: &Verdict) -> bool {
     verdict.order.is_some_and(|order| order.remedy.acts_on_node())
 }
 
-/// NVIDIA's immediate action is the measure: 18 codes ask for a reset, a reboot or an inspection; 70 for nothing or a
-/// restart of the application. Each on its own detector, and again a day later.
+/// Checks against NVIDIA's immediate actions: 18 codes require a reset, a reboot or an inspection, 70 nothing or a
+/// restart of the application. Each in a new detector, and again a day later.
 #[test]
 fn the_catalogue_through_the_detector() {
     let tables = FaultTables::default();
@@ -123,7 +123,7 @@ fn the_catalogue_through_the_detector() {
     assert_eq!((found, needed, quiet, wrong), (18, 18, 70, vec![]));
 }
 
-/// Eighteen nodes are rebooted: their boot changes, all links are down for a poll, counters begin anew.
+/// Eighteen nodes reboot: their boot id changes, all links are down for one poll, counters restart.
 #[test]
 fn a_rack_that_reboots_quarantines_nothing() {
     let mut bench = Bench::new();
@@ -173,7 +173,7 @@ fn a_rack_that_reboots_quarantines_nothing() {
     assert_eq!(told, []);
 }
 
-/// Two thousand alike a second for a minute: one finding with a count, a handful of tellings.
+/// Two thousand identical faults a second for a minute: one finding with a count, and a handful of reports.
 #[test]
 fn a_storm_is_one_finding_with_a_count() {
     let mut bench = Bench::new();
@@ -200,7 +200,7 @@ fn a_storm_is_one_finding_with_a_count() {
     assert_eq!(last.order.unwrap().remedy, Remedy::ResetGpu);
 }
 
-/// Whatever stands in a kernel log, the detector takes it: every line of the corpus, cut and damaged at every place.
+/// The detector accepts any kernel log: every line of the corpus, truncated and damaged at every position.
 #[test]
 fn damaged_lines_harm_nobody() {
     let corpus = include_str!("corpus/kernel.log");

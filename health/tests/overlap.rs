@@ -1,5 +1,5 @@
-//! Jobs whose collectives run beside their work, as FSDP and DDP do: no rank says where its steps went, and nothing is
-//! exposed. Who is slow is named, and nobody where nobody is.
+//! Jobs whose collectives overlap with compute, as in FSDP and DDP: ranks report no phases and no exposed time. Slow
+//! ranks are found, and a healthy job has no finding.
 
 use paceline_health::event::Event;
 use paceline_health::sim::{World, WorldSpec};
@@ -17,8 +17,7 @@ const JOBS: [&str; 7] = [
     "nodes=4 gpus=8 tp=4 framework=fsdp beside=32 layout=undeclared",
 ];
 
-/// What was said, each finding with the rank or the job it is about, when, and how much slower; and what all verdicts
-/// say was lost over what was.
+/// The findings with their rank or job; and their details: step, slowdown, and reported loss over the actual one.
 fn said(world: &str, faults: &[&str], seed: u64) -> (Vec<(Finding, String)>, String) {
     let text = format!("{world} comms=gpu phases=off readings=off seed={seed}");
     let mut spec = WorldSpec::parse(&text).expect(world);

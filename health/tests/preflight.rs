@@ -1,5 +1,5 @@
-//! Transcripts of the preflight's judgement: what was measured, `----`, whom it blames. `REWRITE=1 cargo test -p
-//! paceline-health --test preflight` writes the answers anew.
+//! Transcripts of the preflight's judgment: measurements, `----`, findings. `REWRITE=1 cargo test -p paceline-health
+//! --test preflight` rewrites the results.
 
 #![allow(clippy::disallowed_methods)] // A test may read its scripts; the crate may not.
 

@@ -1,4 +1,4 @@
-//! What holds for every world and every journal, not only for those that somebody thought of.
+//! Properties of every world and every journal, not only of selected cases.
 
 mod odd;
 
@@ -65,7 +65,7 @@ fn journal(spec: &WorldSpec) -> Journal {
     World::new(spec.clone()).expect("a world").collect()
 }
 
-/// Everything that a detector says of a journal, in order, as it would be written.
+/// All verdicts on a journal, in order and serialized.
 fn verdicts(journal: &[(Time, Frame)]) -> Vec<String> {
     let mut detector = Detector::new(Policy::default());
     let mut said = Vec::new();
@@ -92,18 +92,18 @@ fn lines(journal: &[(Time, Frame)]) -> Vec<String> {
     (1..).zip(journal).map(encode).collect()
 }
 
-/// The detector as it is after it was written down and read back.
+/// The detector after it was saved and restored.
 fn cut(detector: &Detector) -> Detector {
     let bytes = rmp_serde::to_vec(detector).expect("a state that can be written");
     msgpack::from_slice(&bytes).expect("what we wrote")
 }
 
-/// Numbers from the ends of their range, where sums overflow, and from the middle.
+/// Extreme numbers, with which sums overflow, and ordinary ones.
 fn wide() -> impl Strategy<Value = u64> {
     prop_oneof![0..10_u64, any::<u64>(), Just(u64::MAX)]
 }
 
-/// What a trainer or a sidecar out of its mind could say of a few ranks.
+/// Invalid events of a faulty trainer or sidecar about a few ranks.
 fn odd_event() -> impl Strategy<Value = Event> {
     let rank = prop_oneof![0..4_u32, 0..2000_u32, Just(u32::MAX)].prop_map(Rank);
     let restart = prop_oneof![Just(0_u32), any::<u32>()];
@@ -182,7 +182,7 @@ fn odd_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Events as no simulator makes them: any name, any number.
+/// Events that no simulator produces: any name, any number.
 fn odd_frame() -> impl Strategy<Value = Frame> {
     let number = prop_oneof![
         any::<f64>().prop_filter("finite", |x| x.is_finite()),
@@ -260,7 +260,7 @@ proptest! {
     fn shifting_time_shifts_verdicts(spec in spec(), by in 0..1_u64 << 50) {
         let whole = journal(&spec);
         let shifted: Journal = whole.iter().map(|(at, frame)| (Time(at.0 + by), frame.clone())).collect();
-        // Verdicts count from the first frame, so shifted ones read the same.
+        // Verdicts count time from the first frame, so a shifted journal gives the same ones.
         prop_assert_eq!(verdicts(&whole), verdicts(&shifted));
     }
 
@@ -348,7 +348,7 @@ proptest! {
         bytes[place] = byte;
         let damaged = String::from_utf8_lossy(&bytes).into_owned();
         if let Ok(entry) = line::decode(&damaged) {
-            // What reads, reads the same when it is written again.
+            // A decoded entry is the same after encoding and decoding it again.
             prop_assert_eq!(line::decode(&line::encode(&entry)).expect("a line that we wrote"), entry);
         }
     }
@@ -357,7 +357,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever arrives, the detector neither panics nor loses count.
+    /// For any input, the detector neither panics nor loses count.
     #[test]
     fn the_detector_takes_any_frame(frames in vec((wide(), odd_frame()), 0..40)) {
         take(frames.into_iter().map(|(at, frame)| (Time(at), frame)))?;
@@ -386,7 +386,7 @@ fn take(frames: impl Iterator<Item = (Time, Frame)>) -> Result<(), TestCaseError
         written(&detector) == written(&cut(&second)),
         "a cut changed the state"
     );
-    // And what it says of them can be written.
+    // The report can also be serialized.
     let json = serde_json::to_string(&detector.report()).expect("JSON");
     prop_assert!(serde_json::from_str::<Report>(&json).is_ok(), "{json}");
     Ok(())

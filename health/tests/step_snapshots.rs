@@ -1,6 +1,6 @@
-//! What is drawn of a job is what was compared, and drawing it changes nothing.
+//! Snapshots contain exactly the compared steps, and taking them changes nothing.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot continue fails.
 
 use paceline_health::event::StepKind;
 use paceline_health::report::Report;

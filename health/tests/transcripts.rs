@@ -1,5 +1,5 @@
-//! Transcripts: a script of commands, `----`, and what the detector says. `REWRITE=1 cargo test -p paceline-health
-//! --test transcripts` writes the answers anew; the diff is what gets reviewed. Each script opens with why it exists.
+//! Transcripts: a script of commands, `----`, and the detector's output. `REWRITE=1 cargo test -p paceline-health
+//! --test transcripts` rewrites the output; review the diff. Each script begins with its purpose.
 
 #![allow(clippy::disallowed_methods)] // A test may read its scripts; the crate may not.
 
@@ -24,11 +24,11 @@ fn transcripts() {
     );
 }
 
-/// A detector that is written down and read back again and again says what one says that never was.
+/// A detector that is repeatedly saved and restored reports the same as one that never was.
 #[test]
 fn transcripts_with_cuts() {
     if std::env::var_os("REWRITE").is_some() {
-        // The other one writes them meanwhile.
+        // The other test rewrites them at the same time.
         return;
     }
     datadriven::walk(

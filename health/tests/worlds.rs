@@ -1,4 +1,4 @@
-//! Whole worlds beside their truth: cost, coverage, and who must not be named.
+//! Complete worlds compared with their truth: cost, coverage, and subjects that must not be named.
 
 use paceline_health::event::Event;
 use paceline_health::id::Rank;
@@ -25,8 +25,8 @@ fn of_rank(report: &Report, finding: Finding, whom: u32) -> Vec<&Verdict> {
     report.verdicts.iter().filter(named).collect()
 }
 
-/// report.json holds each incident in its last state; a cleared one says how slow it was, not how slow it was when it
-/// was found. Three quarters of the clock are 1.33 times the compute.
+/// report.json has the last state of each incident; a cleared one has its final slowdown, not the one at detection.
+/// Three quarters of the clock are 1.33 times the compute.
 #[test]
 fn a_cleared_incident_tells_the_whole_of_it() {
     let (report, _) = watch("gpus=8 steps=900 seed=19", &["heat gpu=5 from=30s until=120s"]);
@@ -36,7 +36,7 @@ fn a_cleared_incident_tells_the_whole_of_it() {
     assert!((1.28..1.36).contains(&slowdown), "{slowdown}");
 }
 
-/// docs/findings.md: the time in which a node was not heard stands in `coverage.gaps`.
+/// docs/findings.md: the time in which a node was unreachable is in `coverage.gaps`.
 #[test]
 fn a_node_that_was_not_heard_leaves_a_gap() {
     let (report, _) = watch(
@@ -46,8 +46,8 @@ fn a_node_that_was_not_heard_leaves_a_gap() {
     assert_eq!(report.coverage.gaps.len(), 1, "{:?}", report.coverage);
 }
 
-/// Absence of data is never health: samples that come after their row has closed are not looked at, so coverage may
-/// not count them as if they had been.
+/// Missing data never counts as healthy: samples that arrive after their row has closed are ignored, so coverage must
+/// not count them.
 #[test]
 fn a_rank_that_is_always_late_is_named_or_noted() {
     let faults = ["late rank=3 by=5s", "slow rank=3 factor=1.25 from=100"];
@@ -60,7 +60,7 @@ fn a_rank_that_is_always_late_is_named_or_noted() {
     );
 }
 
-/// A beat lists the ranks that have attached and not ended; one that is no longer there does not hang.
+/// A beat lists the ranks that have attached and not ended; a missing one is not a hang.
 #[test]
 fn a_rank_that_its_sidecar_no_longer_lists_is_not_silent() {
     let (report, _) = watch("gpus=8 steps=300 seed=36", &["late rank=3 by=6s"]);
@@ -80,7 +80,7 @@ fn a_hang_has_its_cost() {
     }
 }
 
-/// A node that is not seen for most of the job is missing from what was seen of the job.
+/// A node that is unreachable for most of the job reduces the coverage.
 #[test]
 fn steps_of_a_lost_node_are_missed() {
     let (report, _) = watch("nodes=3 gpus=4 steps=500", &["gap node=2 from=40s"]);
@@ -88,14 +88,14 @@ fn steps_of_a_lost_node_are_missed() {
     assert!((0.75..0.82).contains(&ratio), "{ratio}");
 }
 
-/// Nobody is slow: not in ten runs of 64 ranks, with a twentieth of all steps a third longer, or with noise that lasts.
+/// No rank is slow: not in ten runs of 64 ranks, with 5 % of all steps a third longer, or with correlated noise.
 #[test]
 fn healthy_ranks_stay_unnamed_under_heavy_tails_and_autocorrelation() {
     for noise in ["tail=0.05 sigma=0.02", "autocorrelation=0.9 sigma=0.11"] {
         for seed in 6000..6010 {
             let text = format!("nodes=8 gpus=8 steps=2000 readings=off seed={seed} {noise}");
             let (report, _) = watch(&text, &[]);
-            // (A tail can hold a rank up for seconds; that it was silent then is true.)
+            // (A tail can delay a rank for seconds; a finding about its silence is then correct.)
             let named = report
                 .verdicts
                 .iter()
@@ -105,7 +105,7 @@ fn healthy_ranks_stay_unnamed_under_heavy_tails_and_autocorrelation() {
     }
 }
 
-/// While the test is not sure, the rank that looks slow is noted with the steps that it still needs, and is then named.
+/// Until the test is sure, the rank that looks slow is noted with the steps that it still needs; then it is named.
 #[test]
 fn who_looks_slow_is_noted_until_the_test_is_sure() {
     let mut spec = WorldSpec::parse("gpus=8 steps=600 sigma=0.11 seed=91").expect("a spec");
@@ -149,8 +149,7 @@ fn who_looks_slow_is_noted_until_the_test_is_sure() {
     assert_eq!(detector.report().undecided, None, "it is decided");
 }
 
-/// A slow loader beside links that sleep between two kernels: no verdict invents a slow bus, however few readings there
-/// are.
+/// A slow loader, and links in power saving between two kernels: no verdict reports a slow bus, even with few readings.
 #[test]
 fn links_asleep_between_kernels_are_no_cause() {
     for seed in 0..40 {
@@ -171,7 +170,7 @@ fn links_asleep_between_kernels_are_no_cause() {
     }
 }
 
-/// Heat of the whole job is named, and a job of one rank is not advised about racks of them.
+/// Heat of the whole job is named, and the action for a job with one rank does not mention racks.
 #[test]
 fn heat_of_the_whole_job_is_named() {
     for (text, says) in [

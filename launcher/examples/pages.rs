@@ -1,5 +1,5 @@
-//! `pages OUT`: man pages and what shells complete, of the command line's definition, laid out as below a prefix. Not in the
-//! program: packages bring them as files.
+//! `pages OUT`: writes man pages and shell completions, generated from the command line's definition, in the layout of
+//! an install prefix. Not in the program: packages ship them as files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -12,7 +12,7 @@ fn main() -> io::Result<()> {
     write(&out)
 }
 
-/// Each where its readers look for it.
+/// Writes each file to its standard location.
 pub fn write(out: &Path) -> io::Result<()> {
     let share = |place: &str| {
         let folder = out.join("share").join(place);
@@ -48,7 +48,7 @@ mod tests {
         names.collect()
     }
 
-    /// Whether the program is content and says nothing; true where there is none.
+    /// Whether the program succeeds without output; true if it is not installed.
     fn accepts(program: &str, words: &[&str], file: &Path) -> bool {
         let mut command = Command::new(program);
         command

@@ -1,13 +1,13 @@
-//! What all pages share: text becomes markup here and nowhere else.
+//! HTML for all pages: text becomes markup only here.
 
 use std::fmt::{Display, Write as _};
 
 use paceline_health::text::sanitize;
 
-/// Characters of a text that a report's page shows.
+/// Maximum characters of a text on a report's page.
 const LONGEST: usize = 2000;
 
-/// Text as HTML shows it.
+/// Escapes text for HTML.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -16,25 +16,25 @@ pub(crate) fn escape(text: &str) -> String {
         .replace('\'', "&#39;")
 }
 
-/// A page in the making. Markup is what stands in this program; whatever else comes in is text, and stays that.
+/// An HTML builder. Only literals of this program become markup; all other input is escaped as text.
 #[derive(Debug, Default)]
 pub(crate) struct Html(String);
 
 impl Html {
-    /// Markup.
+    /// Appends markup.
     pub(crate) fn tag(&mut self, literal: &'static str) -> &mut Html {
         self.0.push_str(literal);
         self
     }
 
-    /// Text from anywhere: of bounded length, with what would be invisible made visible.
+    /// Text from any source: truncated, with invisible characters made visible.
     pub(crate) fn text(&mut self, text: impl Display) -> &mut Html {
         self.0
             .push_str(&escape(&sanitize::clip(&text.to_string(), LONGEST)));
         self
     }
 
-    /// Text of several lines, for an element that keeps them.
+    /// Multi-line text, for an element that preserves line breaks.
     pub(crate) fn lines(&mut self, text: &str) -> &mut Html {
         for (number, line) in text.lines().enumerate() {
             self.tag(if number == 0 { "" } else { "\n" }).text(line);
@@ -42,7 +42,7 @@ impl Html {
         self
     }
 
-    /// A number for an attribute: a place or a length.
+    /// A number for an attribute: a position or a length.
     pub(crate) fn number(&mut self, value: f64) -> &mut Html {
         let value = if value.is_finite() { value } else { 0.0 };
         // Writing to a string does not fail.
@@ -50,7 +50,7 @@ impl Html {
         self
     }
 
-    /// An element with nothing but text in it.
+    /// An element that contains only text.
     pub(crate) fn element(
         &mut self,
         open: &'static str,
@@ -60,20 +60,20 @@ impl Html {
         self.tag(open).text(text).tag(close)
     }
 
-    /// Bytes as a picture that needs no other file.
+    /// A PNG as a data URL.
     pub(crate) fn png(&mut self, bytes: &[u8]) -> &mut Html {
         self.0.push_str("data:image/png;base64,");
         self.0.push_str(&paceline_health::codec::base64::encode(bytes));
         self
     }
 
-    /// What was made by itself.
+    /// Appends a part that was built separately.
     pub(crate) fn part(&mut self, part: Html) -> &mut Html {
         self.0.push_str(&part.0);
         self
     }
 
-    /// A whole page without outside parts and without a script: nothing that is shown in it can load or run anything.
+    /// A complete page without external resources or scripts: its content cannot load or run anything.
     pub(crate) fn page(title: impl Display, style: &'static str, body: Html) -> String {
         let mut page = Html::default();
         page.tag("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
@@ -95,10 +95,10 @@ impl Html {
 pub(crate) mod tests {
     use super::*;
 
-    /// Elements that have no end.
+    /// Elements without an end tag.
     const VOID: [&str; 5] = ["meta", "link", "br", "img", "hr"];
 
-    /// Every element that begins ends, in order, and every attribute's quotes close.
+    /// Asserts that all elements are closed in order, and all attribute quotes are closed.
     pub(crate) fn assert_balanced(page: &str) {
         let body = page.strip_prefix("<!doctype html>").unwrap_or(page);
         let mut open: Vec<String> = Vec::new();

@@ -1,7 +1,7 @@
-//! `paceline`: starts the sidecar beside a training command, and tells what the job's journal says.
+//! `paceline`: starts the sidecar next to a training command, and reports what is in the job's journal.
 //!
-//! It is synchronous and, but for `evaluate` and `preflight serve`, single-threaded: it starts two processes, passes
-//! signals on, waits, and reads files. What is concluded from frames is `paceline-health`'s; how they travel is `paceline-sidecar`'s.
+//! It is synchronous and, except for `evaluate` and `preflight serve`, single-threaded: it starts two processes,
+//! forwards signals, waits, and reads files. `paceline-health` evaluates frames; `paceline-sidecar` transports them.
 
 mod cli;
 mod commands;
@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
         Err(problem) => {
             let typed: Vec<_> = std::env::args_os().skip(1).collect();
             let problem = help::suggest(problem, &typed);
-            // A closed stderr is no reason to fail in another way.
+            // A closed stderr must not cause a different failure.
             let _ = problem.print();
             return if problem.use_stderr() {
                 ExitCode::from(USAGE)
@@ -94,13 +94,13 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The definition of the command line, for what is made of it (`examples/pages.rs`).
+/// The definition of the command line, for generators (`examples/pages.rs`).
 #[must_use]
 pub fn command_line() -> clap::Command {
     Cli::command()
 }
 
-/// A site's default that somebody blanks says nothing, and costs no job.
+/// Removes empty PACELINE_ variables: a site default that a user blanks counts as unset and must not stop the job.
 fn forget_empty_variables() {
     let is_ours = |name: &OsStr| name.as_encoded_bytes().starts_with(b"PACELINE_");
     let empty = std::env::vars_os().filter(|(name, value)| is_ours(name) && value.is_empty());

@@ -1,4 +1,4 @@
-//! The one binary that a user needs. All of it is in the library, so that the tests' copy is two lines too.
+//! The only binary that users need. Its code is in the library, so that the tests' copy is also two lines.
 
 fn main() -> std::process::ExitCode {
     paceline::main()

@@ -1,5 +1,5 @@
-//! What this node is and what each of its GPUs does by itself, as JSON: `cargo run --release -p paceline-nccl-bench
-//! --example node`. With `cpu` as its argument the CPU is measured in the place of GPUs.
+//! Prints this node's properties and the measurements of each of its GPUs as JSON: `cargo run --release -p
+//! paceline-nccl-bench --example node`. With `cpu` as its argument it measures the CPU instead of GPUs.
 
 use std::io::Write;
 use std::time::Duration;

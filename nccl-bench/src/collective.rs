@@ -1,8 +1,8 @@
-//! The collectives as a table: how bytes are counted, what the wire carries for them, what a right result is.
+//! The collectives as a table: byte counts, traffic on the wire, and expected results.
 //!
-//! Counting is nccl-tests' (<https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>): `size` is that of
-//! the larger of the two buffers of a rank, `count` the elements that the call is given, algbw = size / time, and
-//! busbw = algbw × factor, which makes the figure comparable to a link's rate however many ranks there are.
+//! Counts are those of nccl-tests (<https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>): `size` is
+//! that of the larger of the two buffers of a rank, `count` the elements passed to the call, algbw = size / time, and
+//! busbw = algbw × factor, which makes the figure comparable to a link's rate for any number of ranks.
 
 use std::fmt;
 
@@ -35,60 +35,60 @@ pub enum Collective {
 /// Why a size cannot be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// Nothing would be sent.
+    /// The size is zero.
     #[error("0 bytes cannot be measured")]
     Zero,
-    /// Half an element.
+    /// The size is not a multiple of the element size.
     #[error("{bytes} bytes are not a whole number of {dtype} elements of {} bytes", dtype.size())]
     Elements {
-        /// The size that was asked for.
+        /// The requested size.
         bytes: u64,
-        /// Of the elements.
+        /// The element type.
         dtype: Dtype,
     },
-    /// Less than one element for each rank.
+    /// Less than one element per rank.
     #[error(
         "{bytes} bytes are less than one {dtype} element for each of {ranks} ranks: {collective} needs {least}"
     )]
     Blocks {
-        /// The size that was asked for.
+        /// The requested size.
         bytes: u64,
-        /// Of the elements.
+        /// The element type.
         dtype: Dtype,
-        /// Ranks that share them.
+        /// Number of ranks.
         ranks: usize,
         /// The operation.
         collective: Collective,
-        /// Bytes that would do.
+        /// The smallest valid size.
         least: u64,
     },
-    /// It does not fit into the address space.
+    /// The size exceeds the address space.
     #[error("{bytes} bytes are more than this machine can address")]
     Absurd {
-        /// The size that was asked for.
+        /// The requested size.
         bytes: u64,
     },
 }
 
-/// One collective at one size: what a transport is told to do.
+/// One collective at one size: the input of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The operation.
     pub collective: Collective,
-    /// Of the elements.
+    /// The element type.
     pub dtype: Dtype,
-    /// Elements that the call is given: of the whole buffer, or of one block where ranks have blocks.
+    /// Elements passed to the call: of the whole buffer, or of one block if ranks have blocks.
     pub count: usize,
     /// Whether input and output are one buffer.
     pub in_place: bool,
-    /// Ranks that take part.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Whose buffer a broadcast sends.
+    /// The rank whose buffer a broadcast sends.
     pub root: usize,
 }
 
 impl Collective {
-    /// All of them.
+    /// All collectives.
     pub const ALL: [Collective; 5] = [
         Collective::AllReduce,
         Collective::ReduceScatter,
@@ -108,7 +108,7 @@ impl Collective {
         }
     }
 
-    /// busbw / algbw: the share of `size` that crosses each rank's link. Of one rank nothing does, except that a
+    /// busbw / algbw: the share of `size` that crosses each rank's link. With one rank it is zero, except that a
     /// broadcast counts as a copy.
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
@@ -124,12 +124,12 @@ impl Collective {
         if self.reduces() { "sum" } else { "none" }
     }
 
-    /// Whether it sums.
+    /// Whether it is a reduction.
     pub fn reduces(self) -> bool {
         matches!(self, Collective::AllReduce | Collective::ReduceScatter)
     }
 
-    /// Whether it can work on one buffer. An all-to-all cannot: a block would be overwritten before it is sent.
+    /// Whether it can run in place. An all-to-all cannot: a block would be overwritten before it is sent.
     pub fn in_place(self) -> bool {
         self != Collective::AllToAll
     }
@@ -147,7 +147,7 @@ impl fmt::Display for Collective {
 }
 
 impl Plan {
-    /// The largest plan of at most `bytes`: sizes of blocks are rounded down, as nccl-tests does. Out of place, root 0.
+    /// The largest plan of at most `bytes`: block sizes are rounded down, as in nccl-tests. Out of place, root 0.
     pub fn new(collective: Collective, dtype: Dtype, bytes: u64, ranks: usize) -> Result<Plan, SizeError> {
         if bytes == 0 {
             return Err(SizeError::Zero);
@@ -186,7 +186,7 @@ impl Plan {
         })
     }
 
-    /// The same on one buffer.
+    /// The same plan in place.
     pub fn in_place(self) -> Plan {
         Plan {
             in_place: true,
@@ -210,7 +210,7 @@ impl Plan {
         }
     }
 
-    /// Where in the one buffer of an operation in place `rank`'s input begins, in elements.
+    /// Start of `rank`'s input in the buffer of an in-place operation, in elements.
     pub fn send_offset(&self, rank: usize) -> usize {
         match self.collective {
             Collective::AllGather => rank * self.count,
@@ -218,7 +218,7 @@ impl Plan {
         }
     }
 
-    /// Where in the one buffer of an operation in place `rank`'s output begins, in elements.
+    /// Start of `rank`'s output in the buffer of an in-place operation, in elements.
     pub fn receive_offset(&self, rank: usize) -> usize {
         match self.collective {
             Collective::ReduceScatter => rank * self.count,
@@ -231,7 +231,7 @@ impl Plan {
         (self.send_elements().max(self.receive_elements()) * self.dtype.size()) as u64
     }
 
-    /// The `root` column: -1 where there is none.
+    /// The `root` column: -1 if there is none.
     pub fn root_column(&self) -> i64 {
         if self.collective == Collective::Broadcast {
             self.root as i64

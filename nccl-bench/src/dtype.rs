@@ -1,4 +1,4 @@
-//! Element types that are summed.
+//! Element types for reductions.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// All of them.
+    /// All types.
     pub const ALL: [Dtype; 4] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::I32];
 
     /// Bytes of one element.
@@ -49,7 +49,7 @@ impl Dtype {
         }
     }
 
-    /// Every whole number from 0 to this one can be held exactly, so sums up to it are the same in any order.
+    /// All integers from 0 to this one are exact, so sums up to it do not depend on the order.
     pub fn exact(self) -> u32 {
         match self {
             Dtype::F32 | Dtype::I32 => 1 << 24,

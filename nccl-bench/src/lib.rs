@@ -1,7 +1,7 @@
-//! Measures collectives: over NCCL where there are GPUs, over TCP everywhere, and keeps every rank's times.
+//! Measures collectives: over NCCL on GPUs, over TCP everywhere, and records every rank's times.
 //!
-//! `collective` says what is run and counted, `pattern` what a right result is, `transport` who carries it, `measure`
-//! what comes out. Whether a figure is good is not known here.
+//! `collective` defines the operations and their byte counts, `pattern` the expected results, `transport` the data
+//! transfer, `measure` the results. Whether a result is good is judged elsewhere.
 
 pub mod collective;
 mod command;

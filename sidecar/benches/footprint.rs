@@ -1,7 +1,7 @@
-//! What a sidecar costs its node: a real process on eight real rings, ten steps a second each, eight GPUs read once a
-//! second, the aggregator in it. The gate is half a percent of a core and 20 MB with simulated GPUs; and again half a
-//! percent and 15 MB when it reads the node: eight GPUs through the real code and a library that plays them
-//! (tests/fake-nvml), the processes of eight ranks of a hundred threads and eight workers each, and eight ports.
+//! The cost of a sidecar on its node: a real process that reads eight real rings at ten steps a second each, reads
+//! eight GPUs once a second, and includes the aggregator. The gate is half a percent of a core and 20 MB with simulated
+//! GPUs, and half a percent and 15 MB when it reads the node itself: eight GPUs through the real code and a fake NVML
+//! (tests/fake-nvml), the processes of eight ranks with a hundred threads and eight workers each, and eight ports.
 //!
 //! `cargo bench -p paceline-sidecar --bench footprint [-- SECONDS]`
 
@@ -18,12 +18,12 @@ use anyhow::{Context, bail};
 use paceline_ring::{Attach, Detach, PhaseWord, Record, Step, Writer};
 
 const RANKS: u32 = 8;
-/// Of each rank's process: threads beside the main one, those of them that do something, and processes that load data.
+/// For each rank's process: threads besides the main one, how many of them are busy, and data loader workers.
 const THREADS: usize = 99;
 const BUSY: usize = 20;
 const WORKERS: usize = 8;
 const STEP: Duration = Duration::from_millis(100);
-/// Start and warm-up, not counted.
+/// Start and warm-up, not measured.
 const SETTLE: Duration = Duration::from_secs(3);
 
 fn main() -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
     measured.into_iter().collect()
 }
 
-/// What the sidecar is given to do.
+/// The load on the sidecar.
 #[derive(Clone, Copy, PartialEq)]
 enum Load {
     /// Eight ranks and eight simulated GPUs.
@@ -60,7 +60,7 @@ impl Load {
         }
     }
 
-    /// Most resident memory, kilobytes.
+    /// Upper limit of resident memory, kilobytes.
     fn gate_kb(self) -> u64 {
         match self {
             Load::Job => 20_000,
@@ -148,7 +148,7 @@ fn measure(dir: &Path, load: Load, span: Duration) -> anyhow::Result<()> {
     let journal = fs::read_to_string(dir.join("run/journal.ndjson"))?;
     let told = match load {
         Load::Job => ("steps in the report", report["steps"].as_u64().unwrap_or(0), step),
-        // Each GPU once a second; the last one may be under way.
+        // Each GPU once a second; the last reading may still be in flight.
         Load::Node => {
             let readings = journal.matches(r#""gpu":{"gpu":"#).count() as u64;
             ("readings in the journal", readings, 8 * (SETTLE + span).as_secs())
@@ -171,7 +171,7 @@ fn measure(dir: &Path, load: Load, span: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the process of a trainer looks like: threads that sleep, and workers. All ranks here are this process.
+/// The processes of a trainer: sleeping threads, and workers. All ranks here are this process.
 struct Family(Vec<Child>);
 
 impl Family {
@@ -202,7 +202,7 @@ impl Drop for Family {
     }
 }
 
-/// A root with the processes of this machine, and eight ports of its own.
+/// A file system root with the processes of this machine and eight fake ports.
 fn ports(root: &Path) -> anyhow::Result<()> {
     let devices = root.join("sys/class/infiniband");
     fs::create_dir_all(&devices)?;
@@ -224,7 +224,7 @@ fn ports(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every rank steps at once, as synchronous training does, and tells its progress on the way.
+/// All ranks step at the same time, as in synchronous training, and publish their progress within the step.
 fn train(rings: &[Writer], step: &mut u64, load: Load, span: Duration) {
     if !load.steps() {
         return std::thread::sleep(span);
@@ -262,7 +262,7 @@ fn finish(child: &mut Child, rings: &[Writer], step: u64) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// User and system time of a process: the scheduler's own sum, finer than its ticks.
+/// User and system time of a process: the scheduler's own sum, finer than clock ticks.
 fn cpu(child: &Child) -> anyhow::Result<Duration> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{}/task", child.id()))? {

@@ -1,4 +1,4 @@
-//! What the kernel says: clocks, processes, our own cost. The rest of the crate takes these as numbers.
+//! Values from the kernel: clocks, processes, our own CPU time and memory. The rest of the crate takes them as numbers.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,14 +12,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use paceline_ring::monotonic_ns;
 
-/// Wall clock, milliseconds since 1970, for people.
+/// Wall-clock time in milliseconds since 1970, for display.
 pub fn unix_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |span| span.as_millis() as u64)
 }
 
-/// A number that no other incarnation of a sidecar has: nanoseconds since 1970, mixed with the process id.
+/// A unique number of this incarnation of a sidecar: nanoseconds since 1970, mixed with the process ID.
 pub fn incarnation() -> u64 {
     let ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -35,7 +35,7 @@ pub fn cpu_ns() -> u64 {
         .saturating_add(time.tv_nsec as u64)
 }
 
-/// Resident memory of this process, bytes; zero when the kernel does not say.
+/// Resident memory of this process in bytes; zero if unknown.
 pub fn rss_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm")
         .ok()
@@ -43,13 +43,13 @@ pub fn rss_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-/// Raises how many files and sockets this process may have open to what it is allowed at most, and says how many that is.
+/// Raises the limit of open files and sockets to the hard limit and returns the limit now in force.
 pub fn raise_descriptors() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let asked = limit.maximum;
         limit.current = asked;
-        // What was allowed before still is.
+        // On failure, the previous limit still applies.
         if setrlimit(Resource::Nofile, limit).is_err() {
             limit = getrlimit(Resource::Nofile);
         }
@@ -57,35 +57,35 @@ pub fn raise_descriptors() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// The first `most` bytes of a file in a directory that others write to: never through a link, and a pipe holds nobody up.
+/// Reads the first `most` bytes of a file in a directory writable by others. Follows no link; a pipe does not block.
 ///
 /// # Errors
-/// It cannot be read, or is not UTF-8.
+/// If the file cannot be read or is not UTF-8.
 pub fn read_plain(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     open_plain(path)?.take(most).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// The same of a file that is no text.
+/// Like [`read_plain`], for a binary file.
 ///
 /// # Errors
-/// It cannot be read.
+/// If the file cannot be read.
 pub fn read_plain_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_plain(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Of the last `most` bytes of such a file the whole lines, the oldest first. What is no UTF-8 in them is replaced.
+/// Returns the complete lines in the last `most` bytes of such a file, oldest first. Invalid UTF-8 is replaced.
 ///
 /// # Errors
-/// It cannot be read.
+/// If the file cannot be read.
 pub fn read_last_lines(path: &Path, most: u64) -> io::Result<String> {
     let mut file = open_plain(path)?;
     let skipped = file.metadata()?.len().saturating_sub(most);
     if skipped > 0 {
-        // One byte more shows whether a line begins there.
+        // The byte before shows whether a line begins there.
         file.seek(SeekFrom::Start(skipped - 1))?;
     }
     let mut bytes = Vec::new();
@@ -108,7 +108,7 @@ fn open_plain(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Names this boot of the machine; `None` when the kernel does not say.
+/// ID of this boot of the machine; `None` if unknown.
 pub fn boot_id() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .ok()
@@ -120,11 +120,11 @@ pub fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A process, told apart from a later one of the same id by when it started.
+/// A process, identified by its ID and its start time, because IDs are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     pid: u32,
-    /// Clock ticks since boot; zero when it was gone already.
+    /// Clock ticks since boot; zero if the process had already exited.
     started: u64,
 }
 
@@ -137,12 +137,12 @@ impl Process {
         }
     }
 
-    /// As words that [`Process::read`] understands.
+    /// Text that [`Process::read`] parses.
     pub fn words(&self) -> String {
         format!("{} {}", self.pid, self.started)
     }
 
-    /// The process that these words were about, whoever has its number now.
+    /// Parses the text of [`Process::words`]. Another process may have this ID by now.
     pub fn read(words: &str) -> Option<Process> {
         let (pid, started) = words.trim().split_once(' ')?;
         Some(Process {
@@ -151,20 +151,20 @@ impl Process {
         })
     }
 
-    /// Whether it still runs. One that has ended and waits to be reaped does not.
+    /// Whether it is still running; a zombie is not.
     pub fn is_alive(&self) -> bool {
         self.started != 0 && running_since(self.pid) == Some(self.started)
     }
 }
 
-/// The process group of a process. `None` if it is gone, or its group is that of somebody whom our PID namespace does not
-/// show: what `nsenter` or a container's first process starts has group and session 0, which [`Pid`] cannot hold and
-/// `getpgid`, `getpgrp` and `getsid` of rustix must not be asked for.
+/// The process group of a process. `None` if the process has exited, or its group is outside our PID namespace: what
+/// `nsenter` or a container's first process starts has group and session 0. [`Pid`] cannot hold 0, and rustix's
+/// `getpgid`, `getpgrp` and `getsid` must not be called for such a process.
 pub fn process_group(pid: u32) -> Option<Pid> {
     Stat::of(pid)?.group
 }
 
-/// The session of a process, as [`process_group`].
+/// The session of a process, like [`process_group`].
 pub fn session(pid: u32) -> Option<Pid> {
     Stat::of(pid)?.session
 }
@@ -174,7 +174,7 @@ fn running_since(pid: u32) -> Option<u64> {
     (!stat.has_ended).then_some(stat.started)
 }
 
-/// What a line of /proc/PID/stat says.
+/// A parsed line of /proc/PID/stat.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     has_ended: bool,
@@ -189,7 +189,7 @@ impl Stat {
         Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name in brackets may hold anything.
+    /// The name in parentheses may contain any characters.
     fn parse(line: &str) -> Option<Stat> {
         let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
         let state = fields.next()?;

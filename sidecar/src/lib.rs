@@ -1,8 +1,8 @@
 //! The sidecar of one node, and the aggregator of one job.
 //!
-//! Sources (the trainers' rings, GPUs) become numbered frames ([`agent`]), travel to the job's aggregator ([`uplink`]),
-//! get their final order in its journal and are folded there ([`aggregator`]); what comes out goes to files, metrics
-//! and status lines ([`sink`]). Nothing here ever makes a trainer wait.
+//! Events of sources (the trainers' rings, GPUs) become numbered frames ([`agent`]) and are sent to the job's
+//! aggregator ([`uplink`]). It writes them to its journal in their final order and folds them ([`aggregator`]); the
+//! results go to files, metrics and status lines ([`sink`]). Nothing here ever makes a trainer wait.
 
 pub mod agent;
 pub mod aggregator;
@@ -58,19 +58,19 @@ use source::trainers::Trainers;
 use uplink::Uplink;
 use uplink::wire::Hello;
 
-/// What was seen and is not acknowledged takes at most this much memory.
+/// Maximum memory for unacknowledged frames.
 const SPOOL_BYTES: usize = 4 << 20;
 
-/// What whoever starts a sidecar has for it.
+/// Callbacks from the program that starts a sidecar.
 #[derive(Clone, Debug, Default)]
 pub struct Starter {
-    /// Reads the values of the policy again that configuration files hold; those of the command line stand.
+    /// Rereads the policy values in configuration files; values from the command line keep precedence.
     pub reload: Option<Reload>,
-    /// Is told at the end that the report stands, should the aggregator be here.
+    /// Called at the end when the report is complete, if the aggregator runs here.
     pub reported: Option<Reported>,
 }
 
-/// Runs a sidecar to its end: stdin for what the launcher says, stdout for status lines (in a pod for people), stderr for warnings.
+/// Runs a sidecar to its end: launcher messages on stdin, status lines (in a pod: text) on stdout, warnings on stderr.
 pub fn main(options: SidecarOptions, starter: Starter) -> ExitCode {
     if let Some(at) = options.relay {
         return relay::main(&options, at);
@@ -90,7 +90,7 @@ pub fn main(options: SidecarOptions, starter: Starter) -> ExitCode {
 fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
     let launcher = std::os::unix::process::parent_id();
     let inherited = options.ring_dir.clone().filter(|_| options.inherit_ring_dir);
-    // Signals first: one that comes early must not end us unheard.
+    // Signals first: an early signal must not kill the process before it can be handled.
     let shared = options.ring_dir.clone().zip(options.tasks);
     let words = match &shared {
         Some((dir, tasks)) => Words::Tasks(dir.clone(), *tasks),
@@ -119,7 +119,7 @@ fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
     runtime.shutdown_background();
     end.wait();
     if let Some((dir, _)) = &shared {
-        // Memory that is full: another sidecar looks once more at what the rings hold.
+        // If this fails because memory is full, another sidecar reads the rings once more.
         let _ = std::fs::write(dir.join(tasks::DONE), "");
     }
     let is_orphan = match &shared {
@@ -127,7 +127,7 @@ fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
         None => std::os::unix::process::parent_id() != launcher,
     };
     if let Some(dir) = inherited.filter(|_| is_orphan) {
-        // Nobody else is left to do it; what cannot be removed was removed already.
+        // No other process is left to remove it. On an error it is already gone.
         let _ = std::fs::remove_dir_all(dir);
     }
     Ok(())
@@ -138,7 +138,7 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
     if let Some(path) = &options.told {
         match LauncherEvents::open(path) {
             Ok(told) => sources.push(Box::new(told)),
-            // It is no reason to watch nothing at all.
+            // Continue without these events.
             Err(error) => warn::once("told", format_args!("{}: {error}", path.display())),
         }
     }
@@ -149,7 +149,7 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
         sources.push(Box::new(probe));
         sources.push(Box::new(Ends::new(dir.clone(), &options.host_root)));
         if options.replay.is_none() {
-            // In a pod process ids are those of another container.
+            // In a pod, process IDs belong to another container.
             let visible = if options.pod {
                 Trainers::default()
             } else {
@@ -206,7 +206,7 @@ fn invitation(options: SidecarOptions, starter: Starter, status: StatusStream) -
     };
     let http = options.http.read()?;
     let key = JobKey::of(&job, options.key_file.as_deref())?;
-    // An address stays what it is; a name may be made late, or come to mean another host.
+    // An IP address is fixed. A name may be created late, or resolve to another host later.
     let mut asked = options
         .aggregator()
         .filter(|asked| is_name(asked))
@@ -223,7 +223,7 @@ fn invitation(options: SidecarOptions, starter: Starter, status: StatusStream) -
     let plan = Plan {
         job,
         node,
-        // Only a relay may do without.
+        // Only a relay runs without one.
         run_dir: options.run_dir.unwrap_or_default(),
         remedy: RemedyPlan {
             home: Some(me.node.clone()),

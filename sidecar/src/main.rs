@@ -1,4 +1,4 @@
-//! The sidecar as a program of its own; `paceline sidecar` is the same.
+//! The sidecar as a separate binary; `paceline sidecar` is the same.
 
 use std::process::ExitCode;
 
@@ -15,14 +15,14 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    // Above `ulimit -f` a write fails and does not end us.
-    // SAFETY: the action does nothing. Where it cannot be set things are as they were.
+    // A write above `ulimit -f` then fails instead of killing the process.
+    // SAFETY: the handler does nothing. If it cannot be installed, nothing changes.
     let _ = unsafe { signal_hook::low_level::register(Signal::XFSZ.as_raw(), || ()) };
     match Cli::try_parse() {
         Ok(cli) => paceline_sidecar::main(cli.options, Starter::default()),
         Err(error) => {
             let usage = error.use_stderr();
-            // Where it should go nobody may listen.
+            // The output may be closed.
             let _ = error.print();
             ExitCode::from(if usage { 64 } else { 0 })
         }

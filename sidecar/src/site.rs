@@ -1,4 +1,4 @@
-//! What the site says of this node: the rack it stands in, and the versions that should be alike on all nodes.
+//! Facts about this node: its rack, and the versions that should be the same on all nodes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The rack or switch of this node: PACELINE_RACK, else the leaf switch that Slurm names (SLURM_TOPOLOGY_ADDR, there
-/// with its tree topology plugin); empty: not known.
+/// with its tree topology plugin); empty if unknown.
 pub fn rack() -> Arc<str> {
     let variable = |name: &str| std::env::var(name).ok();
     rack_by(variable).into()
@@ -22,7 +22,7 @@ fn rack_by(variable: impl Fn(&str) -> Option<String>) -> String {
 }
 
 /// `core.leaf3.node17` with the pattern `switch.switch.node`: from the top switch down to the node
-/// (<https://slurm.schedmd.com/sbatch.html>). A node's own name may have dots in it, a switch's has none.
+/// (<https://slurm.schedmd.com/sbatch.html>). A node's name may contain dots, a switch's does not.
 fn leaf_switch<'a>(address: &'a str, pattern: &str) -> &'a str {
     let parts: Vec<&str> = address.split('.').collect();
     let above_node = if pattern.is_empty() {

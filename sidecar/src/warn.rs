@@ -1,4 +1,4 @@
-//! Warnings for people, on stderr: at most one line per kind, so that a log never grows with the job.
+//! Warnings on stderr: at most one line per kind, so that a long job does not fill its log.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -8,24 +8,24 @@ use std::sync::Mutex;
 
 use paceline_health::text::sanitize;
 
-/// Characters of a warning.
+/// Maximum length of a warning, characters.
 const LONGEST: usize = 4000;
 
 static SAID: Mutex<BTreeSet<Cow<'static, str>>> = Mutex::new(BTreeSet::new());
 
-/// Says it. For what a person asked for: nothing that comes by itself may grow a log.
+/// Prints a message. Only for responses to a user's request: nothing automatic may fill the log.
 pub fn answer(message: impl Display) {
     say(message);
 }
 
-/// What it is about comes from elsewhere, and may be read in a terminal.
+/// The text may contain untrusted input, and may be displayed in a terminal.
 fn say(message: impl Display) {
     let text = sanitize::lines(&message.to_string(), LONGEST);
-    // Nobody may read it; that is no reason to stop.
+    // stderr may be closed; that is no reason to stop.
     let _ = writeln!(std::io::stderr(), "paceline sidecar: {text}");
 }
 
-/// What went wrong and why; a cause that was told with what it caused is not told again.
+/// The error and its causes; a cause that the text already contains is not repeated.
 pub fn chain(problem: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in problem.chain().map(ToString::to_string) {
@@ -38,7 +38,7 @@ pub fn chain(problem: &anyhow::Error) -> String {
     text
 }
 
-/// Says it, unless something of this kind was said before.
+/// Prints the message, unless one of this kind was printed before.
 pub fn once(kind: impl Into<Cow<'static, str>>, message: impl Display) {
     let kind = kind.into();
     let first = SAID.lock().is_ok_and(|mut said| said.insert(kind));

@@ -1,5 +1,5 @@
-//! The gate on a real network stack: who knows the key is let in, everybody else is turned away, counted, and costs
-//! nothing that lasts.
+//! The gate on a real network stack: peers with the key are accepted, all others are rejected, counted, and cost
+//! nothing permanent.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -29,12 +29,12 @@ fn key(byte: u8) -> Key {
 }
 
 impl Door {
-    /// An aggregator that gives back what it gets.
+    /// An aggregator that echoes its messages.
     async fn open() -> Door {
         Door::of(STRANGERS).await
     }
 
-    /// With room for so many strangers.
+    /// With room for this many unauthenticated connections.
     async fn of(room: usize) -> Door {
         let den = Den::dig(None).unwrap();
         let (socket, _) = den.listen().unwrap();
@@ -73,7 +73,7 @@ impl Door {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Waits until so many were turned away for it.
+    /// Waits for this number of rejections with this reason.
     async fn turned(&self, reason: &str, at_least: u64) {
         let begun = Instant::now();
         loop {
@@ -88,10 +88,10 @@ impl Door {
     }
 }
 
-/// Everything until the other end closes.
+/// Reads until the peer closes.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // A reset is an end as well.
+    // A reset counts as an end.
     let _ = timeout(Duration::from_secs(10), stream.read_to_end(&mut bytes))
         .await
         .unwrap();
@@ -108,7 +108,7 @@ async fn who_has_the_key_is_let_in() {
 #[tokio::test]
 async fn others_learn_nothing_and_are_counted() {
     let door = Door::open().await;
-    // Another key: it is told so, and nothing else.
+    // Another key: the peer learns that, and nothing else.
     let error = Dealer::through(door.address, &key(2), &door.den, 0)
         .await
         .err()
@@ -118,7 +118,7 @@ async fn others_learn_nothing_and_are_counted() {
         "{error}"
     );
     door.turned("key", 1).await;
-    // No handshake at all: ZeroMQ's own greeting, and a web page.
+    // Not a handshake: ZeroMQ's own greeting, and an HTTP request.
     let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
     greeting.resize(64, 0);
     for words in [
@@ -143,7 +143,7 @@ async fn others_learn_nothing_and_are_counted() {
     stranger.write_all(&first).await.unwrap();
     rest(&mut stranger).await;
     door.turned("key", 2).await;
-    // One that ends in the middle, and one that has said all it has to say and does not wait for an answer.
+    // One that ends in the middle, and one that closes after its first message without waiting for the answer.
     drop(door.stranger().await);
     door.turned("broken", 1).await;
     let (_, first) = Caller::start(&key(1), "telemetry").unwrap();
@@ -166,13 +166,13 @@ async fn what_was_recorded_is_of_no_use() {
     let ((mut sealer, _opener), proof) = caller.finish(&reply).unwrap();
     let message = sealer.seal(b"a message").unwrap();
     honest.write_all(&proof).await.unwrap();
-    // All of it again, in a stream of its own: the answer is another one, and the proof does not fit it.
+    // A replay of all of it on another stream: the answer differs, and the proof does not match it.
     let mut replayed = door.stranger().await;
     let words = [&first[..], &proof, &message].concat();
     replayed.write_all(&words).await.unwrap();
     rest(&mut replayed).await;
     door.turned("damaged", 1).await;
-    // In the stream itself: a changed byte, or the same message twice, ends it.
+    // On the stream itself: a changed byte, or a repeated message, ends it.
     let mut changed = message.clone();
     *changed.last_mut().unwrap() ^= 1;
     honest.write_all(&changed).await.unwrap();
@@ -181,14 +181,14 @@ async fn what_was_recorded_is_of_no_use() {
     door.serves().await;
 }
 
-/// A peer that has the key and lies about a length: refused before room is made for it.
+/// A peer that has the key and lies about a length is rejected before memory is allocated.
 #[tokio::test]
 async fn a_length_field_of_a_gigabyte() {
     let door = Door::open().await;
     let mut stream = door.stranger().await;
     let (mut sealer, _) = tunnel::call(&mut stream, &key(1)).await.unwrap();
     let message = sealer.seal(&vec![0; 1 << 20]).unwrap();
-    // The first record says how long all of it is.
+    // The first record contains the total length.
     stream
         .write_all(message.get(..65_535 + 2).unwrap())
         .await
@@ -198,7 +198,7 @@ async fn a_length_field_of_a_gigabyte() {
     door.serves().await;
 }
 
-/// All nodes of a job come at once, many more than there is room for: nobody is pushed out.
+/// All nodes of a job connect at once, many more than there is room for: none is dropped.
 #[tokio::test]
 async fn a_crowd_of_nodes_is_let_in() {
     let door = Door::of(16).await;
@@ -227,7 +227,7 @@ async fn a_crowd_of_nodes_is_let_in() {
     assert_eq!(counts[0], ("crowded", 0), "{counts:?}");
 }
 
-/// Many that say nothing, without end: a node is let in all the same.
+/// Many silent connections without end: a node is accepted nevertheless.
 #[tokio::test]
 async fn a_flood_locks_nobody_out() {
     let door = Door::of(64).await;
@@ -252,7 +252,7 @@ async fn a_flood_locks_nobody_out() {
     flood.abort();
 }
 
-/// A node that is slow in the middle of its handshake keeps its place in a flood of those that say nothing.
+/// A node that is slow in the middle of its handshake keeps its place in a flood of silent connections.
 #[tokio::test]
 async fn who_has_begun_is_not_pushed_out() {
     let door = Door::of(4).await;
@@ -269,12 +269,12 @@ async fn who_has_begun_is_not_pushed_out() {
     let (_, proof) = caller.finish(&reply).unwrap();
     slow.write_all(&proof).await.unwrap();
     let mut byte = [0];
-    // It is in: ZeroMQ greets it.
+    // It is accepted: ZeroMQ sends its greeting.
     let read = timeout(Duration::from_secs(60), slow.read(&mut byte)).await;
     assert_eq!(read.unwrap().unwrap(), 1);
 }
 
-/// Who says nothing is let go after a while, and until then stands in nobody's way.
+/// A silent connection is closed after a while, and does not block others until then.
 #[tokio::test]
 async fn silence_blocks_nobody() {
     let door = Door::open().await;

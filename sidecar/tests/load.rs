@@ -1,5 +1,5 @@
-//! The load tool against a real aggregator, through its gate: every step of every rank arrives, and what is wrong with the
-//! simulated job is found.
+//! The load tool against a real aggregator, through its gate: every step of every rank arrives, and the problems of the
+//! simulated job are found.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -88,7 +88,7 @@ fn a_job_is_heard_and_its_slow_rank_found() {
     assert_eq!(slow.since_step, Some(40));
 }
 
-/// What is packed and damaged is counted, and who sent it is heard on.
+/// Damaged packed messages are counted, and their sender stays connected.
 #[test]
 fn what_cannot_be_unpacked_is_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ fn what_cannot_be_unpacked_is_counted() {
                 .await
                 .unwrap();
         }
-        // While the journal is opened it is not listening yet: then it says that it will.
+        // While opening the journal, the aggregator asks sidecars to wait.
         assert!(
             matches!(answers[0], Down::Welcome(_) | Down::Later(_)),
             "{answers:?}"

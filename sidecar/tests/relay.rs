@@ -1,5 +1,5 @@
-//! Relays between real sessions and a real aggregator, over real sockets: all that is said arrives once, through one relay
-//! and through two, though a relay is killed; strangers and aggregators of another version are told apart.
+//! Relays between real sessions and a real aggregator, over real sockets: all frames arrive once, through one relay and
+//! through two, even if a relay is killed; foreign peers and aggregators of another version are detected.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -62,7 +62,7 @@ fn listener(at: Option<SocketAddr>) -> TcpListener {
     }
 }
 
-/// A relay in a thread of its own, until it is killed.
+/// A relay in its own thread, until it is killed.
 struct Running {
     address: SocketAddr,
     turned: Arc<Turned>,
@@ -105,7 +105,7 @@ impl Running {
         }
     }
 
-    /// All its sockets are closed as the kernel does it for a process that was killed.
+    /// All its sockets are closed as by the kernel when a process is killed.
     fn kill(self) -> SocketAddr {
         let _ = self.kill.send(());
         self.thread.join().unwrap();
@@ -147,7 +147,7 @@ impl Job {
         }
     }
 
-    /// Ends it, and looks at what it kept: of each node every frame once, in order, from the first on.
+    /// Ends it, and checks its journal: for each node every frame once, in order, from the first on.
     fn frames(self) -> BTreeMap<String, u64> {
         runtime().block_on(self.hosted.finish(END_GRACE));
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
@@ -187,7 +187,7 @@ fn play(address: SocketAddr, relays: Vec<SocketAddr>, steps: u32) -> LoadReport 
     run(World::new(spec).unwrap(), &options, &mut |_| ()).unwrap()
 }
 
-/// Nobody listens there: who is not carried does not arrive.
+/// There is no listener: without a relay, frames do not arrive.
 fn nowhere() -> SocketAddr {
     listener(None).local_addr().unwrap()
 }
@@ -221,7 +221,7 @@ fn a_relay_that_dies_loses_nothing() {
     let relays = vec![one.address, two.address];
     let aggregator = job.address;
     let load = thread::spawn(move || play(aggregator, relays, 100));
-    // Killed while it carries, three times; each time it comes back where it was.
+    // Killed while forwarding, three times; each time it returns at the same address.
     for _ in 0..3 {
         thread::sleep(Duration::from_millis(700));
         let address = one.kill();
@@ -269,7 +269,7 @@ fn a_stranger_is_turned_away_and_another_job_refused() {
                 job: asked.into(),
                 ..hello("n")
             };
-            // "Later", while the relay has no link itself: it is asked again.
+            // "Later", while the relay has no link itself: ask again.
             loop {
                 link.send(encode(&Up::Hello(hello.clone()))).await.unwrap();
                 let answer = timeout(LONG, link.recv()).await.unwrap().unwrap();
@@ -288,7 +288,7 @@ fn a_stranger_is_turned_away_and_another_job_refused() {
     relay.kill();
 }
 
-/// A relay that was told to go to itself, and one below a relay that finds nobody.
+/// A relay configured as its own parent, and one below a relay that finds no aggregator.
 #[test]
 fn a_way_that_leads_in_a_circle_is_told() {
     let address = nowhere();
@@ -301,7 +301,7 @@ fn a_way_that_leads_in_a_circle_is_told() {
         assert!(why.contains("the relay itself"), "{why}");
     });
     circle.kill();
-    // A relay that has no way on lets those wait who come, and then go.
+    // A relay without a parent lets new peers wait, and disconnects them later.
     runtime().block_on(async {
         let mut hall = Hall::build();
         let door = listener(None);
@@ -333,7 +333,7 @@ fn a_way_that_leads_in_a_circle_is_told() {
     });
 }
 
-/// An aggregator that welcomes and reads nothing else, as an older version would.
+/// An aggregator that only answers the greeting, like an older version.
 #[test]
 fn a_parent_that_knows_no_relays_is_told_apart() {
     runtime().block_on(async {

@@ -1,6 +1,6 @@
-//! The two ends of the uplink over a link that loses, doubles, reorders and breaks, between a sidecar and an aggregator
-//! that crash: what was acknowledged is in the journal, each frame is there once and in order, and what is missing is
-//! what the spool had to drop, and is counted.
+//! The two ends of the uplink over a link that loses, duplicates, reorders and breaks, between a sidecar and an
+//! aggregator that crash: acknowledged frames are in the journal, each frame is there once and in order, and missing
+//! frames are those that the spool had to drop, and are counted.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,15 +17,15 @@ use proptest::prelude::*;
 enum Act {
     /// Telemetry, or (every eighth) an event that must be kept.
     Push(u8),
-    /// Delivers one of the messages on their way up; not the oldest: reordered.
+    /// Delivers one of the upstream messages in flight; not the oldest: reordered.
     Up(usize),
     Down(usize),
     DoubleUp(usize),
     LoseUp(usize),
     LoseDown(usize),
-    /// The link breaks and is made again; what was on its way may still arrive.
+    /// The link breaks and is re-established; messages in flight may still arrive.
     Break,
-    /// As above, and what was on its way is gone.
+    /// The same, and messages in flight are lost.
     Cut,
     AggregatorDies,
     SidecarDies,
@@ -48,7 +48,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Both ends, the link between them, and the journal, which alone survives an aggregator.
+/// Both ends, the link between them, and the journal, which is the only part that survives an aggregator.
 struct World {
     spool_bytes: usize,
     agent: u64,
@@ -189,7 +189,7 @@ impl World {
             .collect()
     }
 
-    /// Holds at every moment.
+    /// Invariants at every moment.
     fn check(&self) {
         let mut last: BTreeMap<u64, u64> = BTreeMap::new();
         for frame in &self.journal {
@@ -211,7 +211,7 @@ impl World {
         );
     }
 
-    /// The link is good at last: everything arrives.
+    /// The link finally works: everything arrives.
     fn calm(&mut self) {
         for _ in 0..20_000 {
             if self.uplink.is_up() && self.uplink.settled() == self.uplink.last_seq() {
@@ -253,7 +253,7 @@ fn check_world(acts: &[Act], spool_bytes: usize) {
         .any(|act| matches!(act, Act::AggregatorDies | Act::SidecarDies));
     if !crashed {
         assert!(world.intake.lost() <= missing.len() as u64 && world.intake.unreadable() == 0);
-        // A hole behind the last frame that came is only seen when a later one comes.
+        // A gap after the last received frame is only visible when a later one arrives.
         let tail = missing
             .iter()
             .rev()
@@ -282,7 +282,7 @@ proptest! {
     }
 }
 
-/// A long break: the spool fills, telemetry goes first, what was kept arrives.
+/// A long outage: the spool fills, telemetry is dropped first, other events arrive.
 #[test]
 fn kept_events_outlive_telemetry() {
     let mut world = World::new(4_000);
@@ -298,7 +298,7 @@ fn kept_events_outlive_telemetry() {
     assert_eq!(kept, 1);
 }
 
-/// A journal that another aggregator began knows nothing of what was acknowledged before: frames after that are taken.
+/// A new journal lacks frames acknowledged by an earlier aggregator: later frames are accepted.
 #[test]
 fn a_new_journal_takes_over() {
     let mut world = World::new(1 << 20);
@@ -312,7 +312,7 @@ fn a_new_journal_takes_over() {
     assert_eq!(world.intake.lost(), 5, "and says what it does not have");
 }
 
-/// A batch is lost on a link that lasts: acknowledgements of what came before it do not hide that.
+/// A batch is lost on a working link: acknowledgements of earlier frames do not hide that.
 #[test]
 fn saying_the_same_again_is_no_progress() {
     let mut world = World::new(1 << 20);
@@ -341,7 +341,7 @@ fn a_greeting_waits_since_it_was_said() {
     assert!(uplink.is_stuck(3_000_000_000));
 }
 
-/// Links that are greeted and acknowledge nothing are given longer and longer, up to a bound, until one does in time.
+/// Links without acknowledgements get longer timeouts, up to a limit, until one acknowledges in time.
 #[test]
 fn links_that_were_made_in_vain_are_given_longer() {
     let mut world = World::new(1 << 20);
@@ -367,7 +367,7 @@ fn links_that_were_made_in_vain_are_given_longer() {
     assert!(world.uplink.is_stuck(world.now_ns + 2_000_000_000));
 }
 
-/// An aggregator that lost what it had acknowledged (its disk was full, its machine lost power) is told again who is here.
+/// An aggregator that lost acknowledged frames (full disk, power loss) gets the introductions again.
 #[test]
 fn what_was_forgotten_is_introduced_again() {
     let mut world = World::new(1 << 20);
@@ -385,7 +385,7 @@ fn what_was_forgotten_is_introduced_again() {
     assert_eq!(world.uplink.welcomed(&welcome(3), 0), again(true));
 }
 
-/// What no aggregator would read is dropped and counted at once, and holds up nothing.
+/// An event that every aggregator would reject is dropped and counted at once, and delays nothing.
 #[test]
 fn an_event_past_all_bounds_is_dropped() {
     let mut world = World::new(4 << 20);

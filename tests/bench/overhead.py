@@ -18,12 +18,12 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond, the normal one is near enough.
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond, the normal quantile is close enough.
 T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 11: 2.201, 14: 2.145, 19: 2.093}
 
 
 def train(steps, out):
-    """One rank: a small model, a sleep that stands for the GPU's work, real gloo all-reduces."""
+    """One rank: a small model, a sleep that simulates GPU work, real gloo all-reduces."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -44,13 +44,13 @@ def train(steps, out):
         cpu.append((time.thread_time_ns() - began_cpu) / 1e3)
         wall.append((time.perf_counter_ns() - began) / 1e3)
     with open("%s.%d" % (out, dist.get_rank()), "w") as file:
-        # The first steps load and compile things on both sides.
+        # The first steps load and compile code on both sides.
         json.dump({"cpu": statistics.median(cpu[20:]), "wall": statistics.median(wall[20:])}, file)
     dist.destroy_process_group()
 
 
 def run(hook, ranks, steps, scratch):
-    """One job; means over its ranks, µs."""
+    """One job; returns means over its ranks, in µs."""
     out = os.path.join(scratch, "out")
     environment = dict(os.environ, OMP_NUM_THREADS="1", PACELINE_HOOK="on" if hook else "off")
     command = [os.path.join(ROOT, "target/release/paceline"), "run", "--quiet", "--run-dir", os.path.join(scratch, "run")]
@@ -58,7 +58,7 @@ def run(hook, ranks, steps, scratch):
     command += ["--trainer", out, "--steps", str(steps)]
     done = subprocess.run(command, env=environment, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if b"terminate called without an active exception" in done.stdout:
-        # PyTorch 2.15 with gloo does that at exit once in a while, also without us.
+        # PyTorch 2.15 with gloo sometimes aborts at exit, without Paceline too.
         return run(hook, ranks, steps, scratch)
     if done.returncode:
         sys.exit("hook %s: the job ended with %d\n%s" % (hook, done.returncode, done.stdout.decode(errors="replace")))
@@ -83,7 +83,7 @@ def main():
         return train(arguments.steps, arguments.trainer)
     pairs = []
     for number in range(arguments.pairs):
-        # Off-on, then on-off: a drift of the machine falls on both.
+        # Off-on, then on-off: drift of the machine affects both equally.
         order = (False, True) if number % 2 == 0 else (True, False)
         pair = {}
         for hook in order:

@@ -2,8 +2,8 @@
 
     VENV/bin/python tests/bench/trackers.py PACELINE [--pairs 10] [--seconds 6]     (VENV: tests/setup/venv.sh tests/setup/trackers.txt VENV target/realenv/torch)
 
-Blocks of steps with and without the thread alternate in one process, so that both see the same machine. A step is a matrix
-product or two in many small Python calls: what a thread takes of the interpreter shows there first. Rows go to W&B
+Blocks of steps with and without the thread alternate in one process, so that both run under the same conditions. A step
+is a matrix product or two in many small Python calls, so that contention for the interpreter shows. Rows go to W&B
 (offline), MLflow (files) and TensorBoard at once, 15 times as often as by default.
 """
 
@@ -33,14 +33,14 @@ def train(pairs, seconds, out):
     net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     inputs = torch.randn(16, 64)
-    written = []  # of each row the CPU time of our thread with all that led to it, ms
+    written = []  # CPU time of the tracker thread per row, ms
     write = _stream.Stream._write
     before = [0]
 
     def timed(self, row, is_last):
         write(self, row, is_last)
         now = time.thread_time_ns()
-        # A thread that is new begins at zero.
+        # A new thread starts at zero.
         written.append((now - (before[0] if before[0] < now else 0)) / 1e6)
         before[0] = 0 if is_last else now
 
@@ -53,7 +53,7 @@ def train(pairs, seconds, out):
         wandb.log({"loss": 0.0})
 
     def block(on):
-        """Wall and CPU times of its steps, µs."""
+        """Wall and CPU times of its steps, in µs."""
         tracking = paceline.track(wandb=True, mlflow=True, tensorboard=writer, every=1) if on else None
         took, cpu, end = [], [], time.monotonic() + seconds
         while time.monotonic() < end:
@@ -68,7 +68,7 @@ def train(pairs, seconds, out):
 
     for _ in range(50):
         step()
-    block(True)  # what is loaded by the first row
+    block(True)  # loads everything that the first row needs
     stream = _stream.Stream()
     stream.ask([_stream._sinks.Wandb(), _stream._sinks.Mlflow(), _stream._sinks.TensorBoard(writer)], 3600)
     first, written[:] = max(written), []
@@ -97,12 +97,12 @@ def train(pairs, seconds, out):
 
 
 def middle(took):
-    """The mean without the longest hundredth, which is the machine's."""
+    """The mean without the longest hundredth, which is noise."""
     return statistics.mean(sorted(took)[: len(took) * 99 // 100])
 
 
 def ratio(blocks):
-    """With against without, in pairs: the median, and a 95 % interval by the ranks of the ratios."""
+    """The ratio of with to without, in pairs: the median, and a 95 % interval by the ranks of the ratios."""
     ratios = sorted(on / off for off, on in zip(blocks[False], blocks[True]))
     rank = max(0, int(len(ratios) / 2 - 0.98 * len(ratios) ** 0.5))
     return "%.4f (%.4f to %.4f)" % (statistics.median(ratios), ratios[rank], ratios[-1 - rank])

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Every command that README and docs show, typed: `commands.py PACELINE TORCH-VENV [PAGE...]`; `commands.py --list` says what becomes of each.
+"""Runs every command in README and docs: `commands.py PACELINE TORCH-VENV [PAGE...]`; `commands.py --list` shows how
+each is tested.
 
-What stands in a block of `sh` or `console` is typed as it stands there, but for what a reader puts in himself (SAID), in a directory with what
-it speaks of and, where it says srun, on a Slurm of four nodes (which takes root). What needs more (an API server, a release's artefacts) is typed by
-another test, which ELSEWHERE names; what repeats a measurement (MEASURED) or takes what no test has (TAKES) is only seen to be there. A
-command that none of them knows fails.
+Commands in blocks of `sh` or `console` run as they are, except for user-specific parts (SAID), in a directory with the
+files that they need and, for srun, on a Slurm cluster of four nodes (which needs root). Commands with further
+requirements (an API server, a release's artifacts) run in another test, listed in ELSEWHERE; for those that repeat a
+measurement (MEASURED) or need hardware (TAKES), only the files are checked. A command that matches none of these fails.
 """
 
 import glob
@@ -21,7 +22,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.S | re.M)
 
-# What a reader puts in: of this machine, and smaller.
+# Replaces user-specific parts by values for this machine, and smaller ones.
 SAID = [
     (r"torchrun --nnodes 4 --nproc-per-node 8 --no-python", "torchrun --standalone --nproc-per-node 2 --no-python"),
     (r"nccl-bench -b 8M -e 1G", "nccl-bench --transport tcp -b 1M -e 4M"),
@@ -42,12 +43,12 @@ SAID = [
     (r"/etc/slurm", "etc/slurm"),
     (r"^paceline top( [^-]\S*)?$", r"(sleep 3; printf q) | script -qec '\g<0>' /dev/null"),
 ]
-# Exit codes, where not 0 alone: what a preflight thinks of this machine while others work on it is not what is asked here.
+# Exit codes other than 0: the preflight's opinion of a busy machine does not matter here.
 CODES = [(r"paceline preflight --sim", {2}), (r".*paceline preflight", {0, 2}), (r"paceline gpus", {0, 3})]
-# A job is under way meanwhile; a Slurm is there.
+# Commands that need a running job, or Slurm.
 LIVE = r"paceline (top|config set|config reload)\b"
 SLURM = r"\bsrun\b|\bscontrol\b"
-# Typed by that test, which has the word behind "::".
+# Commands run by another test, which contains the text after "::".
 ELSEWHERE = [
     (r"^cargo run --release -- demo|^cargo install --path launcher", "tests/package/run::cargo install --path launcher"),
     (r"^(tests/run|cargo test --workspace)\b", ".ci/run::tests/run"),
@@ -72,7 +73,7 @@ ELSEWHERE = [
     (r"^cargo build --release .*-p paceline-nccl-profiler", "deploy/wheel/build::-p paceline-nccl-profiler"),
     (r"^tests/hardware/(carry|run .*--virtual)", "tests/run::tests/hardware/carry"),
 ]
-# Repeats a measurement, or is a test of its own.
+# Commands that repeat a measurement, or are separate tests.
 MEASURED = r"tests/bench/|tests/overhead\.py|python3 tests/prometheus/|^cargo bench|^tests/package/run|^\.ci/run"
 TAKES = [
     (r"^tests/hardware/run (?!.*--virtual)|nccl-bench -g 8", "GPUs"),
@@ -80,7 +81,7 @@ TAKES = [
 ]
 
 
-# A trainer, however it is started.
+# A trainer for any launcher.
 TRAIN = """import os, runpy, sys
 for name, others in {{"RANK": "SLURM_PROCID OMPI_COMM_WORLD_RANK", "WORLD_SIZE": "SLURM_NTASKS OMPI_COMM_WORLD_SIZE"}}.items():
     os.environ.setdefault(name, next((os.environ[other] for other in others.split() if other in os.environ), "0"))
@@ -111,13 +112,13 @@ def pages():
 
 
 def commands(text):
-    """Of each block, as a shell takes them: continued lines and loops are one."""
+    """The commands of each block, parsed like in a shell: continued lines and loops are one command."""
     for block in BLOCK.findall(text):
         prompted, whole = "\n$ " in f"\n{block}", ""
         for line in block.splitlines():
             if prompted and not whole:
                 if not line.startswith("$ "):
-                    continue  # what it printed
+                    continue  # output
                 line = line.removeprefix("$ ")
             whole += line + "\n"
             is_open = line.endswith("\\") or subprocess.run(["bash", "-n", "-c", whole], capture_output=True).returncode
@@ -130,7 +131,7 @@ def commands(text):
 
 
 def fate(command):
-    """Why it is not typed here; None: it is."""
+    """Why it does not run here; None if it does."""
     if re.search(MEASURED, command):
         for path in re.findall(r"\btests/[\w/.]+\.(?:py|sh)\b", command):
             assert any(os.path.exists(os.path.join(ROOT, room, path)) for room in ("", "sidecar/probe/python")), path
@@ -149,13 +150,13 @@ def fate(command):
 
 
 class Slurm:
-    """Four nodes, from the first command that wants them to the end."""
+    """A cluster of four nodes, started by the first command that needs it."""
 
     def __init__(self, folder):
         self.home, self.is_up = os.path.join(folder, "slurm"), False
 
     def wrapped(self, command):
-        """As a batch script of all four nodes; what talks to the controller only, beside it."""
+        """The command as a batch script on all nodes; a command for the controller only runs beside it."""
         script = os.path.join(ROOT, "tests", "setup", "slurm.sh")
         if not self.is_up:
             subprocess.run([script, "up", self.home], check=True, stdout=subprocess.DEVNULL)
@@ -170,7 +171,7 @@ class Slurm:
 
 
 class Place:
-    """A directory with what the commands of one page speak of."""
+    """A directory with the files used by one page's commands."""
 
     def __init__(self, paceline, venv, folder):
         self.folder, self.job, self.sessions = folder, None, []
@@ -201,7 +202,7 @@ class Place:
         os.chmod(self.path(name), mode)
 
     def sh(self, command, codes=(0,)):
-        # Not a pipe: what goes on behind the command would hold it open.
+        # Not a pipe: background processes would keep it open.
         with open(self.path("said"), "w+", encoding="utf-8", errors="replace") as told:
             words = ["bash", "-o", "pipefail", "-c", command]
             process = subprocess.Popen(words, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=told,
@@ -212,7 +213,7 @@ class Place:
             assert ended in codes, f"{command}\nexit {ended}\n{told.read()[-4000:]}"
 
     def live(self):
-        """A job that goes on until the page has been gone through."""
+        """Starts a job that runs until the end of the page."""
         if self.job is None:
             words = ["paceline", "run", "-q", "--job", "4711.0", "--http", "127.0.0.1:9810", "--", "python", "-c", ENDLESS]
             self.job = subprocess.Popen(words, cwd=self.folder, env={**self.environment, "RANK": "0", "WORLD_SIZE": "1"},
@@ -238,7 +239,7 @@ class Place:
 
 
 def said(command):
-    """With what a reader puts in."""
+    """The command with user-specific parts replaced."""
     for pattern, instead in SAID:
         command = re.sub(pattern, instead, command)
     return command

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """From a fault of a GPU to a drained node: `drained.py KUBE-API PACELINE-OPERATOR PACELINE FAKE-NVML`.
 
-The chart, installed by the real helm on the API server of tests/kube-api; both parts of the operator as their Deployments say; a job of
-two pods that the webhook admits, each container run as it was admitted (kubelet.py) with the files that its volumes name: the Secret, a
-token that the API server gave for this pod, the ConfigMap. On the second pod's machine a GPU falls off the bus (tests/fake-nvml). The
-first pod's aggregator tells the remediator, by name, authority and token as the pod has them, and the second machine is taken out.
-Takes root, iproute2, util-linux, helm (tools.py).
+The chart is installed by the real helm on the API server of tests/kube-api; both parts of the operator run as in their
+Deployments; the webhook admits a job's two pods, whose containers run as admitted (kubelet.py), with the files of their
+volumes: the Secret, a token for this pod from the API server, and the ConfigMap. On the second pod's machine a GPU
+falls off the bus (tests/fake-nvml). The first pod's aggregator reports it to the remediator, with the pod's address, CA
+and token, and the second machine is taken out of service. Needs root, iproute2, util-linux, helm (tools.py).
 """
 
 import base64
@@ -25,14 +25,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINERS = {"/trainers": os.path.join(os.path.dirname(HERE), "trainers")}
 LIBRARY = "/usr/lib/libnvidia-ml.so.1"
 SCENARIO = 'gpus = 2\nprofile = "h100"\n'
-HOME = "10.77.0.1"  # of the Service; pods have those after it
+HOME = "10.77.0.1"  # of the Service; the pods' addresses follow
 NAMES = [f"paceline-{part}.{SPACE}.svc" for part in ("injector", "remediator")]
 POLICY = "[guard]\ndebounce_s = 1\n[drain]\nretry_s = 1\n"
 CORE = "/api/v1/namespaces/team"
 
 
 def enter(network):
-    """From here on this process, and all that it starts, is where the pods' network is."""
+    """Moves this process, and its future children, into the pods' network namespace."""
     run("ip", "-n", network.name, "address", "add", f"{HOME}/24", "dev", "br0")
     run("ip", "-n", network.name, "link", "set", "lo", "up")
     with open(f"/run/netns/{network.name}") as namespace:
@@ -40,7 +40,7 @@ def enter(network):
 
 
 def furnish(cluster):
-    """Machines, and a namespace with a job whose pods are yet to come. Answers the job's reference."""
+    """Creates machines, and a namespace with a job without pods. Returns the job's reference."""
     for name in ("n0", "n1"):
         cluster.ask("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": {
             "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": "b"},
@@ -54,7 +54,7 @@ def furnish(cluster):
 
 
 def admitted(cluster, job, index):
-    """The pod as the webhook has left it."""
+    """The pod as the webhook has changed it."""
     script = ("for local in 0 1; do RANK=$((JOB_COMPLETION_INDEX * 2 + local)) LOCAL_RANK=$local WORLD_SIZE=4 "
               "python3 /trainers/steps.py --steps 1000000 --sleep-ms 20 --until-term --say /tmp/said & all=\"$all $!\"; done; "
               "trap 'kill $all' TERM; wait; wait")
@@ -70,7 +70,7 @@ def admitted(cluster, job, index):
 
 
 def project(cluster):
-    """What a kubelet takes from the API server for a projected volume's source."""
+    """Simulates a kubelet's requests for the sources of a projected volume."""
     def of(pod, source):
         if "configMap" in source:
             found = cluster.get_at(f"{CORE}/configmaps/{source['configMap']['name']}").get("data", {})
@@ -85,7 +85,7 @@ def project(cluster):
 
 
 def begin(cluster, network, folder, job, paceline, library):
-    """Both pods, run."""
+    """Starts both pods."""
     specs = [admitted(cluster, job, index) for index in range(2)]
     keys = until("the job has a key", lambda: cluster.get_at(f"{CORE}/secrets/paceline-train").get("data"))
     secrets = {"paceline-train": {name: base64.b64decode(text).decode() for name, text in keys.items()}}
@@ -112,11 +112,11 @@ def watched(pod):
     try:
         return pod.attached()
     except ValueError:
-        return {}  # A line is being written.
+        return {}  # An incomplete line.
 
 
 def check_drained(cluster, pods):
-    """What has become of the machine, and of the other one."""
+    """Checks the state of the machine, and of the other one."""
     health = "/apis/paceline.dev/v1alpha1/nodehealths/n1"
 
     def drained():
@@ -145,7 +145,7 @@ def check(cluster, network, folder, programs, running):
     until("the API server is told whom to trust", lambda: trusted(cluster.everything()))
     pods = begin(cluster, network, folder, furnish(cluster), paceline, library)
     try:
-        # The pods run before there is a remediator.
+        # The pods start before the remediator.
         running.append(Operator(cluster, kube_operator, "remediator", cluster.account("paceline-remediator"), (HOME, 443)))
         until("all ranks are watched", lambda: watched(pods[0]) == {0: "n0/train-0", 1: "n0/train-0", 2: "n1/train-1", 3: "n1/train-1"})
         with open(os.path.join(folder, "pod-1", "scenario"), "a") as file:
@@ -173,7 +173,7 @@ def main():
     kube_api, *programs = map(os.path.abspath, sys.argv[1:])
     began, network, running = time.monotonic(), Network(f"kd{os.getpid()}"), []
     with tempfile.TemporaryDirectory(prefix="paceline-drained-") as folder:
-        os.chmod(folder, 0o755)  # Others than root walk through it.
+        os.chmod(folder, 0o755)  # Other users than root must be able to traverse it.
         try:
             enter(network)
             cluster = Cluster(kube_api, folder)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The chart by the real helm: `helm.py [--operator PACELINE-OPERATOR] [VERSION ...]`. Renders it with many values; every object
-must be valid by Kubernetes' schemas (strictly) and by what the chart promises; wrong values must be refused where they stand.
+"""Tests the chart with the real helm: `helm.py [--operator PACELINE-OPERATOR] [VERSION ...]`. Renders it with many sets
+of values; every object must be valid by Kubernetes' schemas (strictly) and meet the chart's promises; invalid values
+must be rejected with their location.
 
-Takes kubernetes-validate of PyPI; helm is fetched once (tools.py). What no schema is known of here (Prometheus' and
-cert-manager's kinds) is checked for its fields by hand. Installing is helm_cluster.py's.
+Needs kubernetes-validate from PyPI; helm is downloaded once (tools.py). Kinds without a schema here (Prometheus' and
+cert-manager's) are checked by explicit lists of fields. helm_cluster.py tests the installation.
 """
 
 import copy
@@ -23,12 +24,12 @@ from tools import ROOT, tools
 CHART = os.path.join(ROOT, "deploy", "helm", "paceline")
 EXAMPLES = sorted(glob.glob(os.path.join(ROOT, "deploy", "helm", "examples", "*.yaml")))
 VERSIONS = [f"1.{minor}" for minor in range(29, 37)]
-# Neither does anybody trust it, nor does it matter here: the chart only carries it.
+# Not a real certificate, which does not matter here: the chart only passes it on.
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 GIVEN = {"mode": "given", "given": {"injectorSecret": "mine", "remediatorSecret": "his", "caBundle": CA}}
 EVERYTHING = {"enabled": True}
 
-# name: values. Each is rendered, validated and held to its promises.
+# name: values. Each set is rendered, validated and checked against the promises.
 MATRIX = {
     "as it comes": {},
     "cert-manager": {"certificates": {"mode": "cert-manager"}},
@@ -76,11 +77,11 @@ MATRIX = {
 
 LINTED = ("as it comes", "remediator acts", "monitoring")
 
-# Values that make no sense, and words that the refusal must have: where, and what is wrong.
+# Invalid values, and texts that the error must contain: location and problem.
 WRONG = [
     ({"injector": {"webhook": {"failurePolicy": "Perhaps"}}}, "/injector/webhook/failurePolicy", "'Ignore', 'Fail'"),
     ({"injector": {"webhook": {"timeoutSeconds": 30}}}, "/injector/webhook/timeoutSeconds", "5"),
-    # Null takes a default away: helm would say nothing but that something is nil.
+    # Null removes a default: helm itself would only report a nil pointer.
     ({"injector": {"webhook": {"namespaceSelector": None}}}, "/injector/webhook", "missing property 'namespaceSelector'"),
     ({"injector": {"exclude": None}}, "/injector", "missing property 'exclude'"),
     ({"remediator": {"port": None}}, "/remediator", "missing property 'port'"),
@@ -130,7 +131,7 @@ def rendered(values, *words):
 
 
 def valid(objects, versions, seen):
-    """By Kubernetes' own schemas; what many values have in common is asked once. Answers how many were asked."""
+    """Validates by Kubernetes' schemas, each distinct object once. Returns the number of validations."""
     count = 0
     for one in objects:
         text = json.dumps(one, sort_keys=True)
@@ -144,7 +145,7 @@ def valid(objects, versions, seen):
 
 
 def check_arguments(operator, everything):
-    """The operator knows what the chart tells it."""
+    """Checks that the operator has the arguments that the chart uses."""
     for part, command in (("injector", "inject"), ("remediator", "remediate"), ("release", "release")):
         help = subprocess.run([operator, command, "--help"], capture_output=True, text=True, check=True).stdout
         known = {word.strip(",<>[]") for word in help.split() if word.startswith("--")}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The chart installed by the real helm on the API server of tests/kube-api: `helm_cluster.py KUBE-API PACELINE-OPERATOR`.
 
-Install, upgrade, rollback and uninstall; and the operator itself, with the account, the arguments and the variables that the
-chart gives it: nothing that it asks for may be refused to it. The server keeps books of who asked what.
+Install, upgrade, rollback and uninstall; and the operator itself, with the chart's account, arguments and variables:
+none of its requests may be denied. The server counts requests in an audit.
 """
 
 import base64
@@ -15,8 +15,8 @@ from helm import CA, CHART, VERSIONS, rendered, valid
 from helm_modes import check_modes
 from helm_world import HELM, PATIENCE, SPACE, Cluster, Operator, key, put, until
 
-# The Lease, the ConfigMap and the Secret are there; only who has deleted one makes another necessary. To get what is listed or
-# watched is for conflicts.
+# The Lease, the ConfigMap and the Secret exist already, and must be created only if they were deleted. `get` for listed
+# or watched objects is used only after conflicts.
 UNUSED = {"injector": {("create", "coordination.k8s.io/leases")}, "remediator": {
     ("create", "coordination.k8s.io/leases"), ("create", "/configmaps"), ("create", "/secrets"), ("get", "/nodes"),
     ("get", "paceline.dev/nodehealths")}}
@@ -25,7 +25,7 @@ HOOK = ("MutatingWebhookConfiguration", "paceline-injector")
 
 
 def check_there(cluster, values):
-    """What the chart renders is there, and has the rights that it renders."""
+    """Checks that the rendered objects exist, with their rendered permissions."""
     live = cluster.everything()
     for one in rendered(values, "--no-hooks"):
         assert key(one) in live, f"{key(one)} is not there"
@@ -39,7 +39,7 @@ def trusted(live):
 
 
 def uninstalled(cluster, program):
-    """`helm uninstall`, and the Job that it waits for, which this API server has nobody to run."""
+    """Runs `helm uninstall`, and the Job that it waits for, since this API server does not run Jobs."""
     helm = cluster.begin(HELM, "uninstall", "paceline", "--namespace", SPACE)
     name, place = "paceline-release", f"/apis/batch/v1/namespaces/{SPACE}/jobs/paceline-release"
     job = until("the Job", lambda: helm.poll() is None and cluster.get_at(place))
@@ -59,7 +59,7 @@ def uninstalled(cluster, program):
 
 
 def check_end(cluster, program):
-    """What the parts have left in the cluster, taken off while they run; what is out of service stays cordoned."""
+    """The parts' changes to the cluster are removed while they run; nodes out of service stay cordoned."""
     node = json.loads(cluster.kubectl("get", "node", "n1", "-o", "json"))
     assert node["spec"]["unschedulable"] and node["spec"]["taints"], node["spec"]
     said = uninstalled(cluster, program)
@@ -71,7 +71,7 @@ def check_end(cluster, program):
     assert not cluster.get_at("/api/v1/namespaces/team/configmaps/paceline-remediator-ca")
     assert not cluster.kubectl("get", "jobs", "-n", SPACE, "-o", "name").strip()
     assert set(cluster.everything()) == {("CustomResourceDefinition", "nodehealths.paceline.dev")}
-    # Why it is out is there for whoever wants to know.
+    # The reason why it is out stays available.
     assert "n1" in cluster.kubectl("get", "nodehealths", "-o", "name")
 
 
@@ -101,13 +101,13 @@ def check_life(cluster, program):
     uninstalled(cluster, program)
     left = set(cluster.everything())
     assert left == {("CustomResourceDefinition", "nodehealths.paceline.dev")}, left
-    # And again: the CRD that stayed is taken up.
+    # And again: the remaining CRD is reused.
     cluster.helm("install", "paceline", CHART, values={})
     check_there(cluster, {})
 
 
 def check_rights(cluster):
-    """What matters most of rights, asked of the server."""
+    """Checks the most important permissions on the server."""
     injector, remediator = cluster.account("paceline-injector"), cluster.account("paceline-remediator")
 
     def may(token, verb, group, resource, namespace="", name=""):
@@ -145,7 +145,7 @@ def pod(name, namespace, job):
 
 
 def check_injector(cluster, program, token):
-    """A pod is injected by the API server's call; its job gets a key; who was missed is reported."""
+    """A pod is injected through the API server; its job gets a key; the owner of a missed pod gets an Event."""
     operator = Operator(cluster, program, "injector", token)
     until("the API server is told whom to trust", lambda: trusted(cluster.everything()))
     for name, labels in (("team", {"paceline.dev/inject": "true"}), ("other", {})):
@@ -168,8 +168,8 @@ def check_injector(cluster, program, token):
 
 
 def check_remediator(cluster, program, token):
-    """An aggregator in a pod says that its node has lost a GPU: the node is taken out, by the rights that come with act, and
-    checked by a preflight when the GPU is back."""
+    """An aggregator in a pod reports that its node has lost a GPU: the node is taken out of service, with the
+    permissions of mode act, and a preflight checks it when the GPU is back."""
     policy = "[guard]\ndebounce_s = 1\n[recovery]\nchecks = 1\ncheck_every_s = 1\n"
     cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"mode": "act", "policy": policy}})
     operator = Operator(cluster, program, "remediator", token)
@@ -180,14 +180,14 @@ def check_remediator(cluster, program, token):
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
         "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "train-0"}}}
     bearer = cluster.ask("/api/v1/namespaces/team/serviceaccounts/default/token", request)["status"]["token"]
-    # As the injector's pods find it.
+    # As for the injector's pods.
     place = "/api/v1/namespaces/team/configmaps/paceline-remediator-ca"
     authority = until("the namespace is told whom to trust", lambda: cluster.get_at(place).get("data", {}).get("ca.crt"))
     notice = {"key": "k1", "status": "firing", "severity": "critical", "finding": "gpu-lost", "subject": "gpu GPU-1",
               "node": "n1/train-0", "provenance": "live"}
 
     def is_out():
-        # Aggregators say it again while it holds, and so until somebody is in charge.
+        # Aggregators repeat the report while it holds, here until there is a leader.
         operator.tell(authority, bearer, {"version": 1, "notices": [notice]})
         return json.loads(cluster.kubectl("get", "node", "n1", "-o", "json"))["spec"].get("unschedulable")
 
@@ -204,9 +204,9 @@ def check_remediator(cluster, program, token):
 
 
 def check_schemas(cluster):
-    """What the operator itself has written, by Kubernetes' own schemas: this API server knows none."""
+    """Validates the operator's objects by Kubernetes' schemas, which this API server does not have."""
     found = json.loads(cluster.kubectl("get", WRITTEN, "--all-namespaces", "--output", "json"))["items"]
-    # The test's own owners of pods are nothing but names.
+    # The test's own owners of pods have only names.
     bodies = [one for one in found if one.get("spec") != {}]
     kinds = {one["kind"] for one in bodies}
     assert kinds == {"Secret", "ConfigMap", "Event", "Lease", "Job", "Pod", "Node"}, kinds
@@ -214,12 +214,12 @@ def check_schemas(cluster):
 
 
 def check_books(cluster, part):
-    """What the part asked for it may. Answers what it asked for, and what it may besides."""
+    """Checks that no request of the part was denied. Returns its requests, and its unused permissions."""
     user = f"system:serviceaccount:{SPACE}:paceline-{part}"
     mine = [line for line in cluster.ask("/_test/audit") if line["user"] == user]
     refused = [line for line in mine if line["code"] == 403]
     assert not refused, f"{part} was refused: {refused}"
-    # Who asks what he may do asks the server's own account.
+    # A review of the own permissions is always allowed.
     used = {(line["verb"], line["resource"]) for line in mine if not line["resource"].startswith("selfsubject")}
     granted = set()
     for one in rendered({}):

@@ -1,6 +1,6 @@
-"""Where certificates come from is changed by `helm upgrade`, and back by `helm rollback`, while pods are made all the time: the replica
-of before holds the Lease and ends only when the next one is ready (maxUnavailable 0), the API server trusts whoever answers, and the
-caBundle is never gone."""
+"""`helm upgrade` changes the source of certificates, and `helm rollback` changes it back, while pods are created all
+the time: the old replica holds the Lease and ends only when the next one is ready (maxUnavailable 0), the API server
+trusts every serving replica, and the caBundle is never empty."""
 
 import base64
 import os
@@ -28,7 +28,7 @@ def read(folder, name):
 
 
 def certificates(folder):
-    """An authority of the site's, and a certificate of it for each part: Secrets as people, or cert-manager, make them."""
+    """The site's CA, and a certificate for each part: Secrets as created by users, or by cert-manager."""
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     openssl(folder, "req", "-x509", *curve, "-days", "2", "-subj", "/CN=the site's", "-addext", "basicConstraints=critical,CA:TRUE",
             "-addext", "keyUsage=keyCertSign", "-keyout", "ca.key", "-out", "ca.crt")
@@ -60,7 +60,7 @@ def told(cluster):
 
 
 class Pods:
-    """Somebody makes pods all the time; failurePolicy is Fail, so that one that is not injected is not made."""
+    """Creates pods all the time; failurePolicy is Fail, so a pod that is not injected is not created."""
 
     def __init__(self, cluster):
         self.cluster, self.over, self.made, self.problems = cluster, threading.Event(), 0, []
@@ -89,7 +89,7 @@ class Pods:
 
 
 def follow(cluster, program, tokens, before, number, started):
-    """A rollout of both parts: the next replica is ready beside the one of before, which leads, and follows it."""
+    """A rollout of both parts: the next replica becomes ready while the old one leads, and then leads itself."""
     after = {}
     for part in PARTS:
         until(f"the {part} of before leads", before[part].leads)
@@ -97,7 +97,7 @@ def follow(cluster, program, tokens, before, number, started):
         started.append(after[part])
         lead = before[part].leads(), after[part].leads()
         assert lead == (True, False), f"the {part} of before still leads: {lead} {after[part].said()}"
-        # Both answer for a while, and then the new one alone.
+        # Both serve for a while, then only the new one.
         for places in ([before[part].place, after[part].place], [after[part].place]):
             serve_at(cluster, part, *places)
             time.sleep(1)
@@ -107,7 +107,7 @@ def follow(cluster, program, tokens, before, number, started):
 
 
 def check(kube_api, program, folder, mode):
-    """From this mode to `self`, and back."""
+    """Switches from this mode to `self`, and back."""
     cluster = Cluster(kube_api, folder)
     running, started, pods = {}, [], None
     try:

@@ -1,4 +1,4 @@
-"""What the chart promises of its objects, whatever the values are."""
+"""The chart's promises about its objects, for any values."""
 
 import functools
 import json
@@ -11,14 +11,14 @@ from tools import ROOT
 
 CLUSTER = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "MutatingWebhookConfiguration"}
 CLOSED = {"kube-system", "kube-public", "kube-node-lease"}
-# Kinds without a schema here: which fields a spec may have, as their own references name them.
+# Kinds without a schema here: the allowed fields of a spec, from their API references.
 FIELDS = {
     "PodMonitor": {"namespaceSelector", "selector", "podMetricsEndpoints"},
     "PrometheusRule": {"groups"},
     "Issuer": {"selfSigned", "ca"},
     "Certificate": {"isCA", "commonName", "secretName", "duration", "renewBefore", "privateKey", "issuerRef", "usages", "dnsNames"},
 }
-# Who may change anything, and what: resource, verbs. Everything else is get, list or watch.
+# Allowed changes by part: resource, verbs. All other permissions are get, list or watch.
 CHANGES = {
     "injector": {
         ("leases", "create update"), ("secrets", "create update"), ("events", "create"), ("configmaps", "create patch"),
@@ -40,7 +40,7 @@ def by_name(objects, kind):
 
 
 def promises(objects, values, namespace):
-    """Raises where one does not hold."""
+    """Raises if a promise does not hold."""
     names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
     assert len(names) == len(set(names)), "two objects have one name"
     boards = values.get("monitoring", {}).get("dashboards", {}).get("namespace") or namespace
@@ -68,7 +68,7 @@ def promises(objects, values, namespace):
 
 
 def runs(objects, values, certificates):
-    """Of a part: its pods are restricted, and everything that chooses them finds them."""
+    """For one part: its pods are restricted, and all selectors match them."""
     (deployment,) = of(objects, "Deployment")
     template = deployment["spec"]["template"]
     pod, labels = template["spec"], template["metadata"]["labels"]
@@ -93,7 +93,7 @@ def runs(objects, values, certificates):
                     + [one["spec"]["selector"]["matchLabels"] for one in of(objects, "PodDisruptionBudget")]
                     + [one["spec"]["podSelector"]["matchLabels"] for one in of(objects, "NetworkPolicy")]):
         assert chooser.items() <= labels.items(), f"{chooser} does not find {labels}"
-        # Not what a new version, or somebody's label, changes.
+        # Only labels that neither a new version nor a user changes.
         assert set(chooser) == {f"app.kubernetes.io/{word}" for word in ("name", "instance", "component")}
     (service,) = of(objects, "Service")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -109,7 +109,7 @@ def runs(objects, values, certificates):
 
 
 def rights(objects, part, values, namespace):
-    """Of a part: only what it is known to need, by name where that can be, and bound to it alone."""
+    """For one part: only permissions that it needs, by name if possible, and bound only to its account."""
     (deployment,) = of(objects, "Deployment")
     account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
     made = [one["metadata"]["name"] for one in of(objects, "ServiceAccount")]
@@ -134,7 +134,7 @@ def rights(objects, part, values, namespace):
                 assert changes <= allowed.get(resource, set()), f"{part} may {changes} {resource}"
                 is_read = set(rule["verbs"]) & {"get", "list", "watch"}
                 if resource in ("secrets", "configmaps", "leases", "mutatingwebhookconfigurations"):
-                    # To read and to change: named ones only. A cluster's Secrets are nobody's to read.
+                    # Read and change: only named objects. No cluster-wide permission to read Secrets.
                     assert rule.get("resourceNames") or set(rule["verbs"]) == {"create"}, rule
                     assert not (is_read and resource == "secrets" and role["kind"] == "ClusterRole"), rule
     changed = {(verb, resource) for role in of(objects, "ClusterRole") for rule in role["rules"]
@@ -147,7 +147,8 @@ def rights(objects, part, values, namespace):
 
 
 def network(objects, values):
-    """Whoever must reach a part does: the API server, and senders of verdicts on their nodes' addresses, where nobody says from where."""
+    """All required clients can reach a part: the API server, and senders of verdicts from node addresses, unless
+    restricted."""
     asked = values.get("networkPolicy", {})
     for one in of(objects, "NetworkPolicy"):
         visits, reads = one["spec"]["ingress"]
@@ -157,7 +158,7 @@ def network(objects, values):
 
 
 def preflights(objects, values):
-    """What a site wants of their pods is told to the remediator, and nothing where it wants nothing."""
+    """The site's settings for preflight pods are passed to the remediator, and only if there are any."""
     for one in of(objects, "Deployment"):
         pod = one["spec"]["template"]["spec"]
         told = [arg.partition("=")[2] for arg in pod["containers"][0]["args"] if arg.startswith("--preflight-pod=")]
@@ -169,7 +170,7 @@ def preflights(objects, values):
 
 
 def tells(objects, values, namespace):
-    """Pods are told of the remediator that there is, at the name that its certificate has, and whom to trust for it."""
+    """Pods get the remediator's address, if there is one, with the name in its certificate, and its CA."""
     found = {one["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in of(objects, "Deployment")}
     if "injector" not in found:
         return
@@ -194,7 +195,7 @@ def tells(objects, values, namespace):
 
 
 def released(objects, values):
-    """What takes off ours is there while the release is uninstalled, with all that it needs, and at no other time."""
+    """The cleanup objects exist only while the release is uninstalled, and are complete."""
     mine = [one for one in objects if one["metadata"]["labels"].get("app.kubernetes.io/component") == "release"]
     is_any = any(values.get(part, {}).get("enabled", True) for part in ("injector", "remediator"))
     asked = values.get("uninstall", {})
@@ -241,8 +242,8 @@ def webhook(objects, values, namespace):
 
 
 def asks(expression):
-    """The condition in CEL: about pods that ask, in either place, and about no other. What is read and is not there is an error, as in
-    Kubernetes, where a pod then goes by."""
+    """The CEL condition matches pods that request injection, by label or annotation, and no others. Reading a missing
+    field is an error, as in Kubernetes, where the webhook is then not called."""
     python = expression.replace("&&", " and ").replace("||", " or ")
     python = re.sub(r"has\(object\.([\w.]+)\)", r"has('\1')", python)
     python = " ".join(re.sub(r"\bobject\.([\w.]+)", r"at('\1')", python).split())
@@ -261,7 +262,7 @@ def asks(expression):
 
 
 def copies(objects, values):
-    """Alerts and boards are those of deploy/prometheus and deploy/grafana, and nothing is lost in transit."""
+    """Alerts and boards are those of deploy/prometheus and deploy/grafana, without loss."""
     monitoring = values.get("monitoring", {})
     for rule in of(objects, "PrometheusRule"):
         with open(os.path.join(ROOT, "deploy", "prometheus", "paceline.rules.yaml")) as file:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Which pods a real Prometheus scrapes by the chart's PodMonitor, and where: its relabelings are put behind what the Prometheus
-operator puts in front of them, and pods are told by a file with the labels that Kubernetes' discovery gives them. Takes
+"""Which pods a real Prometheus scrapes through the chart's PodMonitor, and at which address: its relabelings follow
+those of the Prometheus operator, and a file lists pods with the labels from Kubernetes' discovery. Needs
 Debian's prometheus.
 """
 
@@ -20,7 +20,7 @@ from helm import rendered
 PATIENCE = 60  # s
 META = "__meta_kubernetes_pod_"
 
-# What a pod has, and the address that is scraped; None: it is not.
+# A pod's properties, and its scraped address; None: it is not scraped.
 PODS = [
     ({"ip": "10.0.0.1", "annotations": {"injected": "sidecar", "metrics": "9810"}}, "10.0.0.1:9810"),
     ({"ip": "10.0.0.2", "annotations": {"injected": "wrap", "metrics": "eth0:9811"}}, "10.0.0.2:9811"),
@@ -44,7 +44,7 @@ def snake(word):
 
 
 def discovered():
-    """As the role `pod` has them: a target for each port of each container."""
+    """Targets of the role `pod`: one for each port of each container."""
     for pod, _ in PODS:
         labels = {META + "ip": pod["ip"], META + "name": "p", "__meta_kubernetes_namespace": "n"}
         labels |= {f"{META}annotation_paceline_dev_{name}": value for name, value in pod["annotations"].items()}

@@ -1,5 +1,5 @@
-"""A cluster (tests/kube-api, by HTTPS, with rights enforced) into which the real helm installs the chart, and the operator run in it as
-its Deployments say: account, arguments, variables, files."""
+"""A cluster (tests/kube-api, over HTTPS, with permissions enforced) where the real helm installs the chart, and the
+operator runs as in its Deployments: account, arguments, variables, files."""
 
 import base64
 import http.client
@@ -41,7 +41,7 @@ def key(one):
 
 
 class Cluster:
-    """A server of its own, and those who talk to it."""
+    """A separate server, and its clients."""
 
     def __init__(self, program, folder):
         self.folder, self.config = folder, os.path.join(folder, "kubeconfig")
@@ -73,7 +73,7 @@ class Cluster:
         return done.stdout if not fails else done.stderr
 
     def begin(self, *words):
-        """One that somebody else has to do something for."""
+        """Starts a command that depends on another action."""
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.env)
 
     def helm(self, *words, **more):
@@ -88,13 +88,13 @@ class Cluster:
         return json.loads(said) if said.strip() else None
 
     def everything(self):
-        """All objects of kinds that the chart or the operator makes: (kind, name) to object."""
+        """All objects of the kinds that the chart or the operator creates: (kind, name) to object."""
         words = ["get", ",".join(KINDS), "--namespace", SPACE, "--output", "json", "--ignore-not-found"]
         found = json.loads(self.kubectl(*words) or '{"items": []}')["items"]
         return {key(one): one for one in found if one["metadata"].get("labels", {}).get("owner") != "helm"}
 
     def ask(self, path, body=None, token=None, method=None):
-        """Straight of the server: as the administrator, or with another token. A PATCH is a merge patch."""
+        """Sends a request to the server: as the administrator, or with another token. A PATCH is a merge patch."""
         cluster = self.access["clusters"][0]["cluster"]
         context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -105,7 +105,7 @@ class Cluster:
             return json.load(answer)
 
     def get_at(self, path):
-        """What is there, or nothing."""
+        """The object, or an empty one."""
         try:
             return self.ask(path)
         except urllib.error.HTTPError as problem:
@@ -113,7 +113,7 @@ class Cluster:
             return {}
 
     def account(self, name):
-        """A token of a ServiceAccount."""
+        """Returns a token of a ServiceAccount."""
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         return self.ask(f"/api/v1/namespaces/{SPACE}/serviceaccounts/{name}/token", request)["status"]["token"]
 
@@ -137,7 +137,7 @@ def free_port():
 
 
 def serve_at(cluster, part, *places):
-    """Who answers for a part's Service: addresses and ports."""
+    """Sets the endpoints of a part's Service: addresses and ports."""
     name, subsets = f"paceline-{part}", [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}
                                          for host, port in places]
     endpoints = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": name, "namespace": SPACE}, "subsets": subsets}
@@ -149,7 +149,7 @@ def serve_at(cluster, part, *places):
 
 
 class Mounts:
-    """A container's files of Secrets and ConfigMaps, kept as the server has them."""
+    """A container's files from Secrets and ConfigMaps, kept in sync with the server."""
 
     def __init__(self, cluster, name, pod):
         self.cluster, self.folder = cluster, os.path.join(cluster.folder, name)
@@ -182,7 +182,7 @@ class Mounts:
             except urllib.error.HTTPError as problem:
                 assert problem.code == 404 and (source.get("optional") or self.has_begun), f"the pod would wait for {name}"
                 if self.has_begun:
-                    continue  # What a pod has it keeps.
+                    continue  # A running pod keeps its files.
                 data = {}
             chosen = source.get("items") or [{"key": key, "path": key} for key in data]
             for item in (item for item in chosen if item["key"] in data):
@@ -198,7 +198,7 @@ class Mounts:
 
 
 class Operator:
-    """One part, as its Deployment says; only where it listens is of this machine. `number`: of several replicas."""
+    """One part, run as in its Deployment, with local listen addresses. `number`: the replica."""
 
     def __init__(self, cluster, program, part, token, listen=None, number=0):
         name = f"paceline-{part}"
@@ -244,7 +244,7 @@ class Operator:
             return False
 
     def tell(self, authority, bearer, parcel):
-        """POST /verdicts by HTTPS, as the Service is called; answers the status."""
+        """POST /verdicts over HTTPS with the Service's name; returns the status code."""
         context = ssl.create_default_context(cadata=authority)
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as link:
             with context.wrap_socket(link, server_hostname=f"paceline-{self.part}.{SPACE}.svc") as sealed:

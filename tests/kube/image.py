@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The image, as deploy/image/oci.py writes it: `image.py PACELINE PACELINE-OPERATOR [PLUGIN]`. It is unpacked and its programs are
-run in it as a node would: read-only root, its user, no rights, no network. Wants root and unshare.
+"""Tests the image written by deploy/image/oci.py: `image.py PACELINE PACELINE-OPERATOR [PLUGIN]`. It is unpacked, and
+its programs run in it like on a node: read-only root, its user, no privileges, no network. Needs root and unshare.
 """
 
 import gzip
@@ -26,7 +26,7 @@ def build(folder, paceline, operator, plugin):
     os.makedirs(os.path.join(folder, "in"))
     for source, name in ((paceline, "paceline"), (operator, "paceline-operator"), (plugin, "libpaceline_nccl.so")):
         shutil.copy(source, os.path.join(folder, "in", name))
-        # As releases are.
+        # Releases are stripped too.
         subprocess.run(["strip", os.path.join(folder, "in", name)], check=True)
     for name, what in (("copyright", "licences"), ("paceline.cyclonedx.json", "sbom")):
         with open(os.path.join(folder, "in", name), "w") as file:
@@ -49,7 +49,7 @@ def blob(out, of):
 
 
 def unpack(out, root):
-    """Answers the image's configuration, and the sizes of its layers."""
+    """Returns the image's configuration, and the sizes of its layers."""
     with open(os.path.join(out, "index.json")) as file:
         (entry,) = json.load(file)["manifests"]
     assert entry["platform"] == {"architecture": "amd64", "os": "linux"}
@@ -68,7 +68,7 @@ def unpack(out, root):
 
 
 def check_contents(root):
-    """Our programs, libraries that are asked for, their licences, a user: nothing else."""
+    """The image contains Paceline's programs, required libraries, their licenses, a user, and nothing else."""
     names = set()
     for folder, _, files in os.walk(root):
         names |= {"/" + os.path.relpath(os.path.join(folder, name), root) for name in files}
@@ -82,7 +82,7 @@ def check_contents(root):
 
 
 def check_c_library(root):
-    """What wrap copies into trainers' images starts in those of Ubuntu 22.04."""
+    """What wrap mode copies into trainers' images runs with the C library of Ubuntu 22.04."""
     for name in ("usr/bin/paceline", "usr/lib/paceline/libpaceline_nccl.so"):
         words = ["readelf", "--wide", "--version-info", os.path.join(root, name)]
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -91,7 +91,7 @@ def check_c_library(root):
 
 
 def inside(root):
-    """Called again in namespaces of its own."""
+    """Called again in separate namespaces."""
     def enter():
         os.chroot(root)
         os.chdir("/")
@@ -112,14 +112,14 @@ def inside(root):
     subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
     assert run("/usr/bin/paceline", "--version").startswith("paceline ")
     assert "inject" in run("/paceline-operator", "--help")
-    # What the init containers of a pod do.
+    # The commands of a pod's init containers.
     for what, wanted in (("hook", {"sitecustomize.py"}), ("program", {"paceline", "libpaceline_nccl.so"})):
         place = os.path.join(root, "paceline", what)
         os.mkdir(place)
         os.chown(place, USER, USER)
         run("/usr/bin/paceline", "install", f"--{what}", f"/paceline/{what}")
         assert wanted <= set(os.listdir(place)), os.listdir(place)
-    # And the copy starts as well.
+    # And the copy starts too.
     assert run("/paceline/program/paceline", "--version").startswith("paceline ")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What docs tell people to type to a cluster, by the real kubectl: `kubectl.py KUBE-API PACELINE-OPERATOR [PACELINE]`.
+"""Runs the kubectl commands in the docs with the real kubectl: `kubectl.py KUBE-API PACELINE-OPERATOR [PACELINE]`.
 
-A remediator runs in a cluster of the tests' API server, and each command does to it what the page says. With PACELINE a manifest
-that it has injected is applied, too. kubectl is fetched once (tools.py); nothing else but the standard library is used.
+A remediator runs in a cluster of the tests' API server, and each command has the documented effect. With PACELINE, an
+injected manifest is applied too. kubectl is downloaded once (tools.py); otherwise only the standard library is used.
 """
 
 import os
@@ -19,19 +19,19 @@ from tools import tools
 HELM, KUBECTL = tools()
 CRD = os.path.join("deploy", "operator", "crd.yaml")
 JOB = os.path.join("deploy", "examples", "job.yaml")
-# A node that alarms is not the cluster's tenth here, and three that alarm at once are a storm.
+# A node with findings is not limited to a tenth of the cluster here, and three such nodes at once open the breaker.
 POLICY = QUICK.replace("debounce_s = 0", "debounce_s = 0\ncluster_percent = 100\njob_percent = 100")
 
 
 def documented(page, block=0):
-    """The commands of one of the page's blocks."""
+    """The commands in one of the page's blocks."""
     with open(os.path.join(ROOT, "docs", page)) as file:
         text = re.findall(r"^```sh\n(.*?)^```", file.read(), re.S | re.M)[block]
     return [shlex.split(line, comments=True) for line in text.strip().splitlines()]
 
 
 class Person:
-    """Somebody with kubectl and the administrator's kubeconfig."""
+    """A user with kubectl and the administrator's kubeconfig."""
 
     def __init__(self, world):
         self.world = world
@@ -45,13 +45,14 @@ class Person:
         return done.stderr if fails else done.stdout
 
     def creates(self, *words, text=None):
-        """`kubectl create` speaks protobuf, which the tests' API server does not read: what it would have made is applied."""
+        """`kubectl create` sends protobuf, which the tests' API server cannot parse: its dry-run output is applied
+        instead."""
         made = self.types(*words, "--dry-run=client", "-o", "json", text=text)
         assert "created" in self.types("kubectl", "apply", "-f", "-", text=made)
 
 
 def the_definition(person):
-    """As people bring it there, in three ways, over what the tests' cluster has."""
+    """Installs the CRD in three ways, over the one in the tests' cluster."""
     person.types("kubectl", "delete", "crd", "nodehealths.paceline.dev")
     assert "created" in person.types("kubectl", "apply", "-f", CRD)
     assert "unchanged" in person.types("kubectl", "apply", "-f", CRD)
@@ -148,7 +149,7 @@ def main():
         leader = what_is_known(person, world, get, describe)
         a_node_on_hold(person, world, leader, hold)
         a_repaired_node(person, world, leader, repaired)
-        # What comes of it: remediator_people.py.
+        # remediator_people.py tests the effect.
         assert "annotated" in person.types(*[word.replace("n1", "n0") for word in drain])
         a_breaker(person, world, leader, reset)
         a_namespace_that_trains(person)

@@ -1,8 +1,8 @@
-"""A pod as a kubelet would make it, as far as one machine goes: a network namespace for the pod; for each container a root, a
-mount and a PID namespace of its own, its user, its capabilities, its variables with what they are made of, its volumes. Commands
-are run as they stand in the manifest. Wants root.
+"""Runs a pod like a kubelet, as far as possible on one machine: a network namespace for the pod; for each container a
+root, a mount and a PID namespace, its user, its capabilities, its variables with expanded references, and its volumes.
+Commands run as in the manifest. Needs root.
 
-Not here: images (a container's root is the host's, below a layer of its own), cgroups, probes, restarts.
+Not here: images (a container's root is the host's, below a separate layer), cgroups, probes, restarts.
 """
 
 import json
@@ -14,8 +14,8 @@ import signal
 import subprocess
 import time
 
-OURS = 65532  # the user of our image
-PATIENCE = 120  # s, for anything at all
+OURS = 65532  # the user of Paceline's image
+PATIENCE = 120  # s, for any operation
 
 
 def run(*words):
@@ -31,12 +31,12 @@ def children(pid):
 
 
 def expand(text, env):
-    """$(NAME) of what is known; the rest stays."""
+    """Expands $(NAME) of known variables; others stay."""
     return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda match: env.get(match[1], match[0]), text)
 
 
 class Network:
-    """A bridge in a namespace of its own; pods are plugged in."""
+    """A bridge in a separate namespace; pods are connected to it."""
 
     def __init__(self, name):
         self.name, self.names = name, []
@@ -62,8 +62,8 @@ class Network:
 
 
 class Pod:
-    """One pod of an Indexed Job. `secrets`: name to {file: text}; `image`, `trainer`: what our image and the job's have besides
-    the host's files; `project`: of a projected volume's source {file: text}."""
+    """One pod of an Indexed Job. `secrets`: name to {file: text}; `image`, `trainer`: additions to the host's files in
+    Paceline's image and in the job's; `project`: maps a projected volume's source to {file: text}."""
 
     def __init__(self, template, job, index, place, network, hosts, secrets, image, trainer, node, project=None):
         self.project = project
@@ -106,7 +106,7 @@ class Pod:
         return path
 
     def write(self, path, files, mode):
-        # As the kubelet does it: a link to what can be swapped at once.
+        # Like the kubelet: a link to a directory that can be swapped atomically.
         data = os.path.join(path, "..data")
         os.makedirs(data, exist_ok=True)
         for name, text in files.items():
@@ -126,14 +126,14 @@ class Pod:
             self.write(path, self.project(self, source), volume["projected"].get("defaultMode", 0o644))
 
     def refresh(self):
-        """Looks at what is projected again, as a kubelet does each minute or so."""
+        """Updates projected volumes, which a kubelet does about every minute."""
         for volume in self.spec.get("volumes", []):
             if "projected" in volume:
                 self.fill(volume)
 
     def environment(self, container):
         entries = list(container.get("env", []))
-        # The Job controller's, to every container that has none.
+        # Set by the Job controller in containers without it.
         if not any(entry["name"] == "JOB_COMPLETION_INDEX" for entry in entries):
             entries.append({"name": "JOB_COMPLETION_INDEX", "value": str(self.index)})
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": self.name}
@@ -145,7 +145,7 @@ class Pod:
         return env
 
     def start(self, container):
-        """The process that waits for it."""
+        """Starts a container and returns its parent process."""
         name, security = container["name"], self.secure(container)
         is_ours = container["image"] != "trainer"
         user = security.get("runAsUser", OURS if is_ours else 0)
@@ -197,7 +197,7 @@ class Pod:
             return file.read()
 
     def begin(self):
-        """Init containers one after the other, those that stay beside them, then the containers."""
+        """Runs init containers one after the other, with sidecars beside them, then the containers."""
         for container in self.spec.get("initContainers", []):
             process = self.start(container)
             if container.get("restartPolicy") == "Always":
@@ -208,7 +208,7 @@ class Pod:
             self.start(container)
 
     def finish(self):
-        """Waits for the containers, ends what stays beside them, and gives everybody's exit code."""
+        """Waits for the containers, ends the sidecars, and returns all exit codes."""
         codes = {container["name"]: self.running[container["name"]].wait(PATIENCE) for container in self.spec["containers"]}
         for container in self.spec.get("initContainers", []):
             if container.get("restartPolicy") == "Always":
@@ -217,7 +217,7 @@ class Pod:
 
     def terminate(self, name):
         process = self.running[name]
-        # Below unshare is the container's first process.
+        # The container's first process is the child of unshare.
         for pid in children(process.pid):
             os.kill(pid, signal.SIGTERM)
         began = time.monotonic()
@@ -227,13 +227,13 @@ class Pod:
         return code
 
     def stop(self):
-        """As a kubelet ends a pod: its containers, then what stays beside them. Everybody's exit code."""
+        """Ends a pod like a kubelet: its containers, then its sidecars. Returns all exit codes."""
         codes = {container["name"]: self.terminate(container["name"]) for container in self.spec["containers"]}
         beside = [one["name"] for one in self.spec.get("initContainers", []) if one.get("restartPolicy") == "Always"]
         return codes | {name: self.terminate(name) for name in beside}
 
     def restart(self, name):
-        """Kills a container's first process and starts the container again, as a kubelet does with one that is to run always."""
+        """Kills a container's first process and restarts the container, like a kubelet with restartPolicy Always."""
         process = self.running[name]
         for pid in children(process.pid):
             os.kill(pid, signal.SIGKILL)
@@ -250,7 +250,7 @@ class Pod:
             subprocess.run(["umount", path], check=False)
 
     def attached(self):
-        """Which ranks declared themselves, and on which node, by this pod's journal."""
+        """The attached ranks and their nodes, from this pod's journal."""
         ranks, run = {}, self.volumes["paceline-run"]
         for name in os.listdir(run):
             if name.startswith("journal") and name.endswith(".ndjson"):

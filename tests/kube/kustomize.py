@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""deploy/kustomize by the real kustomize (kubectl's): `kustomize.py PACELINE [VERSION ...]`. What it makes of a Job is what
-`paceline inject-manifest` makes of the same Job, but for what a patch cannot know: it names the Job by a label that the pod gets,
-and the Secret by one name for all. Takes kubernetes-validate of PyPI.
+"""Tests deploy/kustomize with the real kustomize (kubectl's): `kustomize.py PACELINE [VERSION ...]`. For a Job it gives
+the same result as `paceline inject-manifest`, except where a patch has less information: the job's name comes from a
+label of the pod, and the Secret has a fixed name. Needs kubernetes-validate from PyPI.
 """
 
 import copy
@@ -23,7 +23,7 @@ NAME = "metadata.labels['batch.kubernetes.io/job-name']"
 
 
 def job(mode, **container):
-    """deploy/examples/job.yaml, which asks for a mode."""
+    """deploy/examples/job.yaml with a requested mode."""
     with open(os.path.join(ROOT, "deploy", "examples", "job.yaml")) as file:
         service, one = yaml.safe_load_all(file)
     one["metadata"]["labels"] = {"paceline.dev/inject": mode}
@@ -33,9 +33,9 @@ def job(mode, **container):
 
 
 def kustomized(objects):
-    """What kustomize says, or why not."""
+    """The output of kustomize, or its error."""
     with tempfile.TemporaryDirectory() as folder:
-        # By its real path: kustomize goes by those.
+        # The real path, which kustomize uses.
         folder = os.path.realpath(folder)
         with open(os.path.join(folder, "objects.yaml"), "w") as file:
             yaml.safe_dump_all(objects, file)
@@ -63,7 +63,7 @@ def of_kind(objects, kind):
 
 
 def seen(objects):
-    """The Job's template as its pods have it: variables as they come out, lists by name, the Secret by any."""
+    """The Job's template as in its pods: expanded variables, lists by name, any name of the Secret."""
     one = of_kind(objects, "Job")
     template, name = copy.deepcopy(one["spec"]["template"]), one["metadata"]["name"]
     template.get("metadata", {}).pop("labels", None)
@@ -101,24 +101,24 @@ def main():
         assert found == wanted, f"{mode}: {json.dumps(found, indent=1)}\nis not what inject-manifest makes:\n{json.dumps(wanted, indent=1)}"
         inits = [one["name"] for one in of_kind(ours, "Job")["spec"]["template"]["spec"]["initContainers"]]
         assert inits[0] == "paceline-init", inits
-    # Who does not ask is left alone, and so is whoever says no.
+    # A Job without a request, or with an opt-out, stays unchanged.
     for word in ("false", "perhaps"):
         objects = job(word)
         ours, problem = kustomized(objects)
         assert of_kind(ours, "Job") == of_kind(objects, "Job"), problem
-    # What is there stays: variables, volumes, init containers.
+    # Existing parts stay: variables, volumes, init containers.
     objects = job("sidecar", env=[{"name": "A", "value": "b"}], volumeMounts=[{"name": "data", "mountPath": "/data"}])
     spec = objects[1]["spec"]["template"]["spec"]
     spec |= {"volumes": [{"name": "data", "emptyDir": {}}], "initContainers": [{"name": "first", "image": "first:1"}]}
     ours, _ = kustomized(objects)
     assert seen(ours) == seen(injected(paceline, objects, "sidecar"))
-    # What it cannot do it says.
+    # Impossible requests are reported.
     for mode in ("sidecar", "wrap"):
         check_refused(job(mode, name="main"), "/spec/template/spec/containers/0/name")
     commandless = job("wrap")
     del commandless[1]["spec"]["template"]["spec"]["containers"][0]["command"]
     check_refused(commandless, "command")
-    # What kustomize writes of other kinds, inject-manifest reads.
+    # inject-manifest can read kustomize's output for other kinds.
     with open(os.path.join(ROOT, "deploy", "examples", "jobset.yaml")) as file:
         ours, problem = kustomized(list(yaml.safe_load_all(file)))
     assert ours and len(injected(paceline, ours, "sidecar")) == 1, problem

@@ -1,17 +1,18 @@
-"""What training operators take, strictly: a field that their newest release does not have is refused by an API server that is asked to
-validate (kubectl does), and dropped without a word otherwise.
+"""The fields that training operators accept, strictly: a field that their newest release does not have is rejected by
+an API server with validation (kubectl requests it), and dropped silently otherwise.
 
-Kubeflow's trainer and JobSet: the models that Kubeflow generates of its API and ships to PyPI (kubeflow-trainer-api). The others ship
-nothing that can be installed: their fields are written down here as far as the examples use them or may, from the API types of each:
-kubeflow/training-operator 1.9 (pkg/apis/kubeflow.org/v1), kubernetes-sigs/lws 024af084 (api/leaderworkerset/v1), volcano-sh/apis 032c8b66
-(pkg/apis/batch/v1alpha1), ray-project/kuberay (ray-operator/apis/ray/v1: rayjob 0057210e, raycluster 026f1433)."""
+Kubeflow's trainer and JobSet: models generated from its API, which Kubeflow publishes on PyPI (kubeflow-trainer-api).
+The others publish nothing that can be installed, so their fields are listed here as far as the examples use them, from
+the API types of each: kubeflow/training-operator 1.9 (pkg/apis/kubeflow.org/v1), kubernetes-sigs/lws 024af084
+(api/leaderworkerset/v1), volcano-sh/apis 032c8b66 (pkg/apis/batch/v1alpha1), ray-project/kuberay
+(ray-operator/apis/ray/v1: rayjob 0057210e, raycluster 026f1433)."""
 
 import typing
 
 from kubeflow_trainer_api import models
 from pydantic import BaseModel
 
-ANY = None  # Whatever is in it: pods and claims are Kubernetes' own, and validated as these.
+ANY = None  # Any value: pods and claims are Kubernetes' own, and validated as such.
 REPLICA = {"replicas": int, "restartPolicy": str, "template": ANY}
 RAY_GROUP = {"rayStartParams": ANY, "template": ANY}
 FIELDS = {
@@ -48,7 +49,8 @@ MODELS = {
 
 
 def check(one):
-    """Raises where an operator's object has a field that it does not know, or a value of another type. Whether it is an operator's."""
+    """Raises if an operator's object has an unknown field, or a value of a wrong type. Returns whether it is an
+    operator's."""
     key = one["apiVersion"], one["kind"]
     if key in MODELS:
         known(one, MODELS[key], one["kind"])
@@ -60,7 +62,7 @@ def check(one):
 
 
 def known(value, kind, path):
-    """Models pass over what they do not know, and take no quantity that is a number: each key is looked for in them."""
+    """Models ignore unknown fields, and accept no numeric quantities, so each key is looked up in them."""
     if typing.get_origin(kind) is typing.Union:
         (kind,) = [one for one in typing.get_args(kind) if one is not type(None)]
     inner = typing.get_args(kind)
@@ -80,7 +82,7 @@ def known(value, kind, path):
 
 
 def fields(value, wanted, path):
-    """The same by a table."""
+    """The same with a table."""
     if wanted is ANY:
         return
     if isinstance(wanted, list):
@@ -98,7 +100,7 @@ def fields(value, wanted, path):
 
 
 def refuses():
-    """What was, and is refused: a test that takes everything would not see the next change."""
+    """Known mistakes must be rejected: a check that accepts everything would miss the next change."""
     runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": "r"}, "spec": {
         "mlPolicy": {"numNodes": 2, "torch": {"numProcPerNode": "auto"}},
         "template": {"spec": {"replicatedJobs": []}}}}

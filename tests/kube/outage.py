@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """An API server that is away, for both parts at once: `outage.py KUBE-API PACELINE-OPERATOR [--seconds 60] [stopped] [killed]`.
 
-Two injectors and two remediators run in one cluster, a node is being drained and pods wait to be injected. Then the server's process
-is stopped (connections hang) or killed (they are refused) and goes on, or starts again, with what it held. Meanwhile the injectors
-answer another API server of the same cluster; afterwards one of each part is in charge, what was begun is finished, and nothing was
-done twice.
+Two injectors and two remediators run in one cluster, a node is being drained and pods wait for injection. Then the
+server's process is stopped (connections hang) or killed (they are refused), and resumes, or restarts with its state.
+Meanwhile the injectors serve another API server of the same cluster; afterwards one replica of each part leads,
+unfinished work is finished, and nothing was done twice.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from rights import rights
 NAME = "paceline-injector"
 PODS = "/api/v1/namespaces/ml/pods"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-# Beyond this a process is busy with an API server that is not there.
+# Above this, a process wastes CPU on an API server that is not available.
 MOST_CPU = 0.10
 MOST_ASKED = 10.0
 
 
 class Cluster(World):
-    """Both parts, and a server that keeps what it holds."""
+    """Both parts, and a server with persistent state."""
 
     def begin(self, nodes, policy):
         self.serving = ["--keep", os.path.join(self.dir, "keep")]
@@ -65,7 +65,7 @@ class Cluster(World):
         return process
 
     def injected(self, name):
-        """Makes a pod, and waits for its job's Secret."""
+        """Creates a pod, and waits for its job's Secret."""
         pod = self.ask("POST", PODS, new_pod(name))
         assert "paceline.dev/injected" in pod["metadata"]["annotations"], pod
         path = f"/api/v1/namespaces/ml/secrets/paceline-{name}"
@@ -81,7 +81,7 @@ def new_pod(name):
 
 
 def admit(port, authority):
-    """One question of another API server of the cluster; the seconds that the answer took."""
+    """A request from another API server of the cluster; returns the duration in seconds."""
     request = {"uid": "u", "operation": "CREATE", "namespace": "ml", "resource": {"group": "", "version": "v1", "resource": "pods"},
                "object": new_pod("elsewhere")}
     body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
@@ -98,7 +98,7 @@ def admit(port, authority):
 
 
 class Refusing:
-    """In the place of a server that is no more: hangs up on everybody, and counts."""
+    """Replaces a dead server: closes all connections, and counts them."""
 
     def __init__(self, port):
         self.count = 0
@@ -123,7 +123,7 @@ class Refusing:
             except OSError:
                 return
             self.count += 1
-            # A reset, as from a port where nobody listens; a FIN would keep the port for a while.
+            # A reset, like from a closed port; a FIN would keep the port in use for a while.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             connection.close()
 
@@ -134,7 +134,7 @@ class Refusing:
 
 
 def cpu(process):
-    """Seconds, of all its threads."""
+    """CPU seconds of all its threads."""
     total = 0
     for task in os.listdir(f"/proc/{process.pid}/task"):
         total += int(open(f"/proc/{process.pid}/task/{task}/schedstat").read().split()[0])
@@ -142,7 +142,7 @@ def cpu(process):
 
 
 def leaders(world, processes, part):
-    """How many say that they are in charge. They are asked one after the other: what changed between two questions is asked again."""
+    """The number of leaders. Replicas are asked one after the other, so a change in between is checked again."""
     counts = []
     while not counts or (counts[-1] > 1 and len(counts) < 3):
         lines = [line for process in processes for line in world.page(process).splitlines()]
@@ -151,7 +151,7 @@ def leaders(world, processes, part):
 
 
 def away(world, way, seconds, injectors, remediators):
-    """The outage itself. What was seen: admissions, and how often the server was asked while it was dead."""
+    """The outage itself. Checks admissions, and the number of connections while the server is dead."""
     authority = world.ask("GET", f"{WEBHOOKS}/{NAME}")["webhooks"][0]["clientConfig"]["caBundle"]
     authority = base64.b64decode(authority).decode()
     everybody = injectors + remediators
@@ -166,7 +166,7 @@ def away(world, way, seconds, injectors, remediators):
     token = world.tokens["train-0"]
 
     def tell():
-        # A verdict that comes meanwhile cannot be written down: nobody may say that he has it.
+        # A verdict in the meantime cannot be recorded, so no replica may confirm it.
         for process in remediators:
             code, answer, _ = world.send(process, world.parcel("n2", "train-2"), token)
             heard.append((code, answer, time.monotonic()))
@@ -193,9 +193,9 @@ def away(world, way, seconds, injectors, remediators):
     telling.join(PATIENCE)
     assert all(process.poll() is None for process in everybody)
     assert max(most.values()) <= 1, most
-    # A write that hung may have come to its end with the server's return.
+    # A write that hung may finish when the server returns.
     assert len(heard) == 2 and all(code == 503 or (code == 200 and at > back) for code, _, at in heard), (heard, back)
-    # The admissions above are work, too: about 2 ms each, with a handshake, in a debug build many times that.
+    # The admissions above need CPU too: about 2 ms each, with a handshake, and many times that in a debug build.
     assert max(shares[2:]) < MOST_CPU, shares
     if asked is not None:
         assert asked / lasted < MOST_ASKED * len(everybody), (asked, lasted)
@@ -207,7 +207,7 @@ def away(world, way, seconds, injectors, remediators):
 
 
 def nothing_twice(world, before):
-    """All that both parts write was written once."""
+    """Checks that each object was written only once by both parts."""
     events = world.ask("GET", "/api/v1/events")["items"]
     told = [(event["involvedObject"]["kind"], event["involvedObject"]["name"], event["reason"], event["message"]) for event in events]
     assert len(told) == len(set(told)), sorted(told)
@@ -246,7 +246,7 @@ def outage(world, way, seconds):
     assert world.say(leader, "n2", "train-2").startswith("Flagged"), "what nobody took is told again: a node of four is out already"
     world.ask("DELETE", "/apis/policy/v1/namespaces/ml/poddisruptionbudgets/quorum")
     world.state("n1", "Drained")
-    # A second leader would show within a lease.
+    # A second leader would appear within a lease.
     end = time.monotonic() + lease + 1
     while time.monotonic() < end:
         assert leaders(world, injectors, "injector") <= 1 and leaders(world, remediators, "remediator") <= 1

@@ -1,5 +1,5 @@
-"""A proxy in front of tests/kube-api, by HTTP, for clients that write Kubernetes' protobuf: helm keeps its releases in Secrets and
-sends these so. Nothing else is changed on the way.
+"""An HTTP proxy in front of tests/kube-api for clients that send Kubernetes' protobuf: helm stores its releases in
+Secrets in this format. Other requests are passed through unchanged.
 
 The fields are numbered by https://github.com/kubernetes/api/blob/master/core/v1/generated.proto (Secret) and
 https://github.com/kubernetes/apimachinery/blob/master/pkg/apis/meta/v1/generated.proto (ObjectMeta).
@@ -32,7 +32,7 @@ def number(data, at):
 
 
 def fields(data):
-    """Number and bytes of each field that has any; numbers by themselves are left out."""
+    """Number and bytes of each length-delimited field; numeric fields are skipped."""
     at = 0
     while at < len(data):
         tag, at = number(data, at)
@@ -64,7 +64,7 @@ def message(data, table):
 
 
 def as_json(body):
-    """A Secret in protobuf, or how one is to be deleted, as JSON."""
+    """Converts a protobuf Secret, or DeleteOptions, to JSON."""
     assert body.startswith(MAGIC)
     whole = message(body[len(MAGIC):], UNKNOWN)
     table = {"Secret": SECRET, "DeleteOptions": OPTIONS}[whole["typeMeta"]["kind"]]
@@ -72,7 +72,7 @@ def as_json(body):
 
 
 def serve(address, authority, token):
-    """Starts it in front of HOST:PORT; answers its own address. Clients say no token by HTTP: all are the one with this."""
+    """Starts it in front of HOST:PORT; returns its address. HTTP clients send no token: all use this one."""
     context = ssl.create_default_context(cadata=authority)
 
     class Visit(http.server.BaseHTTPRequestHandler):
@@ -94,7 +94,7 @@ def serve(address, authority, token):
                 if name.lower() not in ("transfer-encoding", "content-length", "connection"):
                     self.send_header(name, value)
             self.end_headers()
-            # As it comes, for watches; the end of the connection is the end of the answer.
+            # Passed through as it arrives, for watches; the end of the connection ends the response.
             while piece := answer.read1(65536):
                 self.wfile.write(piece)
             link.close()

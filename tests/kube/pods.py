@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """An injected Job of two pods, run on this machine: `pods.py PACELINE [--torch VENV [--mode MODE]]`.
 
-What `paceline inject-manifest` prints is taken as it is: every container's command, variables, user, volumes (kubelet.py). The
-report of the first pod must have all four ranks, on both pods, and name the slow one, also when the sidecar beside it was killed and
-started again; a pod without the Secret must train all the same and be watched alone. With a virtual environment that has PyTorch, a
-real DDP job instead. Takes root, iproute2 and util-linux.
+The output of `paceline inject-manifest` is used unchanged: every container's command, variables, user, volumes
+(kubelet.py). The report of the first pod must have all four ranks, on both pods, and name the slow one, even if the
+sidecar beside it was killed and restarted; a pod without the Secret must train nevertheless, monitored alone. With a
+virtual environment that has PyTorch, it runs a real DDP job instead. Needs root, iproute2 and util-linux.
 """
 
 import argparse
@@ -34,9 +34,10 @@ def injected(paceline, mode, file, security):
 
 
 def job(paceline, mode, has_key=True, file="job.yaml", trainer=TRAINERS, during=lambda pods: None, security=None):
-    """Runs it to its end; the exit codes and the pods' reports. `during`: what is done to the pods when they run."""
+    """Runs a job to its end; returns exit codes, the pods' reports and logs. `during`: an action on the running
+    pods."""
     place = tempfile.mkdtemp(prefix="paceline-kube-")
-    # Others than root walk through it.
+    # Other users than root must be able to traverse it.
     os.chmod(place, 0o755)
     manifest = injected(paceline, mode, file, security)
     template = manifest["spec"]["template"]
@@ -49,14 +50,14 @@ def job(paceline, mode, has_key=True, file="job.yaml", trainer=TRAINERS, during=
         for index in range(count):
             home = os.path.join(place, f"pod-{index}")
             os.makedirs(home)
-            # Both on one machine: they are two nodes of the job all the same.
+            # Both on one machine: they are nevertheless two nodes of the job.
             pods.append(Pod(template, "train", index, home, network, hosts, given, image, trainer, "node-a"))
         began = time.monotonic()
-        # The second one begins first: it has to wait for the other.
+        # The second one starts first: it has to wait for the first.
         for pod in reversed(pods):
             pod.begin()
         during(pods)
-        # Each machine has a kubelet of its own.
+        # Each machine has its own kubelet.
         with ThreadPoolExecutor() as kubelets:
             codes = list(kubelets.map(Pod.finish, pods))
         print(f"{mode}: {count} pods in {time.monotonic() - began:.1f} s: {codes}")
@@ -83,7 +84,7 @@ def check(paceline, mode, during=lambda pods: None, **how):
     codes, reports, logs = job(paceline, mode, during=lambda pods: (seen.extend(pods), during(pods)), **how)
     try:
         assert all(code == 0 for pod in codes for code in pod.values()), codes
-        # What a kubelet leaves whose pod has used up its grace period.
+        # The time that a kubelet leaves when the pod's grace period is used up.
         assert all(took < 2 for pod in seen for took in pod.took.values()), [pod.took for pod in seen]
         assert reports[0] is not None, "the first pod has no report"
         report, ranks = reports[0]
@@ -112,7 +113,7 @@ def check_without_a_key(paceline, mode):
 
 
 def kill_second_sidecar(pods):
-    """SIGKILL when it has been linked; the kubelet starts it again, with the same volumes."""
+    """SIGKILL when it is connected; the kubelet restarts it with the same volumes."""
     pod = pods[1]
     began = time.monotonic()
     while "paceline: watched" not in pod.log("paceline"):
@@ -136,7 +137,8 @@ def main():
         return
     check(opt.paceline, "sidecar", during=kill_second_sidecar)
     check(opt.paceline, "wrap")
-    # The key is root's, and whoever trains reads it: the image's user, the pod's, root to whose files a kubelet adds a group.
+    # The key belongs to root, and any trainer can read it: the image's user, the pod's, root with the fsGroup that a
+    # kubelet adds.
     for security in ({"runAsUser": 1000, "runAsGroup": 1000}, {"runAsUser": 0, "fsGroup": 2000}):
         check(opt.paceline, "wrap", security=security)
     check_without_a_key(opt.paceline, "sidecar")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The remediator as it is, against an API server for tests: `remediator.py KUBE-API PACELINE-OPERATOR [quick | CASE ...]`.
+"""Tests the real remediator with the tests' API server: `remediator.py KUBE-API PACELINE-OPERATOR [quick | CASE ...]`.
 
-Each case has a cluster of its own and real processes of the operator, which are killed and started again in it. Nothing but the
-standard library, openssl and helm (rights.py) is used.
+Each case has a separate cluster and real processes of the operator, which are killed and restarted in it. Uses only the
+standard library, openssl and helm (rights.py).
 """
 
 import json
@@ -19,7 +19,7 @@ from remediator_rights import (a_dry_run, a_task_that_panics, a_word_in_a_dry_ru
                                no_right_to_tell, two_of_them, what_is_refused, who_may_speak)
 from remediator_world import HEALTHS, QUICK, World, until
 
-AT_ONCE = 8  # They wait more than they work.
+AT_ONCE = 8  # They mostly wait.
 
 
 def there_and_back(world):
@@ -37,7 +37,7 @@ def there_and_back(world):
     assert foreign in seen["spec"]["taints"] and seen["metadata"]["labels"]["paceline.dev/health"] == "unhealthy", seen
     conditions = {one["type"]: one for one in seen["status"]["conditions"]}
     assert conditions["PacelineFault"]["status"] == "True" and conditions["Ready"]["status"] == "True", conditions
-    # As kubelets have it while a GPU is unhealthy: none can be given away, and the node has them all the same.
+    # As set by kubelets while a GPU is unhealthy: none can be allocated, but the capacity stays.
     world.patch("/api/v1/nodes/n1/status", {"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
     world.say(leader, "n1", "train-1", "resolved")
     job = world.preflight("n1", True)
@@ -81,7 +81,7 @@ def budgets_and_a_deadline(world):
 
 
 def a_dead_node(world):
-    """No kubelet ends what was evicted: the drain does not wait for ever, and says what helps; the node waits until it is Ready."""
+    """Without a kubelet, evicted pods never end: the drain ends with advice; the node waits until it is Ready."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))
     world.job(2)
     leader = world.leader()
@@ -90,7 +90,7 @@ def a_dead_node(world):
     world.say(leader, "n1", "train-1")
     blocked = world.state("n1", "DrainBlocked")
     assert "out-of-service" in blocked["history"][-1]["says"] and "train-1" in world.pods(), blocked["history"]
-    # Evicted and not deleted: by this a Job knows that the pod did not fail.
+    # Evicted and not deleted: the condition shows the Job that the pod did not fail.
     conditions = world.ask("GET", "/api/v1/namespaces/ml/pods/train-1")["status"]["conditions"]
     assert "DisruptionTarget" in [one["type"] for one in conditions], conditions
     world.say(leader, "n1", "train-1", "resolved")
@@ -102,7 +102,8 @@ def a_dead_node(world):
 
 
 def every_answer_to_an_eviction(world):
-    """201, 404, 409, 429 by a budget and without one, 500 by two budgets, 403: each is taken for what it is, and the drain goes on."""
+    """201, 404, 409, 429 with and without a budget, 500 by two budgets, 403: each is handled correctly, and the drain
+    continues."""
     world.job(2)
     for name in ("gone", "another", "held", "twice"):
         world.pod(name, "n1", name)
@@ -137,7 +138,7 @@ def every_answer_to_an_eviction(world):
 
 
 def killed_in_the_middle(world):
-    """At each step: whoever comes next goes on from what stands in the cluster, and on what was only heard he does not act."""
+    """At each step, the next leader continues from the state in the cluster, and does not act on old reports alone."""
     world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 4"))
     world.job(4)
     world.budget("quorum", 4)
@@ -151,7 +152,7 @@ def killed_in_the_middle(world):
     deadline = world.state("n1", "Draining")["drain"]["until"]
     until("it is cordoned", lambda: world.bears("n1") == (True, True))
     world.kill(leader)
-    # Between decided and done: what was done is undone behind its back, as if it had been killed before.
+    # Between decision and patch: the patch is reverted, as if the leader had been killed before it.
     world.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": None, "taints": None}, "metadata": {"annotations": {"paceline.dev/cordoned-by": None}}})
     status = world.ask("GET", f"{HEALTHS}/n1")
     status["status"]["cordoned"] = False
@@ -204,7 +205,7 @@ def a_storm(world):
 
 
 def a_storm_that_cannot_be_written(world):
-    """Open is open. That nothing of it stands in the cluster is then no person's word."""
+    """The breaker is open even if it cannot be recorded; its absence in the cluster is then no reset."""
     world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 5").replace("[drain]", "job_percent = 100\n[drain]"))
     world.job(10)
     role = "/apis/rbac.authorization.k8s.io/v1/namespaces/paceline/roles/remediator"
@@ -231,7 +232,8 @@ def a_storm_that_cannot_be_written(world):
 
 
 def preflights_that_fail(world):
-    """One that could not run says nothing about the node, which waits; one that ran and failed counts; two are for people."""
+    """A preflight that could not run gives no information, and the node waits; a failed one counts; two need an
+    administrator."""
     world.write("policy.toml", QUICK + "preflight_deadline_s = 1\n")
     world.job(2)
     wanted = {"imagePullSecrets": [{"name": "pull"}], "tolerations": [{"key": "team", "operator": "Exists"}]}
@@ -246,7 +248,7 @@ def preflights_that_fail(world):
     assert world.bears("n1") == (True, True) and world.health("n1")["recovery"]["failures"] == 0
     jobs = "/apis/batch/v1/namespaces/paceline/jobs"
     assert world.call("GET", f"{jobs}/{job['metadata']['name']}")[0] == 404, "it would take the GPUs some day"
-    # Nobody schedules this one at all: its time passes.
+    # This one is never scheduled and reaches its deadline.
     until("its time is over", lambda: world.words("n1").count("preflight-unrun") == 2)
     world.write("policy.toml", QUICK)
     world.kill(leader)
@@ -267,7 +269,7 @@ def what_others_cordoned(world):
     world.say(leader, "n1", "train-1", "resolved")
     world.preflight("n1", True)
     until("the taint goes", lambda: world.bears("n1") == (True, False))
-    # And a person who uncordons one of ours is not fought with.
+    # An administrator's uncordon of a node is respected.
     world.say(leader, "n2", "train-2")
     until("it is cordoned", lambda: world.health("n2").get("cordoned"))
     world.patch("/api/v1/nodes/n2", {"spec": {"unschedulable": None}})
@@ -310,7 +312,7 @@ def a_node_that_goes(world):
 
 
 def how_large(world):
-    """By name only: resident memory with 1,000 nodes as large as real ones, 5,000 pods, a job of 400 and verdicts about 100 nodes."""
+    """By name only: memory with 1,000 realistic nodes, 5,000 pods, a job of 400 and verdicts about 100 nodes."""
     images = [{"names": [f"registry.example.org/team/image-{index}@sha256:{'0' * 64}"], "sizeBytes": index} for index in range(50)]
     for index in range(10, 1000):
         world.node(f"n{index}")
@@ -340,13 +342,13 @@ CASES = [killed_in_the_middle, out_with_an_open_fault, a_storm, certificates_of_
          what_did_not_leave_in_time]
 
 
-# Not of `quick`: they count seconds that a busy machine does not have.
+# Not in `quick`: they measure seconds, which fails on a busy machine.
 QUIET = [a_storm_that_cannot_be_written, a_pod_that_is_made_again_elsewhere, held_longer_than_its_deadline, no_right_to_a_preflight,
          no_right_to_patch_nodes, no_right_to_a_condition, no_right_to_tell, no_right_to_see]
 
 
 def run(binaries, case):
-    """How long it took, or what was wrong and what the operators said."""
+    """The duration, or the failure with the operators' logs."""
     began, world = time.monotonic(), World(binaries)
     try:
         case(world)

@@ -1,4 +1,4 @@
-"""Cases of remediator.py: what people, and the jobs that ran there, do to a node while something is done there."""
+"""Cases of remediator.py: actions of administrators, and of jobs that ran there, on a node during a remedy."""
 
 import time
 
@@ -6,13 +6,13 @@ from remediator_world import HEALTHS, QUICK, until
 
 
 def cordon(world, node):
-    """As a person does, who comes again where somebody else wrote first."""
+    """An administrator's cordon, retried after write conflicts."""
     body, kind = {"spec": {"unschedulable": True}}, "application/merge-patch+json"
     until("a person's cordon", lambda: world.call("PATCH", f"/api/v1/nodes/{node}", body, kind=kind)[0] < 300)
 
 
 def cordoned_before_we_did(world):
-    """Decided and not yet done: who cordons the node then has it, and nobody is evicted from it."""
+    """Decided but not patched: a party that cordons the node in between owns the cordon, and no pod is evicted."""
     world.job(4)
     leader = world.leader()
     world.trouble(conflicts={"nodes": 14})
@@ -25,7 +25,7 @@ def cordoned_before_we_did(world):
 
 
 def killed_before_its_cordon(world):
-    """Whoever comes after it does not take another's cordon for the one that was decided."""
+    """The next leader does not take another party's cordon for the decided one."""
     world.job(4)
     leader = world.leader()
     world.trouble(conflicts={"nodes": 40})
@@ -40,7 +40,7 @@ def killed_before_its_cordon(world):
 
 
 def held_at_once(world):
-    """Held as soon as our cordon is there, uncordoned, let go: nobody is evicted, and it is not cordoned again."""
+    """On hold right after the cordon, uncordoned, and released: no pod is evicted, and it is not cordoned again."""
     world.job(4)
     world.budget("quorum", 4)
     leader = world.leader()
@@ -57,7 +57,8 @@ def held_at_once(world):
 
 
 def a_pod_that_is_made_again_elsewhere(world):
-    """Evicted pods come back under their names on other machines: what was raised about the one they left is over all the same."""
+    """Evicted pods are recreated with their names on other machines: findings about the old machine clear
+    nevertheless."""
     world.job(2)
     leader = world.leader()
     world.say(leader, "n1", "train-1")
@@ -71,7 +72,8 @@ def a_pod_that_is_made_again_elsewhere(world):
 
 
 def gpus_that_are_not_counted(world):
-    """MIG: a Job without GPUs would pass on them with nothing measured, and one that wants a whole GPU would wait for ever."""
+    """MIG: a Job without GPUs would pass without a measurement, and one that requests a whole GPU would wait
+    forever."""
     world.job(2)
     capacity = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}
     world.patch("/api/v1/nodes/n1/status", {"status": {"capacity": capacity, "allocatable": capacity}})
@@ -86,7 +88,7 @@ def gpus_that_are_not_counted(world):
 
 
 def gpus_by_claims(world):
-    """DRA: nothing in the node's capacity. Who ran there tells of them, or who drained it was told of one."""
+    """DRA: the node's capacity shows no GPUs. They are known from its pods or from a finding about one."""
     world.write("policy.toml", QUICK.replace("[drain]", "cluster_percent = 100\njob_percent = 100\n[drain]"))
     for index in range(3):
         claim = {"name": "gpu", "resourceClaimTemplateName": "whole"}
@@ -104,7 +106,7 @@ def gpus_by_claims(world):
 
 
 def slices_alone(world):
-    """MIG, and nothing else, on the node and in the pod: it is asked to leave as whoever has a whole GPU is, and whoever has none stays."""
+    """Only MIG slices on the node and in the pod: a pod with slices is evicted, and one without devices stays."""
     slices = ("nvidia.com/mig-1g.10gb", "7")
     world.pod("train-0", "n0", gpus=slices)
     world.pod("train-1", "n1", gpus=slices)
@@ -113,7 +115,7 @@ def slices_alone(world):
         capacity = {"nvidia.com/gpu": None, slices[0]: slices[1]}
         world.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": capacity, "allocatable": capacity}})
     leader = world.leader()
-    # A slice has an id of its own.
+    # A slice has its own id.
     world.say(leader, "n1", "train-1", gpu="MIG-a")
     world.state("n1", "Drained")
     until("it has left", lambda: world.pods() == ["train-0", "web"])
@@ -121,7 +123,7 @@ def slices_alone(world):
 
 
 def held_longer_than_its_deadline(world):
-    """What passes while nobody may be asked to leave is none of a drain's time."""
+    """Time without permission to evict does not count for a drain's deadline."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))
     world.job(2)
     world.budget("quorum", 2)
@@ -138,7 +140,7 @@ def held_longer_than_its_deadline(world):
 
 
 def no_right_to_patch_nodes(world):
-    """A drain has its time from the cordon on, and says what keeps it."""
+    """A drain's deadline starts with the cordon, and the reason for the delay is shown."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 3"))
     world.job(2)
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
@@ -154,7 +156,7 @@ def no_right_to_patch_nodes(world):
 
 
 def no_right_to_a_preflight(world):
-    """It is said at once, ends with its time, and is tried again."""
+    """The reason is shown at once; the preflight ends at its deadline, and is retried."""
     world.write("policy.toml", QUICK + "preflight_deadline_s = 6\n")
     world.job(2)
     role = "/apis/rbac.authorization.k8s.io/v1/namespaces/paceline/roles/remediator"
@@ -165,7 +167,7 @@ def no_right_to_a_preflight(world):
     world.say(leader, "n1", "train-1", "resolved")
     until("it says why", lambda: "could not run: Job paceline-preflight-" in world.health("n1")["reason"])
     until("it ends", lambda: world.words("n1").count("preflight-unrun") == 1)
-    # Before the next one begins: that one has a time that a busy machine keeps.
+    # Before the next one starts, whose deadline would be too short for a busy machine.
     world.kill(leader)
     said = world.health("n1")["history"][-1]["says"]
     assert "403" in said and "jobs" in said and world.bears("n1") == (True, True), said
@@ -177,7 +179,7 @@ def no_right_to_a_preflight(world):
 
 
 def what_did_not_leave_in_time(world):
-    """It is asked once more for what is new, and by a person's word; and goes when it can."""
+    """Evictions restart for a new fault, and on an administrator's request; the pod leaves when it can."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 2"))
     world.job(4)
     world.budget("quorum", 4)
@@ -197,7 +199,8 @@ def what_did_not_leave_in_time(world):
 
 
 def others_who_say_much(world):
-    """What a node is out for stays known, whatever else is said of it: it came back with its fault, and passed no preflight for it."""
+    """The fault of a node stays recorded despite many other reports: it must not return with it, without a
+    preflight."""
     world.write("policy.toml", QUICK + 'preflight = "none"\n')
     world.job(4)
     leader = world.leader()
@@ -217,8 +220,8 @@ def others_who_say_much(world):
 
 
 def out_with_an_open_fault(world):
-    """Whoever comes next knows why a node is out, also by records that lack what an API server had dropped of them; what he cannot
-    read he leaves to people."""
+    """The next leader has the reason why a node is out of service, also from records with fields that an API server
+    dropped; unreadable records need an administrator."""
     world.job(4)
     leader = world.leader()
     world.say(leader, "n1", "train-1")
@@ -226,7 +229,7 @@ def out_with_an_open_fault(world):
     assert [entry["number"] for entry in drained["history"]] == [1, 2, 3], drained["history"]
 
     def after_a_restart(state):
-        """Two clean checks, one a second, would be enough to begin a preflight."""
+        """Two checks without problems, one per second, would be enough to start a preflight."""
         nonlocal leader
         world.kill(leader)
         leader = world.leader()
@@ -259,7 +262,7 @@ def out_with_an_open_fault(world):
     rewritten(of_a_later_version)
     held = after_a_restart("Held")
     assert world.words("n1")[-1] == "unreadable" and "incidents.later" in held["history"][-1]["says"], held["history"]
-    # And only a person gives it back.
+    # Only an administrator returns it.
     world.say(leader, "n1", "train-1", "resolved")
     time.sleep(4)
     assert world.health("n1")["state"] == "Held" and world.bears("n1") == (True, True)

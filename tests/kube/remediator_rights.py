@@ -1,4 +1,4 @@
-"""Cases of remediator.py: who may speak to it, who of several acts, and what it does without the right or the order to act."""
+"""Cases of remediator.py: permitted senders, leader election, and behavior without permissions or in other modes."""
 
 import http.client
 import json
@@ -26,7 +26,7 @@ def who_may_speak(world):
     try:
         assert world.send(leader, b" " * (2 << 20), world.pod_token("train-0"))[0] == 413
     except OSError:
-        pass  # It hangs up on who sends on.
+        pass  # It closes the connection on an oversized body.
     for node, pod in (("n5", "alien"), ("n5", "train-1"), ("n1", "nobody"), ("n1/x", "train-1")):
         decision = world.say(leader, node, pod)
         assert decision.startswith("refused: no"), decision
@@ -52,7 +52,7 @@ def two_of_them(world):
     world.say(second, "n1", "train-1", "resolved")
     world.preflight("n1", True)
     until("it is back", lambda: world.bears("n1") == (False, False))
-    # One that is asked to end gives it back at once, and ends with 0.
+    # A normal shutdown releases the Lease at once, with exit code 0.
     third = world.remediator()
     second.terminate()
     assert second.wait(PATIENCE) == 0
@@ -60,7 +60,7 @@ def two_of_them(world):
 
 
 def certificates_of_its_own(world):
-    """Its authority changes while it is asked without pause: nobody who reads the ConfigMap meets a certificate that he does not trust."""
+    """The CA changes under constant requests: clients that read the ConfigMap always trust the served certificate."""
     world.job(1)
     place, own = "/api/v1/namespaces/paceline/configmaps/paceline-remediator-ca", "paceline-remediator-own"
     words = ["--self-signed", own, "--service", "remediator", "--authority", "paceline-remediator-ca", "--certificate-life", "20"]
@@ -71,7 +71,7 @@ def certificates_of_its_own(world):
     answers = []
 
     def has_changed():
-        # As whoever read it a moment ago.
+        # Like a client that read it a moment ago.
         authority = world.ask("GET", place)["data"]["ca.crt"]
         time.sleep(0.3)
         for process in (first, second):
@@ -100,7 +100,7 @@ def a_dry_run(world):
 
 
 def a_word_in_a_dry_run(world):
-    """A person says that a node was repaired: once, whoever may not take the word off."""
+    """An administrator marks a node as repaired: it takes effect once, even if the annotation cannot be removed."""
     world.job(3)
     leader = world.leader(policy=None)
     for name in ("n1", "n2"):
@@ -117,14 +117,14 @@ def a_word_in_a_dry_run(world):
 
 
 def asked(world, resource, verb):
-    """What the remediator asked for of that: the answers' codes."""
+    """The response codes of these requests of the remediator."""
     lines = json.loads(world.ask("GET", "/_test/audit"))
     ours = [line for line in lines if (line["resource"], line["verb"]) == (resource, verb) and "remediator" in line["user"]]
     return [line["code"] for line in ours for _ in range(line["count"])]
 
 
 def narrow(world, change):
-    """Changes each rule of the remediator's rights; what is returned takes that back."""
+    """Changes each rule of the remediator's permissions; returns a function that restores them."""
     roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
     rules = world.ask("GET", roles)["rules"]
     world.patch(roles, {"rules": [rule | change(rule) for rule in rules]})
@@ -132,7 +132,7 @@ def narrow(world, change):
 
 
 def no_right_to_a_condition(world):
-    """It is asked for less and less often, and pods are asked to leave as often as ever."""
+    """The condition is retried with growing pauses, and evictions continue at their interval."""
     world.job(2)
     world.budget("quorum", 2)
     give_back = narrow(world, lambda rule: {"resources": [one for one in rule["resources"] if one != "nodes/status"]})
@@ -151,7 +151,7 @@ def no_right_to_a_condition(world):
 
 
 def no_right_to_tell(world):
-    """Neither Events nor NodeHealths can be written: each node's is asked for less and less often, and told of once."""
+    """Neither Events nor NodeHealths can be written: each node's are retried with growing pauses, and logged once."""
     world.job(10)
     body = {"version": 1, "unix_ms": 1, "notices": []}
     for index in range(10):
@@ -175,7 +175,7 @@ def no_right_to_tell(world):
 
 
 def no_right_to_see(world):
-    """Without a right to look the NodeHealth says so, and the log that all reports are refused."""
+    """Without read permission the NodeHealth shows the reason, and the log that all reports are rejected."""
     def without(verbs, resource):
         def change(rule):
             return {"verbs": [verb for verb in rule["verbs"] if verb not in verbs]} if resource in rule["resources"] else {}
@@ -194,7 +194,7 @@ def no_right_to_see(world):
         give_back()
     world.say(leader, "n1", "train-1", severity="info")
     give_back = without(["list"], "pods")
-    # Of this job it is known for twenty seconds who he is.
+    # The sender's job is cached for twenty seconds.
     assert world.say(leader, "n1", "train-1").startswith("Draining")
     until("it says what it cannot do", lambda: "its pods cannot be listed: 403" in world.health("n1").get("reason", ""))
     give_back()
@@ -209,7 +209,7 @@ def no_right_to_see(world):
 
 
 def what_is_refused(world):
-    """Without the right to it the same is asked for less and less often; with it all goes on."""
+    """Without permission, a request is retried with growing pauses; with it, work continues."""
     world.job(2)
     give_back = narrow(world, lambda rule: {"verbs": [verb for verb in rule["verbs"] if verb != "patch"]})
     leader = world.leader()
@@ -223,13 +223,13 @@ def what_is_refused(world):
 
 
 def a_task_that_panics(world):
-    """Whoever is in charge and at work no more ends, and the next one is in charge."""
+    """A leader whose task has panicked exits, and the next replica leads."""
     world.job(3)
     first = world.leader()
     world.say(first, "n1", "train-1", severity="info")
     world.state("n1", "Suspect")
     world.kill(first)
-    # A sum that does not fit, which nobody of us writes.
+    # A counter that overflows, which the program never writes.
     health = world.ask("GET", f"{HEALTHS}/n1")
     health["status"]["decisions"] = 2**64 - 1
     world.ask("PUT", f"{HEALTHS}/n1/status", health)
@@ -237,7 +237,7 @@ def a_task_that_panics(world):
     try:
         world.send(first, world.parcel("n1", "train-1", gpu="GPU-b"), world.pod_token("train-0"))
     except (OSError, http.client.HTTPException):
-        pass  # It hangs up.
+        pass  # It closes the connection.
     assert first.wait(PATIENCE) == 1, first.returncode
     assert "a task has ended, and this process with it" in open(first.log).read()
     until("the other is in charge", lambda: "paceline_remediator_leader 1" in world.page(second))

@@ -1,4 +1,4 @@
-"""A cluster (tests/kube-api, by HTTPS, with the chart's rights enforced) with nodes, pods and real processes of the remediator in it."""
+"""A cluster (tests/kube-api, over HTTPS, with the chart's permissions) with nodes, pods and remediator processes."""
 
 import http.client
 import json
@@ -30,7 +30,7 @@ check_every_s = 1
 """
 
 def until(what, look, patience=PATIENCE):
-    """What `look` gives, as soon as it is something."""
+    """Returns the result of `look` once it is truthy."""
     end = time.monotonic() + patience
     while True:
         found = look()
@@ -41,7 +41,7 @@ def until(what, look, patience=PATIENCE):
 
 
 def listens(process):
-    """Waits until an operator says where; a line that is being written says half of it."""
+    """Waits until an operator has logged its address; an incomplete line is ignored."""
     def said():
         return [line for line in open(process.log) if "serves https://" in line and line.endswith("\n")] or process.poll()
 
@@ -52,7 +52,8 @@ def listens(process):
 
 
 def crd(access):
-    """The definition as it is shipped, as kubectl reads it: to YAML 1.1 some keys are no texts. This API server prunes by its schema."""
+    """The released CRD as kubectl parses it: in YAML 1.1 some keys are not strings. This API server prunes by its
+    schema."""
     with READING:
         if not READ:
             words = [tools()[1], "--kubeconfig", access, "create", "--dry-run=client", "--output", "json", "--filename"]
@@ -62,7 +63,7 @@ def crd(access):
 
 
 class World:
-    """A cluster, and those who remedy in it."""
+    """A cluster, and its remediators."""
 
     def __init__(self, binaries, nodes=10, policy=QUICK):
         self.kube_api, self.operator = binaries
@@ -99,7 +100,7 @@ class World:
             self.node(f"n{index}")
 
     def grant(self, account, given):
-        """To the account, what the chart's roles give."""
+        """Grants an account the permissions of the chart's roles."""
         rbac, version = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1"
         subject = [{"kind": "ServiceAccount", "name": account, "namespace": "paceline"}]
         for kind, place in (("ClusterRole", rbac), ("Role", f"{rbac}/namespaces/paceline")):
@@ -125,7 +126,7 @@ class World:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def remediator(self, policy="policy.toml", lease=8, certificate=None, more=()):
-        """One more of them, ready to be asked."""
+        """Starts another remediator and waits until it listens."""
         number = len(self.processes)
         log = os.path.join(self.dir, f"log-{number}")
         environment = {"KUBECONFIG": f"{self.dir}/kubeconfig", "POD_NAMESPACE": "paceline", "POD_NAME": f"r-{number}", "PATH": ""}
@@ -175,7 +176,7 @@ class World:
         try:
             self.ask("POST", "/_test/trouble", what)
         except (OSError, http.client.HTTPException):
-            assert "away_ms" in what  # It hangs up on this question, too.
+            assert "away_ms" in what  # It closes this connection, too.
 
     def node(self, name, **spec):
         self.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
@@ -224,7 +225,7 @@ class World:
         return answer.status, json.loads(text) if text.startswith(b"{") else text.decode(), answer.headers
 
     def say(self, process, node, pod, status="firing", sender="train-0", finding="gpu-lost", **more):
-        """One verdict; the decision, when there is one."""
+        """Sends one verdict; returns the decision."""
         body = self.parcel(node, pod, status, finding, **more)
 
         def once():
@@ -236,7 +237,7 @@ class World:
         return answer["decisions"][0]["decision"]
 
     def parcel(self, node, pod, status="firing", finding="gpu-lost", **more):
-        """What an aggregator sends about one verdict."""
+        """An aggregator's notification about one verdict."""
         gpu = more.pop("gpu", "GPU-a")
         notice = {"key": "k", "status": status, "severity": "critical", "worst": "critical", "was": None, "job": "ml/train",
                   "finding": finding, "subject": f"gpu {gpu} on {node}/{pod}", "node": f"{node}/{pod}", "title": "t", "cause": "unknown",
@@ -267,7 +268,7 @@ class World:
         return sorted(pod["metadata"]["name"] for pod in self.ask("GET", "/api/v1/namespaces/ml/pods")["items"])
 
     def preflight(self, node, passes, ended=None):
-        """Waits for the Job, and ends it. `ended`: how its container did, where it is one that failed; without it none ran."""
+        """Waits for the Job, and ends it. `ended`: the termination state of a failed container; without it none ran."""
         jobs = "/apis/batch/v1/namespaces/paceline/jobs"
 
         def running():

@@ -1,4 +1,5 @@
-"""Rights as the chart gives them: its roles by the real helm, read without a YAML library. What is not there is refused in tests, too."""
+"""The chart's permissions: its roles from the real helm, parsed without a YAML library. Tests deny everything else,
+too."""
 
 import os
 import subprocess
@@ -22,7 +23,7 @@ def rights(part, *values):
 
 
 def rules(text):
-    """Each is a block of lines `word: [a, b]`; anything else is an error here."""
+    """Each rule is a block of lines `word: [a, b]`; anything else is an error here."""
     found = []
     for line in text.splitlines():
         if line.strip() and not line.strip().startswith("#"):

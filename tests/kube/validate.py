@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Every example, and what `paceline inject-manifest` makes of it in both modes, against Kubernetes' own schemas:
-`validate.py PACELINE [VERSION ...]`. Takes kubernetes-validate of PyPI.
+"""Validates every example, and the output of `paceline inject-manifest` for it in both modes, by Kubernetes' schemas:
+`validate.py PACELINE [VERSION ...]`. Needs kubernetes-validate from PyPI.
 
-Objects of operators have no schema there: their own fields are held to the operators' newest API (operators.py), their pod templates are
-validated as the pods that they become, and so is every example's restricted form: in a namespace with Pod Security "restricted" our containers must pass (the rules by hand, below).
+Operators' objects have no schema there: their own fields are checked against the operators' newest API (operators.py),
+and their pod templates are validated as pods. Every example's containers must also meet the "restricted" Pod Security
+standard (the rules are below).
 """
 
 import copy
@@ -20,7 +21,7 @@ import operators
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "deploy", "examples")
 VERSIONS = [f"1.{minor}" for minor in range(29, 37)]
-OWN = {"v1", "batch/v1"}  # of Kubernetes itself
+OWN = {"v1", "batch/v1"}  # built into Kubernetes
 
 
 def documents(text):
@@ -32,7 +33,7 @@ def documents(text):
 
 
 def pods(value):
-    """All pod templates of a document, wherever they are."""
+    """All pod templates in a document."""
     if isinstance(value, dict):
         if isinstance(value.get("spec"), dict) and "containers" in value["spec"]:
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", **value.get("metadata", {})}}
@@ -46,7 +47,8 @@ def pods(value):
 
 
 def check_restricted(pod, where):
-    """https://kubernetes.io/docs/concepts/security/pod-security-standards/ for our containers, and for volumes."""
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/ for Paceline's containers, and for
+    volumes."""
     for volume in pod["spec"].get("volumes", []):
         assert set(volume) - {"name"} <= {"emptyDir", "secret", "configMap", "persistentVolumeClaim", "projected"}, where
     ours = [one for one in pod["spec"].get("initContainers", []) if one["name"].startswith("paceline")]

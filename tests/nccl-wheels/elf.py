@@ -1,4 +1,4 @@
-"""Symbols of a 64-bit ELF file, those that are not exported included."""
+"""Symbols of a 64-bit ELF file, including local ones."""
 
 import mmap
 import struct
@@ -7,7 +7,7 @@ SYMTAB = 2
 
 
 def symbols(path, wanted):
-    """{name: value} of each defined symbol whose name the compiled pattern of bytes `wanted` matches as a whole."""
+    """{name: value} of each defined symbol whose full name matches the compiled bytes pattern `wanted`."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:6] != b"\x7fELF\x02\x01":
             raise ValueError(f"{path} is no 64-bit little-endian ELF file")

@@ -1,14 +1,15 @@
-"""What each NCCL is expected to do with the plugin, by docs/measurements/nccl-plugin.md and sidecar/probe/ring/layout.md."""
+"""The expected behavior of each NCCL with the plugin, by docs/measurements/nccl-plugin.md and
+sidecar/probe/ring/layout.md."""
 
 import struct
 from dataclasses import dataclass, field
 from typing import Callable
 
-# The interface of each minor version: src/plugin/profiler.cc of https://github.com/NVIDIA/nccl.
+# The interface version of each minor version: src/plugin/profiler.cc of https://github.com/NVIDIA/nccl.
 INTERFACES = {"2.27": 4, "2.28": 5, "2.29": 6, "2.30": 6, "2.31": 7, "2.32": 7}
 COLL, P2P, KERNEL_CH, GROUP_API = 1 << 1, 1 << 2, 1 << 6, 1 << 8
 RANK = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
-# As probe.py gives it to NCCL.
+# As passed to NCCL by probe.py.
 COMMUNICATOR = {"id": 0x0000_0002_0000_0002, "ranks": 2, "name": b"wheels"}
 MAGIC = b"PACERING"
 ATTACH, GROUP = 2, 9
@@ -45,7 +46,7 @@ CASES = [
 
 @dataclass
 class Seen:
-    """What one process of a case did."""
+    """The results of one process of a case."""
 
     case: Case
     failure: str | None
@@ -55,7 +56,7 @@ class Seen:
 
 
 def problems(version, seen):
-    """In words; none when all is as expected."""
+    """The problems as text; none if everything is as expected."""
     if seen.failure:
         return [seen.failure]
     found = [*library(version, seen.facts), *interface(version, seen.facts)]
@@ -96,7 +97,7 @@ def loading(seen):
     wanted = seen.case.mask(max(facts["used"]))
     if (facts["mask_before"], facts["mask"]) != (0, wanted):
         yield f"NCCL's mask is {facts['mask']:#x}, and {wanted:#x} was expected"
-    # Of the memory that stands for the communicator init may write one word, the context: null where nothing is watched.
+    # In the memory of the fake communicator, init may write one word, the context: null where the plugin is inactive.
     contexts = facts["contexts"]
     if len(contexts) != 1 or bool(contexts[0]) == seen.case.is_silent:
         yield f"the plugin wrote these words to the communicator: {contexts}"
@@ -113,7 +114,7 @@ def quiet(seen):
 
 
 def rings(seen):
-    """The ring stays for the sidecar, and nothing else does."""
+    """The ring stays for the sidecar; no other file does."""
     names = [name for name in seen.left if name.startswith("rings/") and name.endswith("-nccl.ring")]
     others = sorted(set(seen.left) - set(names))
     if others or len(names) != (0 if seen.case.is_silent else 1):

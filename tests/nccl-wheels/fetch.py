@@ -1,4 +1,4 @@
-"""The libnccl.so.2 of a wheel, by its pin in ../setup/nccl_wheels.txt."""
+"""The libnccl.so.2 of a wheel, pinned in ../setup/nccl_wheels.txt."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PINS = os.path.join(HERE, "..", "setup", "nccl_wheels.txt")
 LIBRARY = "libnccl.so.2"
 DISK = "it takes 1 GB of free disk under --home for a moment"
-# By what pip says; the first that fits.
+# Hints by pip's message; the first match applies.
 HINTS = [
     ("DO NOT MATCH THE HASHES", "this is not the file that tests/setup/nccl_wheels.txt pins: find out why before you change the pin"),
     ("(from versions: none)", "pip reaches no package index: see pip config list"),
@@ -23,7 +23,7 @@ HINTS = [
 
 
 class FetchError(Exception):
-    """No library, and what to do about it."""
+    """No library, with a hint."""
 
 
 def pins():
@@ -36,7 +36,7 @@ def pins():
 
 
 def fetch(home, version, pin):
-    """Path of the library under `home`. The wheel is downloaded once, and only the library of it is kept."""
+    """The library's path under `home`. The wheel is downloaded once, and only its library is kept."""
     folder = os.path.join(home, "nccl-wheels", version)
     library, stamp = os.path.join(folder, LIBRARY), os.path.join(folder, "pin")
     if os.path.exists(library) and read(stamp) == stamped(pin, library):
@@ -51,7 +51,7 @@ def fetch(home, version, pin):
         raise FetchError(f"NCCL {version}: {error}\n  hint: {hint}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    # Last: without it, what an interruption left is fetched again.
+    # Last: after an interruption everything is fetched again.
     with open(stamp, "w") as file:
         file.write(stamped(pin, library))
     return library
@@ -67,7 +67,7 @@ def download(part, version, pin):
         file.write(pin + "\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-cache-dir"]
     command += ["--only-binary=:all:", "--require-hashes", "--dest", part, "--requirement", requirement]
-    # pip's own temporary files go to the same disk: /tmp may be small.
+    # pip's temporary files use the same disk: /tmp may be small.
     ended = subprocess.run(command, env={**os.environ, "TMPDIR": part}, capture_output=True, text=True)
     wheels = [name for name in os.listdir(part) if name.endswith(".whl")]
     if ended.returncode or len(wheels) != 1:

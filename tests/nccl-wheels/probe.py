@@ -1,12 +1,12 @@
-"""probe.py LIBNCCL PLUGIN FUNCTION...: lets a real libnccl load and unload the plugin; prints what was seen as JSON.
+"""probe.py LIBNCCL PLUGIN FUNCTION...: lets a real libnccl load and unload the plugin; prints the results as JSON.
 
-Without a GPU ncclCommInitRank returns an error before NCCL loads plugins. So the function of NCCL that loads them is
-called, by its address in the library's symbol table: ncclProfilerPluginInit(ncclComm*). It reads NCCL_PROFILER_PLUGIN,
-opens the library, chooses the version of the interface and calls the plugin's init.
+Without a GPU, ncclCommInitRank returns an error before NCCL loads plugins. So NCCL's function that loads them is called
+by its address in the library's symbol table: ncclProfilerPluginInit(ncclComm*). It reads NCCL_PROFILER_PLUGIN, opens
+the library, chooses the interface version and calls the plugin's init.
 
-What it reads of the communicator stands at other offsets in each version. None has to be known: the memory that is
-given for one has the same word everywhere. Both halves of the word are 2, so each count and each rank is 2; as a
-pointer the word leads to a name in that memory.
+The communicator's fields have other offsets in each version, but none has to be known: the memory that is passed has
+the same word everywhere. Both halves of the word are 2, so each count and each rank is 2; as a pointer, the word refers
+to a name in that memory.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ def main(library, plugin, functions):
 
 
 class Internal:
-    """What NCCL does not export."""
+    """Symbols that NCCL does not export."""
 
     def __init__(self, library, nccl):
         found = elf.symbols(library, WANTED)
@@ -54,7 +54,7 @@ class Internal:
             self.mask = ctypes.c_int.from_address(by_name["ncclProfilerEventMask"])
         except KeyError as error:
             sys.exit(f"{library} has no symbol {error}: the plugin cannot be loaded by this NCCL without a GPU")
-        # Where NCCL keeps the structure of each version that it knows; null: not looked for, or not there.
+        # Where NCCL stores the structure of each supported version; null: not looked up, or not found.
         keeps = {name: at for name, at in by_name.items() if name.startswith("ncclProfiler_v")}
         self.interfaces = {int(name[14:]): ctypes.c_void_p.from_address(at) for name, at in keeps.items()}
 
@@ -67,14 +67,14 @@ def drive(nccl, plugin):
     facts["used"] = sorted(used)
     facts["contexts"] = [word for word in comm if word != WORD]
     facts["mapped"] = is_mapped(plugin)
-    # A plugin whose init failed is unloaded by now.
+    # A plugin whose init failed has been unloaded.
     facts["own"], facts["name"] = [], None
     if used and facts["mapped"]:
         library = ctypes.CDLL(plugin, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         own = {version: at for version, at in used.items() if at == address_of_data(library, f"ncclProfiler_v{version}")}
         facts["own"] = sorted(own)
         facts["name"] = ctypes.cast(used[max(used)], ctypes.POINTER(ctypes.c_char_p))[0].decode()
-        # NCCL's reference is to be the last one.
+        # NCCL's reference must be the last one.
         dlclose(library)
     facts["finalize"] = nccl.finalize(COMM)
     facts["mapped_after"] = is_mapped(plugin)
@@ -84,7 +84,7 @@ def drive(nccl, plugin):
 
 
 def communicator():
-    """The memory, as words."""
+    """The memory as words."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -137,7 +137,7 @@ def open_files():
         try:
             found.add(f"{number}: " + os.readlink(f"/proc/self/fd/{number}"))
         except OSError:
-            continue  # the one that listed them
+            continue  # the descriptor of the listing itself
     return found
 
 

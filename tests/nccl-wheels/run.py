@@ -3,9 +3,9 @@
 
     HOME/torch/bin/python tests/nccl-wheels/run.py --home HOME --plugin libpaceline_nccl.so [--all]
 
-Takes the newest version of tests/setup/nccl_wheels.txt, or --all. NCCL's own code loads the plugin (probe.py), in a
-process of its own for each version and case. Prints a row for each version; ends with 1 when something is not as
-expected (expect.py), or not as docs/measurements/nccl-plugin.md has it. --fetch only downloads.
+Tests the newest version of tests/setup/nccl_wheels.txt, or --all. NCCL's own code loads the plugin (probe.py), in a
+separate process for each version and case. Prints a row for each version; exits with 1 if something is not as expected
+(expect.py), or differs from docs/measurements/nccl-plugin.md. --fetch only downloads.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main():
 
 
 def run(libraries, plugin):
-    """Problems, printed."""
+    """Prints and returns the problems."""
     functions = functions_of_bench()
     print(ROW % HEAD)
     problems = []
@@ -66,7 +66,7 @@ def run(libraries, plugin):
 
 
 def check(version, library, plugin, functions):
-    """Its row, and what is wrong with it."""
+    """The version's row, and its problems."""
     seen = {case.name: probe(library, plugin, functions, case) for case in expect.CASES}
     in_cases = {}
     for name, one in seen.items():
@@ -87,7 +87,7 @@ def check(version, library, plugin, functions):
 
 
 def probe(library, plugin, functions, case):
-    """What one process of one case left behind."""
+    """The results of one process of one case."""
     with tempfile.TemporaryDirectory() as folder:
         rings, log = os.path.join(folder, "rings"), os.path.join(folder, "nccl.log")
         os.mkdir(rings)
@@ -104,7 +104,7 @@ def probe(library, plugin, functions, case):
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}: {last(ended.stderr)}"
             return expect.Seen(case, f"the process ended by {how}; {last(read(log))}")
         facts = json.loads(ended.stdout)
-        # NCCL's own: its log and, on a machine with a GPU, the driver.
+        # Files of NCCL itself: its log and, on a machine with a GPU, the driver.
         facts["open"] = [path for path in facts["open"] if not path.endswith(log) and "/dev/nvidia" not in path]
         files = [os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names]
         left = {name: read_bytes(os.path.join(folder, name)) for name in files if name != "nccl.log"}
@@ -112,8 +112,8 @@ def probe(library, plugin, functions, case):
 
 
 def controls(version, library, plugin, functions):
-    """What must be found is put in: the plugin lacks what NCCL asks for, nccl-bench calls what NCCL lacks, one case is taken for
-    another."""
+    """Negative controls: a plugin without the symbol that NCCL looks up, a function that NCCL lacks, and one case
+    checked as another must be reported."""
     newest = max(expect.INTERFACES.values())
     case, silent = expect.CASES[0], expect.CASES[-1]
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,7 @@ def controls(version, library, plugin, functions):
 
 
 def functions_of_bench():
-    """By its own source, so that no list has to be kept in step."""
+    """From the source code, so that no list has to be maintained."""
     with open(FUNCTIONS_OF_BENCH) as file:
         found = re.findall(r'"(nccl[A-Z]\w+)": fn\(', file.read())
     if not {"ncclGetVersion", "ncclCommInitRankConfig", "ncclAllReduce", "ncclGroupEnd"} <= set(found):
@@ -142,7 +142,7 @@ def functions_of_bench():
 
 
 def last(text):
-    """Its last line, without NCCL's process id and time."""
+    """The last line, without NCCL's process id and time."""
     lines = [line for line in text.splitlines() if line.strip()] or ["it said nothing"]
     return re.sub(r"^.*?(?=NCCL (INFO|WARN|ATTN))", "", lines[-1])
 

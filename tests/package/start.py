@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""start.py PROGRAM: how long `PROGRAM --version` and `PROGRAM run` up to the command take, beside `env true`. Fails above the limits."""
+"""start.py PROGRAM: the duration of `PROGRAM --version` and of `PROGRAM run` up to the command, relative to `env true`.
+Fails above the limits."""
 
 import os
 import statistics
@@ -22,7 +23,7 @@ def whole(words):
 
 
 def until_command(program):
-    """To the first line of what is run."""
+    """The time to the first output line of the command."""
     with tempfile.TemporaryDirectory() as folder:
         words = [program, "run", "--quiet", "--run-dir", folder, "--", "sh", "-c", "echo here"]
         begin = time.monotonic()
@@ -38,7 +39,7 @@ def main():
             ("paceline --version", lambda: whole([program, "--version"]), 10),
             ("paceline run, to the command", lambda: until_command(program), 100)]
     took = {name: [] for name, _, _ in rows}
-    # In turn, so that what else the machine does is in all of them.
+    # Interleaved, so that other load affects all of them.
     for _ in range(TIMES):
         for name, measure, _ in rows:
             took[name].append(measure())

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Two versions in one job, and what the older left behind: `upgrade.py OLD NEW TORCH-VENV`, two programs and PyTorch's environment.
+"""Two versions in one job, and the older one's data: `upgrade.py OLD NEW TORCH-VENV`, two programs and PyTorch's
+environment.
 
-A DDP job of two nodes whose second has a slow rank is watched by both, each in turn as the aggregator's. Then NEW reads what OLD wrote: journal,
-report, and a configuration that says every key.
+A DDP job of two nodes, with a slow rank on the second, is monitored by both, each in turn as the aggregator's. Then NEW
+reads the data of OLD: journal, report, and a configuration with every key.
 """
 
 import json
@@ -33,7 +34,7 @@ def findings(report):
 
 
 def job(first, second, venv, folder):
-    """The report of `first`, which has the aggregator."""
+    """The report of `first`, which runs the aggregator."""
     key = os.path.join(folder, "key")
     if not os.path.exists(key):
         with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
@@ -48,7 +49,7 @@ def job(first, second, venv, folder):
         log = open(os.path.join(folder, f"log-{node}"), "w+")
         while node and not os.path.exists(os.path.join(folder, "run-0", "metrics.addr")):
             assert nodes[0][0].poll() is None, open(nodes[0][1].name).read()
-            time.sleep(0.05)  # whoever listens first has the aggregator
+            time.sleep(0.05)  # the first one that listens runs the aggregator
         nodes.append((subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL), log))
     for process, log in nodes:
         code = process.wait(300)
@@ -63,7 +64,7 @@ def job(first, second, venv, folder):
 
 
 def left_behind(new, run, report):
-    """The same is found in it, and it can be set beside another."""
+    """A replay gives the same findings, and the report can be compared."""
     again = json.loads(said(new, "replay", "--json", run, cwd=run))
     assert findings(again) == findings(report), (findings(again), findings(report))
     assert "rank 2" in said(new, "report", run, cwd=run)
@@ -71,7 +72,7 @@ def left_behind(new, run, report):
 
 
 def configured(old, new, folder):
-    """A file with every key that has a value of its own; both have all of it from there."""
+    """A file with every key that has an explicit value; both read all of it from there."""
     rows = [line.rsplit("#", 1)[0].strip() for line in said(old, "config", "--origin", cwd=folder).splitlines()]
     rows = [" ".join(row.split()) for row in rows if "= (" not in row and " = " in " ".join(row.split())]
     with open(os.path.join(folder, "paceline.toml"), "w") as file:

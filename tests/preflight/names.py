@@ -3,8 +3,8 @@
 
     names.py ADDRESS NAME=IP,IP...
 
-answers on port 53 there, as the one of a cluster does for a headless service: each name has an address for each pod that
-is ready. They become ready one a second, and stand in no order.
+responds on port 53 like a cluster's DNS for a headless service: each name has an address per ready pod. One pod becomes
+ready each second, and the order is random.
 """
 
 import random
@@ -14,7 +14,7 @@ import time
 
 
 def question(message):
-    """The name that is asked for, its type, and where the question ends."""
+    """The requested name, its type, and where the question ends."""
     at, labels = 12, []
     while message[at]:
         labels.append(message[at + 1 : at + 1 + message[at]].decode().lower())
@@ -28,7 +28,7 @@ def answer(message, zone, ready):
     random.shuffle(addresses)
     code = 0 if name in zone else 3
     head = message[:2] + bytes([0x81, 0x80 | code, 0, 1, 0, len(addresses), 0, 0, 0, 0])
-    # The name by reference, A, IN, to be asked for again.
+    # A compressed name, type A, class IN, TTL 0.
     records = (b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4" + socket.inet_aton(address) for address in addresses)
     return head + message[12:end] + b"".join(records)
 
@@ -44,7 +44,7 @@ def main():
         try:
             server.sendto(answer(message, zone, 1 + int(time.monotonic() - began)), peer)
         except (IndexError, UnicodeDecodeError):
-            pass  # No question.
+            pass  # A malformed request.
 
 
 if __name__ == "__main__":

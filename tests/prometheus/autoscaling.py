@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""deploy/autoscaling: its rules by promtool, with nodes that swing, and the structure of its examples: they ask for series that the rules
-record, in steps that leave time between two changes. With kubernetes-validate of PyPI, the core kinds by Kubernetes' own schemas.
+"""Tests deploy/autoscaling: its rules by promtool, with nodes that fluctuate, and the structure of its examples: they
+query series that the rules record, in steps with enough time between two changes. With kubernetes-validate from PyPI,
+the core kinds by Kubernetes' schemas.
 
     tests/prometheus/autoscaling.py     takes promtool and PyYAML
 """
@@ -16,7 +17,7 @@ from world import HERE
 
 HOME = os.path.join(HERE, "../../deploy/autoscaling")
 RULES = os.path.join(HOME, "paceline.autoscaling.rules.yaml")
-# https://keda.sh/docs/latest/reference/scaledobject-spec, as far as the example goes.
+# The fields used by the example, from https://keda.sh/docs/latest/reference/scaledobject-spec.
 SCALED = {"scaleTargetRef", "pollingInterval", "minReplicaCount", "maxReplicaCount", "fallback", "advanced", "triggers"}
 TRIGGER = {"serverAddress", "query", "threshold", "ignoreNullValues"}
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Grafana's boards: every query of deploy/grafana, with its variables filled in, is asked of a real Prometheus that scraped a real
-simulated job with a slow rank and a hot GPU, checkpoints and a restart, a node whose GPUs tests/fake-nvml plays and whose ports are files,
-and how a job ended; so are those of docs/metrics.md and what deploy/autoscaling records; none may answer with nothing, and each mark has
-to have been there. And what a board has to have: a unit, a place that no other panel has, words for a panel that is no row, the one
-data source, and a variable for each that a query names.
+"""Tests Grafana's boards: every query of deploy/grafana, with its variables filled in, runs on a real Prometheus that
+scraped a real simulated job with a slow rank and a hot GPU, checkpoints and a restart, a node with GPUs simulated by
+tests/fake-nvml and ports from files, and a job's end; so do those of docs/metrics.md and the series recorded by
+deploy/autoscaling. No result may be empty, and each annotation must have occurred. Each panel must have a unit, a place
+of its own, and a clear title; each board must use the one data source, and have a variable for each that a query uses.
 
     tests/prometheus/boards.py     takes Debian's prometheus; PACELINE: the binary
 """
@@ -21,13 +21,13 @@ from world import HERE, PACELINE, played, until
 
 BOARDS = os.path.join(HERE, "../../deploy/grafana")
 AUTOSCALING = os.path.join(HERE, "../../deploy/autoscaling/paceline.autoscaling.rules.yaml")
-# As Grafana fills them in; a rate needs two scrapes and some.
+# Filled in like by Grafana; a rate needs more than two scrapes.
 KNOWN = {"__rate_interval": "30s", "__range": "1m", "instance": ".+", "job": "delivery", "price": "2.5"}
-# A checkpoint is written every six seconds, and after twenty training is started again.
+# A checkpoint every six seconds; after twenty, training restarts.
 WORLD = "checkpoint-every=50 restart=160 restart-takes=16s"
-# Titles are for people who have never read a page of ours.
+# Titles must be clear without the documentation.
 RIDDLES = {"ill", "told", "tell", "somebody", "whole", "trouble", "binds", "hides", "well", "woken", "wake"}
-# With a day's window a young counter has grown by nothing that a rate could see.
+# Over a long window, the increase of a young counter is too small to see.
 LONG = re.compile(r"\[(1h|1d|5m)\]")
 
 
@@ -38,7 +38,7 @@ def queries(board):
 
 
 def told():
-    """What docs/metrics.md says that one may ask."""
+    """The queries in docs/metrics.md."""
     text = open(os.path.join(HERE, "../../docs/metrics.md")).read()
     found = re.findall(r"^```promql\n(.*?)^```$", text, re.M | re.S)
     assert found, "docs/metrics.md has no queries"
@@ -46,7 +46,7 @@ def told():
 
 
 def recorded():
-    """What an autoscaler may ask."""
+    """The series for autoscalers."""
     found = re.findall(r"- record: (\S+)", open(AUTOSCALING).read())
     assert found, AUTOSCALING
     return found
@@ -59,7 +59,7 @@ def filled(query):
 
 
 def faults_of(name, board):
-    """What is wrong with how a board is made."""
+    """The problems of a board."""
     cells, titles = set(), set()
     known = {variable["name"] for variable in board["templating"]["list"]}
     for panel in board["panels"]:
@@ -90,7 +90,7 @@ def faults_of(name, board):
 
 def textfile(path):
     class Node(http.server.BaseHTTPRequestHandler):
-        """As node_exporter shows what is in its folder."""
+        """Serves a file like node_exporter's textfile collector."""
 
         def do_GET(self):
             self.send_response(200)
@@ -120,12 +120,12 @@ def play(world, boards):
     asked = [(name, title, query) for name, board in boards.items() for title, query in queries(board)]
     asked += [("docs/metrics.md", "", query) for query in told()]
     asked += [("docs/remedies.md", "", name) for name in recorded()]
-    # A mark is there for a moment: it has to have been there.
+    # An annotation lasts only a moment: it must have occurred.
     asked += [(name, mark["name"], f"max_over_time(({mark['expr']})[10m:1s])") for name, board in boards.items()
               for mark in board["annotations"]["list"]]
     silent = asked
     give_up = time.monotonic() + 90
-    # What has a window has to fill it first.
+    # Windows have to fill first.
     while silent and time.monotonic() < give_up:
         silent = [(name, title, query) for name, title, query in silent if not world.query(filled(query))]
         time.sleep(1)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""deploy/datadog: the map names every family of docs/metrics.md, as names.py writes it; and Datadog's own OpenMetrics check (V2, as the
-Agent runs it), given the instance of pod.yaml, brings every family that a real page of a simulated job has under its name.
+"""Tests deploy/datadog: the map has every family of docs/metrics.md, as written by names.py; and Datadog's own
+OpenMetrics check (V2, as run by the Agent), with the instance of pod.yaml, collects every family of a simulated job's
+page under its name.
 
-    tests/prometheus/datadog.py     PACELINE: the binary. Takes datadog-checks-base[deps,http] and PyYAML of PyPI; --names does without
+    tests/prometheus/datadog.py     PACELINE: the binary. Needs datadog-checks-base[deps,http] and PyYAML of PyPI,
+    except with --names
 """
 
 import os
@@ -17,7 +19,7 @@ DATADOG = os.path.join(HERE, "../../deploy/datadog")
 
 
 def instance():
-    """As it stands in the pod's annotation, which is JSON, and in conf.yaml; both are the same."""
+    """The instance in the pod's annotation, which is JSON, and in conf.yaml; both must be equal."""
     import json
 
     import yaml
@@ -38,7 +40,7 @@ def play(world):
     check = instance()
     check["openmetrics_endpoint"] = page
     check = OpenMetricsBaseCheckV2("openmetrics", {}, [check])
-    # A counter comes from the second time on.
+    # Counters need two runs.
     for _ in range(2):
         wrong = check.run()
         assert not wrong, wrong
@@ -46,7 +48,7 @@ def play(world):
     families = dict(re.findall(r"^# TYPE (\w+) (\w+)$", told, re.M))
     names = dict(check.instances[0]["metrics"][0])
     came = set(aggregator.metric_names)
-    # A histogram comes as a distribution, which the stub keeps apart.
+    # Histograms become distributions, which the stub stores separately.
     spread = {f"paceline.{names[family]}" for family, kind in families.items() if kind == "histogram"}
     came |= {name for name in spread if aggregator.histogram_bucket(name)}
     for family, kind in families.items():

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """From a fault to somebody's telephone, on real programs: a simulated job of 512 ranks, one of them slow, at a real aggregator; faults
-of GPUs in the log of its kernel; Debian's Prometheus, which scrapes it and has the rules of deploy/prometheus; Debian's Alertmanager,
-with the grouping of deploy/prometheus, told by both; and a webhook that writes down what arrives when. Prints how long a hard fault
-took by either way, and fails where one never arrives, where the alert does not name rank and node, where a node whose GPUs fail together
-rings for each of them, where anybody else is accused, or where the end is not told. That a node cannot be seen accuses nobody: where
-this machine had no time for a simulated node it is true.
+of GPUs in the log of its kernel; Debian's Prometheus, which scrapes it and has the rules of deploy/prometheus; Debian's
+Alertmanager, with the grouping of deploy/prometheus, which receives alerts from both; and a webhook that records
+messages and their times. Prints the latency of a hard fault on both paths. Fails if an alert never arrives, if it does
+not name rank and node, if a node whose GPUs fail together causes a message for each, if there is an alert about a
+healthy rank or node, or if the end is not sent. TelemetryBlind alerts are allowed: they are true if this machine had no
+time for a simulated node.
 
     tests/prometheus/delivery.py [--faults 5]      PACELINE: the binary
 """
@@ -17,12 +18,12 @@ import time
 
 from world import SCRAPE_S, played, until
 
-# Steps in a second, and from which on one rank is slow.
+# Steps per second, and the step at which a rank becomes slow.
 SPEED, SLOW_FROM = 4, 32
 
 
 class Telephone(http.server.BaseHTTPRequestHandler):
-    """Takes what Alertmanager sends, with the time."""
+    """Records Alertmanager's messages with their times."""
 
     rang = []
 
@@ -38,7 +39,7 @@ class Telephone(http.server.BaseHTTPRequestHandler):
 
 
 def alerts():
-    """All that was told: when, in which message, whether it is over, and its labels."""
+    """All received alerts: time, message number, status, and labels."""
     for number, (when, message) in enumerate(list(Telephone.rang)):
         for alert in message["alerts"]:
             yield when, number, alert["status"], alert["labels"]
@@ -49,41 +50,41 @@ def pushed(labels):
 
 
 def first(finding, since, by_push):
-    """When that was told first after `since`."""
+    """When the first alert about this finding arrived after `since`."""
     told = [when for when, _, status, labels in alerts() if status == "firing" and when >= since
             and labels.get("finding") == finding and pushed(labels) == by_push]
     return min(told, default=None)
 
 
 def says(finding, by_push, *words):
-    """Whether an alert names all of these, in its summary and in its description."""
+    """Whether an alert has all of these words, in its summary and in its description."""
     return any(all(word in alert["annotations"][text] for word in words for text in ("summary", "description"))
                for _, message in list(Telephone.rang) for alert in message["alerts"]
                if alert["labels"].get("finding") == finding and pushed(alert["labels"]) == by_push)
 
 
 def links(finding):
-    """Whether its alerts were pushed, and what they link to."""
+    """Whether its alerts were pushed, and their links."""
     return {(pushed(alert["labels"]), alert["annotations"]["dashboard_url"], alert["annotations"]["runbook_url"])
             for _, message in list(Telephone.rang) for alert in message["alerts"] if alert["labels"].get("finding") == finding}
 
 
 def only_the_faulty(faults):
-    """Of 512 ranks one is slow, and GPUs of one node are ill: nobody else is accused, by neither way."""
-    # That the job loses time is told too, once that has gone on for long enough.
+    """Of 512 ranks one is slow, and GPUs of one node have faults: no other alerts, on either path."""
+    # The job's loss of time is an alert too, once it has lasted long enough.
     accused = {name for *_, labels in alerts()
                if not (name := labels["alertname"]).startswith("PacelineGoodputBurns") and name != "PacelineTelemetryBlind"}
     assert accused == {"PacelineGpuFault", "PacelineStraggler"}, accused
     slow, ill = ({labels["subject"] for *_, labels in alerts() if labels.get("finding") == finding and pushed(labels)}
                  for finding in ("straggler", "gpu-fault"))
     assert len(slow) == 1 and "rank 7 " in min(slow) + " ", slow
-    # Two GPUs ring each; of three and more the node does, once.
+    # Two GPUs cause an alert each; from the third on there is one for the node.
     assert ill == {"gpu 0000:01:00.0 on watch", "gpu 0000:02:00.0 on watch", "GPUs on watch"}, ill
     assert says("gpu-fault", True, f"{faults} GPUs on watch"), faults
 
 
 def told_of(subject):
-    """When it was told that something holds of a subject."""
+    """When alerts about a subject arrived."""
     return [when for when, _, status, labels in alerts() if status == "firing" and labels.get("subject") == subject]
 
 
@@ -98,7 +99,7 @@ def play(world, faults):
         at = world.fault(gpu)
         told = until(f"the push of GPU {gpu}", lambda: told_of(f"gpu 0000:{gpu:02x}:00.0 on watch"))
         by_push.append(min(told) - at)
-        # Prometheus knows how many faults there are, and not of whom: only the first is news to it.
+        # Prometheus has the number of faults without subjects: only the first is a new alert.
         if gpu == 1:
             by_scrape.append(until("the alert of Prometheus", lambda: first("gpu-fault", at, False)) - at)
     at = [world.fault(gpu) for gpu in range(3, faults + 1)][0]

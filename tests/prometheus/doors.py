@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Metrics by every door, each before a real reader of it: the page in both formats before promtool, the official parser and a real
-Prometheus; the file before promtool; the push before a real OpenTelemetry collector (rotel), which passes on to a server that reads with
-OpenTelemetry's own classes; the list of Slurm's jobs before a real Prometheus that polls it. And a receiver that hangs, and one that
-refuses, hold no job up.
+"""Tests every metrics output with a real consumer: the page in both formats with promtool, the official parser and a
+real Prometheus; the file with promtool; the push with a real OpenTelemetry collector (rotel), which forwards to a
+server that parses with OpenTelemetry's own classes; the list of Slurm jobs with a real Prometheus that polls it. And a
+receiver that hangs, and one that refuses, must not delay a job.
 
     tests/setup/venv.sh tests/setup/doors.txt V
     V/bin/python tests/prometheus/doors.py     takes Debian's prometheus; PACELINE: the binary
@@ -30,7 +30,7 @@ COLLECTOR = os.path.join(os.path.dirname(rotel.__file__), "rotel-agent")
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
-    """Keeps what came; of each metric the values by their attributes."""
+    """Stores received requests."""
 
     came = []
 
@@ -51,7 +51,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 
 def refuses():
-    """A handler that refuses and counts."""
+    """A handler that refuses and counts requests."""
 
     class Refuses(http.server.BaseHTTPRequestHandler):
         asked = 0
@@ -75,7 +75,7 @@ class Hangs(http.server.BaseHTTPRequestHandler):
 
 
 def points(came):
-    """Of all that came: host, name and point."""
+    """Host, metric, attributes and point of all received data."""
     for _, request in came:
         for resource in request.resource_metrics:
             whose = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
@@ -90,7 +90,7 @@ def names(came):
 
 
 def job(world, name, *words, seconds=3, env=()):
-    """A run of one node with simulated GPUs."""
+    """A run on one node with simulated GPUs."""
     command = f"i=0; while [ ! -e {world.path(name + '-stop')} ]; do sleep 0.1; done" if seconds is None else f"sleep {seconds}"
     return world.start(PACELINE, "run", "--job", name, "--node", "n1", "--run-dir", world.path(name), "--sim-gpus", "gpus=2",
                        "--ras", "off", *words, "--", "sh", "-c", command, env={**os.environ, **dict(env)})
@@ -103,7 +103,7 @@ def log(world, name):
 
 def promtool(text):
     ran = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True)
-    # It advises against what boards for dcgm-exporter need and against summaries' maximum; what it cannot read ends it with 1.
+    # promtool warns about names for dcgm-exporter's boards and about summaries' maximum; a parse error exits with 1.
     assert ran.returncode in (0, 3) and "error" not in ran.stderr.lower(), ran.stderr
     return ran.stderr
 
@@ -120,7 +120,7 @@ def series(families):
 
 
 def formats(world):
-    """Both formats say the same of the same."""
+    """Both formats have the same series."""
     kind, text = page(world, "*/*")
     assert kind.startswith("text/plain; version=0.0.4"), kind
     promtool(text)
@@ -129,7 +129,7 @@ def formats(world):
     assert opened.endswith("# EOF\n")
     ours, theirs = (series(read(shown)) for read, shown in
                     ((plain.text_string_to_metric_families, text), (openmetrics.text_string_to_metric_families, opened)))
-    # Between the two pages something may have begun.
+    # A series may start between the two requests.
     missing = ours - theirs
     assert len(ours) > 40 and not missing, missing
     units = {family.name: family.unit for family in openmetrics.text_string_to_metric_families(opened)}
@@ -144,7 +144,7 @@ def formats(world):
 
 def file(world):
     path = world.path("job.prom")
-    # The first is written before GPUs are read.
+    # The first file is written before GPUs are read.
     promtool(until("GPUs in the file", lambda: "paceline_gpu_power_watts{" in (text := open(path).read()) and text))
     return path
 
@@ -211,7 +211,7 @@ def bad_receivers(world):
     Hangs.over.set()
 
 
-# As Slurm's, of a node with one job.
+# Slurm's squeue on a node with one job.
 SQUEUE = """#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 echo "$2" | sed -e 's/%A/77/; s/%u/ada/; s/%N/n1/; s|%Z|FOLDER|; s/%j/train/'
@@ -219,7 +219,7 @@ echo "$2" | sed -e 's/%A/77/; s/%u/ada/; s/%N/n1/; s|%Z|FOLDER|; s/%j/train/'
 
 
 def targets(world):
-    """A job of Slurm's (squeue is a script) is found over HTTP by a real Prometheus, and scraped."""
+    """A real Prometheus discovers a Slurm job (squeue is a script) over HTTP, and scrapes it."""
     script = os.path.join(world.path("bin"), "squeue")
     os.mkdir(world.path("bin"))
     with open(script, "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as file:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Whom the example of deploy/prometheus wakes: Debian's Alertmanager with its routes and inhibition, told by its API what an aggregator
-pushes and what a Prometheus sends, and a webhook in the place of each receiver.
+"""Tests the notifications of deploy/prometheus's example: Debian's Alertmanager with its routes and inhibition gets
+alerts like those of an aggregator and of a Prometheus by its API, and a webhook replaces each receiver.
 
-First every finding at once, critical and warning, in two jobs and on two nodes: nothing critical may be silenced, and of the warnings
-only those of the table below. Then eight GPUs that slow themselves down and the node that is slow for it: its page has to arrive within
-seconds. The same is asked of the rules that the example had before, which silenced that page: a test that they pass proves nothing.
+First every finding at once, critical and warning, in two jobs and on two nodes: nothing critical may be silenced, and
+of the warnings only those in the table below. Then eight throttled GPUs and their slow node: its page must arrive
+within seconds. The previous rules, which silenced that page, must fail this test: otherwise it proves nothing.
 
     tests/prometheus/inhibition.py     takes Debian's prometheus-alertmanager
 """
@@ -21,22 +21,22 @@ import urllib.request
 from world import DEPLOY, World, until
 
 HARD = ("gpu-lost", "gpu-fault", "ecc-uncorrectable")
-# Which warnings are silent while what is critical, of the same node where it says so.
+# Warnings that are silenced by critical findings; True: only on the same node.
 SILENT = {
     **{target: {(source, True) for source in HARD} for target in ("slow-link", "pcie-degraded", "nvlink-errors")},
     **{target: {(source, True) for source in (*HARD, "telemetry-blind")} for target in ("straggler", "straggler-node")},
     "rank-silent": {("telemetry-blind", True)},
     "gpu-throttled": {("straggler-node", True), ("all-ranks-slow", False)},
 }
-# Of these no node is known.
+# Findings without a node.
 OF_JOB = ("all-ranks-slow", "job-hang", "expert-imbalance", "data-loading")
 TICKETS = ("expert-imbalance", "data-loading")
 FINDINGS = sorted({*SILENT, *HARD, *OF_JOB, "telemetry-blind", "results-suspect", "network-port"})
 PAGED_WITHIN_S = 6
-# What the team is told waits for ten seconds.
+# The team's notifications wait for ten seconds.
 TOLD_AFTER_S = 12
 
-# As the example had them.
+# The example's previous rules.
 BEFORE = """
   - source_matchers: [finding=~"gpu-lost|gpu-fault|ecc-uncorrectable|gpu-throttled|pcie-degraded|nvlink-errors", node!=""]
     target_matchers: [finding=~"straggler|straggler-node|slow-link"]
@@ -48,7 +48,7 @@ BEFORE = """
 
 
 class Alertmanager:
-    """One with these rules of inhibition (`None`: the example's own), and what its receivers got."""
+    """An Alertmanager with these inhibition rules (`None`: the example's own), and what its receivers got."""
 
     def __init__(self, folder, rules=None):
         os.mkdir(folder)
@@ -78,7 +78,7 @@ class Alertmanager:
         return json.loads(answer) if answer else None
 
     def told(self, *labels):
-        """What an aggregator or a Prometheus says holds now."""
+        """Sends alerts that hold now, like an aggregator or a Prometheus."""
         ends = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=5)
         self.ask("alerts", [{"labels": alert, "annotations": {"summary": "s"}, "endsAt": ends.isoformat()} for alert in labels])
 
@@ -99,11 +99,11 @@ def alert(finding, severity, way, job, node="n1", subject=""):
 
 
 def is_silent(of, others):
-    """Whether the table says that a warning is silent beside others."""
+    """Whether a warning is silenced by other alerts, according to the table."""
     for source, is_by_node in SILENT.get(of["finding"], ()):
         for other in others:
             same_job = all(of.get(label) == other.get(label) for label in ("paceline_job", "instance"))
-            # What comes from Prometheus has no node.
+            # Alerts from Prometheus have no node.
             same_node = not is_by_node or (of.get("node") is not None and of.get("node") == other.get("node"))
             if other["finding"] == source and other["severity"] == "critical" and same_job and same_node:
                 return of["severity"] == "warning"
@@ -111,7 +111,7 @@ def is_silent(of, others):
 
 
 def all_at_once(manager):
-    """Every finding by both ways; in job b and on node n2 there are only warnings."""
+    """Every finding on both paths; in job b and on node n2 there are only warnings."""
     said = []
     for way in ("pushed", "scraped"):
         for finding in FINDINGS:
@@ -131,13 +131,13 @@ def all_at_once(manager):
         assert not (by and labels["severity"] == "critical"), f"a page is silenced: {labels}"
         assert bool(by) == is_silent(labels, said), f"{'silent' if by else 'not silent'}: {labels}"
         silent += bool(by)
-    # Each of the table, and gpu-throttled on n2 and from Prometheus as well.
+    # Each entry of the table, plus gpu-throttled on n2 and from Prometheus.
     assert silent == len(SILENT) + 2, silent
     return len(said), silent
 
 
 def node_and_its_gpus(manager, job):
-    """Eight warnings, then the page: when it arrives, if it does in time."""
+    """Eight warnings, then the page: returns its latency, or None if it is late."""
     manager.told(*(alert("gpu-throttled", "warning", "pushed", job, subject=f"gpu {gpu} on n1") for gpu in range(8)),
                  alert("gpu-throttled", "warning", "pushed", job, node="n9"))
     time.sleep(1)
@@ -164,7 +164,7 @@ def main():
             until("a ticket", lambda: now.first("tickets", since, finding="expert-imbalance", paceline_job="b"))
             time.sleep(max(0, since + TOLD_AFTER_S - time.monotonic()))
             assert now.first("team", since, finding="gpu-throttled", node="n1", paceline_job="c") is None, "symptoms are told beside their cause"
-            # Not even where another version says that it is critical.
+            # Not even where another version is critical.
             tickets = {whose for _, whose, labels in now.got if labels["urgency"] == "ticket"}
             assert tickets == {"tickets"}, tickets
             pages = {labels["severity"] for _, whose, labels in now.got if whose == "on-call"}

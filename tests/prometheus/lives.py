@@ -1,5 +1,5 @@
-"""Lives of jobs for months.py: what `paceline simulate` is asked to play, which of it is a fault, and the series that the job's page
-would have shown, made of the report of the detector."""
+"""Jobs for months.py: the arguments of `paceline simulate`, the true faults among its events, and the series of the
+job's page, derived from the detector's report."""
 
 import concurrent.futures
 import dataclasses
@@ -10,19 +10,20 @@ from past import STEP_S, said, whole
 
 DAY = 86400
 HOUR = 3600
-# A step takes so long, with all of the way that is rough in it.
+# The mean time of a step, with all disturbances.
 STEP_OF_JOB_S = 8.65
 ROUGH = ("self=8s transfer=400ms sigma=0.01 autocorrelation=0.3 tail=0.001 warm-up=8 checkpoint-every=120 checkpoint=5 undeclared=all comms=on "
          "evaluate-every=1000 evaluation=15 evaluation-declared=no gc-every=100")
 BURNS = ("PacelineGoodputBurnsFast", "PacelineGoodputBurns", "PacelineGoodputDrains", "PacelineGoodputBudgetSpent",
          "(twice the budget for 15 min)")
-# How long after the end of a fault an alert still speaks of it: a verdict needs steps to be over, a window its own length.
+# How long an alert may continue after the end of a fault: a verdict needs steps to clear, a window its own length.
 ECHO_S = dict(zip(BURNS, (HOUR, 6 * HOUR, 3 * HOUR, 7 * HOUR, HOUR // 2)))
 
 
 @dataclasses.dataclass
 class Truth:
-    """Something that is wrong for a while: the alert that is to tell it, others that must in time, and others that may."""
+    """A fault for a limited time: the alert that must report it, others that must fire in time, and others that may
+    fire."""
     what: str
     told_by: str
     since: float
@@ -34,8 +35,8 @@ class Truth:
         return ECHO_S.get(alert, 20 * 60)
 
 
-# (what it is, the same for the simulator, how long, who tells it, which budgets it is to burn, who else may speak)
-# A rank that is twice as slow is also the one for which all wait for minutes at the end of an evaluation.
+# (description, the simulator's argument, duration, the alert, budgets that it must burn, other alerts that may fire)
+# A rank that is twice as slow also makes all ranks wait for minutes at the end of an evaluation.
 FAULTS = [
     ("a rank 1.25 times as slow: heat", "slow rank={rank} factor=1.25 cause=thermal", 2 * HOUR, "Straggler", (), ("GpuThrottled",)),
     ("a rank 1.1 times as slow: power", "slow rank={rank} factor=1.1 cause=power", 2 * HOUR, "Straggler", (), ("GpuThrottled", "GpuConfig")),
@@ -49,7 +50,7 @@ FAULTS = [
     ("a rank twice as slow for 11 h", "slow rank={rank} factor=2 cause=clock-stuck", 11 * HOUR, "Straggler", BURNS[1:4],
      ("GpuThrottled", "GpuConfig", "RankSilent")),
 ]
-# Of a check that is short: what of these fits into it, and how long it has for that.
+# The faults that fit into a short check, with shorter durations.
 SHORT_S = 32 * HOUR
 SHORT_FAULTS = [(what.replace("100 min", "75 min"), text, min(lasts, 75 * 60 if BURNS[0] in owed else 45 * 60), teller, owed, others)
                 for what, text, lasts, teller, owed, others in FAULTS if lasts <= 2 * HOUR]
@@ -57,7 +58,7 @@ SHORT_FAULTS = [(what.replace("100 min", "75 min"), text, min(lasts, 75 * 60 if 
 
 @dataclasses.dataclass
 class Job:
-    """One job, and so one page. `at`: unix time of its first scrape."""
+    """One job with one page. `at`: unix time of its first scrape."""
     paceline: str
     instance: str
     at: int
@@ -86,7 +87,8 @@ class Job:
         return int(self.seconds / STEP_OF_JOB_S)
 
     def play(self):
-        """The detector's report, and when each fault began: the same job, if it ends with the step before, ends then."""
+        """The detector's report, and the start of each fault: the duration of the same job when it ends before that
+        step."""
         begins = []
         for number, (_, text, since, *_) in enumerate(self.faults):
             if not text.startswith("gap"):
@@ -101,8 +103,8 @@ class Job:
 
 
 def plans(paceline, random, begins, seconds, is_short):
-    """Jobs one after the other, each with two faults at most; the third goes on as another, on a node less, at the same address.
-    In a short check the first one has many hours without any."""
+    """Consecutive jobs with at most two faults each; the third continues the second on one node less, at the same
+    address. In a short check the first one has many hours without faults."""
     count = 5 if is_short else max(3, round(seconds / (5 * DAY)))
     length = seconds / count - 40 * 60
     faults = [fault for fault in (SHORT_FAULTS if is_short else FAULTS) if fault[2] <= 0.23 * length]
@@ -122,12 +124,12 @@ def plans(paceline, random, begins, seconds, is_short):
         blips = [blip for blip in blips if not any(since - 60 < blip[1] < since + lasts + 60 for _, _, since, lasts, *_ in mine)]
         instance = f"job{number - (number == 2)}:9400"
         yield Job(paceline, instance, at, length, nodes, random.randrange(10**6), mine, blips)
-        # A planned reboot takes up to half an hour, a new size a minute and a half.
+        # A planned reboot takes up to half an hour, a resize a minute and a half.
         at = whole(at + length + (90 if number == 1 else random.uniform(600, 2000)))
 
 
 class Scrapes:
-    """Which scrapes came to nothing: single ones, a few minutes each day, half an hour each week."""
+    """Failed scrapes: single ones, a few minutes each day, half an hour each week."""
 
     def __init__(self, random, begins, seconds):
         self.missing = {begins + number * STEP_S for number in range(int(seconds // STEP_S)) if random.random() < 0.002}
@@ -141,7 +143,8 @@ class Scrapes:
 
 
 def held(report):
-    """When which (finding, cause, severity) held, in seconds of the job. Silence is info at first, and counts from ten steps on."""
+    """When each (finding, cause, severity) held, in seconds of the job. Silence starts as info, and counts after ten
+    steps."""
     p99 = next(part["p99_s"] for part in report["times"]["parts"] if part["part"] == "step")
     for verdict in report["verdicts"]:
         names = verdict["finding"], verdict["cause"], verdict["severity"]
@@ -155,7 +158,8 @@ def held(report):
 
 
 def lost(report, cause, second):
-    """GPU time that the verdicts of a cause have lost by then: evenly from when it began, told from when it was raised."""
+    """GPU time lost by the verdicts of a cause until then: spread evenly from their start, visible from when they were
+    raised."""
     total = 0
     for verdict in report["verdicts"]:
         if verdict["cause"] == cause and second >= verdict["raised_s"]:
@@ -166,7 +170,7 @@ def lost(report, cause, second):
 
 
 def page(job, report, times):
-    """The families of the job's page that rules ask for, as far as the report tells them."""
+    """The families of the job's page that rules query, as far as the report has them."""
     label = {"instance": job.instance, "job": "paceline"}
     ranks = report["world_size"]
     families = {("paceline_gpu_seconds", "counter"): [(label, [(at, ranks * (at - job.at)) for at in times])]}
@@ -185,7 +189,8 @@ def page(job, report, times):
 
 
 def own(random, job, times, is_last):
-    """What no detector says: drops, strangers, what sidecars cost, what preflights measured; and faults of these in the last job."""
+    """Series without a detector: drops, refused connections, sidecars' CPU, preflights; and faults of these in the last
+    job."""
     label = {"instance": job.instance, "job": "paceline"}
     lasts = times[-1] - job.at
     wrong = {name: (job.at + whole(lasts * share), job.at + whole(lasts * share) + 2 * HOUR) if is_last else (0, 0)
@@ -223,7 +228,7 @@ def own(random, job, times, is_last):
 
 
 def live(past, paceline, random, begins, seconds, is_short):
-    """Fills the past; returns what was wrong, and for how long jobs ran."""
+    """Fills the past; returns the faults, and for how long jobs ran."""
     scrapes, truths, ran = Scrapes(random, begins, seconds), [], 0
     jobs = list(plans(paceline, random, begins, seconds, is_short))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

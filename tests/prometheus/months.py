@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Months of training: how often each alert of deploy/prometheus is told though nothing is wrong, and how long it takes when something is.
+"""Months of training: how often each alert of deploy/prometheus fires without a fault, and how long it takes with one.
 
-Jobs of `paceline simulate`, one after the other, judged by the real detector: slow first steps, checkpoints and evaluations that nobody
-declares, planned restarts, now and then a slow step, lost frames, sidecars that are not heard for seconds, a job that goes on with a
-node less; and faults of which the truth is known. Of each job's report (when each verdict was raised and over, what it lost) are made
-the series that its page would have shown. By this script alone: single scrapes, minutes and half hours that are missing, what the
-sidecars cost, what is dropped, strangers, preflights. A real Prometheus has these series and the shipped rules.
+Consecutive jobs of `paceline simulate`, analyzed by the real detector: slow first steps, undeclared checkpoints and
+evaluations, planned restarts, occasional slow steps, lost frames, sidecars without contact for seconds, a job that
+continues on one node less; and known faults. Each job's report (when each verdict was raised and cleared, what it lost)
+gives the series that its page would have shown. This script alone adds: missing single scrapes, minutes and half hours,
+sidecars' CPU, drops, refused connections, preflights. A real Prometheus has these series and the shipped rules.
 
     tests/prometheus/months.py [--months 1] [--days 30] [--seed 1] [--check]     PACELINE: the binary
 
-For each alert: how many firings in a month (30 days) have no fault beside them; for each fault and each alert that is to tell it, the
-mean and the longest time to the first firing; of any verdict at all, of those that are not info, and of the rule as it is shipped. Of
-rules over windows, the first two ask their shortest window only. --check: fails where a shipped rule is told falsely, a fault is not
-told within its bound, or an alert that is to be tried was not; without --days, a day and a third with shorter faults.
+For each alert: the number of firings per month (30 days) without a fault; for each fault and each alert that must
+report it, the mean and the longest time to the first firing; for any verdict, for those that are not info, and for the
+shipped rule. For rules over windows, the first two use only their shortest window. --check: fails if a shipped rule
+fires falsely, a fault is not reported within its bound, or a required alert was not tested; without --days, a day and a
+third with shorter faults.
 """
 
 import argparse
@@ -36,16 +37,16 @@ BARE = {
     "PacelineTelemetryDropped": 'sum without (reason) (rate(paceline_transport_dropped_total{reason!="duplicate"}[1m])) > 1',
     "PacelineStrangersKnock": "sum without (reason) (rate(paceline_connections_refused_total[1m])) > 1",
     "PacelineSidecarCostly": "max without (node) (rate(paceline_sidecar_cpu_seconds_total[1m])) > 0.01",
-    # Left out of the pack: what conventions ask for beside the four.
+    # Not shipped: the usual addition to the four.
     "(twice the budget for 15 min)": "avg_over_time(paceline:lost_gpu:ratio_rate5m[15m:1m]) > 2 * 0.05",
 }
-# How long a fault may be there before it is told, in seconds; what a verdict needs is most of it.
+# How long a fault may last before its alert, in seconds; most of it is the time for a verdict.
 BOUND_S = {"PacelineRankSilent": 300, "PacelineJobHang": 300, "PacelineTelemetryBlind": 150, "PacelineGoodputBurnsFast": 4500,
            "PacelineGoodputBurns": 5 * 3600, "PacelineGoodputDrains": DAY, "PacelineGoodputBudgetSpent": 3 * DAY,
            "PacelineTelemetryDropped": 1800, "PacelineStrangersKnock": 1800, "PacelineSidecarCostly": 3600,
            "PacelinePreflightRegression": 300}
 BOUND_OTHERS_S = 600
-# What a check that is short has tried, or has shown nothing: everything but budgets over more than an hour.
+# Alerts that a short check must test: all except budgets over more than an hour.
 TRIED = {f"Paceline{name}" for name in (
     "Straggler", "StragglerNode", "SlowLink", "AllRanksSlow", "RankSilent", "JobHang", "TelemetryBlind", "GoodputBurnsFast",
     "PreflightRegression", "TelemetryDropped", "StrangersKnock", "SidecarCostly")}
@@ -53,7 +54,7 @@ WAYS = ("any verdict", "that counts", "as shipped")
 
 
 def ways(rule):
-    """The three ways to ask: (expression, seconds to wait)."""
+    """The three variants of a rule: (expression, seconds to wait)."""
     name, query = rule["name"], rule["query"]
     if name in BARE:
         return [(BARE[name], 0), (BARE[name], 0), (query, rule["duration"])]
@@ -61,7 +62,7 @@ def ways(rule):
 
 
 def score(name, firings, truths):
-    """False firings, and by fault that this alert is to tell the seconds to the first right one (None: never)."""
+    """False firings, and for each fault of this alert the seconds to the first correct one (None: never)."""
     right = [truth for truth in truths if name in truth.alerts or name == truth.told_by]
     false = [firing for firing in firings
              if not any(firing[0] <= truth.until + truth.echo_s(name) and firing[1] >= truth.since for truth in right)]
@@ -74,7 +75,7 @@ def score(name, firings, truths):
 
 
 class Alert:
-    """What became of an alert, by way of asking: false firings (month, since, until), and (fault, seconds or None)."""
+    """The results of an alert by variant: false firings (month, since, until), and (fault, seconds or None)."""
 
     def __init__(self, name):
         self.name = name
@@ -89,7 +90,7 @@ class Alert:
         self.took[way].extend(took)
 
     def wrong(self):
-        """What a check fails for."""
+        """The failures for --check."""
         if self.false[2] and not self.name.startswith("("):
             yield f"{self.name}: told falsely " + ", ".join(
                 f"month {month + 1} {hours(since)} to {hours(until)}" for month, since, until in self.false[2])
@@ -116,7 +117,7 @@ def tables(alerts, months):
 
 
 def spoken_of(took):
-    """Mean, and the longest."""
+    """The mean, and the longest."""
     heard = [one for one in took if one is not None]
     words = [f"{spoken(sum(heard) / len(heard))} ({spoken(max(heard))})"] if heard else []
     return ", ".join(words + ([f"{len(took) - len(heard)} never"] if len(heard) < len(took) else []))
@@ -127,12 +128,12 @@ def spoken(seconds):
 
 
 def hours(at):
-    """Since the month began."""
+    """Hours since the start of the month."""
     return f"{(at - month_begins()) / 3600:.2f} h"
 
 
 def play(alerts, month, paceline, seconds, seed, is_short):
-    """Plays one month; adds to what became of each alert. Returns for how long jobs ran."""
+    """Simulates one month; adds the results of each alert. Returns for how long jobs ran."""
     with tempfile.TemporaryDirectory(prefix="paceline-months-") as folder:
         past = Past(folder)
         truths, ran = live(past, paceline, random.Random(f"{seed}/{month}"), month_begins(), seconds, is_short)
@@ -163,7 +164,7 @@ def main():
     seconds = SHORT_S if is_short else (options.days or 30) * DAY
     alerts, ran = {}, 0
     with tempfile.TemporaryDirectory(prefix="paceline-months-") as folder:
-        # A copy: a build may replace it meanwhile, and half a program ends without a word.
+        # A copy: a build may replace the binary in the meantime, and an incomplete program fails without an error.
         paceline = shutil.copy(PACELINE, os.path.join(folder, "paceline"))
         for month in range(options.months):
             ran += play(alerts, month, paceline, seconds, options.seed, is_short)

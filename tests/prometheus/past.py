@@ -1,5 +1,5 @@
-"""A past that a real Prometheus is asked about: series as OpenMetrics, made into blocks by promtool; the shipped rules, as Prometheus
-loads them, with what they record made for all of that time; and when each alert would have been told.
+"""Historical data for a real Prometheus: series as OpenMetrics, converted to blocks by promtool; the shipped rules as
+loaded by Prometheus, with their recorded series for the whole time; and the firings of each alert.
 """
 
 import json
@@ -13,13 +13,13 @@ import urllib.request
 
 from world import DEPLOY, answers, port, until
 
-# As kube-prometheus scrapes and evaluates. What a scrape does not bring is gone, as if Prometheus had marked it stale.
+# Scrape and evaluation interval of kube-prometheus. A series missing in a scrape ends, as if marked stale.
 STEP_S = 30
 POINTS = 10_000
 
 
 def said(words):
-    """What a program prints; how it ended, and what it said of that, where it did not end well."""
+    """Runs a program and returns its output; raises with its error if it fails."""
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         how = f"was killed by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"ended with {done.returncode}"
@@ -28,7 +28,7 @@ def said(words):
 
 
 class Past:
-    """A folder with blocks, and a Prometheus over it."""
+    """A folder with blocks, and a Prometheus on it."""
 
     def __init__(self, folder):
         self.folder, self.child = folder, None
@@ -39,7 +39,7 @@ class Past:
         return os.path.join(self.folder, name)
 
     def add(self, name, families):
-        """Writes series [(labels, [(unix seconds, value)])] by (family, type) and has them made into blocks."""
+        """Writes series [(labels, [(unix seconds, value)])] by (family, type), and converts them to blocks."""
         text = self.path(f"{name}.om")
         with open(text, "w") as file:
             for (family, kind), series in families.items():
@@ -56,7 +56,7 @@ class Past:
         os.remove(text)
 
     def start(self):
-        """Starts Prometheus; of a port that somebody else took meanwhile, it finds another."""
+        """Starts Prometheus; if another process takes the port in the meantime, retries with a new one."""
         self.stop()
         json.dump({"rule_files": [os.path.abspath(f"{DEPLOY}/paceline.rules.yaml")]}, open(self.path("prometheus.yaml"), "w"))
         for _ in range(5):
@@ -78,7 +78,7 @@ class Past:
             self.child = None
 
     def log(self):
-        """The end of what Prometheus said."""
+        """The end of Prometheus's log."""
         return open(self.path("log")).read()[-1500:]
 
     def ask(self, what, **words):
@@ -91,14 +91,15 @@ class Past:
             raise RuntimeError(f"{url}: {problem}; Prometheus said: {self.log()}") from None
 
     def rules(self):
-        """The rules as Prometheus has loaded them: (alerts, recorded)."""
+        """The rules as loaded by Prometheus: (alerts, recorded)."""
         groups = until("the rules", lambda: self.ask("rules")["groups"])
         every = [rule for group in groups for rule in group["rules"]]
         return [rule for rule in every if rule["type"] == "alerting"], [rule for rule in every if rule["type"] == "recording"]
 
     def record(self):
-        """What rules record, for all of the past: first what is made of series, then what is made of that. Asked on the grid of
-        scrapes, as alerts are; promtool's own way asks at times that depend on the name of a file, and in two hours' pieces."""
+        """Computes recorded series for the whole past, in order of their dependencies. Evaluated on the grid of
+        scrapes, like alerts; promtool's own backfill uses times that depend on a file's name, and pieces of two
+        hours."""
         left = self.rules()[1]
         while left:
             names = {rule["name"] for rule in left}
@@ -114,7 +115,7 @@ class Past:
             self.start()
 
     def over_all(self, query):
-        """What the query brings at each evaluation of the past: (labels, points), a series in as many pieces as are asked for."""
+        """The query's result at each evaluation: (labels, points), a series in as many pieces as there are requests."""
         at = self.begins
         while at <= self.ends:
             upto = min(self.ends, at + POINTS * STEP_S)
@@ -123,7 +124,7 @@ class Past:
             at = upto + STEP_S
 
     def times(self, query):
-        """When the query has an answer: by series, a sorted list."""
+        """When the query has a result: by series, a sorted list."""
         if query in self.known:
             return self.known[query]
         found = self.known[query] = {}
@@ -132,8 +133,8 @@ class Past:
         return found
 
     def told(self, query, wait_s):
-        """Firings (from, until) of an alert: as Prometheus has it, an alert waits from the first evaluation that finds it, and one
-        evaluation that does not find it begins anew."""
+        """Firings (from, until) of an alert, computed like in Prometheus: the wait starts at the first evaluation with
+        a result, and starts again after one without."""
         firings = []
         for times in self.times(query).values():
             since = last = None
@@ -148,10 +149,10 @@ class Past:
 
 
 def whole(seconds):
-    """On the grid of scrapes."""
+    """Rounds down to the grid of scrapes."""
     return int(seconds // STEP_S) * STEP_S
 
 
 def month_begins():
-    """Midnight, a whole number of days ago, far enough that nothing of it is now."""
+    """Midnight, a whole number of days ago, so that the month is entirely in the past."""
     return int((time.time() - 120 * 86400) // 86400) * 86400

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Every rule of deploy/prometheus, by promtool: each alert of a finding fires for a warning and for a critical verdict, says of which rank
-and node and why, after what `for` says and not before, and is quiet for info, for what is over, for another finding and, where it
-waits, for what one scrape saw. Another cause, or a scrape that failed, makes no second alert of it; what is a ticket never becomes
-critical. Each alert leads to a board that there is, with the alert's job chosen, and to a section of the runbook, and Alertmanager's
-words make links of that. Then what is written in paceline.rules.test.yaml and paceline.days.test.yaml, and Alertmanager's example by amtool.
+"""Tests every rule of deploy/prometheus with promtool: each alert of a finding fires for a warning and for a critical
+verdict, names the rank, the node and the cause, fires after its `for` and not before, and does not fire for info, a
+cleared finding, another finding or, if it waits, a single scrape. Another cause, or a failed scrape, causes no second
+alert; a ticket never becomes critical. Each alert links to an existing board, with the alert's job selected, and to a
+section of the runbook, and Alertmanager's templates create these links. Then runs paceline.rules.test.yaml and
+paceline.days.test.yaml, and checks Alertmanager's example with amtool.
 
     tests/prometheus/rules.py     takes Debian's prometheus (promtool) and prometheus-alertmanager (amtool)
 """
@@ -22,23 +23,23 @@ BOARDS = os.path.join(HOME, "../grafana")
 FINDINGS = os.path.join(HOME, "../../health/policy/findings.toml")
 RUNBOOK = os.path.join(HOME, "../../docs/findings.md")
 SCRAPE_S = 5
-# As alerts.py has them: subjects that are named, and how long an alert outlives its finding.
+# As in alerts.py: the limit of named subjects, and how long an alert outlives its finding.
 NAMED, KEEPS_S = 8, 60
-# A job whose name no address may have as it is, and the board of it.
+# A job name that must be escaped in URLs, and its board.
 JOB, RUN = "lm 7b/a&b", "/d/paceline-run?var-job=lm+7b%2Fa%26b"
 
 
 def boards():
-    """Path of each board, and the variables that an address may set."""
+    """The path of each board, and the variables that a URL may set."""
     for name in ("run", "fleet", "executive"):
         board = json.load(open(os.path.join(BOARDS, f"{name}.json")))
         yield f"/d/{board['uid']}", {variable["name"] for variable in board["templating"]["list"]}
 
 
 def leads_somewhere():
-    """Every alert has a place to look at: its job's, as far as the alert is about one."""
+    """Every alert links to a board: its job's, if it is about one."""
     known, text = dict(boards()), open(RULES).read()
-    # Where an address is written, it has a name by which the others refer to it.
+    # Each URL is a YAML anchor, to which other alerts refer.
     written = dict(re.findall(r"^ {10}dashboard_url: &(\w+) '?(/.*?)'?$", text, re.M))
     alerts = text.split("- alert: ")[1:]
     for alert in alerts:
@@ -54,7 +55,7 @@ def leads_somewhere():
 
 
 def has_sections():
-    """Every runbook_url leads to a section that there is."""
+    """Every runbook_url links to an existing section."""
     there = set(re.findall(r'<a id="([a-z0-9-]+)"></a>', open(RUNBOOK).read()))
     urls = re.findall(r"^ {10}runbook_url: (\S+)$", open(RULES).read(), re.M)
     for url in urls:
@@ -64,7 +65,7 @@ def has_sections():
 
 
 def rendered(folder, template, *alerts):
-    """What Alertmanager makes of alerts with these annotations."""
+    """Alertmanager's text for alerts with these annotations."""
     data = os.path.join(folder, "data.json")
     with open(data, "w") as file:
         alerts = [{"status": "firing", "labels": {}, "annotations": annotations} for annotations in alerts]
@@ -75,7 +76,7 @@ def rendered(folder, template, *alerts):
 
 
 def words(folder):
-    """What Alertmanager says: whom it is about also where there are several, and links."""
+    """Alertmanager's texts: subjects, also for several alerts, and links."""
     for annotations, wanted in (({"dashboard_url": RUN}, f"https://grafana.example.org{RUN}"),
                                 ({"dashboard_url": f"https://g.org{RUN}"}, f"https://g.org{RUN}"),
                                 ({}, "https://grafana.example.org/dashboards?tag=paceline")):
@@ -87,7 +88,7 @@ def words(folder):
 
 
 def alerts():
-    """Name, finding, its row, seconds that it waits, whether it is a ticket."""
+    """Name, finding, its row, seconds to wait, whether it is a ticket."""
     rows = tomllib.load(open(FINDINGS, "rb"))
     for block in open(RULES).read().split("- alert: ")[1:]:
         finding = re.search(r'paceline_finding_active\{finding="([a-z-]+)", severity!="info"\}\) > 0\n', block)
@@ -99,7 +100,7 @@ def alerts():
 
 
 def fires(finding, row, severity, urgency, subjects):
-    """The one alert: its labels do not say of whom, or why."""
+    """The expected alert: its labels contain neither subject nor cause."""
     who = ", ".join(subject for subject, _ in subjects[:NAMED]) + (" and others" if len(subjects) > NAMED else "")
     why = " And".join(f" {subject}, cause {cause}." for subject, cause in subjects[:NAMED])
     lines = [f"- exp_labels: {{finding: {finding}, severity: {severity}, urgency: {urgency}}}", "  exp_annotations:"]
@@ -119,7 +120,7 @@ def about(finding, severity, subject, values, cause="thermal"):
 
 
 def case(name, series, expected):
-    """A world: series with their values, and at which seconds which alerts are expected."""
+    """A test case: series with values, and the expected alerts with their times."""
     text = [f"  - interval: {SCRAPE_S}s", "    input_series:"]
     for one, values in [*series, (f'paceline_job_info{{job_id="{JOB}"}}', "1x80")]:
         text += [f"      - series: '{one}'", f"        values: '{values}'"]
@@ -138,7 +139,7 @@ def cases():
             of = of[::2]
         for severity in ("warning", "critical"):
             label = ("warning", "ticket") if is_ticket else (severity, "page")
-            # It begins at 10 s and is over at 60 s, or later where the alert waits for longer; and is kept for a while.
+            # The finding holds from 10 s to 60 s, or longer if the alert waits longer; the alert stays for a while.
             over = max(60, wait + 45)
             told = fires(finding, row, *label, subjects)
             expected = [(5, []), (10 + wait, told), (over - SCRAPE_S, told), (over + KEEPS_S - 10, told), (over + KEEPS_S, [])]
@@ -154,7 +155,8 @@ def cases():
 
 
 def the_same_alert(name, finding, row, wait, is_ticket):
-    """Its cause is found after 150 s, and a scrape fails after 200 s: neither waits again, or is another alert."""
+    """The cause is found after 150 s, and a scrape fails after 200 s: neither restarts the wait, or causes another
+    alert."""
     label = ("warning", "ticket") if is_ticket else ("warning", "page")
     before, after = (fires(finding, row, *label, [("rank 5 on n2", cause)]) for cause in ("unknown", "thermal"))
     series = [active(finding, "warning", "1x29 0x50", "unknown"), active(finding, "warning", "0x29 1x9 stale 1x39"),
@@ -164,7 +166,7 @@ def the_same_alert(name, finding, row, wait, is_ticket):
 
 
 def a_ticket_of_both_severities():
-    """One alert, which is a warning."""
+    """A ticket is one alert with severity warning."""
     for name, finding, row, wait, is_ticket in alerts():
         if is_ticket:
             series = [active(finding, severity, "1x40") for severity in ("warning", "critical")]
@@ -184,7 +186,7 @@ def main():
     subprocess.run([sys.executable, os.path.join(HOME, "alerts.py"), "--check"], check=True)
     known = list(alerts())
     for name, finding, _, wait, _ in known:
-        # The aggregator's own notices have the same names.
+        # The aggregator's own notifications use the same names.
         assert name == "Paceline" + finding.title().replace("-", ""), (name, finding)
         assert wait in (0, 15, 60), (name, wait)
     told, sections = leads_somewhere(), has_sections()

@@ -1,4 +1,4 @@
-"""Real programs around a simulated job: Debian's Prometheus and Alertmanager, an aggregator of ours, and all sidecars of the job."""
+"""Real programs with a simulated job: Debian's Prometheus and Alertmanager, an aggregator, and the job's sidecars."""
 
 import glob
 import http.server
@@ -46,7 +46,7 @@ def answers(url):
 
 
 class World:
-    """The programs, each with its configuration in a folder of its own."""
+    """The programs, with configuration in a separate folder."""
 
     def __init__(self, folder):
         self.folder, self.children = folder, []
@@ -63,13 +63,13 @@ class World:
         return child
 
     def receive(self, telephone, changed=lambda text: text):
-        """Alertmanager as in the example, or with that changed, but that its receivers are a web server of ours."""
+        """Alertmanager as in the example, or with a change, and with a local web server as its receivers."""
         server = self.serve(telephone)
         text = changed(open(f"{DEPLOY}/alertmanager.yaml").read())
         hook = f"webhook_configs: [{{url: 'http://127.0.0.1:{server}/', send_resolved: true}}]"
         text = text[:text.index("receivers:")] + "receivers:\n  - {name: dead-man}\n" + "".join(
             f"  - name: {name}\n    {hook}\n" for name in ("team", "tickets", "on-call"))
-        # All is to be told within the patience of a test, to the team and of tickets as well.
+        # All notifications must arrive within a test's timeout, also the team's and tickets.
         for slow, soon in (("group_interval: 1m", "group_interval: 5s"), ("group_interval: 1h", "group_interval: 5s"),
                            ("group_wait: 5m", "group_wait: 1s")):
             text = text.replace(slow, soon)
@@ -79,7 +79,7 @@ class World:
         until("Alertmanager", answers(f"http://127.0.0.1:{self.alertmanager}/-/ready"))
 
     def serve(self, handler):
-        """Port of a web server."""
+        """Starts a web server; returns its port."""
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server.server_port
@@ -102,7 +102,8 @@ class World:
         return json.load(urllib.request.urlopen(url, timeout=10))["data"]["result"]
 
     def play_gpus(self):
-        """The watching node has GPUs of its own, with all that Hopper tells, played by the library that cargo builds for the tests."""
+        """Adds GPUs to the aggregator's node, with all of Hopper's readings, from the fake library that cargo builds
+        for tests."""
         beside = os.path.dirname(PACELINE)
         places = [f"{beside}/libpaceline_fake_nvml.so", f"{beside}/deps/libpaceline_fake_nvml.so",
                   *glob.glob(os.path.join(HERE, "../../target/*/deps/libpaceline_fake_nvml.so"))]
@@ -113,7 +114,7 @@ class World:
         self.nvml = ["--nvml-lib", self.path("libnvidia-ml.so.1")]
 
     def play_ports(self):
-        """And ports of InfiniBand, as a tree of files beside the host's own processes."""
+        """Adds InfiniBand ports, as a file tree, with the host's own processes."""
         root = self.path("root")
         os.makedirs(f"{root}/sys")
         os.symlink("/proc", f"{root}/proc")
@@ -126,7 +127,7 @@ class World:
         self.ports = {"PACELINE_HOST_ROOT": root}
 
     def watch(self, *load):
-        """A node without ranks, whose sidecar is the aggregator; its kernel's log is a file."""
+        """A node without ranks, whose sidecar is the aggregator; its kernel log is a file."""
         open(self.path("kmsg"), "w").close()
         with open(self.path("key"), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as key:
             key.write(os.urandom(32).hex())
@@ -158,7 +159,7 @@ class World:
 
 
 def played(name, play):
-    """Plays it in a world that is gone afterwards; says what the programs said when something fails."""
+    """Runs a test in a temporary world; prints the programs' logs on a failure."""
     with tempfile.TemporaryDirectory(prefix=f"paceline-{name}-") as folder:
         world = World(folder)
         try:

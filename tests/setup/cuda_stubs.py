@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """cuda_stubs.py SITE_PACKAGES: make a CUDA build of torch importable where there is no CUDA.
 
-For every library that torch's own libraries name as needed and that is not there, a library of that name is compiled
-beside them, with every symbol that they expect of it: functions that say "no device". For tests on CPU only.
-Idempotent. Needs gcc, nm and readelf.
+For every missing library that torch's own libraries need, a library with that name is compiled beside them, with every
+symbol that they expect of it: functions that return "no device". For tests on CPU only. Idempotent. Needs gcc, nm and
+readelf.
 """
 
 import glob
@@ -16,7 +16,7 @@ from collections import defaultdict
 
 SYSTEM = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64")
 
-# Which library a symbol without a version belongs to, by how it begins; the first that fits.
+# The library of a symbol without a version, by prefix; the first match applies.
 OWNERS = (
     ("nccl", "libnccl"),
     ("cudnn", "libcudnn"),
@@ -49,7 +49,7 @@ def symbols(library):
 
 
 def needed(libraries):
-    """Names of the libraries that these want and that are nowhere, and paths of those that the system has."""
+    """Names of the libraries that these need and that are missing, and paths of those in the system."""
     wanted = set()
     for library in libraries:
         wanted |= set(re.findall(r"NEEDED.*\[(.*)\]", output("readelf", "-dW", library)))
@@ -65,7 +65,7 @@ def needed(libraries):
 
 
 def version_owners(libraries, missing):
-    """Which missing library each symbol version comes from."""
+    """The missing library of each symbol version."""
     owners = {}
     for library in libraries:
         current = None
@@ -79,7 +79,7 @@ def version_owners(libraries, missing):
 
 
 def assign(libraries, missing, system):
-    """Symbols to be made: library -> version -> names."""
+    """The symbols to create: library -> version -> names."""
     undefined, defined = {}, set()
     for library in libraries:
         for kind, name, version in symbols(library):
@@ -100,7 +100,7 @@ def assign(libraries, missing, system):
 
 
 def owner(symbol, missing):
-    """The missing library that a symbol without a version is put into; any will do for the loader."""
+    """The missing library for a symbol without a version; for the loader, any will do."""
     for beginning, library in OWNERS:
         if symbol.startswith(beginning):
             for name in missing:
@@ -132,7 +132,7 @@ def build(folder, library, versions):
 
 def main(site):
     folder = os.path.join(os.path.abspath(site), "torch", "lib")
-    marker = os.path.join(folder, ".cuda_stubs")  # what an earlier run has made
+    marker = os.path.join(folder, ".cuda_stubs")  # the stubs made by an earlier run
     made = set()
     if os.path.exists(marker):
         with open(marker) as file:

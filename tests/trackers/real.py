@@ -18,13 +18,13 @@ import zlib
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINER = os.path.join(os.path.dirname(HERE), "trainers", "tracked.py")
 STEPS, SLOW = 150, 2
-LATE = 20  # steps that may not have come to the aggregator at the program's end
-PATIENCE = 500  # seconds, for a machine that does other things
+LATE = 20  # steps that may not have reached the aggregator at the program's end
+PATIENCE = 500  # seconds, for a busy machine
 
 
 def job(paceline, folder):
-    """Runs it to its end, which must be a good one. Whether its slow rank was found slow, and no other."""
-    # Those of this Python, and nobody's settings.
+    """Runs the job to a successful end. Returns whether there was a straggler verdict on the slow rank only."""
+    # Without the user's settings.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_"))}
     environment.update(
         HOME=folder,
@@ -48,7 +48,7 @@ def job(paceline, folder):
             raise
     with open(os.path.join(folder, "said"), errors="replace") as file:
         said = file.read()
-    # PyTorch 2.15 with gloo does that at exit once in a while, also without us.
+    # PyTorch 2.15 with gloo sometimes aborts at exit, without Paceline too.
     if process.returncode and "terminate called without an active exception" not in said:
         sys.exit("the job ended with %d\n%s" % (process.returncode, said))
     with open(os.path.join(folder, "run", "report.json")) as file:
@@ -62,8 +62,8 @@ def job(paceline, folder):
 
 
 def records(path):
-    """Of a .wandb file, by W&B's own protocol buffers: blocks of 32 KiB of pieces with a checksum, LevelDB's log format
-    (https://github.com/google/leveldb/blob/main/doc/log_format.md), except for the sum, which is zlib's."""
+    """The records of a .wandb file, with W&B's protocol buffers: 32 KiB blocks of checksummed pieces in LevelDB's log
+    format (https://github.com/google/leveldb/blob/main/doc/log_format.md), except for the checksum, which is zlib's."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     with open(path, "rb") as file:
@@ -79,7 +79,7 @@ def records(path):
         piece = data[at + 7 : at + 7 + length]
         assert zlib.crc32(bytes([kind]) + piece) == checksum, "%s is damaged at %d" % (path, at)
         whole, at = whole + piece, at + 7 + length
-        if kind in (1, 4):  # the whole, or its last piece
+        if kind in (1, 4):  # a complete record, or its last piece
             record, whole = Record.FromString(whole), b""
             yield record.WhichOneof("record_type"), record
 
@@ -110,7 +110,7 @@ def ours(values):
 
 def check_wandb(folder):
     rows, alerts, tags, metrics = wandb_of(folder, 0)
-    # The program's own steps, all of them and no others, and of each what it logged: none was refused.
+    # All of the program's own steps, and no others, with all logged values: none was rejected.
     assert [step for step, _ in rows] == list(range(STEPS)), [step for step, _ in rows]
     short = [step for step, values in rows if not {"lr", "loss"} <= set(values)]
     assert not short, "steps of which W&B refused something: %s" % short
@@ -125,7 +125,7 @@ def check_wandb(folder):
     assert len(stragglers) == 1 and "rank %d on" % SLOW in stragglers[0].text, alerts
     assert len({alert.text.split(".")[0] for alert in alerts}) == len(alerts), alerts
     assert "paceline:straggler" in tags, tags
-    # Every rank may have a run of its own: Paceline is in the first rank's.
+    # Every rank may have a run of its own; Paceline writes only to the first rank's.
     rows, alerts, tags, metrics = wandb_of(folder, 1)
     assert len(rows) == STEPS and not any(ours(values) for _, values in rows)
     assert not alerts and not tags and not metrics
@@ -164,7 +164,7 @@ def check_tensorboard(folder):
 
 
 def check_numbers(last):
-    """The last row, as every tracker has it."""
+    """Checks the last row, which must be the same in every tracker."""
     about = {
         "goodput_ratio": (0.2, 0.999),
         "lost_gpu_hours": (1e-6, 1),
@@ -188,7 +188,7 @@ def check_numbers(last):
 
 
 def check(paceline, folder):
-    # A machine that does other things may make another rank the slowest for a while.
+    # On a busy machine another rank may be the slowest for a while.
     for name in ("first", "second", "third"):
         home = os.path.join(folder, name)
         os.makedirs(home)

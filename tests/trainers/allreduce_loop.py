@@ -11,7 +11,7 @@ from common import Compute, StepTimes, arguments, run
 
 
 def reduce_gradients(parameters, world_size, overlapped):
-    """Mean over the ranks, in one flat buffer or in one asynchronous all-reduce for each parameter."""
+    """Mean over the ranks, in one flat buffer or in one asynchronous all-reduce per parameter."""
     gradients = [parameter.grad for parameter in parameters]
     if overlapped:
         for handle in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:

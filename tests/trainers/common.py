@@ -1,7 +1,7 @@
-"""What the training scripts beside this file share. None of them knows that it is watched.
+"""Shared code of the training scripts beside this file. None of them depends on Paceline.
 
-They are real programs under torchrun, on CPU with gloo. A sleep stands for compute: real matrix products of several
-ranks on few cores are too noisy to tell 10 % apart.
+They are real programs under torchrun, on CPU with gloo. A sleep simulates compute: real matrix products of several
+ranks on few cores are too noisy to resolve 10 %.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import torch.distributed as distributed
 
 
 def arguments(description, steps=100):
-    """The options that every script has; a script adds its own and calls parse_args."""
+    """The options of every script; a script adds its own and calls parse_args."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=steps, help="optimizer steps")
     parser.add_argument("--sleep-ms", type=float, default=0, help="compute of one micro-batch")
@@ -30,7 +30,7 @@ def arguments(description, steps=100):
 
 
 def add_faults(parser):
-    """Ways to go wrong at a step on a rank; the first step is 0."""
+    """Faults at a step on a rank; the first step is 0."""
     parser.add_argument("--fault-rank", type=int, default=0, help="the rank that a fault strikes")
     parser.add_argument("--hang-at", type=int, default=-1, help="stop computing at this step, for ever")
     parser.add_argument("--fail-at", type=int, default=-1, help="end at this step by --exit-code or --die-signal")
@@ -40,7 +40,7 @@ def add_faults(parser):
 
 
 class Compute:
-    """Stands for forward and backward of one rank, at the pace that the options give it."""
+    """Simulates forward and backward of one rank, with the speed from the options."""
 
     def __init__(self, options, rank):
         self._options = options
@@ -52,13 +52,13 @@ class Compute:
                 group.write(str(os.getpid()))
 
     def run(self, step):
-        """One micro-batch's worth of compute."""
+        """The compute of one micro-batch."""
         options = self._options
         slow = self._rank == options.slow_rank and step >= options.slow_from
         seconds = options.sleep_ms / 1e3 * (1 + options.slow_pct / 100 if slow else 1)
         if not options.spin_ms:
             return time.sleep(seconds)
-        # Ranks that want the CPU at the same moment would wait for each other.
+        # Ranks that use the CPU at the same time would wait for each other.
         before = seconds * self._rank / int(os.environ["WORLD_SIZE"])
         time.sleep(before)
         until = time.thread_time() + options.spin_ms / 1e3
@@ -67,7 +67,7 @@ class Compute:
         time.sleep(seconds - before)
 
     def fault(self, step):
-        """The fault of this step, if this rank has one."""
+        """Triggers this rank's fault at this step, if any."""
         options = self._options
         if self._rank != options.fault_rank:
             return
@@ -90,23 +90,23 @@ class StepTimes:
         self._laps = []
 
     def lap(self):
-        """A step has ended."""
+        """Marks the end of a step."""
         now = time.perf_counter()
         if self._last is not None:
             self._laps.append(now - self._last)
         self._last = now
 
     def report(self, rank):
-        """One line: what the script itself has seen."""
+        """Prints one line with the script's own measurements."""
         laps = sorted(self._laps[5:]) or [0.0]
         print("rank %d median step %.3f ms over %d steps" % (rank, laps[len(laps) // 2] * 1e3, len(laps)), flush=True)
 
 
 def run(main):
-    """Run `main`, which sets a process group up, and take it down after everything that it held is gone.
+    """Runs `main`, which sets up a process group, and destroys the group after all of its objects are gone.
 
-    PyTorch 2.15 with gloo on Python 3.11 aborts in about half of all exits otherwise ("terminate called without an
-    active exception"): a thread of gloo that still has work to free asks for the GIL of an interpreter that is gone.
+    Otherwise, PyTorch 2.15 with gloo on Python 3.11 aborts in about half of all exits ("terminate called without an
+    active exception"): a thread of gloo with objects left to free requests the GIL of a finalized interpreter.
     """
     main()
     gc.collect()

@@ -36,7 +36,7 @@ def model(options):
 
 
 def batches(options):
-    """Random data without an end."""
+    """An endless iterator of random data."""
     inputs = torch.randn(options.batch * 16, options.hidden)
     loader = DataLoader(
         TensorDataset(inputs, inputs.sum(1, keepdim=True)),

@@ -37,7 +37,7 @@ def main():
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     print(f"rank {rank} of {world}, restart {restart}, begins at {begin}, pid {os.getpid()}", flush=True)
-    # All agree, so that nobody waits for one that has left.
+    # All ranks agree, so that none waits for a rank that has left.
     over = torch.zeros(1)
     compute = Compute(opt, rank)
     for step in range(begin, opt.steps):

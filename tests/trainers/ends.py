@@ -18,7 +18,7 @@ args = parser.parse_args()
 
 own = int(os.environ["RANK"])
 if args.how == "late" and own == args.rank:
-    time.sleep(1000)  # imports, as far as anybody can see
+    time.sleep(1000)  # looks like slow imports
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))

@@ -30,7 +30,8 @@ class RandomTokens(Dataset):
 
 
 class Tiny(nn.Module):
-    """Mean of embeddings, then a line. A transformer would spend more on CPU than the sleep that stands for compute."""
+    """Mean of embeddings, then a linear layer. A transformer would need more CPU time than the sleep that simulates
+    compute."""
 
     def __init__(self, vocabulary):
         super().__init__()
@@ -43,7 +44,7 @@ class Tiny(nn.Module):
 
 
 class PacedTrainer(transformers.Trainer):
-    """A Trainer whose loss takes as long as the options say."""
+    """A Trainer whose loss takes as long as the options specify."""
 
     compute = None
 
@@ -74,7 +75,7 @@ def main():
             use_cpu=True,
             max_steps=opt.steps,
             per_device_train_batch_size=2,
-            # Real work of several ranks on few cores is noise; the sleep stands for the work.
+            # Real work of several ranks on few cores is noisy; the sleep simulates it.
             optim="sgd",
             max_grad_norm=0.0,
             ddp_find_unused_parameters=False,

@@ -20,7 +20,7 @@ warnings.filterwarnings("ignore", module="lightning")
 
 
 class Model(lightning.LightningModule):
-    """A small network whose training step takes as long as the options say."""
+    """A small network whose training step takes as long as the options specify."""
 
     def __init__(self, compute):
         super().__init__()

@@ -1,6 +1,6 @@
 """Tensor parallel by data parallel on CPU: each layer is split over the ranks of a tensor-parallel group, gradients are
-reduced over a data-parallel one. Sequences are packed, and the script declares its work, as one that knows of Paceline
-may.
+reduced over a data-parallel one. Sequences are packed, and the script declares its work, which a script that uses
+Paceline can do.
 
 torchrun --standalone --nproc-per-node=4 mesh.py --steps 60 --sleep-ms 20 [--declare] [--garbage-at 30]
 """
@@ -18,7 +18,7 @@ TENSOR_PARALLEL = 2
 
 
 class Reduce(torch.autograd.Function):
-    """Sum over the group on the way forward, nothing on the way back, as behind a layer that is split by rows."""
+    """Sum over the group in forward, identity in backward, as after a row-parallel layer."""
 
     @staticmethod
     def forward(_, inputs, group):
@@ -60,12 +60,12 @@ def groups(declare):
 
 
 def sequences(step):
-    """Lengths of what is packed into a step's 64 tokens."""
+    """Lengths of the sequences packed into a step's 64 tokens."""
     return ([64], [32, 32], [16, 16, 32])[step % 3]
 
 
 def declare_work(lengths):
-    """What this step's cost depends on; nothing where nobody watches."""
+    """Declares what this step's cost depends on; does nothing without Paceline."""
     try:
         import paceline
     except ImportError:

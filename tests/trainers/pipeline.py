@@ -15,7 +15,7 @@ HIDDEN = 32
 
 
 class Stage:
-    """One stage of one pipeline: what it holds, and whom it hands on to."""
+    """One stage of one pipeline: its layer, pending activations, and neighbor ranks."""
 
     def __init__(self, pipe, compute):
         self._pipe = pipe
@@ -26,10 +26,10 @@ class Stage:
         self._after = ranks[self.index + 1] if self.index + 1 < self._stages else None
         self.layer = nn.Linear(HIDDEN, HIDDEN)
         self._held = []
-        self._sent = []  # handles, and what they send: neighbours send to each other at once
+        self._sent = []  # handles, with their tensors: neighbors send to each other at the same time
 
     def step(self, step, micro_batches):
-        """All micro-batches of a step: warm-up forwards, then one forward and one backward in turns, then the rest."""
+        """All micro-batches of a step: warm-up forwards, then alternating forward and backward, then the rest."""
         ahead = min(self._stages - 1 - self.index, micro_batches)
         for _ in range(ahead):
             self._forward(step)

@@ -25,7 +25,7 @@ def options():
 def mark_checkpoint():
     try:
         import paceline
-    except ImportError:  # nobody watches
+    except ImportError:  # without Paceline
         return
     paceline.mark("checkpoint")
 
@@ -52,7 +52,7 @@ def main():
         model(torch.randn(16, 64)).mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        # All agree: a signal comes to each of them at a moment of its own.
+        # All ranks agree, since signals arrive at different times.
         wishes[0], wishes[1] = len(asked), bool(opt.until_file) and os.path.exists(opt.until_file)
         asked.clear()
         dist.all_reduce(wishes)

@@ -2,8 +2,8 @@
 
 torchrun --standalone --nproc-per-node=4 tracked.py --out DIR --slow-rank 2 --slow-pct 30
 
-Rank 0 logs its loss to W&B (offline), MLflow (files in DIR) and TensorBoard, in the program's own steps; rank 1 to a run of
-W&B of its own. Only the SummaryWriter is handed to Paceline; the others are asked for by PACELINE_TRACK.
+Rank 0 logs its loss to W&B (offline), MLflow (files in DIR) and TensorBoard, with the program's own steps; rank 1 to
+its own W&B run. Only the SummaryWriter is passed to Paceline; PACELINE_TRACK enables the others.
 """
 
 import itertools
@@ -27,7 +27,7 @@ def options():
 
 
 class Trackers:
-    """What the program logs by itself."""
+    """The program's own logging."""
 
     def __init__(self, folder, rank):
         out = os.path.join(os.path.abspath(folder), "rank%d" % rank)
@@ -49,7 +49,7 @@ class Trackers:
             paceline.track(tensorboard=self._writer)
 
     def begin(self, step):
-        """W&B is told of each step twice: a row that somebody else commits between the two loses the second."""
+        """Each step is logged to W&B twice: a row committed by other code in between would lose the second part."""
         if self._wandb is not None:
             self._wandb.log({"lr": 1e-3}, step=step)
 
@@ -72,7 +72,7 @@ def main():
     net = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     inputs = torch.randn(16 * EPOCH, 64)
-    # Workers are forked anew for each epoch, beside the thread that writes rows.
+    # Workers are forked again for each epoch, while the thread that writes rows is running.
     loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=16, num_workers=1)
     compute = Compute(opt, rank)
     epochs = itertools.chain.from_iterable(loader for _ in range(-(-opt.steps // EPOCH)))

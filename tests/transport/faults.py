@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What networks, machines and clocks do to a job, on real processes: nodes are network namespaces on this machine, each with a
-real `paceline run` and a trainer that tells steps. After each fault every step that a trainer took is in the journal, once, and
-the fault that each node's kernel told meanwhile is a verdict. docs/transport.md.
+"""Faults of networks, machines and clocks, with real processes: nodes are network namespaces on this machine, each with
+a real `paceline run` and a trainer that reports steps. After each fault, every step of a trainer is in the journal,
+once, and each node's GPU fault from its kernel log in the meantime is a verdict. docs/transport.md.
 
     tests/transport/faults.py [CASE...]      weather, killed, relayed, blinded, moved, full, narrow, elastic, two_jobs, descriptors, strangers, doors;
                                     side by side
 
-Takes root, iproute2, nftables, ethtool, gcc, openssl and curl. PACELINE: the binary.
+Needs root, iproute2, nftables, ethtool, gcc, openssl and curl. PACELINE: the binary.
 """
 
 import json
@@ -42,7 +42,7 @@ def faults_of(nodes, bus):
 
 
 def arrived(what, journal, nodes, found):
-    """Everything that was told by now gets into a journal, and every fault becomes a verdict."""
+    """Waits until all steps so far are in a journal, and every fault is a verdict."""
     told = {key: last for node in nodes for key, last in node.has_told().items()}
     until(f"{what}: the steps", lambda: all(
         set(range(1, last + 1)) <= journal.steps()[0].get(key, set()) for key, last in told.items()))
@@ -50,7 +50,7 @@ def arrived(what, journal, nodes, found):
 
 
 def ended(journal, nodes):
-    """The job ends: nothing is missing, and nothing is there twice."""
+    """Ends the job: no step is missing, and none is duplicated."""
     for node in nodes[1:] + nodes[:1]:
         node.end()
     missing, again = journal.missing(nodes), journal.steps()[1]
@@ -64,9 +64,9 @@ def job(net, name, count, aggregator="n1:4711", **variables):
 
 
 def weather(net):
-    """Each node has a trouble of its own, all at once: loss of 1, 10 and 30 % of the frames; delay that reorders; doubled
-    frames; another address; a wall clock that jumps an hour ahead or back; partitions up, down and both ways; a sidecar that is
-    stopped (a slow reader). Then half of the nodes are cut off together."""
+    """Each node has a different problem, all at once: loss of 1, 10 and 30 % of the frames; delay with reordering;
+    duplicate frames; another address; a wall clock that jumps an hour ahead or back; partitions up, down and both ways;
+    a stopped sidecar (a slow reader). Then half of the nodes are cut off together."""
     run("gcc", "-shared", "-fPIC", "-O1", "-o", f"{net.work}/clock.so", f"{HERE}/clock.c", "-ldl")
     clocks = {}
     for i in (8, 9):
@@ -90,7 +90,8 @@ def weather(net):
     net.lose(12, 100)
     stopped = nodes[12].sidecar()
     stop(stopped)
-    # A sidecar that begins under the other clock has a number out of order. What its kernel told before is none of its watch.
+    # A sidecar restarted with the other clock has a number out of order. Earlier kernel messages are not part of its
+    # watch.
     found = faults_of(nodes[:8] + nodes[9:], 0x11)
     os.kill(nodes[8].sidecar(), signal.SIGKILL)
     time.sleep(FAULT_S)
@@ -111,13 +112,13 @@ def weather(net):
 
 
 def killed(net):
-    """The aggregator is killed while one node hears nothing of it (a half-open connection), is started again, and then stops
-    for as long as links are given up."""
+    """The aggregator is killed while one node gets nothing from it (a half-open connection), is restarted, and is then
+    stopped for longer than the link timeout."""
     nodes, journal = job(net, "killed", 3)
     started(journal, nodes)
     net.lose(3, 100)
     before = nodes[0].sidecar()
-    # What a kernel told before its watch began is none of it: of the first node later.
+    # Kernel messages from before a sidecar's start are not read; so the first node's fault comes later.
     found = faults_of(nodes[1:], 0x21)
     os.kill(before, signal.SIGKILL)
     time.sleep(FAULT_S)
@@ -131,13 +132,13 @@ def killed(net):
     time.sleep(FAULT_S)
     go_on(again)
     arrived("stopped", journal, nodes, found)
-    # It was the aggregator that did not listen.
+    # The aggregator was not reading, so no node counts as blind.
     assert journal.unheard() == unheard, journal.unheard()
     ended(journal, nodes)
 
 
 def moved(net):
-    """The aggregator's machine is gone for good, and its name is given to another one."""
+    """The aggregator's machine is gone for good, and another one takes its name."""
     net.name({"watch": 1})
     nodes, _ = job(net, "moved", 3, "watch:4711")
     first, others = nodes[0], nodes[1:]
@@ -158,7 +159,7 @@ def moved(net):
 
 
 def full(net):
-    """The disk under the run directory is full for a while: what is lost is counted, no less; what comes later arrives."""
+    """The disk under the run directory is full for a while: losses are counted completely; later data arrives."""
     disk = f"{net.work}/disk"
     os.makedirs(disk)
     run("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk)
@@ -190,7 +191,7 @@ def full(net):
 
 
 def elastic(net):
-    """Eight ranks on two nodes become six and eight again; each time the trainers are other processes."""
+    """Eight ranks on two nodes become six and eight again, each time with new trainer processes."""
     script = f"{net.work}/elastic.sh"
     with open(script, "w") as file:
         file.write('stop=$1 told=$2; shift 2\nfor ranks in "$@"; do\n'
@@ -219,13 +220,13 @@ def elastic(net):
 
 
 def two_jobs(net):
-    """Two jobs on the same two nodes, whose aggregators are on the same one: neither hears of the other."""
+    """Two jobs on the same two nodes, with aggregators on the same one: neither gets data of the other."""
     nodes = {name: [Node(net, i, name, [f"{i - 1}:2:0"], "n1") for i in (1, 2)] for name in ("one", "two")}
     journals = {name: Journal(own[0].run_dir) for name, own in nodes.items()}
     found = {}
     for (name, own), bus in zip(nodes.items(), (0x61, 0x62)):
         started(journals[name], own)
-        # As in `killed`: not of the node whose sidecar is about to be killed, perhaps before it has read its kernel's log.
+        # As in `killed`: not on the node whose sidecar is killed next, maybe before it has read its kernel log.
         found[name] = faults_of(own[1:] if name == "one" else own, bus)
     os.kill(nodes["one"][0].sidecar(), signal.SIGKILL)
     for name, own in nodes.items():
@@ -248,8 +249,8 @@ def simulated(net, name, port, *words):
 
 
 def narrow(net):
-    """Others fill the disk under a journal, but for a few megabytes, as it is opened and again later: it is thinned, which is told,
-    and nothing new is lost."""
+    """Another process fills the disk of a journal except for a few megabytes, when it is opened and again later: the
+    journal is thinned, which is reported, and no new data is lost."""
     disk = f"{net.work}/disk"
     os.makedirs(disk)
     run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk)
@@ -283,7 +284,7 @@ def narrow(net):
 
 
 def descriptors(net):
-    """An aggregator that may have 40 files open says so when a 41st is needed; one whose limit can be raised raises it."""
+    """An aggregator with a limit of 40 files reports when a 41st is needed; one whose limit can be raised raises it."""
     for name, limits, is_enough in (("few", (40, 40), False), ("raised", (40, 4096), True)):
         run_dir, port = f"{net.work}/{name}", 4800 + is_enough
         os.makedirs(run_dir)

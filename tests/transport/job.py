@@ -1,4 +1,4 @@
-"""Jobs of real `paceline run` processes on nodes that are network namespaces, and what becomes of what they say."""
+"""Jobs of real `paceline run` processes on nodes that are network namespaces, and the data that arrives."""
 
 import glob
 import json
@@ -25,7 +25,7 @@ def until(what, holds, patience=PATIENCE):
 
 
 class Net:
-    """Nodes n1, n2, ... on a bridge, each in a namespace of its own."""
+    """Nodes n1, n2, ... on a bridge, each in a separate namespace."""
 
     def __init__(self, prefix, count, work):
         self.prefix, self.count, self.work, self.nodes = prefix, count, work, []
@@ -43,7 +43,7 @@ class Net:
             self.ip("-n", space, "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
             self.ip("-n", space, "link", "set", "lo", "up")
             self.ip("-n", space, "link", "set", "eth0", "up")
-            # Without offloads each frame is one, as on a wire.
+            # Without offloads, frames have the size of those on a wire.
             self.inside(space, "ethtool", "-K", "eth0", "tx", "off", "gso", "off", "tso", "off", "gro", "off")
         self.name({})
 
@@ -61,7 +61,7 @@ class Net:
         return run("ip", "netns", "exec", space, *words)
 
     def name(self, more):
-        """Names of the nodes, and others that may move."""
+        """Sets the names of nodes, and of others that may move."""
         names = {f"n{i}": i for i in range(1, self.count + 1)} | more
         text = "127.0.0.1 localhost\n" + "".join(f"10.77.0.{i} {name}\n" for name, i in names.items())
         for i in range(1, self.count + 1):
@@ -73,7 +73,7 @@ class Net:
                     f"{{ type filter hook ingress device \"{device}\" priority 0; }}; add rule netdev {table} in {rule}")
 
     def lose(self, i, percent, ways="up down"):
-        """Frames from a node (up), and to it (down)."""
+        """Drops frames from a node (up), and to it (down)."""
         rule = f"numgen random mod 100 < {percent} drop" if percent < 100 else "drop"
         if "up" in ways:
             self.nft(self.bridge, self.veth(i), f"up{i}", rule)
@@ -92,7 +92,7 @@ class Net:
         self.relays.append(relay)
 
     def start(self, i, *words):
-        """A program on a node, until the net is taken down."""
+        """Starts a program on a node, until the net is closed."""
         words = ["ip", "netns", "exec", self.space(i), *words]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         self.relays.append(process)
@@ -110,7 +110,7 @@ class Net:
 
 
 class Node:
-    """One `paceline run` and its ranks."""
+    """A `paceline run` and its ranks."""
 
     def __init__(self, net, i, job, ranks, aggregator, run_dir=None, command=None, **variables):
         self.name, self.i, self.ranks = f"n{i}", i, ranks
@@ -134,7 +134,7 @@ class Node:
         return open(f"{self.dir}/log").read() + "".join(open(path).read() for path in glob.glob(f"{self.run_dir}/*.log"))
 
     def has_told(self):
-        """By rank and restart, how many steps its trainers took."""
+        """By rank and restart, the number of steps of its trainers."""
         told = {}
         for path in glob.glob(f"{self.told}.*.*[0-9]"):
             rank, restart = path.rsplit(".", 2)[1:]
@@ -172,7 +172,7 @@ class Node:
 
 
 class Journal:
-    """What aggregators wrote, all of them together."""
+    """The data written by aggregators, combined."""
 
     def __init__(self, *run_dirs):
         self.run_dirs = run_dirs
@@ -183,15 +183,15 @@ class Journal:
                 try:
                     lines = open(path, errors="replace")
                 except FileNotFoundError:
-                    continue  # A segment that is thinned into the next.
+                    continue  # The segment was thinned into the next.
                 for line in lines:
                     try:
                         yield json.loads(line)
                     except ValueError:
-                        pass  # The last one may not be whole.
+                        pass  # The last line may be incomplete.
 
     def steps(self):
-        """By rank and restart, the steps that are there, and how often any came more than once."""
+        """By rank and restart, the recorded steps; and the number of duplicates."""
         steps, again = {}, 0
         for entry in self.lines("journal"):
             event = entry.get("frame", entry).get("event", {})
@@ -203,19 +203,19 @@ class Journal:
         return steps, again
 
     def missing(self, nodes):
-        """Steps that trainers took and that are in no journal."""
+        """Steps of trainers that are in no journal."""
         steps, _ = self.steps()
         return {key: sorted(set(range(1, last + 1)) - steps.get(key, set()))
                 for node in nodes for key, last in node.has_told().items()
                 if set(range(1, last + 1)) - steps.get(key, set())}
 
     def faults(self):
-        """Nodes and GPUs that a verdict names."""
+        """Nodes and GPUs with a gpu-fault verdict."""
         return {(verdict["subject"]["node"], verdict["subject"]["gpu_uuid"]) for verdict in self.lines("verdicts")
                 if verdict.get("finding") == "gpu-fault"}
 
     def unheard(self):
-        """Nodes that were told to be blind, by how often."""
+        """Nodes with a telemetry-blind verdict, one entry per verdict."""
         return [verdict["subject"]["node"] for verdict in self.lines("verdicts")
                 if verdict.get("finding") == "telemetry-blind" and verdict["state"] == "raised"]
 

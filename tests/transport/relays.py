@@ -1,4 +1,4 @@
-"""Cases of faults.py: nodes that say everything through relays."""
+"""Cases of faults.py: nodes that send everything through relays."""
 
 import json
 import os
@@ -12,7 +12,7 @@ FAULT_S = 6
 
 
 def relay(net, i, job):
-    """A relay on a node, and where its page is."""
+    """Starts a relay on a node; returns it with the address of its page."""
     key = f"{net.work}/.config/paceline/key"
     until("the job's key", lambda: os.path.exists(key))
     words = ["sidecar", "--relay", f"10.77.0.{i}:4712", "--aggregator", "n1:4711", "--job", job, "--key-file", key]
@@ -26,8 +26,8 @@ def links(net, i, page):
 
 
 def relayed(net):
-    """Nodes say everything through a relay, one of them over a link that loses frames. The relay is killed, and a while later
-    there is another; it is stopped; the aggregator behind it is killed."""
+    """Nodes send everything through a relay, one of them over a link that loses frames. The relay is killed and
+    replaced a while later; it is stopped; the aggregator behind it is killed."""
     from faults import arrived, ended, faults_of, started
 
     nodes = [Node(net, 1, "relayed", ["0:3:0"], "n1:4711")]
@@ -42,7 +42,7 @@ def relayed(net):
     time.sleep(FAULT_S)
     second, page = relay(net, 4, "relayed")
     arrived("relay killed", journal, nodes, found)
-    # Who found another way stays there until it breaks.
+    # Nodes that switched to another route keep it until it fails.
     unheard = journal.unheard()
     os.kill(nodes[0].sidecar(), signal.SIGKILL)
     found |= faults_of(nodes[1:], 0x72)
@@ -59,15 +59,15 @@ def relayed(net):
 
 
 def blinded(net):
-    """Of two relays one is killed and the other stopped at the same moment: every node is heard again by the aggregator itself
-    before anybody takes it for lost."""
+    """Of two relays, one is killed and the other stopped at the same moment: every node reconnects to the aggregator
+    directly before it counts as lost."""
     from faults import arrived, ended, faults_of, started
 
     both = "n4:4712,n5:4712"
     nodes = [Node(net, 1, "blinded", ["0:3:0"], f"{both},n1:4711")]
     journal = Journal(nodes[0].run_dir)
     (killed, _), (stopped, page) = (relay(net, i, "blinded") for i in (4, 5))
-    # By their names one begins with the first of the relays and one with the other.
+    # With these names, one node starts with the first relay and one with the second.
     nodes += [Node(net, i, "blinded", [f"{i - 1}:3:0"], f"{both},n1:4711") for i in (2, 3)]
     started(journal, nodes)
     assert links(net, 5, page) == 1

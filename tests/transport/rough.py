@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Delays, reorders and doubles what passes between a node's link and the bridge, for kernels without sch_netem. Runs in the
-bridge's namespace:
+"""Delays, reorders and duplicates frames between a node's link and the bridge, for kernels without sch_netem. Runs in
+the bridge's namespace:
 
     rough.py VETH BRIDGE MILLISECONDS JITTER_MILLISECONDS DOUBLED_PERCENT      (5 0 0: only later)
 
-takes the link off the bridge and carries its frames through a tap, each by MILLISECONDS and a chance part of JITTER later, so
-that later ones overtake, in both directions, until it is told to end (SIGTERM) or its parent is gone. Then the link is the
-bridge's again.
+removes the link from the bridge and carries its frames through a tap, each MILLISECONDS plus a random part of JITTER
+later, so that frames overtake each other, in both directions, until SIGTERM or until its parent is gone. Then the link
+is attached to the bridge again.
 """
 
 import fcntl
@@ -71,7 +71,7 @@ def main():
             try:
                 os.write(tap, frame) if inwards else wire.send(frame)
             except OSError:
-                pass  # Full: frames get lost on networks.
+                pass  # A full queue: networks lose frames.
     ip("link", "set", veth, "promisc", "off")
     ip("link", "set", veth, "master", bridge)
 

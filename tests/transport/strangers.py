@@ -1,8 +1,8 @@
-"""Who is not of the job: what they throw at its aggregator, and doors that take a token. Cases of faults.py, and what strangers
-run in a namespace of their own:
+"""Unauthorized peers: their traffic to a job's aggregator, and endpoints with a token. Cases of faults.py, and programs
+for them in a separate namespace:
 
-    strangers.py proxy PORT HOST:PORT FILE      carries connections there, and writes down what the first one says
-    strangers.py throw HOST:PORT FILE COUNT     so many connections of garbage; what was written down, repeated, cut, forged
+    strangers.py proxy PORT HOST:PORT FILE      forwards connections, and records the data of the first
+    strangers.py throw HOST:PORT FILE COUNT     COUNT connections with garbage; replayed, truncated and forged records
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def proxy(port, target, path):
 
 
 def say(target, words, patience=5):
-    """Says it, and hears what comes until the other end closes."""
+    """Sends bytes, and reads until the other end closes."""
     heard = b""
     with socket.create_connection(target, timeout=patience) as stream:
         try:
@@ -86,7 +86,7 @@ def throw(target, path, count):
         forged = bytearray(said)
         forged[at] ^= 1 << chance.randrange(8)
         answers.append(say(target, bytes(forged)))
-    # Nobody is told more than that somebody is here: the answer to a greeting.
+    # The only response is the answer to a greeting.
     longest = max(map(len, answers))
     assert longest <= 56, longest
 
@@ -97,7 +97,7 @@ def rss(pid):
 
 
 def page(net, node):
-    """The metrics of the aggregator that a node has."""
+    """The metrics page of a node's aggregator."""
     at = open(f"{node.run_dir}/metrics.addr").read().strip()
     at = at if at.startswith("http") else f"http://{at}/metrics"
     return net.inside(net.space(node.i), "curl", "-s", "--max-time", "20", at)
@@ -109,12 +109,12 @@ def refused(net, node):
 
 
 def strangers(net):
-    """Ten thousand connections of garbage, recordings played again, cut and forged, and a peer with another key: nobody is let
-    in, each is counted under its reason, memory stays, and the nodes of the job are served all the while."""
+    """Ten thousand connections with garbage, replayed, truncated and forged records, and a peer with another key: none
+    is accepted, each is counted under its reason, memory does not grow, and the job's nodes are served all the time."""
     from job import HERE, PACELINE, Journal, Node, run, until
     from faults import arrived, ended, faults_of, started
 
-    # The third node stands between the second and the aggregator, and writes down what it carries.
+    # The third node is a proxy between the second and the aggregator, and records the traffic.
     tape = f"{net.work}/tape"
     here = ["ip", "netns", "exec", net.space(3), sys.executable, f"{HERE}/strangers.py"]
     between = subprocess.Popen([*here, "proxy", "4711", "10.77.0.1:4711", tape], stdout=subprocess.PIPE)
@@ -149,7 +149,7 @@ def strangers(net):
 
 
 class Sidecar:
-    """An aggregator by itself, or a node that looks for it."""
+    """An aggregator, or a node that connects to it."""
 
     def __init__(self, net, i, name, *more, home=None, aggregator="n1:4711"):
         from job import PACELINE
@@ -179,14 +179,14 @@ class Sidecar:
 
 
 def fetch(net, i, url, *more):
-    """The status that curl gets from a node, 000: none."""
+    """The status code that curl gets on a node; 000: none."""
     words = ["ip", "netns", "exec", net.space(i), "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "20", *more, url]
     return subprocess.run(words, capture_output=True, text=True).stdout
 
 
 def doors(net):
-    """The page on a named interface, by TLS, for who has the token, and nowhere else; files that others can read are refused; a
-    key that is replaced serves the next job and leaves the running one alone; sockets are their owner's."""
+    """The page is served only on a named interface, over TLS and with the token; files that others can read are
+    rejected; a new key applies to the next job and not to the running one; sockets belong to their owner."""
     from job import run, until
 
     cert, key, token = (f"{net.work}/{name}" for name in ("cert", "tls", "token"))

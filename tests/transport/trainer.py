@@ -1,4 +1,4 @@
-"""Trains, as far as a sidecar can tell: a step every tenth of a second, until the file STOP is there. Writes down how many.
+"""Simulates a trainer for the sidecar: ten steps per second until the file STOP exists. Records the number of steps.
 
     trainer.py STOP TOLD RANK:WORLD:RESTART...    a process for each rank
 """

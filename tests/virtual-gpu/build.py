@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """build.py --headers CUDA_INCLUDE (--site SITE_PACKAGES | --only-test FOLDER): builds the virtual GPU's libraries.
 
-With --site: for the torch installed there. Each library has what is written in src/, and a stub for every other function
-that this torch wants of it, which says its name under VGPU_TRACE=1. They go to where torch's libraries look first.
-With --only-test: libcudart and libnccl alone, without stubs, for the tests in rules/.
+With --site: for the torch installed there. Each library has the functions in src/, and a stub for every other function
+that this torch needs of it, which logs its name with VGPU_TRACE=1. They are installed where torch's libraries look
+first. With --only-test: libcudart and libnccl alone, without stubs, for the tests in rules/.
 Needs gcc, nm and readelf.
 """
 
@@ -23,7 +23,7 @@ RUNTIME = """capture clock copy device engine entry_point error event faults gra
 stream""".split()
 NCCL = "nccl_collective nccl_comm nccl_data nccl_p2p nccl_profiler".split()
 NOT_SUPPORTED = 801  # cudaErrorNotSupported, and CUDA_ERROR_NOT_SUPPORTED
-# A library's name begins so: its sources, its functions, what its stubs return. libcudart comes first: others link to it.
+# Prefix of a library, its sources, its functions, the stubs' result. libcudart comes first: others link to it.
 LIBRARIES = (
     ("libcudart", RUNTIME, r"(__)?cuda", NOT_SUPPORTED),
     ("libcuda.", ["driver"], r"cu[A-Z]", NOT_SUPPORTED),
@@ -32,8 +32,8 @@ LIBRARIES = (
     ("libcublasLt", ["cublaslt"], r"cublasLt", 0),
     ("libcudnn", ["cudnn"], r"cudnn", 3000),  # CUDNN_STATUS_NOT_SUPPORTED
 )
-# By the libcudart that torch wants: where it looks for that, and the versions that are played of what its wheel asks for
-# beside CUDA itself, whose version is that of the headers.
+# By the libcudart that torch needs: the folder where it is looked up, and the simulated versions of the other libraries
+# in its wheel; CUDA's own version is that of the headers.
 CUDA = {
     "libcudart.so.13": ("cu13", ("-DNCCL_PLAYED=22809", "-DCUDNN_PLAYED=92000")),
     "libcudart.so.12": ("cuda_runtime", ("-DNCCL_PLAYED=22602", "-DCUDNN_PLAYED=90501")),
@@ -59,13 +59,13 @@ def run(*command):
 
 
 def defined(objects):
-    """Functions that these have."""
+    """The functions defined in these objects."""
     lines = cuda_stubs.output("nm", "--defined-only", "-g", *objects).splitlines()
     return {line.split()[-1] for line in lines if len(line.split()) == 3}
 
 
 def wanted(site):
-    """Libraries that torch wants, and its undefined symbols: name -> (version, library or None)."""
+    """The libraries that torch needs, and its undefined symbols: name -> (version, library or None)."""
     folder = os.path.join(site, "torch", "lib")
     with open(os.path.join(folder, ".cuda_stubs")) as file:
         made = set(file.read().split())
@@ -81,8 +81,8 @@ def wanted(site):
 
 
 def looked_up(site):
-    """The driver's functions that a torch which opens libcuda by itself, as 2.7 does, looks up by name: it fails where one
-    of them is missing. A newer one asks cudaGetDriverEntryPointByVersion."""
+    """The driver functions that a torch with its own dlopen of libcuda, like 2.7, looks up by name: it fails if one is
+    missing. A newer one uses cudaGetDriverEntryPointByVersion."""
     with open(os.path.join(site, "torch", "lib", "libc10_cuda.so"), "rb") as library:
         content = library.read()
     if b"libcuda.so.1\0" not in content:
@@ -91,7 +91,7 @@ def looked_up(site):
 
 
 def library(name, parts, site, headers, played, temporary, target):
-    """Compile and link one library; gives what it holds."""
+    """Compiles and links one library; returns a summary."""
     beginning, sources, pattern, code = parts
     objects = compiled(sources, headers, played, temporary)
     has = defined(objects)

@@ -2,9 +2,9 @@
 """run.py --home HOME --paceline PROGRAM: real PyTorch jobs of four ranks on the virtual GPU, each watched by `paceline run`,
 rank 2 slower, or none; prints the ranks that were named against those that should have been. HOME is torch_cuda.sh's.
 
-Right is: the slow rank by a straggler finding within so many steps, and no other finding; of a healthy job none. And the
-phases of the steps are known, or the report says why not. A case that is not right on a host that was starved of CPU runs once
-more, unless a healthy rank was accused. Ends with 1 where a case is not right.
+A case is right if the slow rank has a straggler finding within the limit of steps, and there is no other finding; for a
+healthy job none. The phases of the steps must be known, or the report must give the reason. A failed case on a host
+without enough CPU runs once more, unless a healthy rank had a finding. Exits with 1 if a case is not right.
 """
 
 import argparse
@@ -19,14 +19,14 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 LAYOUTS = "ddp fsdp fsdp-keep tensor pipeline accumulate offload graph callables".split()
 RANKS, SLOW_RANK = 4, 2
-WITHIN = {0: 150, 10: 150, 25: 30}  # percent slower -> steps until it is named; of a healthy job, how many
+WITHIN = {0: 150, 10: 150, 25: 30}  # percent slower -> steps until the verdict; for a healthy job, its length
 WARM_UP_STEPS = 15  # imports, communicators, first allocations
-KNOWN = 0.9  # of the steps
-STARVED = 0.1  # of a case's time, withheld from its ranks' clocks: then it runs once more
-UNSEEN = {"graph": "CUDA graphs"}  # whose steps no hook can see: there it is enough that the report says why
-FINDING = 40  # more steps without a hook: so many pass until steps are found in the collectives
-TIMED_IN = 4  # and then GPU times are taken in one window of so many
-REPLAYS = 80  # more steps of these: so many are replayed before that is certain
+KNOWN = 0.9  # share of the steps
+STARVED = 0.1  # share of a case's time in which its ranks lacked CPU: above it, the case runs once more
+UNSEEN = {"graph": "CUDA graphs"}  # layouts whose steps no hook can see: there the report must give this reason
+FINDING = 40  # more steps without a hook, which pass until steps are found in the collectives
+TIMED_IN = 4  # then GPU times are taken in one of this many windows
+REPLAYS = 80  # more steps for these layouts, which are replayed until that is certain
 ASKING = ("event_query", "event_synchronize", "stream_query", "stream_synchronize", "device_synchronize", "blocking_copy")
 
 
@@ -53,7 +53,7 @@ def arguments(layouts=",".join(LAYOUTS), backends="nccl,nccl-legacy", slower="25
 
 
 def command(options, case, run_dir):
-    """A job that is watched."""
+    """A job under `paceline run`."""
     ours = [options.paceline, "run", "--quiet", "--run-dir", run_dir, "--sim-gpus", "gpus=%d" % RANKS, "--"]
     return ours + job_command(options, case)
 
@@ -68,13 +68,13 @@ def job_command(options, case):
     job += [case["layout"], "--backend", case["backend"], "--steps", str(steps)]
     if options.no_set_device:
         job.append("--no-set-device")
-    if options.hook:  # in front of the one that `paceline run` puts in front
+    if options.hook:  # before the hook that `paceline run` adds
         job = ["sh", "-c", 'PYTHONPATH=%s:$PYTHONPATH exec "$@"' % os.path.abspath(options.hook), "sh", *job]
     return job
 
 
 def within(options, case):
-    """Steps, from the first that is seen, in which the rank is to be named."""
+    """The limit of steps for the verdict, from the first recorded step."""
     return WITHIN[case["slower"]] * (TIMED_IN if options.no_hook else 1)
 
 
@@ -83,7 +83,7 @@ def environment(options, case, stats):
     made.update(OMP_NUM_THREADS="1", VGPU_TFLOPS=options.tflops, VGPU_STATS=stats, PYTHONWARNINGS="ignore")
     if case["slower"]:
         made["VGPU_SLOW"] = "%d:%.3f" % (SLOW_RANK, 1 + case["slower"] / 100)
-    if options.no_hook:  # a job of less than a minute: its steps are searched for at once
+    if options.no_hook:  # a job of less than a minute: steps are searched for at once
         made.update(PACELINE_HOOK="off", PACELINE_STEPS_AFTER="2")
     if options.no_plugin:
         made["NCCL_PROFILER_PLUGIN"] = "none"
@@ -91,7 +91,7 @@ def environment(options, case, stats):
 
 
 def phases(run_dir):
-    """The first step that was seen, and the share of steps whose phases are known, of the rank with the smallest; None without
+    """The first recorded step, and the share of steps with known phases, for the rank with the smallest; None without
     steps."""
     seen, first = {}, None
     with open(os.path.join(run_dir, "journal.ndjson")) as journal:
@@ -105,7 +105,7 @@ def phases(run_dir):
 
 
 def findings(report):
-    """(finding, rank or None, step at which it was raised) of each verdict, whether cleared or not."""
+    """(finding, rank or None, step when raised) of each verdict, whether cleared or not."""
     for verdict in report["verdicts"]:
         yield verdict["finding"], verdict["subject"].get("rank"), verdict.get("raised_step")
 
@@ -120,7 +120,7 @@ def read_stats(folder):
 
 
 def judge(case, found, known, reason, limit):
-    """What is wrong, or nothing."""
+    """The problems of a case, if any."""
     wrong = []
     right = [step for name, rank, step in found if name == "straggler" and rank == SLOW_RANK and case["slower"]]
     others = ["%s%s" % (n, "" if r is None else " of rank %d" % r) for n, r, _ in found]
@@ -143,7 +143,7 @@ def measured(options, case):
         os.mkdir(stats)
         name = "%(layout)s-%(backend)s-%(slower)d" % case
         run_dir = os.path.join(os.path.abspath(options.keep) if options.keep else scratch, name)
-        shutil.rmtree(run_dir, ignore_errors=True)  # of an earlier try
+        shutil.rmtree(run_dir, ignore_errors=True)  # from an earlier attempt
         began = time.monotonic()
         log = os.path.join(scratch, "log")
         with open(log, "w") as output:
@@ -175,10 +175,10 @@ def conclusion(options, case, report, run_dir, stats, said):
     found = list(findings(report))
     first, known = phases(run_dir)
     reason = "; ".join(report["coverage"]["notes"])
-    # The plugin alone sees a job's steps after some have passed.
+    # The plugin alone records a job's steps only after some have passed.
     limit = within(options, case) + (first or 1) - 1
     wrong = judge(case, found, known, reason, limit)
-    own_device = not case.get("no_set_device")  # else PyTorch itself may use device 0; same.py compares
+    own_device = not case.get("no_set_device")  # otherwise PyTorch itself may use device 0; same.py compares
     if "CAPTURE FAILED" in said:
         wrong.append("the capture failed")
     stray = [rank for rank in stats if len(rank["contexts"]) > 1]
@@ -218,7 +218,7 @@ def cases(options):
 
 
 def accuses(result):
-    """Whether a rank that is not slow has a finding."""
+    """Whether a healthy rank has a finding."""
     slow = {SLOW_RANK} if result["slower"] else set()
     return any(rank is not None and rank not in slow for _, rank, _ in result.get("found", []))
 

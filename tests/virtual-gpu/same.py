@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """same.py --home HOME --paceline PROGRAM: whether a job does the same on its GPUs with and without Paceline.
 
-Each layout runs twice, by `paceline run` and by itself. Kernels, collectives, captures (none invalidated), contexts and every
-call that waits for a GPU have to be as many on each rank. Queries of events are not compared: they never wait, and PyTorch's
-own threads poll by them. Ends with 1 where something differs. HOME is torch_cuda.sh's.
+Each layout runs twice, with `paceline run` and without it. The numbers of kernels, collectives, captures (none
+invalidated), contexts and of every call that waits for a GPU must be equal on each rank. Queries of events are not
+compared: they never wait, and PyTorch's own threads poll with them. Exits with 1 if something differs. HOME is
+torch_cuda.sh's.
 """
 
 import os
@@ -19,7 +20,7 @@ LAYOUTS, STEPS = "ddp,fsdp,graph,callables", 20
 
 
 def counted(options, case, is_watched):
-    """What each rank's GPU counted, in the order of ranks; and what the job printed of its captures."""
+    """The counts of each rank's GPU, ordered by rank; and the job's messages about captures."""
     with tempfile.TemporaryDirectory() as scratch:
         stats = os.path.join(scratch, "stats")
         os.mkdir(stats)
@@ -31,7 +32,7 @@ def counted(options, case, is_watched):
         if done.returncode:
             raise SystemExit("%(layout)s: the job failed\n" % case + done.stdout[-2000:])
         ranks = sorted(os.listdir(stats), key=lambda name: int(name.split(".")[0]))
-        # By words: ranks write into one another's lines.
+        # Counted by text: ranks write into each other's lines.
         printed = {words: done.stdout.count(words) for words in ("captured", "CAPTURE FAILED")}
         return [run.read_one(os.path.join(stats, name)) for name in ranks], printed
 

@@ -1,20 +1,20 @@
-//! Which job a pod belongs to and where the job's first pod is reached, by the operator that made it.
+//! Derives from operator-specific labels which job a pod belongs to and the address of the job's first pod.
 //!
-//! Labels as the operators' own sources have them: Kubeflow's `training.kubeflow.org/*`, JobSet's, LeaderWorkerSet's,
-//! Volcano's `volcano.sh/*`, KubeRay's `ray.io/*`. A pod template of a manifest has none of them yet; what is known only when
-//! a pod runs is then a variable by the downward API.
+//! The labels are those in the operators' sources: Kubeflow's `training.kubeflow.org/*`, JobSet's, LeaderWorkerSet's,
+//! Volcano's `volcano.sh/*`, KubeRay's `ray.io/*`. A pod template in a manifest does not have them yet; a value that
+//! exists only at run time then becomes an environment variable set by the downward API.
 
 use serde_json::{Value, json};
 
 use crate::pod::trainer::{entry, literal, meeting};
 use crate::request::is_name;
 
-/// Who makes the pods.
+/// The operator or controller that creates the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Kubeflow's training operator, version 1.
     PyTorchJob,
-    /// Kubeflow's trainer, version 2: a JobSet of a runtime.
+    /// Kubeflow's trainer, version 2: a JobSet created from a runtime.
     TrainJob,
     /// JobSet.
     JobSet,
@@ -24,14 +24,14 @@ pub enum Kind {
     Volcano,
     /// KubeRay.
     RayJob,
-    /// Kubernetes' own.
+    /// The Job controller of Kubernetes.
     Job,
-    /// A pod that nobody has made.
+    /// A bare pod without a controller.
     Pod,
 }
 
 impl Kind {
-    /// Its word.
+    /// The kind's display name.
     pub fn word(self) -> &'static str {
         match self {
             Kind::PyTorchJob => "PyTorchJob",
@@ -46,28 +46,30 @@ impl Kind {
     }
 }
 
-/// A job, as far as a pod needs to know it.
+/// The part of a job's identity that injection needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Who makes the pods.
+    /// The operator that creates the pods.
     pub kind: Kind,
-    /// The job's name in its namespace; may have `$(VARIABLE)`s of [`Identity::env`] in it.
+    /// The job's name in its namespace; can contain `$(VARIABLE)` references to [`Identity::env`].
     pub name: String,
-    /// The object by which the job's Secret is called: the same name, without variables.
+    /// The object after which the job's Secret is named: the same name, without variables.
     pub owner: String,
-    /// The host of the first pod; `None`: this pod is the only one, or nobody can tell.
+    /// The host of the first pod; `None`: this pod is the only one, or the host is unknown.
     pub first: Option<String>,
-    /// Whether there are other pods.
+    /// Whether this is the job's only pod.
     pub is_alone: bool,
-    /// Variables that the names are made of.
+    /// Variables referenced in the names.
     pub env: Vec<Value>,
 }
 
 const KUBEFLOW_JOB: &str = "training.kubeflow.org/job-name";
 const KUBEFLOW_TYPE: &str = "training.kubeflow.org/replica-type";
-/// Of a TrainJob's replicated jobs; it stays on their Jobs, and pods have it only where a runtime's pod template says so.
+/// Label of a TrainJob's replicated jobs. It is set on their Jobs; pods have it only if the runtime's pod template sets
+/// it.
 const TRAINER_STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
-/// How the trainer's runtimes call the replicated job that trains, and its container (pkg/constants/constants.go).
+/// Name of the replicated job that trains, and of its container, in the trainer's runtimes
+/// (pkg/constants/constants.go).
 pub(crate) const NODE: &str = "node";
 const SET: &str = "jobset.sigs.k8s.io/jobset-name";
 const SET_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
@@ -80,10 +82,10 @@ const RAY_CLUSTER: &str = "ray.io/cluster";
 const JOB: &str = "batch.kubernetes.io/job-name";
 const OLD_JOB: &str = "job-name";
 
-/// Which operator made a pod, by its labels.
+/// Returns which operator created a pod, from the pod's labels.
 pub fn kind_of(pod: &Value) -> Kind {
     let has = |label: &str| label_of(pod, label).is_some();
-    // The outermost comes first: a TrainJob's pods are a JobSet's, and that one's are Jobs'.
+    // Outermost controller first: the pods of a TrainJob also have the labels of its JobSet and Jobs.
     if has(KUBEFLOW_JOB) {
         Kind::PyTorchJob
     } else if has(TRAINER_STEP) || (has(SET) && is_of_train_job(pod)) {
@@ -103,7 +105,8 @@ pub fn kind_of(pod: &Value) -> Kind {
     }
 }
 
-/// To its pods a TrainJob is the JobSet of its runtime: what it leaves are names, and the variables of its plugin for torchrun.
+/// In its pods, a TrainJob appears only as the JobSet of its runtime: the remaining signs are names and the variables
+/// of the torchrun plugin.
 fn is_of_train_job(pod: &Value) -> bool {
     let containers = pod["spec"]["containers"]
         .as_array()
@@ -119,14 +122,14 @@ fn label_of<'a>(pod: &'a Value, label: &str) -> Option<&'a str> {
 }
 
 impl Identity {
-    /// Of a pod that is about to be made. `trainer`: its container.
+    /// The identity of a pod before its creation. `trainer`: its training container.
     pub fn of_pod(pod: &Value, trainer: &Value) -> Identity {
         let kind = kind_of(pod);
         let label = |label: &str| label_of(pod, label).unwrap_or("").to_owned();
         let (owner, name) = match kind {
             Kind::PyTorchJob => same(label(KUBEFLOW_JOB)),
             Kind::TrainJob | Kind::JobSet => same(label(SET)),
-            // Each group trains by itself.
+            // Each group is a separate training job.
             Kind::LeaderWorkerSet => {
                 let (set, group) = (label(GROUPS), label(GROUP));
                 let name = if group.is_empty() {
@@ -158,7 +161,7 @@ fn same(name: String) -> (String, String) {
     (name.clone(), name)
 }
 
-/// One that is generated has no name yet.
+/// Falls back to `generateName`: such a pod has no name yet.
 fn pod_name(pod: &Value) -> String {
     let meta = &pod["metadata"];
     let name = meta["name"].as_str().or(meta["generateName"].as_str());
@@ -170,7 +173,7 @@ fn pod_name(pod: &Value) -> String {
     }
 }
 
-/// Where the trainer's own environment says that ranks meet, or its command.
+/// The rendezvous host from the training container's environment or command.
 pub(crate) fn said(trainer: &Value) -> Option<String> {
     let host = |text: &str| {
         let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
@@ -188,24 +191,26 @@ pub(crate) fn said(trainer: &Value) -> Option<String> {
         if let Some(text) = literal(trainer, name) {
             return host(text);
         }
-        // Made of others, or told when the pod runs: it is a variable there too. A rendezvous has a port behind it.
+        // The value references other variables or is set at run time: use the variable itself. A rendezvous endpoint
+        // also contains a port, so it cannot be used that way.
         let entry = entry(trainer, name)?;
         let is_told =
             entry["value"].as_str().is_some_and(|text| !text.is_empty()) || entry["valueFrom"].is_object();
         (is_told && name != "PET_RDZV_ENDPOINT").then(|| format!("$({name})"))
     })
-    // Whatever a script has there besides is no host.
+    // Other text in a script is not a host name.
     .or_else(|| host(meeting(trainer)?).filter(|host| is_name(&host.to_lowercase())))
 }
 
-/// Where the job's first pod is, by what its operator does with names; [`crate::manifest`] comes to the same, where it can be known (a
-/// PyTorchJob's pod does not know that there is no master). Of a JobSet's replicated
-/// jobs nobody says that they train together, the first may only fetch what the next trains on, and its pods do not know its name.
+/// The first pod's host, by the naming scheme of its operator. [`crate::manifest`] gives the same result where the host
+/// can be known (a PyTorchJob's pod cannot see that the job has no master). A JobSet's replicated jobs do not
+/// necessarily train together: the first one may only download data for the next, and its pods do not know the name of
+/// that one.
 fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> {
     let subdomain = pod["spec"]["subdomain"].as_str().filter(|name| !name.is_empty());
     match kind {
         Kind::PyTorchJob => {
-            // A job without a master is elastic, and tells its rendezvous.
+            // A job without a master is elastic and sets its rendezvous endpoint.
             let replica = label_of(pod, KUBEFLOW_TYPE)?.to_lowercase();
             let is_known = matches!(replica.as_str(), "master" | "worker");
             is_known.then(|| format!("{owner}-master-0"))
@@ -219,7 +224,7 @@ fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -
                 Some(format!("{owner}-{job}-0-0.{}", subdomain.unwrap_or(owner)))
             })
         }
-        // The leader's pod has the group's name.
+        // The leader's pod is named after the group.
         Kind::LeaderWorkerSet => Some(format!("{name}.{}", subdomain.unwrap_or(owner))),
         Kind::Volcano => {
             let tasks = volcano_tasks(trainer);
@@ -230,7 +235,7 @@ fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -
             Some(format!("{owner}-{task}-0.{}", subdomain?))
         }
         Kind::RayJob => Some(format!("{owner}-head-svc")),
-        // Only with a headless service of the user's own, and when they are counted, do pods of a Job have names.
+        // Pods of a Job have DNS names only in indexed mode with a user-provided headless service.
         Kind::Job => {
             pod["spec"]["hostname"].as_str()?;
             Some(format!("{owner}-0.{}", subdomain?))
@@ -239,11 +244,12 @@ fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -
     }
 }
 
-/// The task that leads, as Volcano's plugin for PyTorch calls it where nobody says another.
+/// The default master task of Volcano's PyTorch plugin.
 pub(crate) const MASTER: &str = "master";
 
-/// All tasks of a Volcano job, in its order: the plugin svc gives each pod VC_TASK_HOSTS of each of them
-/// (pkg/controllers/job/plugins/distributed-framework, svc). Their names are DNS labels, so that this can be read back.
+/// All tasks of a Volcano job, in order: the svc plugin sets VC_TASK_HOSTS in each pod for each task
+/// (pkg/controllers/job/plugins/distributed-framework, svc). Task names are DNS labels, so the variable names can be
+/// converted back.
 fn volcano_tasks(trainer: &Value) -> Vec<String> {
     let env = trainer["env"].as_array().into_iter().flatten();
     let task = |entry: &Value| {
@@ -256,15 +262,16 @@ fn volcano_tasks(trainer: &Value) -> Vec<String> {
     env.filter_map(task).collect()
 }
 
-/// A variable that holds a label of the pod.
+/// A variable set from one of the pod's labels.
 pub(crate) fn label_variable(name: &str, label: &str) -> Value {
     json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.labels['{label}']") } } })
 }
 
-/// What stands in a template for the name of an object that is not made yet.
+/// Placeholder in a template for the name of an object that does not exist yet.
 pub(crate) const OBJECT: &str = "$(PACELINE_OBJECT)";
 
-/// By which label pods know the name of the object that they are of; `None`: by none, or by what a template says anyway.
+/// The label that holds the name of a pod's owning object; `None`: there is no such label, or the template uses it
+/// anyway.
 pub(crate) fn object_label(kind: Kind) -> Option<&'static str> {
     match kind {
         Kind::PyTorchJob => Some(KUBEFLOW_JOB),
@@ -276,7 +283,7 @@ pub(crate) fn object_label(kind: Kind) -> Option<&'static str> {
     }
 }
 
-/// Of a LeaderWorkerSet's template.
+/// Identity for a LeaderWorkerSet's template.
 pub(crate) fn of_groups(name: &str, subdomain_per_group: bool) -> Identity {
     let group = "$(PACELINE_GROUP)";
     let host = format!("{name}-{group}");
@@ -295,7 +302,7 @@ pub(crate) fn of_groups(name: &str, subdomain_per_group: bool) -> Identity {
     }
 }
 
-/// Of a cluster whose name KubeRay makes up when the pods are made.
+/// Identity for a cluster whose name KubeRay generates when it creates the pods.
 pub(crate) fn of_ray(name: &str) -> Identity {
     let cluster = "$(PACELINE_RAY_CLUSTER)";
     Identity {
@@ -308,7 +315,7 @@ pub(crate) fn of_ray(name: &str) -> Identity {
     }
 }
 
-/// Of a runtime, by which a TrainJob's JobSet is made later. `job`: the replicated job that trains.
+/// Identity for a runtime from which the JobSet of a TrainJob is created later. `job`: the replicated job that trains.
 pub(crate) fn of_runtime(name: &str, job: &str) -> Identity {
     let set = "$(PACELINE_JOBSET)";
     Identity {

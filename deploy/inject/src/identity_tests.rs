@@ -24,7 +24,7 @@ fn each_operator_has_its_own_words() {
         )
     };
     for replica in ["master", "worker", "Worker"] {
-        // The master of some versions is told localhost.
+        // Some operator versions set localhost on the master.
         let local = json!([{ "name": "MASTER_ADDR", "value": "localhost" }]);
         check(
             torch(replica),
@@ -63,7 +63,8 @@ fn each_operator_has_its_own_words() {
     check(led, none.clone(), Kind::JobSet, "js", Some("js-lead-0-0.js"));
 }
 
-/// As Kubeflow's trainer leaves them with JobSet: the step's label is the Job's, and the pod has JobSet's and the plugin's variables.
+/// Pods as Kubeflow's trainer creates them through JobSet: the step label is only on the Job; the pod has JobSet's
+/// labels and the plugin's variables.
 #[test]
 fn pods_of_a_train_job() {
     let index = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
@@ -83,7 +84,7 @@ fn pods_of_a_train_job() {
     };
     let first = Some("tj-node-0-0.tj");
     check(pod("node", pet.clone()), pet.clone(), Kind::TrainJob, "tj", first);
-    // torchtune and others are not told where to meet; a runtime may call its job otherwise.
+    // torchtune and others do not get a rendezvous address; a runtime can use another job name.
     check(pod("node", json!([])), json!([]), Kind::TrainJob, "tj", first);
     check(
         pod("trainer", pet.clone()),

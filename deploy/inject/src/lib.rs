@@ -1,15 +1,15 @@
-//! Puts Paceline into a pod: JSON in, JSON out. No cluster, clock, file or network is known here, so that the webhook,
-//! `paceline inject-manifest` and a test come to the same pod.
+//! Injects Paceline into a pod: JSON in, JSON out. This crate does not access the cluster, clock, files or network, so
+//! the webhook, `paceline inject-manifest` and the tests produce the same pod.
 //!
-//! The pod is raw JSON and stays so: fields that nobody here has heard of go through untouched. What is there already is
-//! completed and repaired, never doubled: injecting twice is injecting once.
+//! The pod stays raw JSON: unknown fields pass through untouched. Existing parts are completed and repaired, never
+//! duplicated: injection is idempotent.
 //!
-//! - [`request`]: what annotations ask for.
-//! - [`identity`]: which job a pod belongs to, and where its first pod is, by the operator that made it.
+//! - [`request`]: settings from annotations.
+//! - [`identity`]: the job of a pod and the address of the job's first pod, by the operator that created it.
 //! - [`manifest`]: where the pod templates are in a job's manifest.
-//! - [`pod`]: the change itself; [`presence`]: whether it is in a pod that is there; [`remediator`]: how a pod reaches the
+//! - [`pod`]: the change itself; [`presence`]: whether an existing pod has it; [`remediator`]: how a pod reaches the
 //!   cluster's remediator.
-//! - [`quantity`]: which amounts of CPU and memory make sense.
+//! - [`quantity`]: which quantities of CPU and memory are plausible.
 //! - [`patch`]: the difference between two values as a JSON patch (RFC 6902).
 
 pub mod identity;
@@ -23,19 +23,19 @@ pub use identity::Identity;
 pub use pod::{Injected, Refusal, inject, presence, remediator};
 pub use request::{Mode, Request, Settings, is_wanted};
 
-/// Annotations and labels of ours begin so.
+/// The prefix of Paceline's annotations and labels.
 pub const PREFIX: &str = "paceline.dev/";
 /// Opts a pod in (`true`, `sidecar`, `wrap`) or out (`false`), as an annotation or a label.
 pub const INJECT: &str = "paceline.dev/inject";
-/// Written to a pod that was injected: the mode it came to.
+/// Annotation of an injected pod: the mode that was used.
 pub const INJECTED: &str = "paceline.dev/injected";
 
-/// Something that a person should know of an injection that was done all the same.
+/// A warning about an injection that was done nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Which kind, for counting: lower case with dashes.
+    /// The kind of warning, for metrics: lower case with dashes.
     pub code: &'static str,
-    /// In words.
+    /// The message.
     pub says: String,
 }
 

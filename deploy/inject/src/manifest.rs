@@ -1,4 +1,4 @@
-//! Where the pod templates are in a job's manifest, and which job each of them is part of.
+//! Finds the pod templates in a job's manifest and the job of each.
 
 use serde_json::Value;
 
@@ -8,18 +8,18 @@ use crate::pod::trainer;
 /// A pod template in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// JSON pointer to it.
+    /// JSON pointer to the template.
     pub path: String,
-    /// Its job. What its container's own environment says of the first pod counts more.
+    /// Its job. The rendezvous address in the container's own environment takes precedence.
     pub identity: Identity,
 }
 
-/// What there is for us in a document of a manifest; nothing: it is no job.
+/// What was found in one document of a manifest; empty if the document is not a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Its pod templates.
     pub templates: Vec<Template>,
-    /// Of each job into which nothing can be put here, why.
+    /// Reasons why jobs cannot be injected here.
     pub cannot: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Found {
     }
 }
 
-/// Looks for the templates of one document.
+/// Finds the templates in one document.
 pub fn templates(document: &Value) -> Found {
     let (api, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
     let group = api.split('/').next().unwrap_or("");
@@ -88,13 +88,13 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
 }
 
-/// Whether its pods are of an object whose name nobody knows yet.
+/// Whether the pods' owning object has a name that is not known yet.
 fn is_made_up(document: &Value) -> bool {
     let meta = &document["metadata"];
     document["kind"] == "CronJob" || (meta["name"].is_null() && meta["generateName"].is_string())
 }
 
-/// One whose name is generated is called by what is known of it.
+/// For a generated name, returns its prefix.
 fn object_name(document: &Value) -> String {
     let meta = &document["metadata"];
     let name = meta["name"]
@@ -138,7 +138,7 @@ fn of_job(spec: &Value, path: &str, name: &str) -> Template {
     let count = |key: &str| spec[key].as_u64();
     let pods = count("completions").or(count("parallelism")).unwrap_or(1);
     let subdomain = spec["template"]["spec"]["subdomain"].as_str();
-    // Only pods that are counted have names by which they are found.
+    // Only indexed pods have stable DNS names.
     let has_names = pods > 1 && spec["completionMode"] == "Indexed";
     let first = subdomain
         .filter(|_| has_names)
@@ -183,7 +183,7 @@ fn of_set(spec: &Value, path: &str, name: &str) -> Vec<Template> {
             .or_else(|| Some(format!("{name}-{}-0-0.{domain}", job["name"].as_str()?)))
     };
     let template = |at: usize| format!("{path}/{at}/template/spec/template");
-    // Nobody says that these train together, and the first may only fetch what the next one trains on.
+    // These jobs do not necessarily train together: the first may only download data for the next.
     jobs.iter()
         .enumerate()
         .map(|(at, job)| one(template(at), Kind::JobSet, name, first(job), false))
@@ -197,7 +197,7 @@ fn of_runtime(spec: &Value, name: &str) -> Vec<Template> {
     for (at, job) in jobs.iter().enumerate() {
         let template = &job["template"]["spec"]["template"];
         let containers = template["spec"]["containers"].as_array();
-        // Those that load data and models have other names.
+        // Jobs that load data and models have other container names.
         if containers.is_some_and(|all| all.iter().any(|container| container["name"] == "node")) {
             all.push(Template {
                 path: format!("/spec/template/spec/replicatedJobs/{at}/template/spec/template"),
@@ -234,7 +234,7 @@ fn of_volcano(spec: &Value, name: &str) -> Vec<Template> {
         .iter()
         .map(|task| task["replicas"].as_u64().unwrap_or(1))
         .sum();
-    // Pods have names by one plugin, which the others for launchers switch on.
+    // The svc plugin gives pods their DNS names; the launcher plugins enable it.
     let has_names = ["svc", "pytorch", "mpi", "tensorflow"]
         .iter()
         .any(|plugin| !plugins[*plugin].is_null());
@@ -261,7 +261,7 @@ fn of_ray(cluster: &Value, path: &str, name: &str) -> Vec<Template> {
 }
 
 impl Template {
-    /// The job's own name is known to its pods alone, by their label; its Secret is called by what stands in the manifest.
+    /// Only the pods know the job's final name, by their label; the Secret is named after the name in the manifest.
     fn follow(&mut self, owner: &str) {
         if let Some(label) = identity::object_label(self.identity.kind) {
             owner.clone_into(&mut self.identity.owner);
@@ -270,7 +270,7 @@ impl Template {
         }
     }
 
-    /// The job, with what the template's own container says of where ranks meet.
+    /// The job's identity, with the rendezvous host from the template's own container.
     pub fn identity(&self, template: &Value, container: Option<&str>) -> Identity {
         let mut identity = self.identity.clone();
         let trainer = trainer::find(template, identity.kind, container).ok();

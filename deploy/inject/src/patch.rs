@@ -1,10 +1,10 @@
 //! JSON patches (RFC 6902): the difference of two values, and its application.
 //!
-//! A difference is small where things were put in: of two lists what they have in common at both ends is left alone.
+//! Insertions give a small difference: the common prefix and suffix of two lists stay untouched.
 
 use serde_json::{Value, json};
 
-/// What makes `after` of `before`: operations `add`, `remove` and `replace`.
+/// Returns the `add`, `remove` and `replace` operations that change `before` into `after`.
 pub fn difference(before: &Value, after: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
     compare(&mut String::new(), before, after, &mut operations);
@@ -43,7 +43,7 @@ fn compare_lists(path: &mut String, old: &[Value], new: &[Value], out: &mut Vec<
         .count();
     let old_middle = &old_rest[..old_rest.len() - common];
     let new_middle = &new_rest[..new_rest.len() - common];
-    // Of lists of named things, those with the same name are the same thing: what is new among them is put in.
+    // In lists of named entries, entries with equal names correspond; new names are inserted.
     let mut place = front;
     let mut left = old_middle.iter().peekable();
     for wanted in new_middle {
@@ -80,13 +80,13 @@ fn at(path: &mut String, key: &str, then: impl FnOnce(&mut String)) {
     path.truncate(length);
 }
 
-/// The words of a JSON pointer.
+/// The segments of a JSON pointer.
 pub fn words(pointer: &str) -> Vec<String> {
     let unescape = |word: &str| word.replace("~1", "/").replace("~0", "~");
     pointer.split('/').skip(1).map(unescape).collect()
 }
 
-/// Does what a patch of [`difference`] says. `None`: it is not about this value.
+/// Applies a patch made by [`difference`]. `None`: the patch does not fit this value.
 pub fn apply(value: &mut Value, patch: &[Value]) -> Option<()> {
     for operation in patch {
         let mut words = words(operation["path"].as_str()?);

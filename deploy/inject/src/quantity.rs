@@ -1,14 +1,16 @@
-//! Quantities of Kubernetes (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>), and which of them make sense.
+//! Kubernetes quantities (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>), and
+//! which of
+//! them are plausible.
 
-/// Less is no memory of a container, but a suffix that was mistaken: `256m` is a quarter of a byte.
+/// Less memory for a container is a mistaken suffix: `256m` is a quarter of a byte.
 const LEAST_MEMORY: u128 = 1_000_000;
 
-/// Whether a container can be given so much CPU: more than nothing, in cores or thousandths.
+/// Whether this is a plausible CPU quantity: more than zero, in cores or millicores.
 pub fn is_cpu(text: &str) -> bool {
     matches!(split(text).1, "" | "m") && thousandths(text).is_some_and(|amount| amount > 0)
 }
 
-/// Whether a container can be given so much memory: a megabyte at least.
+/// Whether this is a plausible memory quantity: at least one megabyte.
 pub fn is_memory(text: &str) -> bool {
     !matches!(split(text).1, "n" | "u" | "m")
         && thousandths(text).is_some_and(|amount| amount >= LEAST_MEMORY * 1000)
@@ -21,7 +23,7 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// Thousandths of a core or of a byte, as Kubernetes rounds: up. `None`: it is no quantity, or more than anybody has.
+/// Thousandths of a core or a byte, rounded up like Kubernetes does. `None`: not a quantity, or absurdly large.
 pub(crate) fn thousandths(text: &str) -> Option<u128> {
     let (number, suffix) = split(text);
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));

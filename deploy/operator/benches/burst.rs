@@ -1,13 +1,13 @@
-//! 5,000 pods in a burst, as an API server asks about them: how long it waits for each answer, TLS and all, and what the program
-//! takes. Run with `cargo bench -p paceline-operator --bench burst`; numbers: docs/measurements/kubernetes.md.
+//! Benchmarks a burst of 5,000 pods: the latency that an API server sees per response, including TLS, and the program's
+//! CPU and memory. Run with `cargo bench -p paceline-operator --bench burst`; numbers: docs/measurements/kubernetes.md.
 //!
-//! An API server speaks HTTP/1.1 with webhooks, without a bound for what goes on at a time, and keeps 25 idle connections
-//! (kubernetes/kubernetes, apiserver/pkg/util/webhook/client.go and client-go/transport/cache.go); so do the callers here. They
-//! are a process of their own on the same cores: the webhook has what they leave.
+//! An API server uses HTTP/1.1 for webhooks, without a limit of concurrent requests, and keeps 25 idle connections
+//! (kubernetes/kubernetes, apiserver/pkg/util/webhook/client.go and client-go/transport/cache.go); so do the callers
+//! here. They run in a separate process on the same cores, so the webhook gets the rest of the CPU.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)] // It is a program for a person.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)] // The output is for people.
 
-#[allow(dead_code)] // The tests use the rest.
+#[allow(dead_code)] // Other functions are used by the tests.
 #[path = "../tests/client/mod.rs"]
 mod client;
 
@@ -24,30 +24,30 @@ use tempfile::TempDir;
 
 const PODS: usize = 5000;
 const NAME: &str = "paceline.paceline.svc";
-/// Idle connections that an API server keeps.
+/// Idle connections kept by an API server.
 const MOST_IDLE: usize = 25;
-/// As many at a time as that: an API server's clients make pods, and wait for each. A controller of Kubernetes makes 20 a second
-/// unless it is told otherwise.
+/// Numbers of concurrent requests: an API server's clients create pods and wait for each. By default, a Kubernetes
+/// controller creates 20 per second.
 const IN_FLIGHT: [usize; 4] = [1, 4, 16, 50];
-/// So many a second, whether the ones before have their answers or not.
+/// Request rates per second, independent of pending responses.
 const RATES: [u32; 2] = [200, 1000];
 
-/// How long it took, and whether a connection had to be made.
+/// The latency, and whether it needed a new connection.
 type Answered = (Duration, bool);
 
-/// An API server's side.
+/// The API server's side.
 struct Server {
     port: u16,
     trust: Arc<ClientConfig>,
     idle: Mutex<Vec<Caller>>,
     handshakes: AtomicUsize,
     failures: AtomicUsize,
-    /// Made beforehand: the callers have the same cores.
+    /// Prepared in advance, since the callers use the same cores.
     questions: Vec<Vec<u8>>,
 }
 
 impl Server {
-    /// Whether a connection had to be made for it.
+    /// Returns whether it needed a new connection.
     async fn ask(&self, pod: usize) -> bool {
         let idle = self.idle.lock().unwrap().pop();
         let is_new = idle.is_none();
@@ -72,14 +72,14 @@ impl Server {
         is_new
     }
 
-    /// Nobody answered. The pod would be made without Paceline.
+    /// Counts a failure: the pod would be created without Paceline.
     fn failed(&self, is_new: bool) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed);
         is_new
     }
 }
 
-/// The program.
+/// The process under test.
 struct Program {
     child: Child,
     port: u16,
@@ -107,7 +107,7 @@ impl Program {
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let first = lines.next().unwrap().unwrap();
-        // Whatever else it says is not lost in a pipe that nobody reads.
+        // Drains the pipe, so that the program never blocks on its log.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         let ports = first.split("127.0.0.1:").skip(1);
         let ports: Vec<u16> = ports
@@ -136,7 +136,7 @@ impl Program {
         text
     }
 
-    /// kB.
+    /// In kB.
     fn memory(&self, word: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(word)).unwrap();
@@ -148,7 +148,7 @@ impl Program {
     }
 }
 
-/// Of all threads of a process; the kernel counts it exactly where it counts for the scheduler.
+/// The CPU time of all threads of a process, with the scheduler's precision.
 fn cpu(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let nanos = tasks.map(|task| {
@@ -158,7 +158,7 @@ fn cpu(process: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// What all processes of the machine took (/proc/stat: hundredths of a second, all but idle and waiting for disks).
+/// The CPU time of all processes of the machine (/proc/stat: hundredths of a second, except idle and I/O wait).
 fn machine() -> Duration {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let all = text.lines().next().unwrap().split_whitespace().skip(1);
@@ -168,7 +168,7 @@ fn machine() -> Duration {
     Duration::from_millis(10 * busy.map(|(_, ticks)| ticks.parse::<u64>().unwrap()).sum::<u64>())
 }
 
-/// How much of the machine others had, per cent.
+/// The percentage of CPU that other processes used.
 struct Others {
     began: Instant,
     machine: Duration,
@@ -217,7 +217,8 @@ fn main() {
             failures: AtomicUsize::new(0),
             questions: (0..PODS).map(question).collect(),
         });
-        // The first answers of a process also fetch its pages from the disk: the round with one at a time is told like all others.
+        // The first responses of a process include page faults from disk; the round with one request at a time counts
+        // like all others.
         for in_flight in IN_FLIGHT {
             let what = format!("{in_flight} at a time");
             measured(&program, &server, &what, together(&server, in_flight)).await;
@@ -247,7 +248,8 @@ async fn measured(
     what: &str,
     burst: impl Future<Output = Vec<Answered>>,
 ) {
-    // Of whoever runs ahead of all others (chrt --rr) the kernel takes a twentieth of each second at a time: a round has one to itself.
+    // With real-time priority (chrt --rr), the kernel throttles a process for a twentieth of each second: each round
+    // starts in a new second.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (cpu, handshakes) = (program.cpu(), server.handshakes.load(Ordering::Relaxed));
     let others = Others::begin(program);
@@ -275,7 +277,7 @@ async fn measured(
     );
 }
 
-/// The next one as soon as there is an answer.
+/// Sends the next request as soon as the response arrives.
 async fn together(server: &Arc<Server>, in_flight: usize) -> Vec<Answered> {
     let callers: Vec<_> = (0..in_flight)
         .map(|number| {
@@ -298,7 +300,7 @@ async fn together(server: &Arc<Server>, in_flight: usize) -> Vec<Answered> {
     times
 }
 
-/// Each at its time; what it waits for the ones before counts.
+/// Sends each request at its time; waiting for earlier ones counts as latency.
 async fn paced(server: &Arc<Server>, rate: u32) -> Vec<Answered> {
     let began = Instant::now();
     let mut asked = Vec::new();

@@ -1,4 +1,4 @@
-//! The API server as we speak to it: JSON by path, each question with a deadline, each refusal with its code.
+//! Client for the API server: JSON by path, a deadline for each request, an error code for each failure.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use paceline_health::text::sanitize;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-/// A question may take so long.
+/// Deadline of a request.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// Objects of one page of a list: what is parsed at a time is what memory is needed for.
+/// Objects per page of a list: memory use follows the size of a parsed page.
 const PAGE: usize = 100;
-/// A watch is begun anew after this, so that one whose other end is gone is not waited at for ever.
+/// A watch is restarted after this time, so that a dead connection does not stall it forever.
 const WATCH_S: u64 = 240;
 
-/// Why there is no answer, or not the one that was hoped for.
+/// A failed request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// HTTP's code; 0: nobody answered.
+    /// The HTTP status code; 0: there was no response.
     pub code: u16,
-    /// In words.
+    /// The message.
     pub says: String,
-    /// What the API server names as causes: reason and message.
+    /// The causes in the API server's Status: reason and message.
     pub causes: Vec<(String, String)>,
 }
 
@@ -46,17 +46,17 @@ impl Failed {
         }
     }
 
-    /// Somebody else wrote meanwhile.
+    /// Whether another client wrote the object in the meantime.
     pub fn is_conflict(&self) -> bool {
         self.code == 409
     }
 
-    /// There is one of this name still, and it is on its way out (registry/generic/registry/store.go of the API server).
+    /// Whether an object with this name is still being deleted (registry/generic/registry/store.go of the API server).
     pub fn is_of_one_that_goes(&self) -> bool {
         self.is_conflict() && self.says.starts_with("object is being deleted")
     }
 
-    /// There is no such object.
+    /// Whether the object does not exist.
     pub fn is_missing(&self) -> bool {
         self.code == 404
     }
@@ -78,12 +78,12 @@ impl From<kube::Error> for Failed {
     }
 }
 
-/// Which kind of patch a body is.
+/// The type of a patch's body.
 #[derive(Clone, Copy, Debug)]
 pub enum Patch {
-    /// RFC 7386.
+    /// JSON merge patch (RFC 7386).
     Merge,
-    /// Kubernetes' own: lists by their keys.
+    /// Kubernetes' strategic merge patch: lists are merged by key.
     Strategic,
 }
 
@@ -92,16 +92,16 @@ pub enum Patch {
 pub struct Api(kube::Client);
 
 impl Api {
-    /// By the pod's own ServiceAccount, or a kubeconfig where there is one.
+    /// Connects with the pod's ServiceAccount, or a kubeconfig if there is one.
     ///
     /// # Errors
-    /// When neither is there.
+    /// When there is neither.
     pub async fn open() -> anyhow::Result<Api> {
         let mut config = kube::Config::infer().await?;
         config.connect_timeout = Some(Duration::from_secs(5));
-        // A watch is silent as long as nothing happens; questions have a deadline of their own.
+        // A watch is silent while nothing changes; other requests have their own deadline.
         config.read_timeout = None;
-        // An eviction that a budget forbids is answered with 429: that is the answer, and no reason to ask on.
+        // An eviction that a budget forbids is answered with 429: that is a result, not a reason to retry.
         config.default_retry = false;
         Ok(Api(kube::Client::try_from(config)?))
     }
@@ -129,7 +129,7 @@ impl Api {
         serde_json::from_str(&text).map_err(Failed::silent)
     }
 
-    /// One object.
+    /// Returns an object.
     ///
     /// # Errors
     /// [`Failed`]
@@ -137,7 +137,7 @@ impl Api {
         self.ask(Method::GET, path, "application/json", None).await
     }
 
-    /// Makes one.
+    /// Creates an object.
     ///
     /// # Errors
     /// [`Failed`]
@@ -145,7 +145,7 @@ impl Api {
         self.ask(Method::POST, path, "application/json", Some(body)).await
     }
 
-    /// Writes one as a whole.
+    /// Replaces an object.
     ///
     /// # Errors
     /// [`Failed`]
@@ -153,7 +153,7 @@ impl Api {
         self.ask(Method::PUT, path, "application/json", Some(body)).await
     }
 
-    /// Changes one.
+    /// Changes an object.
     ///
     /// # Errors
     /// [`Failed`]
@@ -165,7 +165,7 @@ impl Api {
         self.ask(Method::PATCH, path, kind, Some(body)).await
     }
 
-    /// Changes the one of this name; where there is none, makes it: `whole`, of the collection `all`.
+    /// Changes the object with this name, or creates `whole` in the collection `all` if it is missing.
     ///
     /// # Errors
     /// [`Failed`]
@@ -183,7 +183,7 @@ impl Api {
         }
     }
 
-    /// Takes one away.
+    /// Deletes an object.
     ///
     /// # Errors
     /// [`Failed`]
@@ -193,7 +193,7 @@ impl Api {
             .await
     }
 
-    /// All of a list, a page at a time; each object goes to `take` and is not kept. Its resourceVersion.
+    /// Lists all objects by pages; `take` gets each object, none is kept. Returns the resourceVersion.
     ///
     /// # Errors
     /// [`Failed`]
@@ -221,7 +221,7 @@ impl Api {
         }
     }
 
-    /// What happens to a list after a resourceVersion.
+    /// Watches a list from a resourceVersion on.
     ///
     /// # Errors
     /// [`Failed`]
@@ -237,7 +237,7 @@ impl Api {
         let request = Request::get(uri).body(Vec::new()).map_err(Failed::silent)?;
         let begun = timeout(DEADLINE, self.0.request_events::<Value>(request)).await;
         let events = begun.map_err(|_| Failed::silent("no answer in time"))??;
-        // An API server whose machine is gone ends nothing, and says nothing.
+        // An API server whose machine fails neither closes the watch nor sends anything.
         let late = Box::pin(sleep(Duration::from_secs(WATCH_S) + DEADLINE));
         let events = events.map(|event| event.map_err(Failed::from));
         Ok(events.take_until(late))

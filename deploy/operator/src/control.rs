@@ -1,5 +1,5 @@
-//! What goes on beside the webhook, in the replica that holds the Lease: certificates are renewed, jobs get their Secrets, and pods
-//! that asked for Paceline and do not have it are told of. No admission waits for any of it.
+//! The work besides the webhook, in the leader: renews certificates, creates Secrets for jobs, and reports pods that
+//! requested Paceline and do not have it. No admission waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -27,19 +27,19 @@ use counts::Counts;
 /// The Lease.
 pub(crate) const LEASE: &str = "paceline-injector";
 
-/// What runs beside the webhook.
+/// The tasks besides the webhook.
 #[derive(Debug)]
 pub struct Control {
-    /// They go on for ever.
+    /// Tasks that run forever.
     pub(crate) tasks: Vec<JoinHandle<()>>,
     end: Option<(Arc<str>, Arc<str>)>,
 }
 
 impl Control {
-    /// Starts what the options ask for; nothing if they ask for nothing.
+    /// Starts what the options enable, which can be nothing.
     ///
     /// # Errors
-    /// When it is asked for and there is neither a pod's ServiceAccount nor a kubeconfig.
+    /// When a task is enabled and there is neither a pod's ServiceAccount nor a kubeconfig.
     pub async fn start(
         options: &Options,
         rules: &Rules,
@@ -87,23 +87,24 @@ impl Control {
         Ok(control)
     }
 
-    /// Stops its tasks, which may have ended, and gives the Lease back so that the other replica need not wait for its end.
+    /// Stops its tasks, some of which may have ended, and releases the Lease so that the other replica need not wait
+    /// for its expiry.
     pub(crate) async fn stop(self, tasks: Vec<JoinHandle<()>>) {
         tasks.iter().for_each(JoinHandle::abort);
         for task in tasks.into_iter().filter(|task| !task.is_finished()) {
-            // That it was aborted is what was asked.
+            // The abort was requested.
             let _ = task.await;
         }
         if let Some((namespace, me)) = self.end
             && let Ok(api) = Api::open().await
         {
-            // Who does not answer now lets it run out.
+            // If the API server does not answer now, the Lease expires by itself.
             let _ = Lease::release(&api, &namespace, LEASE, &me).await;
         }
     }
 }
 
-/// Another name for each process: one that comes back does not take its dead self's Lease for its own.
+/// Unique for each process: a restarted process must not mistake the Lease of its predecessor for its own.
 fn me() -> String {
     let pod = std::env::var("POD_NAME").unwrap_or_else(|_| "injector".to_owned());
     format!("{pod}_{}_{}", std::process::id(), timestamp::now_ms())

@@ -1,6 +1,6 @@
-//! One of the replicas is in charge: whoever holds the Lease, and only as long as it can renew it.
+//! Leader election: the leader is the replica that holds the Lease, and only while it can renew it.
 //!
-//! Nobody trusts another's clock: a Lease is free when it has not changed for as long as it says, by one's own clock.
+//! No replica relies on another's clock: a Lease is free when it has not changed for its duration, by the local clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ use tokio::time::sleep;
 use crate::api::{Api, Failed};
 use crate::timestamp;
 
-/// Until when this replica is in charge.
+/// Until when this replica is the leader.
 pub type Lead = watch::Receiver<Option<Instant>>;
 
-/// Whether it is now.
+/// Whether this replica is the leader now.
 pub fn leads(lead: &Lead) -> bool {
     lead.borrow().is_some_and(|until| until > Instant::now())
 }
 
-/// Waits until one of the tasks has ended that go on for ever: it has panicked, which was written as it happened.
+/// Waits until one of the tasks ends; they run forever, so it has panicked, and the panic was already logged.
 pub(crate) async fn first_end(tasks: &mut [JoinHandle<()>]) -> anyhow::Error {
     if tasks.is_empty() {
         std::future::pending().await
@@ -40,12 +40,12 @@ pub struct Lease {
     name: String,
     me: String,
     lasts: Duration,
-    /// What was last seen of another's, and since when it has been so.
+    /// The last seen state of another replica's Lease, and since when it has been unchanged.
     seen: Option<(String, Instant)>,
 }
 
 impl Lease {
-    /// `me`: another name for each process, also for one that takes over from its own dead self.
+    /// `me`: unique for each process, so that a restarted process does not take its predecessor's Lease for its own.
     pub fn of(api: Api, namespace: &str, name: &str, me: &str, lasts: Duration) -> Lease {
         Lease {
             api,
@@ -64,16 +64,16 @@ impl Lease {
         )
     }
 
-    /// Tells for ever until when we are in charge; `None`: we are not.
+    /// Runs forever and publishes until when this replica is the leader; `None`: it is not.
     pub async fn hold(mut self, until: Arc<watch::Sender<Option<Instant>>>) {
         loop {
             let asked = Instant::now();
             let taken = self.take().await;
             match taken {
-                // Others count from later on.
+                // Other replicas count from a later time.
                 Ok(true) => drop(until.send_replace(Some(asked + self.lasts * 2 / 3))),
                 Ok(false) => drop(until.send_replace(None)),
-                // What we hold runs out by itself when it cannot be renewed.
+                // A Lease that cannot be renewed expires by itself.
                 Err(_) => {
                     until.send_if_modified(|until| until.take_if(|until| *until <= Instant::now()).is_some());
                 }
@@ -82,7 +82,8 @@ impl Lease {
         }
     }
 
-    /// Takes it from its holder, which sees that at its next renewal. Whether it had one; without a Lease no replica acts.
+    /// Takes the Lease from its holder, which notices at its next renewal. Returns whether it had a holder; without a
+    /// Lease no replica acts.
     ///
     /// # Errors
     /// [`Failed`]
@@ -100,14 +101,14 @@ impl Lease {
             lease["spec"] = self.spec(changes + 1, true, &Value::Null);
             match self.api.put(&one, &lease).await {
                 Ok(_) => return Ok(was_held),
-                // It was renewed meanwhile.
+                // It was renewed in the meantime.
                 Err(failed) if failed.is_conflict() => {}
                 Err(failed) => return Err(failed),
             }
         }
     }
 
-    /// Gives it back, so that the next one need not wait.
+    /// Releases the Lease, so that the next leader need not wait.
     ///
     /// # Errors
     /// [`Failed`]

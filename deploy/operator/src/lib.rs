@@ -1,13 +1,13 @@
-//! Two programs of a Kubernetes cluster. `inject` puts Paceline into pods as they are made, by a webhook that answers one kind of
-//! question (AdmissionReview v1 about a pod that is to be created), asks nobody anything, and never says no: health of a job is no
-//! reason not to start it. `remediate` takes verdicts about nodes.
+//! Two programs for a Kubernetes cluster. `inject` injects Paceline into new pods by a webhook that answers one kind of
+//! request (AdmissionReview v1 for pod creation), makes no requests of its own, and always allows the pod: a job must
+//! start even if monitoring fails. `remediate` receives verdicts about nodes.
 //!
-//! - [`webhook`]: questions of the API server and their answers, with metrics; `listener`: connections with TLS.
-//! - [`certificate`]: what is shown to whoever connects, from files or of our own making, for both programs.
-//! - [`control`]: beside the webhook, in one replica: the jobs' Secrets, pods that have no Paceline.
-//! - [`api`], [`lease`]: the cluster's API server, and which replica acts.
-//! - [`remediate`]: the other program. [`release`]: what both have put into the cluster is taken off.
-//! - [`timestamp`]: times as objects of Kubernetes have them.
+//! - [`webhook`]: the API server's admission requests and their responses, with metrics; `listener`: TLS connections.
+//! - [`certificate`]: serving certificates, from files or self-signed, for both programs.
+//! - [`control`]: the work besides the webhook, in one replica: Secrets for jobs, reports of pods without Paceline.
+//! - [`api`], [`lease`]: the cluster's API server, and leader election.
+//! - [`remediate`]: the other program. [`release`]: removes what both have added to the cluster.
+//! - [`timestamp`]: timestamps of Kubernetes objects.
 
 pub mod api;
 pub mod certificate;
@@ -27,15 +27,15 @@ use clap::Parser;
 use options::{Command, Line};
 use webhook::server;
 
-/// Exit code of a command line that makes no sense (`EX_USAGE` of sysexits.h).
+/// Exit code for an invalid command line (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
 
-/// The whole program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     let line = match Line::try_parse() {
         Ok(line) => line,
         Err(problem) => {
-            // A closed stderr is no reason to fail in another way.
+            // A closed stderr must not change the result.
             let _ = problem.print();
             return ExitCode::from(if problem.use_stderr() { USAGE } else { 0 });
         }
@@ -65,7 +65,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// A line on stderr. Nobody may read it; that is no reason to stop.
+/// Prints a line to stderr; a closed stderr is ignored.
 fn say(text: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "paceline-operator: {text}");

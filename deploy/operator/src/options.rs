@@ -137,7 +137,7 @@ fn checked(
 }
 
 impl Options {
-    /// Defaults for pods.
+    /// The injection defaults from these options.
     pub fn settings(&self) -> Settings {
         let default = Settings::default();
         Settings {

@@ -1,9 +1,9 @@
-//! `release`: before the operator is uninstalled, what it has put onto nodes and into namespaces is taken off: label, taint, mark and
-//! condition of nodes, ConfigMaps of training namespaces, Jobs of preflights. The leader would put all of it back: its Lease is taken
-//! first.
+//! `release`: run before the operator is uninstalled, it removes what the operator added to nodes and namespaces: the
+//! nodes' label, taint, mark and condition, the ConfigMaps in training namespaces, and preflight Jobs. The leader would
+//! restore all of it, so its Lease is taken first.
 //!
-//! A node that is out of service stays cordoned, as by `kubectl cordon`: that it is trusted again is for a person to decide. NodeHealths
-//! stay as well, since they have the reason, and so do annotations that people made.
+//! A node that is out of service stays cordoned, as by `kubectl cordon`: an administrator decides when it is trusted
+//! again. NodeHealths stay as well, since they contain the reason, and so do annotations set by users.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::remediate::policy::marks::CONDITION;
 use crate::remediate::policy::{Marks, NodeView, Rung};
 use crate::{control, remediate, say, timestamp};
 
-/// A node that others write all the time is tried so often.
+/// Attempts for a node with frequent write conflicts.
 const TRIES: u32 = 5;
-/// The Leases are ours for so long: an uninstall that was given up is followed by the operator's own work again.
+/// How long the Leases are held: after an aborted uninstall, the operator resumes its work.
 const HELD: Duration = Duration::from_secs(600);
 
 /// Remove the operator's marks from nodes and its objects from namespaces, before it is uninstalled.
@@ -48,10 +48,10 @@ struct Release<'a> {
     failed: u32,
 }
 
-/// Does it, and says each thing that was done.
+/// Removes everything and logs each change.
 ///
 /// # Errors
-/// When there is no way to the API server, or something could not be taken off: it may be called again.
+/// When the API server is unreachable, or something could not be removed; the command can be run again.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut release = Release {
         options,
@@ -71,7 +71,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 impl Release<'_> {
-    /// What is done about it, or would be.
+    /// Logs what is done, or would be done in a dry run.
     fn says(&self, text: impl std::fmt::Display) {
         let would = if self.options.dry_run { "would: " } else { "" };
         say(format_args!("{would}{text}"));
@@ -88,7 +88,7 @@ impl Release<'_> {
         }
     }
 
-    /// From then on no replica puts back what is taken off.
+    /// Afterwards no replica restores what is removed.
     async fn take_charge(&self) -> anyhow::Result<()> {
         if self.options.dry_run {
             return Ok(());
@@ -159,7 +159,8 @@ impl Release<'_> {
         self.api.patch(&status, Patch::Strategic, &gone).await.map(drop)
     }
 
-    /// The remediator's authority, which injected pods trust. That of our own namespace goes with the release.
+    /// The remediator's CA, which injected pods trust. The copy in the operator's namespace is removed with the
+    /// release.
     async fn authorities(&mut self) -> anyhow::Result<()> {
         let mut spaces = Vec::new();
         let take = |space: &Value| spaces.extend(space["metadata"]["name"].as_str().map(str::to_owned));
@@ -175,7 +176,7 @@ impl Release<'_> {
 
     async fn authority(&self, path: &str, space: &str) -> Result<(), Failed> {
         let map = self.api.get(path).await?;
-        // One that was written by hand stays.
+        // A ConfigMap written by hand stays.
         if map["metadata"]["labels"] != remediator::authority(space, "")["metadata"]["labels"] {
             return Ok(());
         }
@@ -210,7 +211,8 @@ impl Release<'_> {
     }
 }
 
-/// What takes ours off a node; `None`: it bears nothing. One that is out of service, or held by a person, is cordoned then.
+/// The patch that removes the operator's marks from a node; `None`: it has none. A node that is out of service, or on
+/// hold and cordoned, is left cordoned.
 fn patch(node: &NodeView, uncordon: bool) -> Option<Value> {
     let mut patch = Marks::default().patch(node).filter(|_| node.bears_ours())?;
     let is_out = node.bears() >= Rung::Taint;
@@ -245,7 +247,7 @@ mod tests {
     fn what_is_out_stays_cordoned_and_bears_nothing_of_ours() {
         for (node, uncordon, wanted) in [
             (node(true, false), false, json!(true)),
-            // A taint alone keeps new pods off as well.
+            // A taint alone also keeps new pods away.
             (node(false, false), false, json!(true)),
             (node(true, false), true, json!(null)),
             (node(true, true), true, json!(true)),
@@ -275,7 +277,7 @@ mod tests {
             ..NodeView::default()
         };
         assert_eq!(patch(&other, true), None);
-        // A label alone takes nothing out of service.
+        // A label alone does not take a node out of service.
         other.label = Some("unhealthy".to_owned());
         other.unschedulable = false;
         assert_eq!(patch(&other, false).unwrap().get("spec"), None);

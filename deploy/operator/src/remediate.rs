@@ -1,10 +1,11 @@
-//! Verdicts about nodes, and what is done with the nodes.
+//! Receives verdicts about nodes and acts on the nodes.
 //!
-//! - [`policy`]: what is to be done, decided without a cluster.
-//! - [`intake`]: how verdicts come in, from [`callers`] who prove themselves; [`notices`] is what they say.
-//! - [`actor`]: whoever is in charge ([`crate::lease`]) looks at [`nodes`] and NodeHealths ([`known`], read by [`record`]), writes down what is decided, and does it
-//!   ([`chores`], [`objects`]) by the [`crate::api`].
-//! - [`counts`][]: metrics. [`retry`][]: what is refused.
+//! - [`policy`]: the decisions, independent of a cluster.
+//! - [`intake`]: receives verdicts from authenticated [`callers`]; [`notices`]: their format.
+//! - [`actor`]: the leader ([`crate::lease`]) checks [`nodes`] and NodeHealths ([`known`], read by [`record`]), records
+//!   decisions, and applies them
+//!   ([`chores`], [`objects`]) through the [`crate::api`].
+//! - [`counts`][]: metrics. [`retry`][]: retries of failed requests.
 
 pub mod actor;
 pub mod callers;
@@ -48,15 +49,15 @@ use crate::webhook::server::asked_to_end;
 use counts::Counts;
 use policy::Rules;
 
-/// Who is in charge holds it.
+/// The leader's Lease.
 pub(crate) const LEASE: &str = "paceline-remediator";
-/// Connections at once; each takes up to a body's length of memory.
+/// Limit of connections; each needs memory up to the size limit of a body.
 const CONNECTIONS: usize = 128;
-/// Reports that wait to be decided.
+/// Limit of reports in the queue.
 const WAITING: usize = 4096;
-/// The certificate's files are looked at so often.
+/// The interval of checks of the certificate files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What is under way at the end has so long.
+/// Time limit for requests in progress at shutdown.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Receive verdicts about nodes, and cordon, drain and check nodes as the policy allows.
@@ -129,10 +130,10 @@ struct Shown {
     is_ending: AtomicBool,
 }
 
-/// Serves until somebody asks for the end.
+/// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When the policy is none, an address cannot be listened at, or there is no way to the API server.
+/// When the policy is invalid, an address cannot be bound, or the API server is unreachable.
 pub async fn serve(options: Options) -> anyhow::Result<()> {
     let rules = rules(&options)?;
     let (listener, health) = (listen(options.listen).await?, listen(options.health).await?);
@@ -171,7 +172,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     };
     let tls = TlsListener::of(listener, acceptor, CONNECTIONS, counted)?;
     let verdicts = axum::serve(tls, intake.router()).with_graceful_shutdown(async move {
-        // That the other end is gone says the same.
+        // A closed channel means the same.
         let _ = is_over.wait_for(|over| *over).await;
     });
     let verdicts = tokio::spawn(verdicts.into_future());
@@ -190,12 +191,12 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
             let _ = timeout(GRACE, verdicts).await;
             Ok(())
         }
-        // In charge, and at work no more, it would keep everybody else from it.
+        // A leader whose task has ended would block all other replicas.
         problem = first_end(&mut tasks) => Err(problem),
     };
     tasks.iter().for_each(JoinHandle::abort);
     health.abort();
-    // The next one need not wait; when this fails, it does.
+    // The next leader need not wait; if the release fails, it does.
     let _ = Lease::release(&api, &options.namespace, LEASE, &me).await;
     ended
 }
@@ -221,7 +222,7 @@ fn rules(options: &Options) -> anyhow::Result<Rules> {
     Rules::with(&text).with_context(name)
 }
 
-/// Another for each process: the Lease of one that was killed is not its successor's.
+/// Unique for each process: a successor must not take the Lease of a killed process for its own.
 fn identity() -> String {
     let name = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     format!(
@@ -244,7 +245,7 @@ async fn count_lead(mut until: watch::Receiver<Option<Instant>>, counts: Arc<Cou
     }
 }
 
-/// Keeps the certificate as it should be, from files or of our own making, and senders trusting it.
+/// Maintains the certificate, from files or self-signed, and the senders' trust in it.
 fn show(
     options: &Options,
     api: &Api,
@@ -258,7 +259,7 @@ fn show(
     if let Some((cert, key)) = given.cert.as_deref().zip(given.key.as_deref()) {
         tasks.push(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
         if let Some((place, ca)) = place.zip(options.ca.clone()) {
-            // Senders that do not trust us yet come again: readiness does not wait for that.
+            // Senders that do not trust the certificate yet retry: readiness does not wait for that.
             let trusted = ProvidedCertificate::of(api, namespace, place, cert.to_owned(), ca);
             tasks.push(tokio::spawn(trusted.run(lead.clone())));
         }

@@ -1,4 +1,4 @@
-//! Times: milliseconds since 1970 here, RFC 3339 in objects of Kubernetes.
+//! Timestamps: milliseconds since 1970 internally, RFC 3339 in Kubernetes objects.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,13 +6,13 @@ use paceline_health::text::date::Date;
 pub use paceline_health::text::date::rfc3339 as write;
 use serde::{Deserialize as _, Deserializer, Serializer};
 
-/// Now.
+/// The current time.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// [`write()`] backwards; `None`: it is no such time, or not in UTC.
+/// The inverse of [`write()`]; `None`: not a timestamp, or not in UTC.
 pub fn read(text: &str) -> Option<u64> {
     let text = text.strip_suffix('Z')?;
     let (date, time) = text.split_once('T')?;
@@ -44,13 +44,13 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
     read(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a time")))
 }
 
-/// The same where there may be none.
+/// The same for an optional timestamp.
 pub mod maybe {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    /// Now.
+    /// The current time.
     pub fn now_ms() -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_time_there_and_back() {
         assert_eq!(read(&write(1_795_388_399_999)), Some(1_795_388_399_999));
-        // As others write it.
+        // The format of other programs.
         assert_eq!(read("2026-11-22T22:59:59Z"), Some(1_795_388_399_000));
         assert_eq!(read("2026-11-22T22:59:59.123456Z"), Some(1_795_388_399_123));
         for wrong in [

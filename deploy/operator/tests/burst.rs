@@ -1,7 +1,7 @@
-//! 5,000 pods at once, through an API server that calls the real program: what an admission takes, and what the program takes.
+//! 5,000 pods at once, through an API server that calls the real program: the cost of an admission, and of the program.
 //! `cargo test --release -p paceline-operator --test burst -- --ignored --nocapture`
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)] // It is a program for a person.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)] // The output is for people.
 
 mod world;
 
@@ -12,7 +12,7 @@ use world::{Operator, PATIENCE, PODS, World};
 
 const PODS_IN_ALL: usize = 5000;
 const MAKERS: usize = 16;
-/// kB: the most that is promised.
+/// The documented limit, in kB.
 const MOST: u64 = 40 * 1024;
 
 fn resident(id: u32, word: &str) -> u64 {
@@ -76,7 +76,7 @@ async fn five_thousand_pods() {
     );
     assert_eq!((told["failed"].as_u64(), times.len()), (Some(0), PODS_IN_ALL));
     assert!(resident(operator.id(), "VmHWM:") <= MOST);
-    // A replica that comes new reads all of them.
+    // A new replica reads all of them.
     let second = Operator::start(&world, &[]).await;
     let began = Instant::now();
     drop(operator);

@@ -1,4 +1,4 @@
-//! The real program in a cluster: what an API server that calls it makes of pods, and what it does beside that.
+//! The real program in a cluster: its changes to pods when an API server calls it, and its other tasks.
 
 #![allow(clippy::unwrap_used, missing_docs)] // A test that cannot go on fails.
 
@@ -24,7 +24,7 @@ use world::{CONFIGURATIONS, Operator, PATIENCE, PODS, World};
 /// Names and values.
 type Labels = &'static [(&'static str, &'static str)];
 
-/// Labels that each kind's operator puts on its pods, and the Secret that follows.
+/// Labels that each operator sets on its pods, and the resulting Secret.
 const KINDS: [(&str, Labels, &str); 8] = [
     ("Pod", &[], "paceline-a"),
     ("Job", &[("batch.kubernetes.io/job-name", "j")], "paceline-j"),
@@ -101,7 +101,7 @@ async fn each_kind_in_both_modes() {
             }
         }
     }
-    // By an annotation only, with nothing else that a pod may have.
+    // Requested only by an annotation, with a minimal pod.
     let (code, bare) = world
         .pod(
             "bare",
@@ -121,7 +121,7 @@ async fn each_kind_in_both_modes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dry_run_restricted_and_a_secret_that_goes_with_its_job() {
     let world = World::begin().await;
-    // As a chart may make it, so that it goes with the chart.
+    // A chart may create it empty, so that it is deleted with the chart.
     let empty = json!({ "metadata": { "name": world::SECRET } });
     world
         .admin
@@ -182,7 +182,7 @@ async fn dry_run_restricted_and_a_secret_that_goes_with_its_job() {
         .await
         .unwrap();
     assert!(world.secret("paceline-j").await.is_none(), "it goes with the job");
-    // One that asks and cannot have it is made all the same, and its owner is told.
+    // A pod that requests injection but cannot have it is created nevertheless, and its owner gets an Event.
     let (code, _) = world
         .pod("win", |pod| {
             strict(pod);
@@ -227,7 +227,7 @@ async fn what_another_webhook_drops_is_put_back_or_told() {
     hostile(&world, "Never").await;
     let (code, pod) = world.pod("repaired", |_| {}).await;
     assert_eq!((code, presence(&pod)), (201, Presence::Whole), "{pod}");
-    // One that has the last word.
+    // A webhook that runs last.
     world
         .admin
         .delete(&format!("{CONFIGURATIONS}/zz-old"), &Value::Null)
@@ -286,7 +286,7 @@ async fn pods_that_came_while_the_webhook_was_away_are_told_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_and_authorities_change_and_no_admission_is_lost() {
     let world = World::begin().await;
-    // A certificate holds 20 s: renewed after 13, and its authority after 27.
+    // A certificate is valid for 20 s: it is renewed after 13, and its authority after 27.
     let operator = Operator::start(&world, &["--certificate-life", "20"]).await;
     world.serve(&[&operator]).await;
     let bundle = async || {
@@ -324,7 +324,7 @@ async fn certificates_and_authorities_change_and_no_admission_is_lost() {
                 .find_map(|one| one.strip_prefix(&line)?.parse::<u32>().ok())
                 .unwrap_or(0)
         };
-        // The second authority has come, and signs: two certificates after the first.
+        // The second authority exists and signs: two certificates after the first.
         if count("authority") >= 2 && count("certificate") >= 2 {
             break;
         }
@@ -373,7 +373,7 @@ async fn of_two_replicas_one_acts_and_the_other_follows_when_it_is_killed() {
     first.until("/metrics", "paceline_injector_leader 1").await;
     let second = Operator::start(&world, &["--lease", "2"]).await;
     second.until("/metrics", "paceline_injector_leader 0").await;
-    // Both show one certificate, and both are asked.
+    // Both serve the same certificate, and both get requests.
     world.serve(&[&first, &second]).await;
     for number in 0..4 {
         let (code, pod) = world.pod(&format!("both-{number}"), |_| {}).await;
@@ -386,7 +386,7 @@ async fn of_two_replicas_one_acts_and_the_other_follows_when_it_is_killed() {
     assert_eq!((code, presence(&pod)), (201, Presence::Whole));
     world.until_secret("paceline-after").await;
     second.until("/metrics", "paceline_injector_leader 1").await;
-    // Asked to end it gives the Lease back: nobody waits for its end.
+    // A normal shutdown releases the Lease, so that the successor need not wait.
     assert_eq!(second.end(), Some(0));
     let lease = "/apis/coordination.k8s.io/v1/namespaces/paceline/leases/paceline-injector";
     let (_, lease) = world.admin.get(lease).await.unwrap();

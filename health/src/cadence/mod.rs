@@ -1,12 +1,12 @@
-//! Steps found in the sequence of collectives, where nobody tells them.
+//! Finds step boundaries in the sequence of collectives when the program does not report its steps.
 //!
-//! A training program repeats itself. What ends a step is a collective that comes once in each repetition, known by the
-//! few before it in its own communicator. Every member of a communicator sees the same sequence in it, so all cut at
-//! the same collectives; they count from the communicator's beginning and from the numbers that NCCL gives, never by a
-//! clock.
+//! A training program repeats itself. A step ends with a collective that occurs once per repetition and is identified
+//! by the few collectives before it in its own communicator. All members of a communicator see the same sequence in it,
+//! so all of them cut at the same collectives; they count from the start of the communicator and by NCCL's sequence
+//! numbers, never by a clock.
 //!
-//! What it cannot know: which of several levels that repeat is the optimizer's step. It takes the longest in which
-//! large collectives repeat; of a program that does nothing large but the same collective over and over each is a step.
+//! Limit: it cannot know which of several nested repetitions is the optimizer step. It takes the longest one in which
+//! large collectives repeat; if the only large collective of a program repeats over and over, each one is a step.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,72 +19,73 @@ use search::Cut;
 /// Functions that reduce, as the ring numbers them (`sidecar/probe/ring/layout.md`).
 const ALL_REDUCE: u8 = 1;
 const REDUCE_SCATTER: u8 = 2;
-/// Collectives that are looked back over: a step may have a sixth of them.
+/// Collectives in the search window; a step can have at most a sixth of them.
 const WINDOW: usize = 1 << 15;
-/// Collectives of a communicator that tell one place in the step from another, at most.
+/// Most collectives of a communicator that identify a position in the step.
 const DEEPEST: usize = 16;
-/// The first look, and how much more must have come for another, as a divisor.
+/// Collectives before the first search, and the growth before the next one, as a divisor.
 const FIRST_LOOK: usize = 16;
 const LOOK_AGAIN: usize = 8;
-/// Communicators and functions whose numbers are followed at a time.
+/// Most pairs of communicator and function whose sequence numbers are tracked.
 const MOST_NUMBERED: usize = 1 << 12;
-/// A step that is shorter is none, but a part of one.
+/// A shorter repetition is not a step but a part of one.
 const SHORTEST_NS: u64 = 2_000_000;
-/// What ended steps is gone for good when it has not come for so many of them.
+/// The end of steps has changed if it has not occurred for this many steps.
 const GONE: usize = 64;
 
 /// A collective that a rank enqueued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Did {
-    /// The communicator, and ranks in it.
+    /// The communicator, and its number of ranks.
     pub comm: u64,
     /// See `comm`.
     pub ranks: u32,
-    /// What it does, as the ring numbers it: 1 all-reduce, 2 reduce-scatter, 3 all-gather.
+    /// The function, numbered as in the ring: 1 all-reduce, 2 reduce-scatter, 3 all-gather.
     pub function: u8,
     /// Its size.
     pub bytes: u64,
-    /// Its number among those of its function in the communicator.
+    /// Its sequence number among the collectives of this function in the communicator.
     pub sequence: u64,
-    /// Its number in this process, modulo 2³²: one that is missing was lost.
+    /// Its number in this process, modulo 2³²; a gap means lost records.
     pub ticket: u32,
-    /// Large enough to be part of what a step is; small ones (losses, norms) may end one, and come when they like.
+    /// Large enough to characterize a step; small ones (losses, norms) may end a step and can occur at any time.
     pub is_heavy: bool,
 }
 
-/// Where a collective stands.
+/// The position of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The step, from 1; 0: not known yet.
     pub step: u64,
-    /// It is the last one of its step.
+    /// Set on the last collective of a step.
     pub end: Option<End>,
 }
 
-/// How the communicator with the most ranks counts steps.
+/// The communicator with the most ranks, and its collectives per step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Led {
     /// The communicator.
     pub comm: u64,
-    /// Its collectives in a step; 0: not known.
+    /// Its collectives per step; 0: not known.
     pub of_step: u32,
 }
 
-/// What can be said of a step that ended.
+/// How a step that ended compares with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It had the large collectives that steps have.
+    /// It had the usual large collectives.
     Usual,
-    /// It had others: an evaluation, a warm-up.
+    /// It had different ones: an evaluation, a warm-up.
     Unlike,
-    /// Not all of it was seen.
+    /// Some of its records are missing.
     InPart,
 }
 
-/// What a reader that takes over needs to count on.
+/// The state that a new reader needs to continue the count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What ends a step: its communicator, the hash of the collectives that tell it, and how many these are.
+    /// The collective that ends a step: its communicator, the hash of the collectives that identify it, and their
+    /// number.
     pub comm: u64,
     /// See `comm`.
     pub context: u64,
@@ -92,13 +93,13 @@ pub struct Memory {
     pub depth: u8,
     /// Function of the collective that ends a step.
     pub function: u8,
-    /// How many of that function in that communicator a step has.
+    /// How many collectives of that function and communicator a step has.
     pub each: u16,
     /// Collectives in a step.
     pub items: u32,
     /// Hash of the large collectives in a step.
     pub usual: u64,
-    /// The last step that ended, and the number of the collective that ended it.
+    /// The last step that ended, and the sequence number of the collective that ended it.
     pub step: u64,
     /// See `step`.
     pub sequence: u64,
@@ -109,38 +110,39 @@ pub struct Memory {
 pub struct Cadence {
     patience_ns: u64,
     began_ns: Option<u64>,
-    /// It was not there from the beginning, and nobody told it what had been.
+    /// The first records are missing, and there is no state from an earlier reader.
     is_late: bool,
     operations: Operations,
-    /// Since the last step that ended, or from the beginning.
+    /// Collectives since the last step ended, or since the beginning.
     recent: VecDeque<u16>,
-    /// Those that no longer fit there.
+    /// Number of collectives removed from `recent` because it was full.
     forgotten: u64,
     looked: usize,
-    /// The one that came last.
+    /// The latest ticket.
     ticket: Option<u32>,
-    /// By communicator and function: the number that comes next.
+    /// Next sequence number, by communicator and function.
     next: BTreeMap<(u64, u8), u64>,
-    /// How many of them were lost before steps were found.
+    /// Collectives lost before steps were found, by communicator and function.
     missed: BTreeMap<(u64, u8), u64>,
-    /// Some of those that may end a step were lost since the last one ended.
+    /// Collectives that may end a step were lost since the last step ended.
     is_lost: bool,
-    /// Heavy collectives of the communicator in which steps end, the latest last.
+    /// Heavy collectives of the communicator in which steps end, latest last.
     context: VecDeque<u64>,
     found: Option<Memory>,
-    /// Steps before `recent` begins.
+    /// Steps before the start of `recent`.
     counted: u64,
     led: Led,
-    /// Of the step that goes on: hash of its large collectives, and whether some are missing.
+    /// Of the current step: hash of its large collectives, and whether some are missing.
     sum: u64,
     is_broken: bool,
-    /// Up to this number another reader has counted already.
+    /// Another reader has already counted up to this sequence number.
     resumed_at: Option<u64>,
 }
 
 impl Cadence {
-    /// Starts without steps. Steps are reported once a sequence has repeated several times and `patience_ns` have
-    /// passed since the first collective, so that a repetition within one long step is not taken for the step.
+    /// Creates a cadence without known steps. Steps are reported once a sequence has repeated several times and
+    /// `patience_ns` have passed since the first collective, so that a repetition within one long step is not mistaken
+    /// for a step.
     pub fn new(patience_ns: u64) -> Cadence {
         Cadence {
             patience_ns,
@@ -148,7 +150,7 @@ impl Cadence {
         }
     }
 
-    /// Counts on from what another reader knew. The step in which it begins is not a usual one.
+    /// Continues another reader's count. The step in progress counts as incomplete.
     pub fn resume(&mut self, memory: Memory) {
         self.next
             .insert((memory.comm, memory.function), memory.sequence + 1);
@@ -157,22 +159,22 @@ impl Cadence {
         (self.is_broken, self.is_lost) = (true, true);
     }
 
-    /// Says that what comes first is not the beginning: without [`Cadence::resume`] no steps can be told.
+    /// Marks that the first records are missing: without [`Cadence::resume`] no steps are found.
     pub fn comes_late(&mut self) {
         self.is_late = self.found.is_none();
     }
 
-    /// What another reader would need; `None` until steps are told.
+    /// The state for another reader; `None` until steps are found.
     pub fn memory(&self) -> Option<Memory> {
         self.found
     }
 
-    /// How many collectives a step has in its largest communicator.
+    /// The largest communicator of a step, and its collectives per step.
     pub fn led(&self) -> Led {
         self.led
     }
 
-    /// Takes the next collective of this rank, in the order in which it enqueued them.
+    /// Processes the next collective of this rank, in the order of enqueueing.
     pub fn see(&mut self, did: &Did, now_ns: u64) -> Place {
         let began_ns = *self.began_ns.get_or_insert(now_ns);
         if self.is_late || self.is_counted(did) {
@@ -192,7 +194,7 @@ impl Cadence {
         }
     }
 
-    /// A send or receive, which ends no step and has a ticket as collectives have. Gives the step that it is in; 0: not
+    /// Processes a send or receive, which ends no step but has a ticket like collectives. Returns its step; 0: not
     /// known yet.
     pub fn pass(&mut self, ticket: u32) -> u64 {
         if self.is_late || self.resumed_at.is_some() {
@@ -202,7 +204,7 @@ impl Cadence {
         self.found.map_or(0, |found| found.step + 1)
     }
 
-    /// Whether the reader before this one has counted it.
+    /// Whether the previous reader has already counted it.
     fn is_counted(&mut self, did: &Did) -> bool {
         let (Some(at), Some(found)) = (self.resumed_at, self.found) else {
             return false;
@@ -214,8 +216,8 @@ impl Cadence {
         !is_new
     }
 
-    /// Records may be lost. The next ticket says so at once; how many of a function, its next number, maybe steps
-    /// later.
+    /// Detects lost records. The next ticket reveals a loss at once; the next sequence number of a function reveals how
+    /// many were lost, maybe steps later.
     fn miss(&mut self, did: &Did) {
         self.follow(did.ticket);
         let key = (did.comm, did.function);
@@ -262,7 +264,7 @@ impl Cadence {
             };
             self.ended(place.step);
         } else if self.recent.len() >= (GONE * found.items as usize).clamp(WINDOW / 8, WINDOW) {
-            // Another phase of the program: what there was since the last step ended says what ends them now.
+            // Another phase of the program: search what followed the last step for the new end of steps.
             self.counted = found.step;
             self.found = None;
             self.looked = 0;
@@ -270,7 +272,7 @@ impl Cadence {
         place
     }
 
-    /// Whether a step ends with the collective that came last.
+    /// Whether the latest collective ends a step.
     fn ends(&mut self, found: &Memory, number: u16) -> bool {
         self.remember(number, found.comm);
         let kind = self.operations.of(number);
@@ -284,7 +286,7 @@ impl Cadence {
         }
     }
 
-    /// How many steps have ended since the last one that was seen to. A record that was lost may have ended some.
+    /// Steps that have ended since the last recorded one. Lost records may include the end of a step.
     fn steps_since(&self, found: &Memory) -> u64 {
         let each = u64::from(found.each.max(1));
         let since = self.sequence(found).saturating_sub(found.sequence);
@@ -295,7 +297,7 @@ impl Cadence {
         }
     }
 
-    /// The number of the latest of those that may end a step.
+    /// The sequence number of the latest collective that may end a step.
     fn sequence(&self, found: &Memory) -> u64 {
         let next = self.next.get(&(found.comm, found.function));
         next.map_or(0, |next| next.wrapping_sub(1))
@@ -328,7 +330,7 @@ impl Cadence {
         self.take(&cut, &items, ends)
     }
 
-    /// Steps are told from the last collective on that ended one.
+    /// Starts to count at the latest end of a step.
     fn take(&mut self, cut: &Cut, items: &[u16], ends: u64) -> Place {
         let (before, after) = items.split_at(cut.last + 1);
         let end = self.operations.of(items[cut.last]);
@@ -357,7 +359,7 @@ impl Cadence {
         });
         self.led = cut.led;
         self.recent.drain(..before.len());
-        // The step in which this was found out counts as one of which not all was told.
+        // The step in progress counts as incomplete.
         (self.sum, self.is_broken, self.forgotten) = (0, !after.is_empty(), 0);
         Place {
             step: step + u64::from(!after.is_empty()),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::Did;
 
-/// Kinds of collectives that are told apart by their bytes; those of more are told apart by communicator and function.
+/// Up to this many kinds of collectives are distinguished by size; further ones only by communicator and function.
 const MOST_KINDS: usize = 4096;
 
-/// A kind of collective: the communicator, what it does, and its bytes.
+/// A kind of collective: communicator, function and size.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     pub comm: u64,
@@ -15,13 +15,13 @@ pub struct Operation {
     pub function: u8,
     pub bytes: u64,
     pub is_heavy: bool,
-    /// The same in every process.
+    /// Hash of the kind, the same in every process.
     pub hash: u64,
-    /// Of the communicator and function alone.
+    /// Hash of communicator and function alone.
     pub class: u64,
 }
 
-/// All that were seen, by number.
+/// All kinds seen so far, by number.
 #[derive(Debug, Default)]
 pub struct Operations {
     all: Vec<Operation>,
@@ -42,7 +42,7 @@ impl Operations {
         let class = mix(mix(0, did.comm), u64::from(did.function));
         let number = self.all.len() as u16;
         if number == u16::MAX {
-            // So many communicators that nothing can be said of the last ones.
+            // Too many communicators: the last ones are not distinguished.
             return number - 1;
         }
         self.numbers.insert((did.comm, did.function, bytes), number);
@@ -58,13 +58,13 @@ impl Operations {
         number
     }
 
-    /// The kind of a number that was given out.
+    /// The kind for a number from [`Operations::number`].
     pub fn of(&self, number: u16) -> Operation {
         self.all[usize::from(number)]
     }
 }
 
-/// One more number into a hash that is the same in every process.
+/// Mixes one more number into a hash that is the same in every process.
 pub fn mix(hash: u64, number: u64) -> u64 {
     // splitmix64 (Steele, Lea, Flood 2014, <https://doi.org/10.1145/2714064.2660195>).
     let mut z = (hash ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);

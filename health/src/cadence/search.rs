@@ -1,10 +1,11 @@
-//! Looks for what comes once in each repetition.
+//! Searches for a collective that occurs once per repetition.
 //!
-//! A candidate is a few large collectives in a row in one communicator (or one small collective), by kind. It cuts the
-//! sequence into pieces; it will do if the pieces hold the same large collectives, by communicator and function: bytes
-//! may vary, as those of activations do with the lengths of sequences. A layer repeats within a micro-batch, and that
-//! within a step, which has something that they do not have: of all that will do, the one whose pieces have the most
-//! kinds of collectives is taken, and the shortest of these. Evaluations, however regular, do what steps do.
+//! A candidate is a short run of large collectives in one communicator (or one small collective), by kind. It cuts the
+//! sequence into pieces; it is valid if the pieces contain the same large collectives, by communicator and function.
+//! Sizes may vary, as those of activations do with sequence length. A layer repeats within a micro-batch, and a
+//! micro-batch within a step, and the step has collectives that they lack: of all valid candidates, the one whose
+//! pieces have the most kinds of collectives is taken, and among these the one with the shortest pieces. Evaluations,
+//! even regular ones, repeat parts of steps.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,40 +13,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::operations::{Operation, Operations, hash};
 use super::{ALL_REDUCE, DEEPEST, Led, REDUCE_SCATTER};
 
-/// Pieces that are looked at, how many of these must be alike, and of four how many.
+/// Pieces that are compared; how many of them must be alike; and how many out of four.
 const PIECES: usize = 8;
 const ALIKE: usize = 5;
 const OF_FOUR: usize = 3;
-/// A communicator and function with more sizes of its own has sizes that vary.
+/// Sizes count as varying if a communicator and function has more different sizes than this.
 const VARIED: usize = 8;
-/// Collectives in a row.
+/// Lengths of the runs of collectives.
 const DEPTHS: [usize; 6] = [0, 1, 2, 4, 8, DEEPEST];
 
-/// What ends steps.
+/// The end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub context: u64,
     /// 0: one small collective.
     pub depth: u8,
-    /// How often steps ended, and where the last of them did.
+    /// How many steps ended, and the position of the last end.
     pub ends: u64,
     pub last: usize,
-    /// Collectives in a step, and those that are of the function and communicator that end one.
+    /// Collectives in a step, and those with the function and communicator of the one that ends it.
     pub items: u32,
     pub each: u16,
-    /// Hash of the large ones.
+    /// Hash of the large collectives of a step.
     pub usual: u64,
-    /// The communicator with the most ranks that a step has.
+    /// The communicator with the most ranks in a step.
     pub led: Led,
 }
 
-/// One that will do.
+/// A valid candidate.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     depth: usize,
     context: u64,
     ends: usize,
-    /// A piece that is like most: its first, and behind its last.
+    /// The range of a typical piece.
     from: usize,
     to: usize,
     first: usize,
@@ -54,10 +55,10 @@ struct Candidate {
     heavy: usize,
 }
 
-/// What ends steps in this sequence; `None`: nothing, or it cannot be told yet.
+/// Finds the collective that ends steps; `None`: there is none, or it is not clear yet.
 pub fn search(items: &[u16], operations: &Operations) -> Option<Cut> {
     let of = |item: &u16| operations.of(*item);
-    // Sums of the large collectives' classes and numbers up to each place.
+    // Prefix sums: the classes of the large collectives, and their count.
     let mut sums = vec![(0u64, 0usize)];
     let mut so_far = (0u64, 0usize);
     for kind in items.iter().map(of) {
@@ -85,7 +86,7 @@ pub fn search(items: &[u16], operations: &Operations) -> Option<Cut> {
             }
         }
     }
-    // A longer repetition is the step if it has something that a shorter one has not.
+    // A longer repetition is the step if it has kinds that a shorter one lacks.
     let rank = |found: &Candidate| (regular_kinds(found, items, operations), Reverse(found.heavy));
     let best = large.into_values().max_by_key(rank).or(small);
     let best = best.filter(|best| !is_too_soon(best, items, operations))?;
@@ -119,7 +120,7 @@ pub fn search(items: &[u16], operations: &Operations) -> Option<Cut> {
     })
 }
 
-/// Where each run of `depth` large collectives of one communicator ends, by its hash; small ones by themselves for 0.
+/// The end of each run of `depth` large collectives of one communicator, by the run's hash; for 0, single small ones.
 fn contexts(items: &[u16], operations: &Operations, depth: usize) -> BTreeMap<u64, Vec<usize>> {
     let mut places: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let mut runs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -156,7 +157,7 @@ fn candidate(depth: usize, context: u64, places: &[usize], sums: &[(u64, usize)]
     let alike = |sum: u64| pieces.iter().filter(|piece| piece.2 == sum).count();
     let &(from, to, usual) = pieces.iter().rev().max_by_key(|piece| alike(piece.2))?;
     let is_regular = alike(usual) >= ALIKE && alike(usual) * 4 >= pieces.len() * OF_FOUR;
-    // It goes on to the end.
+    // The repetition continues to the end.
     let (first, last) = (*places.first()?, *places.last()?);
     let is_alive = sums.len() - 1 - last <= 2 * (to - from) + 8;
     (is_regular && is_alive).then_some(Candidate {
@@ -172,9 +173,9 @@ fn candidate(depth: usize, context: u64, places: &[usize], sums: &[(u64, usize)]
     })
 }
 
-/// What stands for a step best: gradients, which no evaluation has; little by which it is known, in a large
-/// communicator, early in the sequence; of small ones the one that comes most often. None of it depends on a
-/// communicator's id, which differs between groups that do the same.
+/// Order of candidates. Best is one of gradients, which evaluations lack; then a short run, a large communicator, an
+/// early position; among small collectives the most frequent one. Nothing depends on a communicator's id, which differs
+/// between groups that do the same work.
 fn rank(candidate: &Candidate, items: &[u16], operations: &Operations) -> impl Ord {
     let end = operations.of(items[candidate.last]);
     let span = if candidate.depth == 0 {
@@ -192,7 +193,7 @@ fn rank(candidate: &Candidate, items: &[u16], operations: &Operations) -> impl O
     )
 }
 
-/// How surely a collective is of gradients: reduce-scatter, all-reduce, any other.
+/// How likely a collective carries gradients: reduce-scatter, all-reduce, any other.
 fn gradients(function: u8) -> u8 {
     match function {
         REDUCE_SCATTER => 2,
@@ -201,7 +202,7 @@ fn gradients(function: u8) -> u8 {
     }
 }
 
-/// How many kinds of large collectives most pieces have.
+/// Kinds of large collectives that occur in most pieces.
 fn regular_kinds(candidate: &Candidate, items: &[u16], operations: &Operations) -> usize {
     let size = candidate.to - candidate.from;
     let mut seen: BTreeMap<u16, usize> = BTreeMap::new();
@@ -218,7 +219,7 @@ fn regular_kinds(candidate: &Candidate, items: &[u16], operations: &Operations) 
         .count()
 }
 
-/// Something large came of late that no piece has: a longer repetition may be about to show.
+/// A recent large collective occurs in no piece: a longer repetition may be about to show.
 fn is_too_soon(best: &Candidate, items: &[u16], operations: &Operations) -> bool {
     let of = |item: &u16| operations.of(*item);
     let piece = || items[best.from..best.to].iter().map(of);
@@ -240,7 +241,7 @@ fn is_too_soon(best: &Candidate, items: &[u16], operations: &Operations) -> bool
             .push(at);
     }
     others.values().any(|class| {
-        // Where bytes vary some come twice by chance.
+        // Where sizes vary, some occur twice by chance.
         let least = if class.len() <= VARIED { 2 } else { 3 };
         class.values().any(|places| {
             let gaps = || places.windows(2).map(|pair| pair[1] - pair[0]);

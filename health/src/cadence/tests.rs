@@ -1,4 +1,4 @@
-//! Programs as they are trained, one rank's collectives after another, and the steps that are found in them.
+//! Sequences of collectives of one rank in typical training programs, and the steps found in them.
 
 use proptest::prelude::*;
 
@@ -6,10 +6,10 @@ use super::*;
 
 const ALL_GATHER: u8 = 3;
 const MIB: u64 = 1 << 20;
-/// From one collective to the next.
+/// Time from one collective to the next.
 const EACH_NS: u64 = 50_000_000;
 
-/// One rank's program: each collective with the optimizer step in which it is.
+/// One rank's program: each collective with its optimizer step.
 #[derive(Default)]
 struct Program {
     did: Vec<(Did, u64)>,
@@ -37,7 +37,7 @@ impl Program {
         self.meet(comm, ranks, ALL_REDUCE, bytes);
     }
 
-    /// Waits for two steps and a half.
+    /// A cadence with a patience of two and a half steps.
     fn patient(&self) -> Cadence {
         let two = self.did.iter().filter(|(_, step)| *step <= 2).count() as u64;
         Cadence::new(two * 5 / 4 * EACH_NS)
@@ -52,7 +52,7 @@ impl Program {
     }
 }
 
-/// What is found: for each step that ended, its number, the program's, and how it was.
+/// The steps found: for each step that ended, its number, the program's number, and its kind.
 fn play(program: &Program, cadence: &mut Cadence, keep: impl Fn(usize) -> bool) -> Vec<(u64, u64, End)> {
     let mut ended = Vec::new();
     for (n, (did, step)) in program.did.iter().enumerate() {
@@ -67,7 +67,8 @@ fn play(program: &Program, cadence: &mut Cadence, keep: impl Fn(usize) -> bool) 
     ended
 }
 
-/// Steps are found within twenty, and each is told with a number that stays as far from the program's own. Gives that.
+/// Checks that steps are found within twenty and that their numbers keep a constant offset from the program's numbers.
+/// Returns the offset.
 fn check(name: &str, program: &Program) -> i64 {
     let ended = play(program, &mut program.patient(), |_| true);
     let last = program.did.last().unwrap().1;
@@ -84,7 +85,7 @@ fn check(name: &str, program: &Program) -> i64 {
     apart
 }
 
-/// Data parallel: the first step has other buckets, because they are made anew after it.
+/// Data parallel: the buckets of the first step differ because DDP rebuilds them after it.
 fn ddp(steps: u64) -> Program {
     let mut program = Program::default();
     (0..3).for_each(|_| program.meet(7, 8, 4, 30 * MIB));
@@ -95,14 +96,14 @@ fn ddp(steps: u64) -> Program {
     })
 }
 
-/// Fully sharded, layers alike: gathered forward, gathered again and scattered backward.
+/// Fully sharded, identical layers: all-gather in forward, all-gather and reduce-scatter in backward.
 fn fsdp(steps: u64, micro_batches: usize, evaluate: impl Fn(u64) -> bool) -> Program {
     Program::default().steps(steps, |program, step| {
         for micro in 0..micro_batches {
             // The root's own parameters are gathered once.
             program.meet(9, 16, ALL_GATHER, 3 * MIB);
             (0..6).for_each(|_| program.meet(9, 16, ALL_GATHER, 8 * MIB));
-            // Gradients are accumulated without meeting.
+            // Gradient accumulation without communication.
             let is_last = micro + 1 == micro_batches;
             for _ in 0..6 {
                 program.meet(9, 16, ALL_GATHER, 8 * MIB);
@@ -121,8 +122,8 @@ fn fsdp(steps: u64, micro_batches: usize, evaluate: impl Fn(u64) -> bool) -> Pro
     })
 }
 
-/// Tensor, data and pipeline parallel. `lengths` gives the length of a micro-batch's sequences; `place` names the
-/// groups.
+/// Tensor, data and pipeline parallel. `lengths` gives the sequence length of a micro-batch; `place` selects the
+/// communicator ids.
 fn megatron(steps: u64, place: u64, layers: usize, lengths: impl Fn(u64) -> u64) -> Program {
     let mut micro = 0;
     Program::default().steps(steps, |program, step| {
@@ -166,7 +167,7 @@ fn programs() {
     check("sequences of varying lengths", &megatron(40, 1, 8, lengths));
 }
 
-/// All ranks count alike, whatever their groups are called and however deep their stage is.
+/// All ranks report the same step numbers, whatever the ids of their groups and the depth of their stage.
 #[test]
 fn ranks_agree() {
     let apart: Vec<i64> = (0..8)
@@ -175,7 +176,7 @@ fn ranks_agree() {
     assert!(apart.iter().all(|a| *a == apart[0]), "{apart:?}");
 }
 
-/// Steps in which something else was done are told as such.
+/// Steps with additional collectives are reported as `Unlike`.
 #[test]
 fn an_evaluation_is_no_usual_step() {
     let program = fsdp(60, 1, |step| step % 20 == 0);
@@ -192,7 +193,7 @@ fn an_evaluation_is_no_usual_step() {
     );
 }
 
-/// What repeats within the first steps is not taken for them while their end has been seen too seldom.
+/// A repetition within the first steps is not mistaken for a step before enough steps have ended.
 #[test]
 fn a_long_step_is_waited_for() {
     let program = megatron(12, 1, 60, |_| 4);
@@ -206,7 +207,7 @@ fn a_long_step_is_waited_for() {
     assert!(cadence.memory().is_some());
 }
 
-/// A step of which any one record was lost is told as seen in part, and the others as usual.
+/// A step with one lost record is reported as `InPart`, and all others as `Usual`.
 #[test]
 fn a_loss_is_no_evaluation() {
     let a_step = |program: &mut Program, _| {
@@ -223,7 +224,7 @@ fn a_loss_is_no_evaluation() {
     }
 }
 
-/// Of the step that is repeated the largest communicator counts, and not of what was before.
+/// The largest communicator of the repeated step counts, not an even larger one from before.
 #[test]
 fn the_largest_of_a_step_leads() {
     let mut before = Program::default();
@@ -239,7 +240,7 @@ fn the_largest_of_a_step_leads() {
     assert_eq!(cadence.led(), Led { comm: 2, of_step: 3 });
 }
 
-/// The program goes on with something else: steps are found anew and counted on.
+/// The program changes to another phase: steps are found again, and the count continues.
 #[test]
 fn another_phase_of_training() {
     let program = ddp(40).steps(3000, |program, _| {
@@ -251,7 +252,7 @@ fn another_phase_of_training() {
     assert!(*numbers.last().unwrap() >= 3_030, "{:?}", numbers.last());
 }
 
-/// A reader that takes over counts on where the other was, also when some were never read.
+/// A new reader continues the first reader's count, even if some records in between were never read.
 #[test]
 fn another_reader_counts_on() {
     for program in [ddp(200), fsdp(200, 2, |_| false), megatron(100, 1, 4, |_| 4)] {
@@ -275,7 +276,7 @@ fn another_reader_counts_on() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is lost, numbers stay those of the whole sequence, and a step that lost something is not a usual one.
+    /// Whatever is lost, step numbers stay those of the whole sequence, and a step with losses is not `Usual`.
     #[test]
     fn lost_records_do_not_shift_steps(from in 400usize..700, lost in 1usize..300, sharded: bool) {
         let program = if sharded { fsdp(80, 1, |_| false) } else { ddp(400) };
@@ -289,7 +290,7 @@ proptest! {
         }
     }
 
-    /// Nothing that comes stops it, and numbers never go back.
+    /// No input causes a panic, and numbers never go back.
     #[test]
     fn any_sequence(all in proptest::collection::vec((0u64..5, 0u8..6, 0u64..4, 0u64..3), 1..3000)) {
         let mut cadence = Cadence::new(0);

@@ -1,8 +1,8 @@
-//! Bytes within JSON: base64 with padding (RFC 4648, section 4).
+//! Base64 with padding for bytes in JSON (RFC 4648, section 4).
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The text of these bytes.
+/// Encodes bytes as base64.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
@@ -20,7 +20,7 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of such a text; `None`: it is none.
+/// Decodes base64; `None` if the text is invalid.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let letters = text.as_bytes();
     let bare = text.trim_end_matches('=').len();
@@ -43,11 +43,11 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// For fields: bytes as such a text.
+/// Serde support for byte fields as base64.
 pub mod field {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// Writes the text.
+    /// Serializes bytes as base64.
     ///
     /// # Errors
     /// Those of the serializer.
@@ -55,10 +55,10 @@ pub mod field {
         to.serialize_str(&super::encode(bytes))
     }
 
-    /// Reads it.
+    /// Deserializes bytes from base64.
     ///
     /// # Errors
-    /// When it is no such text.
+    /// If the text is not valid base64.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(from)?;
         super::decode(&text).ok_or_else(|| serde::de::Error::custom("not base64"))
@@ -69,7 +69,7 @@ pub mod field {
 mod tests {
     use super::*;
 
-    /// The vectors of RFC 4648, section 10.
+    /// The test vectors of RFC 4648, section 10.
     #[test]
     fn as_the_standard_has_it() {
         for (bytes, text) in [

@@ -1,14 +1,14 @@
-//! The JSON line: one [`Entry`] of the journal as text. `docs/wire.md` holds the schema.
+//! JSON lines: one [`Entry`] of the journal as text. `docs/wire.md` defines the schema.
 
 use std::fmt::Write;
 
 use crate::codec::hash::crc32;
 use crate::frame::{Entry, SCHEMA_VERSION};
 
-/// Longest line that is read, bytes. A writer never comes near it: the largest event is a beat of 16 ranks.
+/// Longest line that is read, bytes. Written lines are far shorter: the largest event is a beat of 16 ranks.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// Why a line is not an entry. Columns count bytes from 1.
+/// Why a line is not a valid entry. Columns count bytes from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// Longer than [`MAX_LINE_BYTES`].
@@ -17,33 +17,33 @@ pub enum LineError {
         /// Its length.
         bytes: usize,
     },
-    /// Written by a newer version than this one can read.
+    /// Written by a version newer than this one supports.
     #[error(
         "schema version {found} is newer than {SCHEMA_VERSION}, which this version reads: update paceline"
     )]
     FutureVersion {
-        /// The version it states.
+        /// The schema version of the line.
         found: u16,
     },
-    /// It does not have the checksum that it states.
+    /// The checksum does not match.
     #[error("damaged: its checksum is {found:08x}, not {stated}")]
     Damaged {
-        /// Of what stands there.
+        /// The computed checksum.
         found: u32,
-        /// What it states, as it stands there.
+        /// The checksum in the line, as text.
         stated: String,
     },
-    /// Not JSON, or JSON of another shape.
+    /// Not JSON, or JSON that does not match the schema.
     #[error("column {column}: {message}")]
     Malformed {
-        /// Where in the line.
+        /// The column of the error.
         column: usize,
-        /// What was wrong.
+        /// The error message.
         message: String,
     },
 }
 
-/// Only what must be known before the rest can be judged.
+/// The part that is needed to check the version.
 #[derive(serde::Deserialize)]
 struct Versioned {
     frame: Version,
@@ -54,28 +54,28 @@ struct Version {
     v: u16,
 }
 
-/// The entry as one line of JSON, without the newline.
+/// Encodes an entry as one line of JSON, without the newline.
 pub fn encode(entry: &Entry) -> String {
-    // Every key of the schema is a string and every float finite by construction, so JSON cannot refuse it; should
-    // it ever, an empty line is skipped by every reader.
+    // Every key of the schema is a string, and every float is finite by construction, so serialization cannot fail; if
+    // it ever does, all readers skip the empty line.
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-/// As [`encode`], with the checksum of all that stands before it as the last field: what a disk holds for long.
+/// Like [`encode`], with a checksum of everything before it as the last field: for storage.
 pub fn encode_sealed(entry: &Entry) -> String {
     let mut text = encode(entry);
     if text.pop().is_some() {
         let sum = crc32(text.as_bytes());
-        // Writing into memory does not fail.
+        // Writing to a string does not fail.
         let _ = write!(text, "{SUM}{sum:08x}\"}}");
     }
     text
 }
 
-/// What stands before a checksum.
+/// The start of the checksum field.
 const SUM: &str = ",\"crc\":\"";
 
-/// A line without a checksum (of an older version, or written by hand) is taken as it is.
+/// Accepts lines without a checksum (of an older version, or written by hand).
 fn check_sum(line: &str) -> Result<(), LineError> {
     let sealed = line.len().checked_sub(SUM.len() + 10).and_then(|at| {
         let (body, tail) = line.split_at_checked(at)?;
@@ -93,10 +93,10 @@ fn check_sum(line: &str) -> Result<(), LineError> {
     Err(LineError::Damaged { found, stated })
 }
 
-/// Reads one line (without its newline).
+/// Decodes one line (without its newline).
 ///
 /// # Errors
-/// [`LineError`], which names the column; the caller knows the file and the line.
+/// [`LineError`], which gives the column; the caller adds the file and the line.
 pub fn decode(line: &str) -> Result<Entry, LineError> {
     if line.len() > MAX_LINE_BYTES {
         return Err(LineError::TooLong { bytes: line.len() });
@@ -119,7 +119,7 @@ pub fn decode(line: &str) -> Result<Entry, LineError> {
         })
 }
 
-/// What can be told of a line without reading all of it.
+/// The fields of a line that [`glance`] extracts without parsing all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance<'a> {
     /// [`Entry::n`]
@@ -134,8 +134,8 @@ pub struct Glance<'a> {
     pub kind: &'a str,
 }
 
-/// Looks at a line that is as [`encode_sealed`] writes it and has its checksum. `None`: it is not, or it takes
-/// [`decode`].
+/// Extracts fields from a line in the exact format of [`encode_sealed`] with a valid checksum. `None`: it is not such a
+/// line, or it needs [`decode`].
 pub fn glance(line: &str) -> Option<Glance<'_>> {
     let is_sealed = line.len() <= MAX_LINE_BYTES && line.get(line.len().checked_sub(18)?..)?.starts_with(SUM);
     if !is_sealed || check_sum(line).is_err() {
@@ -167,7 +167,7 @@ fn number(text: &str) -> Option<(u64, &str)> {
 
 fn malformed(error: &serde_json::Error) -> LineError {
     let text = error.to_string();
-    // serde_json ends its message with " at line 1 column N"; the line is ours to tell.
+    // serde_json ends its message with " at line 1 column N"; the caller adds the line.
     let message = text
         .rsplit_once(" at line ")
         .map_or(text.as_str(), |(head, _)| head)

@@ -1,4 +1,4 @@
-//! How entries and state are written and read: JSON lines, MessagePack, base64, hashes.
+//! Encodings of entries and state: JSON lines, MessagePack, base64, hashes.
 
 pub mod base64;
 pub mod hash;

@@ -1,6 +1,6 @@
-//! Serde implementations for types that have none: arrays of any length and histograms, read back to the last bit.
+//! Serde implementations for types that have none: arrays of any length and histograms, restored exactly.
 
-/// An array of any length.
+/// Arrays of any length.
 pub mod array {
     use std::fmt;
     use std::marker::PhantomData;
@@ -8,7 +8,7 @@ pub mod array {
     use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
     use serde::ser::{Serialize, SerializeTuple, Serializer};
 
-    /// Its elements, one after the other.
+    /// Serializes the elements in order.
     pub fn serialize<S: Serializer, T: Serialize, const N: usize>(
         array: &[T; N],
         serializer: S,
@@ -20,7 +20,7 @@ pub mod array {
         tuple.end()
     }
 
-    /// As many elements as it has.
+    /// Deserializes exactly as many elements as the array has.
     pub fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>, const N: usize>(
         deserializer: D,
     ) -> Result<[T; N], D::Error> {
@@ -49,7 +49,7 @@ pub mod array {
     }
 }
 
-/// A histogram: its bounds, and how often each value was counted.
+/// Histograms: bounds, and the count of each value.
 pub mod histogram {
     use hdrhistogram::{Counter, Histogram};
     use serde::de::{Deserialize, Deserializer, Error};
@@ -58,7 +58,7 @@ pub mod histogram {
     /// Lowest and highest value, significant digits, and counts by value.
     type Kept<C> = (u64, u64, u8, Vec<(u64, C)>);
 
-    /// Values that were never counted are left out.
+    /// Serializes all values with a nonzero count.
     pub fn serialize<S: Serializer, C: Counter + Serialize>(
         histogram: &Histogram<C>,
         serializer: S,
@@ -75,7 +75,7 @@ pub mod histogram {
         kept.serialize(serializer)
     }
 
-    /// A histogram whose every bucket has the count that it had.
+    /// Deserializes a histogram with the same count in every bucket.
     pub fn deserialize<'de, D: Deserializer<'de>, C: Counter + Deserialize<'de>>(
         deserializer: D,
     ) -> Result<Histogram<C>, D::Error> {

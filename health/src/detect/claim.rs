@@ -1,4 +1,4 @@
-//! What a rule says, before it has a number and an action.
+//! The result of a rule, before it has a number and an action.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 pub struct Claim {
     pub finding: Finding,
     pub subject: Subject,
-    /// When the rule was sure: its deadline or the time of the frame, never that of the call.
+    /// When the rule was certain: its deadline or the time of the frame, never the time of the call.
     pub at: Time,
     pub body: Body,
 }
@@ -20,13 +20,13 @@ pub struct Claim {
 /// What is claimed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Body {
-    /// It holds. Said again for an open incident, it replaces what was said before.
+    /// The finding holds. For an open incident, this replaces the previous detail.
     Holds(Box<Detail>),
-    /// It held.
+    /// The finding no longer holds.
     Over(Outcome),
 }
 
-/// What there is to say of an incident at its end. What is empty stays as it was last said.
+/// Final figures of an incident. Empty fields keep their last value.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     pub lost_rank_s: f64,
@@ -35,7 +35,7 @@ pub struct Outcome {
     pub evidence: Vec<Evidence>,
 }
 
-/// The substance of a claim.
+/// Details of a claim that holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Detail {
     pub severity: Severity,
@@ -49,11 +49,11 @@ pub struct Detail {
     pub impact_ratio: Option<f64>,
     pub lost_rank_s: f64,
     pub evidence: Vec<Evidence>,
-    /// Evidence that is text.
+    /// Evidence as text.
     pub says: Option<std::sync::Arc<str>>,
 }
 
-/// It held.
+/// Claims that a finding no longer holds.
 pub fn over(at: Time, finding: Finding, subject: Subject, outcome: Outcome) -> Claim {
     Claim {
         finding,

@@ -1,4 +1,4 @@
-//! A row closes: who stands where, what kind of step it was, and what each rule makes of it.
+//! Closes a row: updates the plan, classifies the step, and runs each rule on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::frame::Frame;
 use crate::time::Time;
 
 impl Detector {
-    /// When a reading came, and with which entry.
+    /// Time, journal entry and provenance of a reading.
     pub(super) fn stamp(&self, at: Time, frame: &Frame) -> Stamp {
         Stamp {
             at,
@@ -24,7 +24,7 @@ impl Detector {
         }
     }
 
-    /// A step joins the row of its number.
+    /// Adds a step to the row of its number.
     pub(super) fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
         if step.restart == self.roster.restart {
             self.straggler.trust(frame.provenance);
@@ -33,7 +33,7 @@ impl Detector {
         }
     }
 
-    /// Closes the rows that are due, and shows each to the rules.
+    /// Closes the rows that are due, and passes each to the rules.
     pub(super) fn close_rows(&mut self, at: Time) {
         let patience = self.patience();
         while let Some(mut row) = self
@@ -47,9 +47,9 @@ impl Detector {
             let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
             let room_s = self.job_rules.ledger().room_s(longest);
             let stood_s = self.silence.stood_in_step(at, room_s);
-            // Its times are the standstill's, which is told: nobody is slow for them.
+            // Its durations come from a reported standstill, so no rank is slow because of them.
             let stands = stood_s >= self.policy.detector.silence.suspect_min_s;
-            // A job that seems to stand in its first steps is one of long steps, until more is known.
+            // An apparent standstill in a job's first steps counts as long steps until more is known.
             let is_known = self.step_time.p99_s().is_some();
             if row.kind == StepKind::Train && !(stands && is_known) {
                 self.step_time.observe(longest);
@@ -97,12 +97,12 @@ impl Detector {
         }
     }
 
-    /// How long a row waits for a rank from which nothing comes. A sidecar may be seconds late by reconnecting.
+    /// How long a row waits for a rank that sends nothing. A sidecar may be seconds late after reconnecting.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_secs_f64((self.step_time.median_s().unwrap_or(1.0) * 10.0).clamp(10.0, 36_000.0))
     }
 
-    /// Remakes the plan when ranks came or said where they stand.
+    /// Rebuilds the plan after ranks joined or declared their place.
     fn rank_step(&mut self, at: Time) {
         if self.shape == Some(self.roster.shape) {
             return;
@@ -110,7 +110,7 @@ impl Detector {
         self.shape = Some(self.roster.shape);
         let min_peers = self.policy.detector.straggler.min_peers;
         let causes = &self.causes;
-        // Until every GPU was read none tells roles apart.
+        // Models distinguish roles only once every GPU was read.
         let known = self
             .roster
             .members()

@@ -1,9 +1,9 @@
-//! The detector: frames in, verdicts out, time handed in.
+//! The detector: turns frames into verdicts, with the time passed in.
 //!
-//! [`Detector::observe`] takes what came in, [`Detector::advance`] lets time pass, [`Detector::poll`] hands out what
-//! must be told (call it until it is empty after each of the two), [`Detector::wake_at`] says when `advance` has
+//! [`Detector::observe`] takes a frame, [`Detector::advance`] lets time pass, [`Detector::poll`] returns what must be
+//! reported (call it until it is empty after each of the two), [`Detector::wake_at`] returns when `advance` has
 //! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
-//! carries its deadline and not the time of the call, so that it does not matter who asked when.
+//! carries its deadline and not the time of the call, so the times of the calls do not matter.
 
 mod cause;
 mod claim;
@@ -54,15 +54,15 @@ use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::Verdict;
 
-/// Step numbers past this are not believed: JSON has no such number.
+/// Higher step numbers are not plausible: JSON has no such number.
 const MAX_STEP: u64 = 1 << 53;
 
-/// The fold over frames.
+/// The state of the fold over frames.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Detector {
     policy: Policy,
     job: JobId,
-    /// Journal entries taken.
+    /// Number of journal entries taken.
     entry: u64,
     origin: Option<Time>,
     now: Time,
@@ -72,7 +72,7 @@ pub struct Detector {
     last_row: u64,
     step_time: StepTime,
     times: Times,
-    /// Remade when the roster's shape has changed.
+    /// Rebuilt when the roster's shape has changed.
     plan: Plan,
     shape: Option<u64>,
     /// Stages of ranks that declared none.
@@ -89,7 +89,7 @@ pub struct Detector {
     unreachable: UnreachableNodeRule,
     faults: FaultRule,
     preflight: PreflightEvidence,
-    /// No node is due before this; a lower bound, so that not every frame looks at every node.
+    /// No node is due before this; a lower bound, so that not every frame checks every node.
     blind_check: Option<Time>,
     incidents: Incidents,
     journal_lost: u64,
@@ -98,12 +98,12 @@ pub struct Detector {
     arrivals: ArrivalRule,
     #[serde(default)]
     hook_notes: HookNotes,
-    /// Price of a GPU-hour, and the roster's shape and the number of GPUs that it was worked out for.
+    /// Price of a GPU-hour, and the roster's shape and the number of GPUs that it was computed for.
     price: Option<((u64, usize), Option<f64>)>,
 }
 
 impl Detector {
-    /// A detector that has seen nothing.
+    /// A detector without input yet.
     pub fn new(policy: Policy) -> Detector {
         Detector {
             policy,
@@ -143,8 +143,8 @@ impl Detector {
         }
     }
 
-    /// Takes the next frame of the journal. Fires every deadline up to `at` first. Time does not go back: an `at`
-    /// before an earlier one counts as that.
+    /// Takes the next frame of the journal. Fires every deadline up to `at` first. Time does not go back: an earlier
+    /// `at` counts as the latest one.
     pub fn observe(&mut self, at: Time, frame: &Frame) {
         let at = at.max(self.now);
         self.entry += 1;
@@ -158,10 +158,10 @@ impl Detector {
         self.last_frame = at;
         match &frame.event {
             Event::Job(_) | Event::End(_) => {}
-            // Who has the job's key can say it, and only the aggregator decides.
+            // Anyone with the job's key can send it, but only the aggregator decides.
             Event::Policy(_) | Event::Thinned(_) if !is_own => {}
             Event::Policy(change) => {
-                // What does not fit was refused where it was asked for; a journal of another version may still hold it.
+                // Invalid changes were rejected on request; a journal of another version may still contain one.
                 let _ = self.policy.apply(&change.key, change.value);
                 self.price = None;
                 self.incidents.reconsider(&self.policy);
@@ -193,10 +193,10 @@ impl Detector {
         due.into_iter().flatten().min()
     }
 
-    /// A frame of a node.
+    /// Takes a frame of a node.
     fn take(&mut self, at: Time, frame: &Frame) {
         if frame.agent == AGGREGATOR && matches!(frame.event, Event::GpuFault(_)) {
-            // Put in by hand: no sign of the node's sidecar, and not of its sequence.
+            // Entered by hand: no sign of life of the node's sidecar, and not part of its sequence.
             return self.observe_faults(at, frame);
         }
         let is_believable = frame.event.step().is_none_or(|step| step < MAX_STEP);
@@ -246,7 +246,7 @@ impl Detector {
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
                 self.arrivals.begin(at, &self.job);
-                // A log tells of the whole job, and has no process: no others will come.
+                // A log covers the whole job, and has no process: no other ranks will attach.
                 let all = self.roster.world_size;
                 self.rows.join(attach.rank, if attach.pid == 0 { 0 } else { all });
             }
@@ -301,7 +301,7 @@ impl Detector {
         self.close_rows(at);
     }
 
-    /// Fires deadlines in their order.
+    /// Fires deadlines in order.
     fn fire(&mut self, to: Time) {
         if !self.has_heard_up_to(to) {
             return;
@@ -322,7 +322,7 @@ impl Detector {
                     let limits = &self.policy.detector.blind;
                     let unseen = self.unreachable.advance(blind, &self.roster, &self.job, limits);
                     self.blind_check = self.unreachable.wake_at(&self.roster, limits);
-                    // The others' steps are not held up for ranks of which nothing is heard.
+                    // The others' steps do not wait for ranks on unreachable nodes.
                     for rank in unseen.iter().flat_map(|node| self.roster.ranks_of(node)) {
                         self.rows.leave(rank);
                     }

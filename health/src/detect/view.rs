@@ -1,4 +1,4 @@
-//! What the rules that take a closed step may look at beside it.
+//! What rules can read in addition to a closed step.
 
 use super::cause::causes::{Causes, Scope};
 use super::comm::communicators::Comms;
@@ -37,7 +37,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// A [`View`] of what a detector knows. The rules that look at it are fields beside, which a method would borrow too.
+/// A [`View`] of a detector's state. A method would also borrow the rules that read it, which are fields of the
+/// detector.
 macro_rules! view {
     ($detector:expr, $at:expr) => {
         $crate::detect::view::View {

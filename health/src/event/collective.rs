@@ -1,11 +1,11 @@
-//! Single collectives: told of a communicator only when, and for as long as, that is asked for.
+//! Single collectives: sent for a communicator only on request, up to the requested step.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// See [`super::Event::Collectives`]: what one rank did in one communicator in one step, collective by collective. The
-/// sums ([`super::Comm`]) of the same step follow it.
+/// See [`super::Event::Collectives`]: each collective of one rank in one communicator in one step. The sums
+/// ([`super::Comm`]) of the same step follow it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collectives {
     /// Global rank.
@@ -16,26 +16,26 @@ pub struct Collectives {
     pub step: u64,
     /// The communicator.
     pub comm: u64,
-    /// Those that all members meet in, in their order.
+    /// The collectives in which all members take part, in order.
     pub each: Vec<Collective>,
-    /// Those of the step that are not in `each`: their times were lost, or they were too many.
+    /// Number of collectives of the step that are missing in `each`: their times were lost, or there were too many.
     pub left_out: u32,
 }
 
-/// Collectives of one communicator and step that are told one by one, at most.
+/// Most collectives of one communicator and step that are sent individually.
 pub const MOST_OF_STEP: usize = 1 << 10;
 
 /// One collective; written as `[function, sequence, bytes, dur_ns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u8, u64, u64, u64)", into = "(u8, u64, u64, u64)")]
 pub struct Collective {
-    /// What it does: [`ALL_REDUCE`], [`REDUCE_SCATTER`], [`ALL_GATHER`].
+    /// The function: [`ALL_REDUCE`], [`REDUCE_SCATTER`], [`ALL_GATHER`].
     pub function: u8,
-    /// Its number among those of its function in the communicator: the same on all members.
+    /// Its sequence number among the collectives of this function in the communicator: the same on all members.
     pub sequence: u64,
     /// Bytes of payload.
     pub bytes: u64,
-    /// Time in it, waiting for others and transfer together.
+    /// Time in it: waiting for peers plus transfer.
     pub dur_ns: u64,
 }
 
@@ -56,22 +56,22 @@ impl From<Collective> for (u8, u64, u64, u64) {
     }
 }
 
-/// All-reduce, as [`Collective::function`] and [`FunctionSum::function`] have it.
+/// All-reduce, in [`Collective::function`] and [`FunctionSum::function`].
 pub const ALL_REDUCE: u8 = 1;
 /// Reduce-scatter.
 pub const REDUCE_SCATTER: u8 = 2;
 /// All-gather.
 pub const ALL_GATHER: u8 = 3;
 
-/// What one rank did by one function in one communicator and step; written as `[function, collectives, parts]`.
+/// One function's collectives of one rank, communicator and step; written as `[function, collectives, parts]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u8, u32, Vec<OrderPart>)", into = "(u8, u32, Vec<OrderPart>)")]
 pub struct FunctionSum {
     /// As [`Collective::function`].
     pub function: u8,
-    /// How many.
+    /// Number of collectives.
     pub collectives: u32,
-    /// All of them in their order, cut as [`part_sizes`] says: how lateness grows within the step.
+    /// All of them in order, divided as in [`part_sizes`]: how lateness grows within the step.
     pub parts: Vec<OrderPart>,
 }
 
@@ -79,22 +79,23 @@ pub struct FunctionSum {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64)", into = "(u64, u64)")]
 pub struct OrderPart {
-    /// When they began, a mean, counted from the begin of the first collective of the step in the communicator.
+    /// Mean start time, from the start of the communicator's first collective in the step.
     pub begin_us: u64,
-    /// Time in them, a sum.
+    /// Total time in them.
     pub dur_us: u64,
 }
 
 impl OrderPart {
-    /// When the last of them ended, were it one collective.
+    /// The end time, as if the part were one collective.
     pub fn end_us(&self) -> u64 {
         self.begin_us.saturating_add(self.dur_us)
     }
 }
 
-/// How many collectives each part of so many holds: the first one, up to a sixteenth, an eighth, a quarter and half of
-/// them, the rest but one, and the last one. A rank that is behind is so by more with each collective until those that
-/// wait for it begin late themselves: short parts at the beginning show by how much before that.
+/// The sizes of the parts into which this many collectives are divided: the first one; up to a sixteenth, an eighth, a
+/// quarter and half of them; all others except the last; the last one. A slow rank falls further behind with each
+/// collective until the ranks that wait for it start late as well: short parts at the beginning show the delay before
+/// that.
 pub fn part_sizes(collectives: u32) -> impl Iterator<Item = u32> {
     let n = collectives;
     let ends = [
@@ -115,7 +116,7 @@ pub fn part_sizes(collectives: u32) -> impl Iterator<Item = u32> {
 }
 
 impl FunctionSum {
-    /// Of collectives in their order: begin and duration of each, nanoseconds.
+    /// Sums collectives in order, from the start and duration of each, nanoseconds.
     pub fn of(function: u8, each: &[(u64, u64)]) -> FunctionSum {
         let collectives = u32::try_from(each.len()).unwrap_or(u32::MAX);
         let mut rest = each;
@@ -164,13 +165,13 @@ impl From<OrderPart> for (u64, u64) {
     }
 }
 
-/// That each collective of a communicator should be told, and for how long: what the detector asks of the sidecars.
+/// A request to sidecars from the detector: send each collective of a communicator up to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Want {
     /// The communicator.
     pub comm: u64,
     /// The epoch.
     pub restart: u32,
-    /// The last step of which they are told.
+    /// The last step to send.
     pub until: u64,
 }

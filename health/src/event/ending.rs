@@ -1,4 +1,4 @@
-//! What may end a job, as a process or a node met it.
+//! Observations on processes and nodes that may end a job.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::id::Rank;
 /// See [`super::Event::Trouble`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// The rank that met it; `None`: the node.
+    /// The rank with the trouble; `None`: the node.
     pub rank: Option<Rank>,
-    /// Of what kind it is.
+    /// Its kind.
     pub kind: TroubleKind,
-    /// What was said of it: an exception's last lines, a signal's name.
+    /// The message: an exception's last lines, a signal's name.
     pub says: Arc<str>,
-    /// The code with which the rank's process ended, as a shell gives it; `None`: not known.
+    /// The exit code of the rank's process, as a shell reports it; `None`: not known.
     #[serde(default)]
     pub code: Option<i32>,
 }
@@ -24,33 +24,33 @@ pub struct Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TroubleKind {
-    /// The command was asked to end by a signal from outside.
+    /// The command received a signal from outside that asked it to end.
     Signal,
-    /// The kernel ended a process of this node or of the job's control group because of a lack of memory.
+    /// The kernel killed a process of this node or of the job's control group for lack of memory.
     OomKill,
-    /// The trainer could not have as much memory of its GPU as it wanted.
+    /// An allocation of GPU memory failed in the trainer.
     GpuMemory,
-    /// The trainer could not have as much memory of the host as it wanted.
+    /// An allocation of host memory failed in the trainer.
     HostMemory,
-    /// A collective took longer than the trainer waits.
+    /// A collective took longer than the trainer's timeout.
     CollectiveTimeout,
-    /// A peer went away in the middle: mostly a consequence.
+    /// A peer disconnected: mostly a consequence.
     PeerLost,
     /// Any other error that ended a trainer.
     Error,
-    /// The process of a rank ended with a code other than zero, or by a signal, as it or its launcher said.
+    /// A rank's process ended with a nonzero code or by a signal, as reported by itself or its launcher.
     Exit,
-    /// The launcher ends the workers of its node: one has failed, or the group changes.
+    /// The launcher stops the workers of its node: one has failed, or the group changes.
     LauncherStop,
-    /// Ranks called different collectives, or one with different sizes.
+    /// Ranks called different collectives, or the same one with different sizes.
     CollectiveMismatch,
-    /// The scheduler ends the job: its time is over.
+    /// The scheduler ends the job: its time limit is reached.
     TimeLimit,
-    /// The scheduler ends the job: somebody cancelled it, or its batch script ended.
+    /// The scheduler ends the job: it was canceled, or its batch script ended.
     Cancelled,
-    /// The scheduler ends the job: another needs its place.
+    /// The scheduler ends the job: another job needs its nodes.
     Preempted,
-    /// The scheduler ends the job to start it again.
+    /// The scheduler ends the job to requeue it.
     Requeued,
     /// The scheduler ends the job: one of its nodes failed.
     NodeFailed,

@@ -1,4 +1,4 @@
-//! What GPUs say: readings, faults, whether they can be read, and who holds them.
+//! GPU events: readings, faults, whether GPUs can be read, and which processes use them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ pub struct GpuReading {
     pub pci: Arc<str>,
     /// Product name.
     pub model: Arc<str>,
-    /// What was read. A signal that is not here was not asked for, or is as it was told last; all are told every ten
+    /// The readings. A signal that is missing was not requested, or has not changed; all signals are sent every ten
     /// seconds.
     pub readings: BTreeMap<GpuSignal, Reading>,
 }
 
-/// What can be read from a GPU; base units in the name. Counters grow since driver load unless named otherwise.
+/// Signals of a GPU; base units in the name. Counters grow since driver load unless noted otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuSignal {
@@ -30,7 +30,7 @@ pub enum GpuSignal {
     TemperatureC,
     /// Degrees left before the GPU slows itself down for heat; negative: past it.
     MarginC,
-    /// SM clock now.
+    /// Current SM clock.
     SmClockMhz,
     /// Highest SM clock.
     SmClockMaxMhz,
@@ -50,7 +50,7 @@ pub enum GpuSignal {
     ThrottleBrakeNs,
     /// Memory temperature.
     MemoryTemperatureC,
-    /// Memory clock now.
+    /// Current memory clock.
     MemoryClockMhz,
     /// Uncorrectable ECC errors, volatile.
     EccUncorrected,
@@ -60,13 +60,13 @@ pub enum GpuSignal {
     RemapPending,
     /// A row could not be remapped: 0 or 1.
     RemapFailed,
-    /// PCIe generation now.
+    /// Current PCIe generation.
     PcieGen,
-    /// Highest PCIe generation of GPU and slot.
+    /// Highest PCIe generation that GPU and slot support.
     PcieGenMax,
-    /// PCIe lanes now.
+    /// Current PCIe lanes.
     PcieWidth,
-    /// Most PCIe lanes of GPU and slot.
+    /// Most PCIe lanes that GPU and slot support.
     PcieWidthMax,
     /// PCIe replays.
     PcieReplays,
@@ -78,21 +78,21 @@ pub enum GpuSignal {
     NvlinkRecoveries,
     /// Memory in use.
     MemoryUsedBytes,
-    /// Memory there is.
+    /// Total memory.
     MemoryTotalBytes,
     /// Degrees left before memory slows down; negative: past it.
     MemoryMarginC,
     /// Power, instant.
     PowerInstantW,
-    /// Power limit that the board has by default.
+    /// The board's default power limit.
     PowerLimitDefaultW,
     /// Energy used since driver load.
     EnergyJ,
     /// Highest memory clock.
     MemoryClockMaxMhz,
-    /// SM clock that was asked for by setting application clocks.
+    /// SM clock requested by application clocks.
     SmClockSetMhz,
-    /// Why the clocks are what they are now: bits, as NVML has them.
+    /// Reasons for the current clocks: NVML's bit mask.
     ClockReasons,
     /// Time slowed to keep pace with other GPUs (sync boost).
     ThrottleSyncNs,
@@ -116,7 +116,7 @@ pub enum GpuSignal {
     RemapBanksNone,
     /// Memory banks with few spare rows left.
     RemapBanksLow,
-    /// Memory banks in all, as the histogram of spare rows counts them.
+    /// Total memory banks, as counted by the histogram of spare rows.
     RemapBanks,
     /// Pages retired after single-bit errors (before Ampere).
     RetiredPagesSingleBit,
@@ -124,8 +124,8 @@ pub enum GpuSignal {
     RetiredPagesDoubleBit,
     /// Pages wait for a reset to be retired: 0 or 1 (before Ampere).
     RetiredPagesPending,
-    /// What the driver says would recover the GPU: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset,
-    /// 5 recover the IMEX domain.
+    /// The driver's recommended recovery action: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover
+    /// the IMEX domain.
     RecoveryAction,
     /// Bytes sent over PCIe; wraps.
     PcieSentBytes,
@@ -133,7 +133,7 @@ pub enum GpuSignal {
     PcieReceivedBytes,
     /// NVLinks that are up.
     NvlinkUp,
-    /// NVLinks that there are.
+    /// Number of NVLinks.
     NvlinkCount,
     /// Bytes sent over NVLink, all links.
     NvlinkSentBytes,
@@ -147,10 +147,10 @@ pub enum GpuSignal {
     NvlinkRecoveriesFailed,
     /// Registration with the NVLink fabric: 1 not started, 2 in progress, 3 completed.
     FabricState,
-    /// What registration with the NVLink fabric ended in: 0 success, else NVML's error.
+    /// Result of the registration with the NVLink fabric: 0 success, else NVML's error.
     FabricStatus,
-    /// What is wrong with the NVLink fabric: 0 nothing, else the sum of 1 bandwidth degraded, 2 route recovery, 4 a
-    /// route unhealthy, 8 recovery from an access timeout, 16 configuration.
+    /// Problems of the NVLink fabric: 0 none, else the sum of 1 bandwidth degraded, 2 route recovery, 4 a route
+    /// unhealthy, 8 recovery from an access timeout, 16 configuration.
     FabricHealth,
     /// Share of time in which the compute engine was busy, 0 to 1 (Hopper and later).
     GraphicsActiveRatio,
@@ -162,42 +162,42 @@ pub enum GpuSignal {
     TensorActiveRatio,
     /// Share of DRAM bandwidth in use, 0 to 1 (Hopper and later).
     DramActiveRatio,
-    /// Time that this reading took in the driver.
+    /// Time that this reading spent in the driver.
     ReadNs,
 }
 
 impl GpuSignal {
-    /// How many there are; the last of them stays the last.
+    /// Number of signals; `ReadNs` must stay the last.
     pub const COUNT: usize = GpuSignal::ReadNs as usize + 1;
 }
 
-/// See [`super::Event::GpuFault`]: an XID, an ECC event, or a line that says that a GPU is gone. The kernel log and
-/// NVML tell of the same fault in their own words; whoever counts joins them.
+/// See [`super::Event::GpuFault`]: an XID, an ECC event, or a kernel log line about a lost GPU. The kernel log and NVML
+/// report the same fault in different words; the detector joins them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuFault {
-    /// UUID, where it is known. The kernel log knows only the address, and a lost GPU cannot be asked.
+    /// UUID, if known. The kernel log has only the address, and a lost GPU cannot be queried.
     pub gpu: Option<GpuId>,
     /// PCI bus id, `0000:b3:00.0`; empty: not known.
     pub pci: Arc<str>,
-    /// What it is.
+    /// Its kind.
     pub kind: GpuFaultKind,
-    /// The XID, or the SXID of a switch; zero: the fault has none.
+    /// The XID, or the SXID of a switch; zero: none.
     pub xid: u32,
-    /// How many alike this one stands for: bursts are counted, not repeated.
+    /// How many identical faults this one represents: bursts are counted, not repeated.
     pub count: u32,
-    /// Who told.
+    /// Its source.
     pub seen_by: FaultSource,
-    /// The words of the kernel log, without their prefix; empty: NVML has none.
+    /// The kernel log's message without its prefix; empty: from NVML.
     pub text: Arc<str>,
 }
 
-/// What a [`GpuFault`] is.
+/// The kind of a [`GpuFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuFaultKind {
     /// An XID.
     Xid,
-    /// The GPU has fallen off the bus, or is lost, and no XID says so.
+    /// The GPU has fallen off the bus, or is lost, and there is no XID for it.
     FellOff,
     /// NVML: corrected ECC errors.
     EccCorrected,
@@ -209,42 +209,42 @@ pub enum GpuFaultKind {
     MemoryRetired,
     /// NVML: a page could not be retired, a row not remapped.
     MemoryRetirementFailed,
-    /// NVML: a poisoned value was consumed; the application is ended, the GPU goes on.
+    /// NVML: a poisoned value was consumed; the application is terminated, the GPU continues.
     Poison,
-    /// NVML: a poisoned value was consumed, and the GPU does not go on.
+    /// NVML: a poisoned value was consumed, and the GPU stops working.
     PoisonFatal,
     /// NVML: the GPU is out of service.
     Unavailable,
-    /// NVML: the recovery action that the driver asks for has changed; [`GpuSignal::RecoveryAction`] says to what.
+    /// NVML: the driver's recommended recovery action changed to the value in [`GpuSignal::RecoveryAction`].
     RecoveryAction,
-    /// A fault of an NVSwitch: its number is in `xid`.
+    /// A fault of an NVSwitch; `xid` has its number.
     Switch,
 }
 
-/// Who told of a [`GpuFault`].
+/// The source of a [`GpuFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultSource {
-    /// The kernel log: the truth.
+    /// The kernel log: authoritative.
     Kernel,
-    /// An NVML event: a hint. NVML cannot tell of some XIDs and merges several into the last one.
+    /// An NVML event: a hint. NVML does not report some XIDs, and merges several into the last one.
     Nvml,
-    /// The kernel log, from before the watch began: worth knowing, and nothing is done for it.
+    /// The kernel log, from before monitoring began: for information only, no action follows.
     KernelBefore,
 }
 
-/// See [`super::Event::GpuAccess`]. Without a reading nothing is known: a GPU that cannot be read is not a healthy one.
+/// See [`super::Event::GpuAccess`]. Without readings the state is unknown: an unreadable GPU is not a healthy GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuAccess {
-    /// The GPU; `None`: all of the node's.
+    /// The GPU; `None`: all GPUs of the node.
     pub gpu: Option<GpuId>,
-    /// PCI bus id, `0000:b3:00.0`; empty: of the node.
+    /// PCI bus id, `0000:b3:00.0`; empty: the whole node.
     pub pci: Arc<str>,
     /// Its state now.
     pub state: Access,
-    /// What was asked, and what was answered, for people.
+    /// The call and its result, for people.
     pub text: Arc<str>,
-    /// How long it has been so already, by the node's own clock, nanoseconds.
+    /// How long the state has lasted, by the node's clock, nanoseconds.
     pub for_ns: u64,
 }
 
@@ -254,25 +254,25 @@ pub struct GpuAccess {
 pub enum Access {
     /// They can.
     Readable,
-    /// There is no driver and no library of NVIDIA's here: a node without GPUs, unless a rank trains on one.
+    /// The node has neither an NVIDIA driver nor its library: a node without GPUs, unless a rank trains on one.
     Absent,
     /// The library is missing or broken, though there is a driver.
     NoLibrary,
-    /// The library is there, the driver is not loaded or does not answer.
+    /// The library is present; the driver is not loaded or does not respond.
     NoDriver,
     /// Library and driver are of different versions: an upgrade without a reboot.
     VersionMismatch,
     /// No permission to open the devices.
     NoPermission,
-    /// Driver and library are there, and no GPU is, or none is visible to this process.
+    /// Driver and library are present, but there is no GPU, or none is visible to this process.
     NoDevice,
     /// The GPU has fallen off the bus or is lost to the driver.
     Lost,
-    /// A call has not come back for [`GpuAccess::for_ns`].
+    /// A call has not returned for [`GpuAccess::for_ns`].
     Silent,
-    /// Every call fails in another way, which [`GpuAccess::text`] tells.
+    /// Every call fails for another reason, given in [`GpuAccess::text`].
     Failing,
-    /// XID and ECC events cannot be had, readings can.
+    /// Readings are available; XID and ECC events are not.
     NoEvents,
 }
 
@@ -283,17 +283,17 @@ pub struct GpuHolders {
     pub gpu: GpuId,
     /// PCI bus id, `0000:b3:00.0`.
     pub pci: Arc<str>,
-    /// The processes, most memory first. Empty: nobody.
+    /// The processes, most memory first. Empty: none.
     pub processes: Vec<GpuProcess>,
 }
 
-/// A process that holds a GPU.
+/// A process that uses a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
     /// Process id on its node.
     pub pid: u32,
     /// Name of its program; empty: the process is in another container, or gone.
     pub name: Arc<str>,
-    /// GPU memory in its use, where the driver says.
+    /// GPU memory that it uses, if the driver reports it.
     pub used_bytes: Option<u64>,
 }

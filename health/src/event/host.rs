@@ -1,4 +1,4 @@
-//! What hosts say.
+//! Readings of hosts.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::id::Rank;
 pub struct HostReading {
     /// The rank whose process was read; `None`: the node, or the job's cgroup on it.
     pub rank: Option<Rank>,
-    /// What was read. A signal that is not here was not asked for.
+    /// The readings. A signal that is missing was not requested.
     pub readings: BTreeMap<HostSignal, Reading>,
 }
 
-/// What can be read from a host. All are counters that only grow, unless named otherwise.
+/// Signals of a host. All are monotonic counters unless noted otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostSignal {
@@ -28,12 +28,12 @@ pub enum HostSignal {
     MemoryStallNs,
     /// Time in which some task waited for a disk.
     DiskWaitNs,
-    /// Page faults that had to read.
+    /// Major page faults.
     MajorFaults,
-    /// Transmissions that had to be repeated: TCP segments, RDMA retransmissions and timeouts.
+    /// Retransmissions: TCP segments, RDMA retransmissions and timeouts.
     NetRetransmits,
     /// Errors and discards of network ports.
     NetErrors,
-    /// Rate of the slowest port of the node now, bits per second; not a counter.
+    /// Current rate of the node's slowest port, bits per second; not a counter.
     NetRateBps,
 }

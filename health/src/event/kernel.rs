@@ -1,21 +1,21 @@
-//! Whether a node's kernel log can be read, and which boot it is of.
+//! Whether a node's kernel log can be read, and to which boot it belongs.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// See [`super::Event::Kernel`]. What the log says of a GPU comes as [`super::Event::GpuFault`].
+/// See [`super::Event::Kernel`]. Log lines about a GPU become [`super::Event::GpuFault`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelWatch {
-    /// What is read, `/dev/kmsg` or a file.
+    /// The source, `/dev/kmsg` or a file.
     pub path: Arc<str>,
-    /// The boot that is running, as the kernel names it; empty: it does not say.
+    /// The current boot id; empty: not known.
     pub boot: Arc<str>,
     /// Whether it can be read.
     pub state: KernelAccess,
-    /// Records that the kernel had overwritten before they were read, since the watch began.
+    /// Records that the kernel had overwritten before they were read, since monitoring began.
     pub lost: u64,
-    /// What was answered when it cannot be read, for people.
+    /// The error if it cannot be read, for people.
     pub text: Arc<str>,
 }
 
@@ -23,12 +23,12 @@ pub struct KernelWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelAccess {
-    /// It is read.
+    /// It can be read.
     Readable,
-    /// This user may not read it; NVML's events are all there is.
+    /// This user may not read it; only NVML events are available.
     Denied,
     /// There is none.
     Missing,
-    /// Reading it failed in another way.
+    /// Reading failed for another reason.
     Failing,
 }

@@ -1,4 +1,4 @@
-//! Who works with whom: places in the parallel layout, communicators, and what was done in them.
+//! Parallel layout, communicators, and the collectives in them.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::FunctionSum;
 use crate::id::Rank;
 
-/// A place on one axis of the layout.
+/// A position on one axis of the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Axis {
-    /// Which, from 0.
+    /// Index, from 0.
     pub index: u32,
-    /// Of how many.
+    /// Size of the axis.
     pub size: u32,
 }
 
@@ -22,25 +22,25 @@ impl Default for Axis {
     }
 }
 
-/// See [`super::Event::Layout`]: a place on each axis of parallelism. An axis that is not used has size one. `ep`
-/// divides the experts among ranks that are data-parallel for everything else, so `dp` counts them too.
+/// See [`super::Event::Layout`]: a position on each axis of parallelism. An unused axis has size one. `ep` divides the
+/// experts among ranks that are otherwise data-parallel, so `dp` counts these ranks too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Global rank.
     pub rank: Rank,
     /// Its epoch.
     pub restart: u32,
-    /// Data parallel: which replica.
+    /// Data parallel: the replica.
     pub dp: Axis,
     /// Tensor parallel.
     pub tp: Axis,
-    /// Pipeline parallel: which stage.
+    /// Pipeline parallel: the stage.
     pub pp: Axis,
     /// Expert parallel.
     pub ep: Axis,
     /// Context (sequence) parallel.
     pub cp: Axis,
-    /// Micro-batches that run through the pipeline in a step; zero: not declared.
+    /// Micro-batches per step in the pipeline; zero: not declared.
     pub micro_batches: u32,
 }
 
@@ -55,11 +55,11 @@ pub struct Group {
     pub comm: u64,
     /// Ranks in it.
     pub size: u32,
-    /// What the framework calls it; empty: not known.
+    /// The framework's name for it; empty: not known.
     pub name: Arc<str>,
 }
 
-/// See [`super::Event::Comm`]: sums over the collectives of one step, on the rank's own clock.
+/// See [`super::Event::Comm`]: sums over the collectives of one step, by the rank's own clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comm {
     /// Global rank.
@@ -74,21 +74,22 @@ pub struct Comm {
     pub collectives: u32,
     /// Bytes of payload.
     pub bytes: u64,
-    /// Time in them, waiting for others and transfer together.
+    /// Time in them: waiting for peers plus transfer.
     pub dur_ns: u64,
-    /// Of `dur_ns`, the time that compute does not hide; of collectives that overlap with compute, that of the last one
-    /// of the step; of a pipeline's messages, that of the receives. `None`: unknown; then all of it counts on the host,
-    /// and one collective's share if the GPU timed them, for all members of the communicator.
+    /// The part of `dur_ns` that compute does not hide; of collectives that overlap with compute, that of the last one
+    /// of the step; of a pipeline's messages, that of the receives. `None`: unknown; then all of `dur_ns` counts if
+    /// timed on the host, and one collective's share, for all members of the communicator, if timed by the GPU.
     #[serde(default)]
     pub exposed_ns: Option<u64>,
-    /// Of `collectives`, those that members leave at different times (rooted, point to point) or that are too short to
-    /// tell (under 8 KiB): the shortest time in these is no transfer.
+    /// Of `collectives`, those that members leave at different times (rooted, point to point) or that are too short
+    /// (under 8 KiB): the shortest time in these does not measure the transfer.
     #[serde(default)]
     pub unfit: u32,
-    /// Timed by the GPU (the NCCL plugin) and not on the host.
+    /// Timed by the GPU (the NCCL plugin) instead of the host.
     #[serde(default)]
     pub gpu: bool,
-    /// The same by function, each function once. Empty: not known; older sidecars and sources other than the plugin.
+    /// The same by function, each function once. Empty: not known; from older sidecars and sources other than the
+    /// plugin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSum>,
 }

@@ -1,7 +1,7 @@
-//! The closed list of things that can be seen. Everything the detector knows arrives as one of these.
+//! The closed list of observations. The detector receives all of its input as one of these.
 //!
-//! Fields are never skipped when written, so that the same types travel as positional MessagePack; a field that a
-//! later version appends carries `#[serde(default)]`.
+//! Fields are never skipped in serialization, because the same types are encoded as positional MessagePack; a field
+//! that a later version appends has `#[serde(default)]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,27 +40,27 @@ pub use start::*;
 pub use step::*;
 pub use thinned::*;
 
-/// One thing seen.
+/// One observation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The aggregator opened the journal (again): job, and what is known of its size.
+    /// The aggregator opened the journal (again): the job's name.
     Job(Job),
-    /// A node's sidecar began to watch. A second one without a `Bye` before it marks a gap.
+    /// A node's sidecar started. A second one without a `Bye` before it marks a gap.
     Agent(Agent),
-    /// A rank declared itself.
+    /// A rank registered.
     Attach(Attach),
     /// One optimizer step of one rank.
     Step(Step),
-    /// The trainer marked something: a checkpoint, an evaluation, a layout.
+    /// The trainer set a mark: a checkpoint, an evaluation, a layout.
     Mark(Mark),
-    /// A rank ended in order (its hook said so).
+    /// A rank ended in order (its hook reported it).
     Detach(Detach),
     /// One reading of one GPU.
     Gpu(GpuReading),
-    /// The node's sidecar is alive: where its ranks are and what was lost so far.
+    /// The node's sidecar is alive: the position of its ranks, and its losses so far.
     Beat(Beat),
-    /// A policy value changed while running.
+    /// A policy value changed at run time.
     Policy(PolicyChange),
     /// The launched command of a node ended.
     Exit(Exit),
@@ -68,11 +68,11 @@ pub enum Event {
     Bye(Bye),
     /// The aggregator closed the journal in order.
     End(End),
-    /// Where a rank stands in the parallel layout.
+    /// A rank's position in the parallel layout.
     Layout(Layout),
     /// A rank is a member of a communicator.
     Group(Group),
-    /// What one rank did in one communicator in one step.
+    /// Sums over the collectives of one rank in one communicator in one step.
     Comm(Comm),
     /// One reading of a host, or of one rank's process on it.
     Host(HostReading),
@@ -80,42 +80,42 @@ pub enum Event {
     Baseline(Baseline),
     /// A GPU reported that something is wrong with it.
     GpuFault(GpuFault),
-    /// Whether a GPU, or any GPU of a node, can be read: told when it changes.
+    /// Whether a GPU, or any GPU of a node, can be read: sent on change.
     GpuAccess(GpuAccess),
-    /// Which processes hold a GPU: told when it changes.
+    /// Which processes use a GPU: sent on change.
     GpuHolders(GpuHolders),
-    /// Whether a node's kernel log can be read: told when it changes.
+    /// Whether a node's kernel log can be read: sent on change.
     Kernel(KernelWatch),
     /// One reading of one network port of a node.
     Port(PortReading),
-    /// What NCCL's RAS service answered: told when ranks stand still, and when what it says has changed.
+    /// The answer of NCCL's RAS service: sent when ranks are stalled, and when the answer changes.
     Ras(RasReport),
-    /// Nothing comes from a source that was asked for: told when it changes.
+    /// A requested source provides no data: sent on change.
     Source(SourceState),
-    /// What a preflight came to, before the job began.
+    /// The result of a preflight before the job began.
     Preflight(Preflight),
-    /// What a preflight measured of one node; what was told of it by an earlier one is void.
+    /// The results of a preflight for one node; they replace those of an earlier preflight.
     Bench(Bench),
-    /// Something that a preflight found.
+    /// A problem that a preflight found.
     PreflightFinding(Noted),
-    /// Something that a preflight could not do.
+    /// A measurement that a preflight could not do.
     PreflightProblem(Problem),
-    /// Something that may end the job, as a process or a node met it.
+    /// Trouble of a process or node that may end the job.
     Trouble(Trouble),
-    /// Each collective of one rank in one communicator in one step, where that was asked for.
+    /// Each collective of one rank in one communicator in one step, on request.
     Collectives(Collectives),
-    /// The aggregator took lines out of the journal, which has a bound.
+    /// The aggregator removed lines from the journal to keep it within its size limit.
     Thinned(Thinned),
-    /// Where a rank stands before its first step: sent when it changes.
+    /// A rank's progress before its first step: sent on change.
     Start(Start),
-    /// What ranks that do not move are doing: asked once, and then more and more rarely, while they stand still.
+    /// The activity of stalled ranks: requested once, and then less and less often while they are stalled.
     Stacks(Stacks),
-    /// The last collectives that a rank which does not move has enqueued: sent with the stacks.
+    /// The last collectives that a stalled rank enqueued: sent with the stacks.
     Entered(Entered),
 }
 
 impl Event {
-    /// The step of which it tells, if it tells of one.
+    /// The step that the event is about, if any.
     pub fn step(&self) -> Option<u64> {
         match self {
             Event::Step(step) => Some(step.step),
@@ -135,8 +135,8 @@ pub struct Job {
     pub job: JobId,
     /// Version of the program that writes this journal.
     pub paceline: Arc<str>,
-    /// Up to when it had listened, if it is the one that wrote the lines before and was only held up. Deadlines passed
-    /// up to then, and none between then and now.
+    /// The time up to which the aggregator had received data, if it wrote the previous lines itself and was only
+    /// delayed. Deadlines expired up to then, and none between then and now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listened_to: Option<Time>,
 }
@@ -146,14 +146,14 @@ pub struct Job {
 pub struct Agent {
     /// Version of the sidecar.
     pub paceline: Arc<str>,
-    /// What it reads, by the source's name: `probe`, `sim-gpu`, `nvml`.
+    /// Its sources by name: `probe`, `sim-gpu`, `nvml`.
     pub sources: Vec<Arc<str>>,
     /// Wall clock at its start, milliseconds since 1970, for people only.
     pub unix_ms: u64,
-    /// The rack or switch under which the node stands, as the site names it; empty: not known.
+    /// The node's rack or switch, as the site names it; empty: not known.
     #[serde(default)]
     pub rack: Arc<str>,
-    /// Versions of what should be alike on all nodes, by name: `driver`, `cuda`, `nccl`, `kernel`.
+    /// Versions that should be the same on all nodes, by name: `driver`, `cuda`, `nccl`, `kernel`.
     #[serde(default)]
     pub versions: BTreeMap<Arc<str>, Arc<str>>,
 }
@@ -169,13 +169,13 @@ pub struct Attach {
     pub world_size: u32,
     /// How often the launcher has restarted the group (TORCHELASTIC_RESTART_COUNT).
     pub restart: u32,
-    /// Process id on its node, for people only: never joined by.
+    /// Process id on its node, for people only: never used as a key.
     pub pid: u32,
     /// The GPU that the rank trains on, if it does.
     pub gpu: Option<GpuId>,
-    /// Place in the parallel layout; ranks of one role do the same work. Empty: not declared.
+    /// Position in the parallel layout; ranks of one role do the same work. Empty: not declared.
     pub role: Arc<str>,
-    /// What the probe runs in: `torch 2.15.0`, `demo`.
+    /// The framework of the trainer: `torch 2.15.0`, `demo`.
     pub framework: Arc<str>,
 }
 
@@ -184,11 +184,11 @@ pub struct Attach {
 pub struct Mark {
     /// Global rank.
     pub rank: Rank,
-    /// The step in which it was made.
+    /// Its step.
     pub step: u64,
-    /// `checkpoint`, `evaluation`, or the user's own word.
+    /// `checkpoint`, `evaluation`, or a user-defined kind.
     pub kind: Arc<str>,
-    /// A number the user gave with it; meaning by kind.
+    /// The user's value; its meaning depends on the kind.
     pub value: u64,
 }
 
@@ -203,13 +203,13 @@ pub struct Detach {
     pub step: u64,
 }
 
-/// A reading is a value, unsupported, or an error; never zero for want of one.
+/// A reading is a value, unsupported, or an error; a missing value is never reported as zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Reading {
-    /// What it read.
+    /// The value.
     Value(f64),
-    /// The reason why there is none.
+    /// The reason for the missing value.
     Missing(Missing),
 }
 
@@ -217,9 +217,9 @@ pub enum Reading {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missing {
-    /// The device has no such signal.
+    /// The device does not support the signal.
     Unsupported,
-    /// The library answered with this error.
+    /// The library returned this error.
     Error(Arc<str>),
 }
 
@@ -233,7 +233,7 @@ impl Reading {
     }
 }
 
-/// What a rank was last seen doing. The order is that of a step.
+/// A rank's last known phase, in the order of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -244,7 +244,7 @@ pub enum Phase {
     Data,
     /// Forward or backward.
     Compute,
-    /// In a collective: it has arrived and waits for others.
+    /// In a collective: it has arrived and waits for its peers.
     Wait,
     /// In the optimizer.
     Optimizer,
@@ -254,14 +254,14 @@ pub enum Phase {
     Evaluation,
 }
 
-/// See [`Event::Beat`]. Counters are since the sidecar's start and only grow.
+/// See [`Event::Beat`]. Counters grow since the sidecar's start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
     /// The node's ranks that have attached and not ended.
     pub ranks: Vec<Pulse>,
     /// Records that trainers dropped because a ring was full.
     pub ring_dropped: u64,
-    /// Records in a ring that were torn or never finished.
+    /// Torn or unfinished records in a ring.
     pub ring_torn: u64,
     /// Frames that the sidecar dropped because its spool was full.
     pub spool_dropped: u64,
@@ -269,29 +269,29 @@ pub struct Beat {
     pub cpu_ns: u64,
     /// Resident memory of the sidecar, bytes.
     pub rss_bytes: u64,
-    /// Time that NCCL spent in our profiler plugin, all trainers of the node together, nanoseconds.
+    /// Time that NCCL spent in our profiler plugin, sum over the node's trainers, nanoseconds.
     #[serde(default)]
     pub plugin_ns: u64,
-    /// How often NCCL called it.
+    /// Number of calls from NCCL.
     #[serde(default)]
     pub plugin_calls: u64,
-    /// Time spent reading each of [`Agent::sources`], nanoseconds; in most beats nothing, which says nothing.
+    /// Time spent reading each of [`Agent::sources`], nanoseconds; empty in most beats, which means unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_ns: Vec<u64>,
 }
 
-/// Where one rank is, by its own node's clock.
+/// One rank's position, by its own node's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pulse {
     /// Global rank.
     pub rank: Rank,
     /// Its epoch.
     pub restart: u32,
-    /// The step it is in: one more than the last it finished.
+    /// The current step: the last finished one plus one.
     pub step: u64,
-    /// What it was last seen doing.
+    /// Its last known phase.
     pub phase: Phase,
-    /// Time since it last moved to another phase or step, nanoseconds.
+    /// Time since its last change of phase or step, nanoseconds.
     pub idle_ns: u64,
     /// Its process exists.
     pub alive: bool,
@@ -304,7 +304,7 @@ pub struct PolicyChange {
     pub key: Arc<str>,
     /// Its new value.
     pub value: f64,
-    /// Who changed it: `start` (flags and files), `reload` (files read again), `set` (asked for while running);
+    /// The origin of the change: `start` (flags and files), `reload` (files read again), `set` (a request at run time);
     /// empty: not known.
     #[serde(default)]
     pub by: Arc<str>,
@@ -313,7 +313,7 @@ pub struct PolicyChange {
 /// See [`Event::Exit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Exit code as a shell gives it: 128 + n for a signal.
+    /// Exit code as a shell reports it: 128 + n for a signal.
     pub code: i32,
 }
 
@@ -327,28 +327,28 @@ pub struct Bye {
 /// See [`Event::End`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Nodes that never said goodbye.
+    /// Nodes that never sent `Bye`.
     pub missing: Vec<NodeId>,
 }
 
-/// See [`Event::Baseline`]: what the absolute axis compares with.
+/// See [`Event::Baseline`]: the reference of the absolute axis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// What it is of.
+    /// Its subject.
     pub of: BaselineOf,
     /// How long it took, seconds.
     pub seconds: f64,
-    /// Where it comes from: `preflight`, or the run it was measured in.
+    /// Its source: `preflight`, or the run in which it was measured.
     pub source: Arc<str>,
 }
 
-/// What a [`Baseline`] is of.
+/// The subject of a [`Baseline`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum BaselineOf {
     /// An ordinary step of the job.
     Step,
-    /// Self-time of an ordinary step on a node, whatever the rank.
+    /// Self-time of an ordinary step on a node, for any rank.
     SelfTime {
         /// The node.
         node: NodeId,

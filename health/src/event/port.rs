@@ -1,4 +1,4 @@
-//! What network ports say.
+//! Readings of network ports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::Reading;
 /// See [`super::Event::Port`]. Of the frame's node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortReading {
-    /// As its node names it: RDMA device and port (`mlx5_0/1`), or interface (`eth0`).
+    /// The node's name for it: RDMA device and port (`mlx5_0/1`), or interface (`eth0`).
     pub port: Arc<str>,
-    /// What kind of network it leads to.
+    /// Its kind of network.
     pub link: PortLink,
-    /// What was read. A signal that is not here was not asked for, or is as it was told last; all are told every ten
+    /// The readings. A signal that is missing was not requested, or has not changed; all signals are sent every ten
     /// seconds.
     pub readings: BTreeMap<PortSignal, Reading>,
 }
 
-/// The kind of network that a port leads to.
+/// The kind of network of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortLink {
@@ -33,19 +33,18 @@ pub enum PortLink {
     Ethernet,
 }
 
-/// What can be read from a port. Counters grow since the sidecar began: a driver that is loaded anew, and a counter
-/// that wraps, add nothing.
+/// Signals of a port. Counters grow since the sidecar's start: a reloaded driver and a counter that wraps add nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortSignal {
-    /// Whether it can carry data now: 0 or 1.
+    /// Whether the link is up: 0 or 1.
     Up,
-    /// Its rate now, bits per second.
+    /// Current rate, bits per second.
     RateBps,
     /// How often the link was lost.
     LinkDowns,
-    /// Packets that were damaged or dropped by the port, and errors of the link.
+    /// Packets that were damaged or dropped by the port, and link errors.
     Errors,
-    /// Transmissions that had to be repeated, and peers that did not answer.
+    /// Retransmissions, and peers that did not respond.
     Retransmits,
 }

@@ -1,5 +1,5 @@
-//! What a preflight measured and found, as it is told when its job starts. How it is measured and judged is
-//! [`crate::preflight`]'s; here it is on its way into the journal.
+//! Results of a preflight, as sent when its job starts. [`crate::preflight`] measures and judges; these are the events
+//! for the journal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,46 +14,46 @@ use crate::preflight::{Metric, Outcome};
 pub struct Preflight {
     /// `quick` or `full`.
     pub mode: Arc<str>,
-    /// What it came to.
+    /// Its result.
     pub outcome: Outcome,
     /// How long it took.
     pub seconds: f64,
     /// Nodes that were expected.
     pub nodes: u32,
-    /// GPUs of those that came.
+    /// GPUs of the nodes that took part.
     pub gpus: u32,
     /// Comparisons that were made.
     pub comparisons: u64,
-    /// What all nodes reached together; units as in `policy/preflight.toml`.
+    /// Values of all nodes together; units as in `policy/preflight.toml`.
     pub values: BTreeMap<Metric, f64>,
-    /// What was asked for should something be bad: `warn`, `exclude`, `fail`.
+    /// The requested action on bad results: `warn`, `exclude`, `fail`.
     pub policy: Arc<str>,
-    /// Nodes that do not take part in the job.
+    /// Nodes that are excluded from the job.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A node that was measured and does not take part.
+/// A measured node that is excluded from the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub why: Arc<str>,
 }
 
 /// See [`super::Event::Bench`]. Units are those of `policy/preflight.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bench {
-    /// Which node. One that takes no part is told of by another.
+    /// The node. Another node reports the results of an excluded one.
     pub node: NodeId,
-    /// It answered to the end.
+    /// It responded until the end.
     pub there: bool,
     /// Its GPU model, or its CPU's.
     pub model: Arc<str>,
     /// Its GPUs.
     pub gpus: u32,
-    /// The worst of its GPUs, the best of its ways, and what is its own.
+    /// The worst of its GPUs, the best of its links, and values of the node itself.
     pub values: BTreeMap<Metric, f64>,
-    /// Each of its GPUs.
+    /// Values of each GPU.
     pub of_gpus: BTreeMap<GpuId, BTreeMap<Metric, f64>>,
 }

@@ -1,4 +1,4 @@
-//! What a source that somebody asked for cannot tell.
+//! Problems of a requested source.
 
 use std::sync::Arc;
 
@@ -9,6 +9,6 @@ use serde::{Deserialize, Serialize};
 pub struct SourceState {
     /// The source, as in [`super::Agent::sources`]: `step-log`, `nccl-inspector`.
     pub source: Arc<str>,
-    /// Why nothing comes from it, for people; empty: it tells now.
+    /// Why it provides no data, for people; empty: it works again.
     pub trouble: Arc<str>,
 }

@@ -1,4 +1,4 @@
-//! Where a rank stands before its first step.
+//! A rank's progress before its first step.
 
 use std::sync::Arc;
 
@@ -17,29 +17,29 @@ pub struct Start {
     pub local_rank: u32,
     /// Ranks in the job.
     pub world_size: u32,
-    /// How far it has got.
+    /// The stage it has reached.
     pub stage: StartStage,
-    /// In which call, where it is in one: `init_process_group`, `barrier`.
+    /// The current call, if any: `init_process_group`, `barrier`.
     pub call: Arc<str>,
-    /// Time since it got there, nanoseconds.
+    /// Time in this stage, nanoseconds.
     pub idle_ns: u64,
 }
 
-/// How far a rank has got before its first step, in that order.
+/// Stages of a rank before its first step, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartStage {
     /// Its process is gone.
     Gone,
-    /// It runs and has not tried to meet others.
+    /// It runs and has not tried to connect to its peers.
     Loading,
-    /// In `init_process_group`: it waits for the others.
+    /// In `init_process_group`: it waits for its peers.
     Joining,
-    /// It has met the others and does something of its own.
+    /// It has joined its peers and runs other code.
     Joined,
-    /// In a collective: it waits for the others.
+    /// In a collective: it waits for its peers.
     Waiting,
-    /// It has made its first step.
+    /// It has finished its first step.
     Trained,
 }
 

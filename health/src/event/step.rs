@@ -1,10 +1,10 @@
-//! One optimizer step of one rank: how long, for what, where the time went.
+//! One optimizer step of one rank: its duration, purpose and phases.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// How a step was timed; a verdict says which it had.
+/// How a step was timed; verdicts report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Signal {
     /// Only wall step time.
@@ -19,7 +19,7 @@ pub enum Signal {
     S4,
 }
 
-/// What a step was for. Kinds are kept apart: statistics of one never mix with another's.
+/// The purpose of a step. Statistics of different kinds never mix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
@@ -32,11 +32,11 @@ pub enum StepKind {
     Evaluation,
     /// Declared as warm-up (compilation, autotuning).
     WarmUp,
-    /// Far longer than ordinary ones, at a fixed distance, and not declared. The detector finds it; no step is sent as
-    /// one.
+    /// Far longer than ordinary ones, at regular intervals, and not declared. The detector assigns this kind; no step
+    /// event has it.
     #[serde(skip)]
     PeriodicPause,
-    /// Far longer than ordinary ones, once. As above.
+    /// Far longer than ordinary ones, once; assigned by the detector as well.
     #[serde(skip)]
     Outlier,
 }
@@ -62,13 +62,13 @@ pub struct Step {
     pub rank: Rank,
     /// Restart count of the epoch in which the step ran.
     pub restart: u32,
-    /// Optimizer steps since training began, as the rank counts them.
+    /// Optimizer steps since training began, in the rank's own count.
     pub step: u64,
-    /// What the step was for.
+    /// Its kind.
     pub kind: StepKind,
-    /// End of the step before to end of this one.
+    /// From the end of the previous step to the end of this one.
     pub dur_ns: u64,
-    /// Where the time went; `None` when only the wall time is known.
+    /// Its phases; `None` if only the wall time is known.
     pub phases: Option<Phases>,
     /// Backward passes in the step.
     pub micro_batches: u16,
@@ -84,27 +84,27 @@ pub struct Step {
     pub expert_tokens: u64,
 }
 
-/// Phases of a step, nanoseconds. What is left of the step's duration is unattributed and counts as self-time.
+/// Phases of a step, nanoseconds. The rest of the step's duration is unattributed and counts as self-time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
     /// Waiting for the data loader.
     pub data_ns: u64,
-    /// Forward and backward, without waiting for others.
+    /// Forward and backward, without waiting for peers.
     pub compute_ns: u64,
-    /// In collectives, transfer included.
+    /// In collectives, including transfer.
     pub wait_ns: u64,
     /// In the optimizer.
     pub optimizer_ns: u64,
     /// Writing a checkpoint.
     pub checkpoint_ns: u64,
-    /// Collecting garbage. Part of the other phases: it is not added to them.
+    /// Garbage collection. Part of the other phases: it is not added to them.
     #[serde(default)]
     pub gc_ns: u64,
 }
 
 impl Step {
-    /// Self-time: what the rank spent outside waiting for others and outside checkpoints, in seconds. `None` when
-    /// the phases are not known, or leave nothing.
+    /// Self-time: the rank's time outside of waiting for peers and of checkpoints, in seconds. `None` if the phases are
+    /// not known or leave nothing.
     pub fn self_time(&self) -> Option<f64> {
         let phases = self.phases?;
         let other = phases.wait_ns.saturating_add(phases.checkpoint_ns);

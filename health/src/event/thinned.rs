@@ -1,4 +1,4 @@
-//! What of a journal is not there any more, so that it keeps within its room on the disk.
+//! Removal of journal lines to keep it within its size limit on disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use crate::time::Time;
 /// See [`super::Event::Thinned`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thinned {
-    /// Whether this line stands where the others stood; else it tells of a part of the journal that lies before it.
+    /// Whether this line replaces the removed ones; otherwise it describes an earlier part of the journal.
     pub here: bool,
-    /// Not only telemetry is gone, and the part begins with the journal: it counts what went of it at any time.
+    /// More than telemetry was removed, and the range begins with the journal: it counts all removals so far.
     pub whole: bool,
-    /// The first entry of that part.
+    /// The first entry of the range.
     pub from: u64,
-    /// The last.
+    /// The last entry.
     pub to: u64,
-    /// When that was taken.
+    /// The time of that entry.
     pub to_ns: Time,
-    /// How many lines are gone, by the name of their event.
+    /// Number of removed lines, by event name.
     pub gone: BTreeMap<Arc<str>, u64>,
-    /// Of these, frames that a sidecar had numbered: they were not lost on the way.
+    /// Of these, frames numbered by a sidecar: they were not lost in transit.
     pub frames: u64,
-    /// The room that the journal is given, bytes.
+    /// The journal's size limit, bytes.
     pub bound_bytes: u64,
 }
 
 impl Thinned {
-    /// Lines that are gone: telemetry, and all others.
+    /// Removed lines: telemetry, and all others.
     pub fn lines(&self) -> (u64, u64) {
         let of = |telemetry: bool| {
             let kinds = self
@@ -43,7 +43,7 @@ impl Thinned {
     }
 }
 
-/// Events of which there are many alike, by the names that they have in a line.
+/// Frequent events, by their name in a line.
 const TELEMETRY: [&str; 7] = ["step", "beat", "comm", "collectives", "gpu", "host", "port"];
 
 /// [`Event::is_telemetry`] by the event's name.

@@ -1,4 +1,4 @@
-//! NVIDIA's XID catalogue, and what each class of it asks for.
+//! NVIDIA's XID catalog, and the action for each class.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::order::{Remedy, When};
 use super::table::{TableError, rows};
 use crate::verdict::Severity;
 
-/// What kind of reaction an XID asks for.
+/// The kind of reaction that an XID requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -22,9 +22,9 @@ pub enum Class {
     App,
     /// Software is updated.
     Software,
-    /// It is recorded.
+    /// It is only recorded.
     Record,
-    /// Nothing is asked for.
+    /// No action.
     Info,
     /// It follows another XID of the same GPU.
     Sympathetic,
@@ -41,28 +41,28 @@ pub enum Class {
 pub struct XidRow {
     /// Its number.
     pub xid: u32,
-    /// NVIDIA's name for it.
+    /// NVIDIA's mnemonic.
     pub mnemonic: String,
-    /// NVIDIA's words.
+    /// NVIDIA's description.
     pub description: String,
-    /// What NVIDIA asks for at once.
+    /// NVIDIA's immediate action.
     pub immediate_action: String,
-    /// What NVIDIA asks for when it is looked into.
+    /// NVIDIA's investigatory action.
     pub investigatory_action: String,
-    /// Our reading of it.
+    /// Our classification.
     pub class: Class,
 }
 
 /// One row of `policy/xid-classes.tsv`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassRow {
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
-    /// What should be done.
+    /// The remedy.
     pub remedy: Remedy,
-    /// When.
+    /// When to apply it.
     pub when: When,
-    /// In words.
+    /// Explanation.
     pub means: String,
 }
 

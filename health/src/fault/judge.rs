@@ -1,4 +1,4 @@
-//! What one XID asks for, by the tables: by its number, and where the table sends on to its message, by that.
+//! Decides the action for one XID from the tables: by its number, or by its message if the table refers to it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::table::{TableError, rows};
 use crate::verdict::{Finding, Severity};
 use std::collections::BTreeMap;
 
-/// The tables of `policy/` about XIDs.
+/// The XID tables of `policy/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultTables {
     xids: BTreeMap<u32, XidRow>,
@@ -27,40 +27,40 @@ struct XidFinding {
     context: String,
 }
 
-/// What an XID asks for.
+/// The judgment of an XID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// Its class in the catalogue.
+    /// Its class in the catalog.
     pub class: Class,
-    /// The finding that it is part of.
+    /// Its finding.
     pub finding: Finding,
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
-    /// What should be done, and when.
+    /// The remedy, and when to apply it.
     pub order: Order,
     /// Results since the last checkpoint may be wrong.
     pub suspect: bool,
-    /// The order holds from so many on one link on.
+    /// The order applies only after this many on one link.
     pub repeat: Option<Repeat>,
-    /// The recovery that the driver itself asks for (XID 154).
+    /// The driver's recommended recovery (XID 154).
     pub recovery: Option<Remedy>,
-    /// Why, in words: NVIDIA's, or what the registers say.
+    /// Explanation: NVIDIA's, or the meaning of the registers.
     pub means: String,
 }
 
-/// Something that counts only when it repeats.
+/// A fault that matters only when it repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Repeat {
-    /// The link; `None`: not said.
+    /// The link; `None`: not reported.
     pub link: Option<u32>,
-    /// From how many on.
+    /// The number of repetitions from which it applies.
     pub after: u32,
 }
 
 impl Default for FaultTables {
     /// The tables as shipped.
     fn default() -> FaultTables {
-        // The texts are compiled in, and a test reads them: they cannot fail on a user's machine.
+        // The texts are compiled in and covered by a test: they cannot fail on a user's machine.
         FaultTables::read().expect("the tables in policy/ are tested")
     }
 }
@@ -93,28 +93,28 @@ impl FaultTables {
         })
     }
 
-    /// The catalogue's row of an XID.
+    /// The catalog row of an XID.
     pub fn xid(&self, xid: u32) -> Option<&XidRow> {
         self.xids.get(&xid)
     }
 
-    /// The catalogue, by number.
+    /// The catalog, by number.
     pub fn xids(&self) -> impl Iterator<Item = &XidRow> {
         self.xids.values()
     }
 
-    /// What a class asks for.
+    /// The action for a class.
     pub fn class(&self, class: Class) -> &ClassRow {
-        // Total by a test over the catalogue.
+        // A test over the catalog checks that every class has a row.
         &self.classes[&class]
     }
 
-    /// What else must be known of an XID, in words; empty: nothing.
+    /// Additional information on an XID; empty: none.
     pub fn context(&self, xid: u32) -> &str {
         self.findings.get(&xid).map_or("", |row| &row.context)
     }
 
-    /// What an XID asks for. `text` is its message (empty: not known), `branch` that of the node's driver.
+    /// Judges an XID. `text` is its message (empty: not known), `branch` that of the node's driver.
     pub fn judge(&self, xid: u32, text: &str, branch: Option<Branch>) -> Judgement {
         let row = self.xids.get(&xid);
         let class = row.map_or(Class::Unlisted, |row| row.class);
@@ -183,13 +183,13 @@ impl Judgement {
         self.means = format!("the driver requests: {}", remedy.words());
     }
 
-    /// Whether it takes the GPU or its node out of service, the first time it is seen.
+    /// Whether its first occurrence takes the GPU or its node out of service.
     pub fn acts_on_node(&self) -> bool {
         self.order.remedy.acts_on_node() && self.repeat.is_none()
     }
 }
 
-/// What a recovery action of the driver asks for.
+/// The order for a recovery action of the driver.
 pub fn recovery_order(remedy: Remedy) -> (Severity, Order) {
     if remedy == Remedy::None {
         (Severity::Info, order(Remedy::None, When::JobEnd))

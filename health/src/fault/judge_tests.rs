@@ -4,8 +4,8 @@ fn by_number(xid: u32) -> Judgement {
     FaultTables::default().judge(xid, "", None)
 }
 
-/// NVIDIA's own immediate action is the measure: 18 codes need a reset, a reboot or an inspection, 70 nothing or a
-/// restart of the application.
+/// Checks against NVIDIA's immediate actions: 18 codes need a reset, a reboot or an inspection, 70 nothing or a restart
+/// of the application.
 #[test]
 fn the_whole_catalogue() {
     let tables = FaultTables::default();
@@ -23,7 +23,7 @@ fn the_whole_catalogue() {
                     wrong.push(row.xid);
                 }
             }
-            // Unused ones, and those whose message decides: by number alone nothing is done.
+            // Unused codes, and those decided by the message: the number alone causes no action.
             _ => assert!(!acts, "{} {}", row.xid, row.immediate_action),
         }
         assert!(!tables.class(row.class).means.is_empty());
@@ -145,13 +145,13 @@ fn the_registers_of_xid_74() {
     check(4, &[18], critical, ResetGpu, 1);
     check(5, &[18, 19, 21, 22, 24, 25, 27, 28], warning, Support, 3);
     check(5, &[20, 23, 26, 29], info, Nothing, 1);
-    // The worst of several decides; what no row names is a warning that asks for nothing.
+    // The worst of several rows decides; bits without a row are a warning without action.
     assert_eq!(xid_74([1 << 23 | 1 << 16, 0, 0, 0, 0]).order.remedy, Inspect);
     assert_eq!(xid_74([1 << 2, 0, 0, 0, 0]).order.remedy, Nothing);
     assert!(!by_number(74).acts_on_node());
 }
 
-/// Every row of the table, in both layouts, with the bits that do not count both 0 and 1.
+/// Every row of the table, in both layouts, with the ignored bits both 0 and 1.
 #[test]
 fn every_row_of_nvlink5_in_both_layouts() {
     let text = include_str!("../../policy/nvlink5.tsv");
@@ -235,7 +235,7 @@ fn nvlink_messages() {
             "{text}"
         );
     }
-    // The layout by branch: the same number means another unit after R575.
+    // The layout depends on the branch: the same number means another unit since R575.
     assert_eq!(Branch::of("570.86.15"), Some(Branch::Before575));
     assert_eq!(Branch::of("580.82.07"), Some(Branch::From575));
     assert_eq!(Branch::of("unknown"), None);

@@ -1,49 +1,49 @@
-//! Lines of the kernel log: which of them complain of a GPU, in every spelling that drivers have used.
+//! Parses kernel log lines about GPU faults, in every spelling that drivers have used.
 //!
-//! Reading is total: any bytes give an answer, in time linear in their length, and what is kept of a line is bounded.
+//! Parsing is total: any bytes give a result, in time linear in their length, and the stored part of a line is bounded.
 
 use super::pci_id;
 use crate::event::{FaultSource, GpuFault, GpuFaultKind};
 use crate::id::GpuId;
 
-/// Most of a message that is kept, bytes.
+/// Longest stored message, bytes.
 pub const MAX_TEXT: usize = 240;
 /// Longest name of a MIG instance, in bytes.
 const MAX_INSTANCE: usize = 40;
-/// Longer lines are cut before they are looked at, bytes. The kernel's own limit for a record is 1,024 of text.
+/// Longer lines are truncated before parsing, bytes. The kernel's own limit for a record is 1,024 of text.
 const MAX_LINE: usize = 4096;
-/// The lines over which the driver spreads one notice at most.
+/// Most lines of one multi-line message of the driver.
 const MAX_BLOCK: usize = 5;
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelLine {
     /// An XID.
     Xid(XidLine),
     /// A fault of an NVSwitch.
     Switch(XidLine),
-    /// A GPU is gone, and no XID says so.
+    /// A GPU is lost, and there is no XID for it.
     FellOff {
-        /// Which; `None`: the line does not say.
+        /// Its address; `None`: not in the line.
         pci: Option<String>,
-        /// The words.
+        /// The message.
         text: String,
     },
-    /// Which UUID is at an address.
+    /// The UUID of the GPU at an address.
     Uuid {
         /// The address.
         pci: String,
         /// `GPU-..`.
         uuid: String,
     },
-    /// The kernel started here: what came before was another boot.
+    /// The kernel started here: earlier lines are from another boot.
     Boot,
 }
 
 /// An XID, or the SXID of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XidLine {
-    /// The GPU's address; `None`: it makes no sense.
+    /// The GPU's address; `None`: invalid.
     pub pci: Option<String>,
     /// Its number.
     pub xid: u32,
@@ -52,8 +52,8 @@ pub struct XidLine {
 }
 
 impl KernelLine {
-    /// The event that it is, of a GPU with this UUID (if one is known), standing for `count` alike; `None`: a line
-    /// that is about no fault.
+    /// The fault event for the GPU with this UUID (if known), representing `count` identical faults; `None`: the line
+    /// is not about a fault.
     pub fn fault(&self, gpu: Option<GpuId>, count: u32, seen_by: FaultSource) -> Option<GpuFault> {
         let (kind, xid, text) = match self {
             KernelLine::Xid(line) => (GpuFaultKind::Xid, line.xid, &line.text),
@@ -72,7 +72,7 @@ impl KernelLine {
         })
     }
 
-    /// The address that it names.
+    /// The address in the line.
     pub fn pci(&self) -> Option<&str> {
         match self {
             KernelLine::Xid(line) | KernelLine::Switch(line) => line.pci.as_deref(),
@@ -83,16 +83,16 @@ impl KernelLine {
     }
 }
 
-/// Reads lines in their order: some notices of the driver are spread over several.
+/// Parses lines in order: some of the driver's messages are spread over several.
 #[derive(Clone, Debug, Default)]
 pub struct KernelLog {
-    /// A notice that has begun: the address it names, its words so far, and over how many lines.
+    /// The multi-line message in progress: its address, its text so far, and its number of lines.
     block: Option<(String, String, usize)>,
 }
 
 impl KernelLog {
-    /// Reads one record, which may hold several lines, and tells what they say. It may be raw as `/dev/kmsg` gives it
-    /// (`4,123,5000000,-;NVRM: ..`) or as a log file has it.
+    /// Parses one record, which may contain several lines, and passes each result to `tell`. The record may be raw from
+    /// `/dev/kmsg` (`4,123,5000000,-;NVRM: ..`) or in the format of a log file.
     pub fn read(&mut self, record: &str, mut tell: impl FnMut(KernelLine)) {
         let record = cut(record, MAX_LINE);
         let text = raw_text(record).unwrap_or(record);
@@ -117,7 +117,7 @@ impl KernelLog {
             return xid(rest).map(KernelLine::Switch);
         }
         let Some((_, said)) = line.rsplit_once("NVRM:") else {
-            // Continuations of a block may come without the driver's prefix.
+            // Continuation lines of a message may lack the driver's prefix.
             return self.block.is_some().then(|| self.in_block(line.trim())).flatten();
         };
         if let Some((_, rest)) = line.split_once("Xid (") {
@@ -143,7 +143,7 @@ impl KernelLog {
         self.in_block(said)
     }
 
-    /// The next line of a notice that has begun.
+    /// The next line of the message in progress.
     fn in_block(&mut self, said: &str) -> Option<KernelLine> {
         let (pci, mut words, lines) = self.block.take()?;
         words.push(' ');
@@ -216,14 +216,14 @@ fn uuid(said: &str) -> Option<KernelLine> {
     })
 }
 
-/// What stands after `Xid (`: `PCI:0000:b3:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
+/// Parses the text after `Xid (`: `PCI:0000:b3:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
 fn xid(rest: &str) -> Option<XidLine> {
     let (place, rest) = rest.split_once(')')?;
     let rest = rest.trim_start_matches([':', ' ']);
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let number: u32 = rest.get(..digits)?.parse().ok()?;
     let rest = rest.get(digits..)?;
-    // The number ends at a comma, a blank, a bracket or the end; "79th" is no XID.
+    // The number ends at a comma, a blank, a bracket or the end; "79th" is not an XID.
     if !rest.is_empty() && !rest.starts_with([',', ' ', '(', ':', '\r']) {
         return None;
     }
@@ -242,7 +242,7 @@ fn xid(rest: &str) -> Option<XidLine> {
     })
 }
 
-/// Leaves out `pid=1234, name=python,` and `pid='<unknown>', name=<unknown>,`: who ran is no part of what broke.
+/// Removes `pid=1234, name=python,` and `pid='<unknown>', name=<unknown>,`: the process is not part of the fault.
 fn without_process(mut text: &str) -> &str {
     for key in ["pid=", "name="] {
         if text.starts_with(key) {
@@ -252,7 +252,7 @@ fn without_process(mut text: &str) -> &str {
     text
 }
 
-/// At most `bytes` of a text, whole characters.
+/// Truncates a text to at most `bytes`, at a character boundary.
 fn cut(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or(text)
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What the lines of one text say, one answer a line.
+/// The content of each line of a text, one result per line.
 fn read(text: &str) -> Vec<String> {
     let mut log = KernelLog::default();
     let mut told = Vec::new();
@@ -103,7 +103,7 @@ fn a_gpu_that_is_gone_without_an_xid() {
     );
     let words = "off 0000:b3:00.0 The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:2330) installed in this system has \
         fallen off the bus and is not responding to commands.";
-    // Over several lines of a log file, and in one raw record with its newlines escaped.
+    // Over several lines of a log file, and in one raw record with escaped newlines.
     check(
         "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:2330)\nNVRM: installed in this system has\n\
          NVRM: fallen off the bus and is not responding to commands.",
@@ -119,7 +119,7 @@ fn a_gpu_that_is_gone_without_an_xid() {
          supported by the NVIDIA 580.82.07 driver release.",
         &[],
     );
-    // The block ends; words about something else are not about that GPU.
+    // The message ends; text about something else is not attributed to that GPU.
     check(
         "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: a\nNVRM: b\nNVRM: c\nNVRM: d\nNVRM: e\nfallen off the bus",
         &[],

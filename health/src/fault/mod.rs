@@ -1,7 +1,7 @@
-//! What GPUs complain of, read and judged: the kernel log's lines, NVIDIA's XID catalogue, the registers of NVLink
-//! errors. Pure text and tables: who saw a line, and what follows from several, is the detector's.
+//! Parsing and judgment of GPU faults: kernel log lines, NVIDIA's XID catalog, the registers of NVLink errors. Only
+//! text and tables: the detector handles sources and combinations of faults.
 //!
-//! The tables are data (`policy/xid.tsv` and beside it); nothing here knows a number by heart that stands there.
+//! The tables are data (`policy/xid.tsv` and the files next to it); no number from them is hard-coded here.
 
 mod catalogue;
 mod judge;
@@ -17,8 +17,8 @@ pub use nvlink::{Branch, NvlinkLine};
 pub use order::{Order, Remedy, When};
 pub use table::TableError;
 
-/// A PCI bus id as everything here writes it, `0000:b3:00.0`; `None` when `text` is none. NVML writes eight digits of
-/// domain and capitals, the driver leaves the function out, and some put `PCI:` before it.
+/// Normalizes a PCI bus id to `0000:b3:00.0`; `None` if `text` is not one. NVML writes eight digits of domain and
+/// capitals, the driver omits the function, and some prefix it with `PCI:`.
 pub fn pci_id(text: &str) -> Option<String> {
     let text = text.trim();
     let text = text.strip_prefix("PCI:").unwrap_or(text);

@@ -1,4 +1,4 @@
-//! What the registers in an NVLink error's message say: XID 74 (A100, H100) and XID 144 to 150 (NVLink5).
+//! The registers in an NVLink error message: XID 74 (A100, H100) and XID 144 to 150 (NVLink5).
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use super::order::{Remedy, When};
 use super::table::{Row, TableError, rows};
 use crate::verdict::Severity;
 
-/// The NVLink part of a message: which link, and its registers in the order in which they are printed.
+/// The NVLink part of a message: the link, and the registers in the order in which they are printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NvlinkLine {
-    /// The unit that complains (NVLink5), `NETIR_LINK_EVT`; empty: not said.
+    /// The unit that reports the error (NVLink5), `NETIR_LINK_EVT`; empty: not in the message.
     pub unit: String,
-    /// The driver calls it fatal.
+    /// Whether the driver calls it fatal.
     pub fatal: bool,
-    /// The link; `None`: none, or all.
+    /// The link; `None`: no link, or all.
     pub link: Option<u32>,
-    /// The numbers in brackets.
+    /// The numbers in parentheses.
     pub registers: Vec<u32>,
 }
 
 impl NvlinkLine {
-    /// Reads the message after the XID's number: `NETIR_LINK_EVT  Fatal   XC0 i0 Link 02 (0x004525c6 0x0 ..)` or
+    /// Parses the message after the XID's number: `NETIR_LINK_EVT  Fatal   XC0 i0 Link 02 (0x004525c6 0x0 ..)` or
     /// `NVLink: fatal error detected on link 7(0x10000, 0x0, ..)`.
     pub fn parse(text: &str) -> Option<NvlinkLine> {
         let (head, registers) = text.split_once("(0x")?;
@@ -35,7 +35,7 @@ impl NvlinkLine {
             .collect();
         let mut words = head.split_whitespace().rev();
         let last = words.next()?;
-        // "Link 02 (" or "link 7(": the number is the last word before the bracket; "Link -1" is no link.
+        // "Link 02 (" or "link 7(": the number is the last word before the parenthesis; "Link -1" means no link.
         let link = words
             .next()
             .filter(|word| word.eq_ignore_ascii_case("link"))
@@ -64,7 +64,7 @@ impl NvlinkLine {
     }
 }
 
-/// The layout of intrInfo, which changed with driver branch R575.
+/// The layout of intrInfo, which changed in driver branch R575.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Branch {
     /// Drivers before R575.
@@ -74,7 +74,7 @@ pub enum Branch {
 }
 
 impl Branch {
-    /// Of a driver version, `580.82.07`.
+    /// The branch of a driver version, `580.82.07`.
     pub fn of(driver: &str) -> Option<Branch> {
         let major: u32 = driver.trim().split('.').next()?.parse().ok()?;
         Some(if major < 575 {
@@ -85,18 +85,18 @@ impl Branch {
     }
 }
 
-/// What NVIDIA asks for of an NVLink5 error.
+/// NVIDIA's action for an NVLink5 error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Nvlink5Action {
     /// Nothing.
     Ignore,
-    /// What XID 154 says; without one, restart the application.
+    /// The action of XID 154; without one, restart the application.
     FollowRecovery,
     /// Reset the GPU.
     ResetGpu,
 }
 
-/// Bits that must be as they stand, and which those are.
+/// Bits that are compared, and their expected values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mask {
     care: u32,
@@ -131,7 +131,7 @@ impl Mask {
 pub struct Nvlink5Row {
     /// XID.
     pub xid: u32,
-    /// Units that print it.
+    /// Units that report it.
     units: Vec<String>,
     masks: [Option<Mask>; 2],
     second: [Option<Mask>; 2],
@@ -139,12 +139,12 @@ pub struct Nvlink5Row {
     status: Vec<u32>,
     action: Nvlink5Action,
     action2: Option<Nvlink5Action>,
-    /// What NVIDIA asks for when it is looked into.
+    /// NVIDIA's investigatory action.
     pub investigatory: String,
 }
 
 impl Nvlink5Row {
-    /// What it asks for when `info` was printed under `branch`; `None`: the row does not match.
+    /// The action for an `info` of a driver of `branch`; `None`: the row does not match.
     fn action(&self, info: u32, branch: Branch) -> Option<Nvlink5Action> {
         let at = branch as usize;
         let hit = |mask: Option<Mask>| mask.is_some_and(|mask| mask.matches(info));
@@ -158,7 +158,7 @@ impl Nvlink5Row {
         self.units.iter().any(|own| own.eq_ignore_ascii_case(unit))
     }
 
-    /// errorStatus is one bit for each error in the units before NETIR: more may be set than a row names.
+    /// In the units before NETIR, errorStatus has one bit for each error: more bits may be set than the row names.
     fn status_bit_set(&self, status: u32) -> bool {
         self.xid < 149
             && self
@@ -168,7 +168,7 @@ impl Nvlink5Row {
     }
 }
 
-/// Looks an NVLink5 message up. An unknown driver branch means both layouts; of several rows the most drastic counts.
+/// Looks up an NVLink5 message. If the driver branch is unknown, both layouts are tried; the most drastic row counts.
 pub fn nvlink5<'a>(
     table: &'a [Nvlink5Row],
     xid: u32,
@@ -239,15 +239,15 @@ pub(super) fn nvlink5_rows(text: &str) -> Result<Vec<Nvlink5Row>, TableError> {
 pub struct Nvlink4Row {
     register: usize,
     bits: u32,
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
-    /// What should be done once it was seen often enough.
+    /// The remedy after enough occurrences.
     pub remedy: Remedy,
-    /// When.
+    /// When to apply it.
     pub when: When,
-    /// How many on one link that takes.
+    /// The number of occurrences on one link from which it applies.
     pub after: u32,
-    /// In words.
+    /// Explanation.
     pub means: String,
 }
 

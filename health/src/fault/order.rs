@@ -1,8 +1,8 @@
-//! What policy asks for: a remedy, and when.
+//! Orders of the policy: a remedy, and when to apply it.
 
 use serde::{Deserialize, Serialize};
 
-/// What should be done. The order is from least to most drastic, so that of two remedies the larger includes the other.
+/// A remedy, from least to most drastic: of two remedies the larger includes the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
@@ -14,11 +14,11 @@ pub enum Remedy {
     UpdateSoftware,
     /// Run diagnostics on the GPU.
     Diagnose,
-    /// Ask the vendor: repeating the remedy does not help.
+    /// Contact the vendor: repeating the remedy does not help.
     Support,
     /// Recover the IMEX domain of the NVLink partition.
     RecoverImex,
-    /// Drain what talks to this GPU peer to peer.
+    /// Drain the peer-to-peer users of this GPU.
     DrainP2p,
     /// Reset the GPU.
     ResetGpu,
@@ -48,7 +48,7 @@ impl Remedy {
         }
     }
 
-    /// As an instruction.
+    /// The remedy as an instruction.
     pub fn words(self) -> &'static str {
         match self {
             Remedy::None => "do nothing",
@@ -70,7 +70,7 @@ impl Remedy {
         self >= Remedy::DrainP2p
     }
 
-    /// The remedy of a recovery action as the driver numbers it (NVML field 230, XID 154); `None`: not a known one.
+    /// The remedy for the driver's number of a recovery action (NVML field 230, XID 154); `None`: unknown number.
     ///
     /// Source: <https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html>, nvmlDeviceGpuRecoveryAction_t.
     pub fn of_recovery_action(number: u64) -> Option<Remedy> {
@@ -86,20 +86,20 @@ impl Remedy {
     }
 }
 
-/// When it should be done.
+/// When to apply a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
-    /// When the job has ended: running work stays correct.
+    /// After the job: running work stays correct.
     JobEnd,
-    /// At the next checkpoint: going on costs more than stopping.
+    /// At the next checkpoint: continuing costs more than stopping.
     NextCheckpoint,
     /// At once: running work is lost or wrong.
     Now,
 }
 
 impl When {
-    /// As the end of an instruction.
+    /// The end of the instruction.
     pub fn words(self) -> &'static str {
         match self {
             When::JobEnd => "when the job has ended",
@@ -109,11 +109,11 @@ impl When {
     }
 }
 
-/// What policy asks for, for programs; [`crate::verdict::Verdict::action`] says the same for people.
+/// The order of the policy, for programs; [`crate::verdict::Verdict::action`] is the same for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Order {
-    /// What should be done.
+    /// The remedy.
     pub remedy: Remedy,
-    /// When.
+    /// When to apply it.
     pub when: When,
 }

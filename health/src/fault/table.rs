@@ -1,4 +1,4 @@
-//! Tab-separated tables: `#` comments, a head with names, rows; a cell is found by its column's name.
+//! Tab-separated tables: `#` comments, a header with column names, rows; cells are looked up by column name.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub struct TableError {
     pub table: &'static str,
     /// Its line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The error.
     pub what: String,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Row<'a> {
         self.cells.get(column).copied().ok_or_else(missing)
     }
 
-    /// The cell as whatever `parse` makes of it.
+    /// The cell parsed by `parse`.
     pub fn cell<T>(&self, column: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, TableError> {
         let text = self.text(column)?;
         parse(text).ok_or_else(|| self.error(format!("{column}: \"{text}\" is not understood")))
@@ -42,14 +42,14 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Something is wrong with this row.
+    /// An error in this row.
     pub fn error(&self, what: String) -> TableError {
         let (table, line) = (self.table, self.line);
         TableError { table, line, what }
     }
 }
 
-/// The rows of `text`, in order. Cells that are missing at a line's end are empty.
+/// The rows of `text`, in order. Missing cells at the end of a line are empty.
 pub(crate) fn rows<'a>(table: &'static str, text: &'a str) -> Result<Vec<Row<'a>>, TableError> {
     let mut lines = (1..)
         .zip(text.lines())

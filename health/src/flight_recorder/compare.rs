@@ -1,4 +1,4 @@
-//! Which rank the others wait for, by the dumps of a job's ranks.
+//! Compares the dumps of a job's ranks to find the rank that the others wait for.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,34 @@ use crate::text::humanize::evidence::bytes;
 use crate::text::humanize::{count, has, other_ranks_have, ranks as names};
 use crate::verdict::Cause;
 
-/// Collectives with missing ranks that are named.
+/// Most collectives with missing ranks that are reported.
 const MAX_NAMED: usize = 3;
-/// Letters of a group's name, which may be a hash.
+/// Most characters of a group's name, which may be a hash.
 const MAX_NAME: usize = 12;
 
-/// Why a job hangs, by the dumps of its ranks.
+/// The reason for a hang according to the dumps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Comparison {
-    /// One sentence.
+    /// One-sentence summary.
     pub says: String,
-    /// Collective-mismatch, or unknown.
+    /// Collective mismatch, or unknown.
     pub cause: Cause,
-    /// Ranks that others wait for and that wait in no operation, or whose collective differs from that of most.
+    /// Ranks that block others without waiting in an operation, or whose collective differs from that of most ranks.
     pub suspects: Vec<Rank>,
-    /// Ranks whose dump was read.
+    /// Ranks with a dump.
     pub ranks: Vec<Rank>,
-    /// Members of their groups that left none.
+    /// Members of their groups without a dump.
     pub without_dump: Vec<Rank>,
-    /// Where each rank is; those of the suspects first.
+    /// The position of each rank; suspects first.
     pub positions: Vec<Position>,
 }
 
-/// The operation that ranks are in, or that they finished last.
+/// The pending operation of some ranks, or the last one they finished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Position {
-    /// Whose it is.
+    /// The ranks.
     pub ranks: Vec<Rank>,
-    /// It has not ended.
+    /// Whether it is pending.
     pub is_pending: bool,
     /// `all_reduce #151 of group 3 "dp" (16.2 KiB)`.
     pub operation: String,
@@ -47,24 +47,24 @@ pub struct Position {
     pub at: String,
 }
 
-/// A collective that has not ended, the first of its group.
+/// The first pending collective of a group.
 pub(super) struct Pending<'a> {
     pub(super) group: &'a Group,
     pub(super) sequence: u64,
     entry: &'a Entry,
-    /// Those that have entered it, and what they entered.
+    /// The ranks that have entered it, with their entries.
     pub(super) entered: Vec<(Rank, &'a Entry)>,
-    /// Ranks that have not entered it, of those whose dump says so.
+    /// Ranks that have not entered it, according to their dumps.
     missing: Vec<Rank>,
-    /// Members without a dump.
+    /// Number of members without a dump.
     unknown: usize,
 }
 
-/// A sentence, the suspects in it, and the cause.
+/// Summary, suspects and cause.
 pub(super) type Finding = (String, Vec<Rank>, Cause);
 
 impl Comparison {
-    /// Of the dumps of one hang, by global rank.
+    /// Compares the dumps of one hang, by global rank.
     pub fn of(dumps: &BTreeMap<Rank, Dump>) -> Comparison {
         let groups = by_group(dumps);
         let mut without_dump: Vec<Rank> = groups.keys().flat_map(|group| group.members.clone()).collect();
@@ -102,10 +102,10 @@ impl Comparison {
     }
 }
 
-/// The collectives of a rank in a group, by number.
+/// The collectives of a rank in a group, by sequence number.
 type History<'a> = BTreeMap<u64, &'a Entry>;
 
-/// Ranks whose recorder has forgotten what they did in a group are left out.
+/// Omits ranks whose recorder has overwritten their operations in a group.
 fn by_group(dumps: &BTreeMap<Rank, Dump>) -> BTreeMap<&Group, BTreeMap<Rank, History<'_>>> {
     let mut groups: BTreeMap<&Group, BTreeMap<Rank, History<'_>>> = BTreeMap::new();
     for (rank, dump) in dumps {
@@ -127,7 +127,7 @@ fn by_group(dumps: &BTreeMap<Rank, Dump>) -> BTreeMap<&Group, BTreeMap<Rank, His
     groups
 }
 
-/// The first collective of a group that has not ended on some rank.
+/// The first collective of a group that is pending on some rank.
 fn first_pending<'a>(
     group: &'a Group,
     ranks: &BTreeMap<Rank, History<'a>>,
@@ -151,7 +151,7 @@ fn first_pending<'a>(
     })
 }
 
-/// Ranks that are missing in a collective and wait in no operation themselves: the fewest first. A rank that waits
+/// Ranks that have not entered a collective and wait in no operation themselves: the fewest first. A rank that waits
 /// elsewhere waits for another rank, or for its GPU.
 fn missing(pending: &[Pending<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Finding> {
     let is_idle = |rank: &&Rank| dumps.get(rank).is_some_and(|dump| !dump.is_waiting());
@@ -202,13 +202,13 @@ fn missing(pending: &[Pending<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Find
     Some((says, suspects, Cause::Unknown))
 }
 
-/// Where no rank is known to be missing: a collective that all have entered, of the group with the fewest members that
-/// are not known.
+/// If no rank is known to be missing: a collective that all ranks have entered, of the group with the fewest unknown
+/// members.
 fn none_missing(pending: &[Pending<'_>], messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -> String {
     let entered_by_all = pending.iter().filter(|pending| pending.missing.is_empty());
     let order = |pending: &&Pending<'_>| {
         let all = pending.entered.len() + pending.unknown;
-        // One without a dump may be the one that is missing.
+        // A rank without a dump may be the missing one.
         (pending.unknown == 0, all)
     };
     if let Some(pending) = entered_by_all.min_by_key(order).or(pending.first()) {
@@ -235,7 +235,7 @@ fn none_missing(pending: &[Pending<'_>], messages: &[OneSided<'_>], dumps: &BTre
     format!("no operation is pending in {}", count(dumps.len() as u64, "dump"))
 }
 
-/// Ranks that are in the same place are listed together.
+/// Groups ranks with the same position.
 fn positions(dumps: &BTreeMap<Rank, Dump>, suspects: &[Rank]) -> Vec<Position> {
     let mut alike: BTreeMap<(bool, String, String), Vec<Rank>> = BTreeMap::new();
     for (rank, dump) in dumps {
@@ -270,14 +270,14 @@ impl Pending<'_> {
     }
 }
 
-/// `all_reduce #151 of group 3 "dp" (16.2 KiB)`: its number is PyTorch's, of the group's collectives, from 1.
+/// `all_reduce #151 of group 3 "dp" (16.2 KiB)`: the number is PyTorch's count of the group's collectives, from 1.
 pub(super) fn place(group: &Group, sequence: u64, entry: &Entry) -> String {
     let number = match entry.message {
         Some(_) => String::new(),
         None => format!(" #{sequence}"),
     };
     let size = match entry.input.bytes.max(entry.output.bytes) {
-        // One backend sends an element for it.
+        // One backend uses a tensor of one element for it.
         _ if entry.name == "barrier" => String::new(),
         0 => String::new(),
         size => format!(" ({})", bytes(size as f64)),
@@ -285,7 +285,7 @@ pub(super) fn place(group: &Group, sequence: u64, entry: &Entry) -> String {
     format!("{}{number} of {}{size}", entry.name, called(group))
 }
 
-/// `group 3 "dp"`: groups of different ranks may be described alike.
+/// `group 3 "dp"`: groups of different ranks may have the same description.
 pub(super) fn called(group: &Group) -> String {
     let name: String = group.name.chars().take(MAX_NAME).collect();
     match &*group.description {

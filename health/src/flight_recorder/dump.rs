@@ -1,6 +1,6 @@
-//! What PyTorch's flight recorder of one rank has written
+//! Reads one rank's dump of PyTorch's flight recorder
 //! (<https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html>), formats 2.1 to 2.10. Strings and
-//! lists are bounded, as in a small file they may be referred to many times.
+//! lists are bounded, because even a small file can contain many references to them.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +9,50 @@ use crate::event::StackFrame;
 use crate::id::Rank;
 use crate::text::sanitize;
 
-/// Most entries that are read, the latest: the recorder keeps 2,000 where nothing else is asked for.
+/// Most entries that are read: the latest ones. By default the recorder keeps 2,000.
 const MAX_ENTRIES: usize = 100_000;
 const MAX_GROUPS: usize = 4096;
-/// Of all groups.
+/// Most members of all groups together.
 const MAX_MEMBERS: usize = 1 << 20;
 const MAX_TENSORS: usize = 256;
 const MAX_DIMENSIONS: usize = 16;
 const MAX_FRAMES: usize = 64;
-/// Characters of a name; numbers of ranks, with what separates them.
+/// Most characters of a name, and of a rank number with its separator.
 const MAX_NAME: usize = 160;
 const MAX_RANK: usize = 12;
-/// The last collectives of a group, and the first ones that have not ended, that are kept, and of messages as many:
-/// where ranks differ. A large job has many dumps.
+/// Number of last collectives and of first pending collectives kept per group, and as many messages: where ranks
+/// differ. Large jobs have many dumps.
 const KEPT: usize = 64;
 
-/// A dump that cannot be read.
+/// Why a dump cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    /// No pickle, or a pickle of more than basic types.
+    /// Not a pickle, or a pickle with other than basic types.
     #[error(transparent)]
     Pickle(#[from] PickleError),
-    /// A pickle of something else.
+    /// The pickle is not a dump.
     #[error("no dump of PyTorch's flight recorder: it has no version and entries")]
     NoDump,
-    /// Entries of another form.
+    /// Entries in an unknown form.
     #[error("none of its {0} entries could be read")]
     Entries(usize),
-    /// A format to come.
+    /// A newer format.
     #[error("a dump of format {0}: formats 2.x are read")]
     Version(String),
 }
 
-/// One rank's operations, as they were enqueued.
+/// One rank's operations in the order of enqueueing.
 #[derive(Debug)]
 pub struct Dump {
-    /// By name.
+    /// Groups by name.
     pub(super) groups: BTreeMap<String, Group>,
-    /// The oldest first.
+    /// Entries, oldest first.
     pub(super) entries: Vec<Entry>,
-    /// How many messages of each kind there were, where the recorder has forgotten none.
+    /// Number of messages of each kind, if the recorder has overwritten none.
     pub(super) messages: BTreeMap<(String, Message), usize>,
-    /// The recorder has forgotten none.
+    /// The recorder has overwritten no entry.
     pub(super) is_whole: bool,
-    /// When the last one was enqueued, nanoseconds since 1970; zero: not known.
+    /// Time at which the last one was enqueued, nanoseconds since 1970; zero: not known.
     pub last_ns: u64,
 }
 
@@ -60,9 +60,9 @@ pub struct Dump {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     pub(super) name: String,
-    /// What the program calls it; empty: nothing.
+    /// The program's name for it; empty: none.
     pub(super) description: String,
-    /// Global ranks, by their rank in the group; empty: not known.
+    /// Global ranks in the order of their rank in the group; empty: not known.
     pub(super) members: Vec<Rank>,
 }
 
@@ -71,27 +71,27 @@ pub(super) struct Group {
 pub(super) struct Entry {
     /// The group's name.
     pub(super) group: String,
-    /// Its number among the group's collectives; of a message, among the group's messages.
+    /// Its sequence number among the group's collectives; for a message, among the group's messages.
     pub(super) sequence: u64,
     /// `all_reduce`, `send 1->2`.
     pub(super) name: String,
     pub(super) message: Option<Message>,
     pub(super) input: Tensors,
     pub(super) output: Tensors,
-    /// It has ended on the GPU.
+    /// It has completed on the GPU.
     pub(super) is_completed: bool,
-    /// The innermost frame of the user's own code from which it was enqueued.
+    /// The innermost frame of the user's code that enqueued it.
     pub(super) at: Option<StackFrame>,
 }
 
-/// A message from one rank to another, which are ranks of the group; `None`: from any.
+/// A message between two ranks, by their rank in the group; `None`: any rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Message {
     pub(super) sender: Option<usize>,
     pub(super) receiver: Option<usize>,
 }
 
-/// What goes into an operation, or comes out of it.
+/// The tensors of an operation's input or output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Tensors {
     pub(super) bytes: u64,
@@ -100,7 +100,7 @@ pub(super) struct Tensors {
 }
 
 impl Dump {
-    /// Decodes one; nothing in it is executed.
+    /// Decodes a dump; nothing in it is executed.
     pub fn decode(bytes: &[u8]) -> Result<Dump, DumpError> {
         let pickle = Pickle::decode(bytes)?;
         let root = pickle
@@ -154,7 +154,7 @@ impl Dump {
         })
     }
 
-    /// Whether it waits in any operation.
+    /// Whether it is blocked in any operation.
     pub(super) fn is_waiting(&self) -> bool {
         self.entries.iter().any(|entry| !entry.is_completed)
     }
@@ -170,7 +170,7 @@ fn groups(root: Node<'_>) -> BTreeMap<String, Group> {
     let group = |(name, group): (Node<'_>, Node<'_>)| {
         let name = clipped(name.text()?);
         let ranks = group.get("ranks").and_then(Node::text).unwrap_or("");
-        // What is longer than all members could be is none of their lists.
+        // Cuts off text beyond the longest possible list of members.
         let ranks = ranks.get(..ranks.len().min(members * MAX_RANK)).unwrap_or("");
         let ranks = ranks.trim_matches(['[', ']']).split(',');
         let ranks = ranks.take(members).filter_map(|rank| rank.trim().parse().ok());
@@ -187,7 +187,7 @@ fn groups(root: Node<'_>) -> BTreeMap<String, Group> {
     configured.filter_map(group).collect()
 }
 
-/// The last ones of each group, and the first that have not ended.
+/// Keeps the last entries of each group and the first pending ones.
 fn kept(mut entries: Vec<Entry>) -> Vec<Entry> {
     fn count<'a>(counts: &mut BTreeMap<(&'a str, bool), usize>, entry: &'a Entry) -> usize {
         let key = (&*entry.group, entry.message.is_some());
@@ -210,7 +210,7 @@ fn kept(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries
 }
 
-/// What PyTorch writes where a program names nothing says nothing.
+/// Drops PyTorch's placeholders for groups without a description.
 fn described(description: &str) -> String {
     match description {
         "undefined" | "default_pg" => String::new(),
@@ -222,12 +222,12 @@ fn clipped(name: &str) -> String {
     name.chars().take(MAX_NAME).collect()
 }
 
-/// An entry, with what only its reading takes.
+/// An entry, with data that is needed only while reading.
 pub(super) struct Raw {
     pub(super) entry: Entry,
-    /// Its group's.
+    /// The group's description.
     pub(super) description: String,
-    /// Its number among the group's messages.
+    /// Its sequence number among the group's messages.
     pub(super) of_messages: Option<u64>,
 }
 
@@ -240,7 +240,7 @@ fn raw(node: Node<'_>) -> Option<Raw> {
     let name = plain(profiled.rsplit_once(':').map_or(&*profiled, |(_, name)| name));
     let has_ends = || name.starts_with("send ") || name.starts_with("recv ");
     let is_message = node.get("is_p2p").and_then(Node::bool).unwrap_or_else(has_ends);
-    // Format 2.1 has one number for both.
+    // Format 2.1 has a common number for both.
     let (of_messages, of_collectives) = (number(node, "p2p_seq_id"), number(node, "collective_seq_id"));
     let sequence = if is_message { of_messages } else { of_collectives };
     let frames = node
@@ -249,7 +249,7 @@ fn raw(node: Node<'_>) -> Option<Raw> {
         .flat_map(Node::items)
         .take(MAX_FRAMES);
     let mut frames = frames.filter_map(frame);
-    // Gloo's entries are retired when they have ended, and stay scheduled.
+    // Gloo's entries are marked as retired when they complete; their state stays "scheduled".
     let is_retired = node.get("retired").and_then(Node::bool) == Some(true);
     let entry = Entry {
         group: clipped(group),
@@ -268,8 +268,8 @@ fn raw(node: Node<'_>) -> Option<Raw> {
     })
 }
 
-/// Adds an entry, or what it says of those before it: operations that are started together have an entry each, which
-/// stays scheduled, and one behind them that ends with them.
+/// Adds an entry, or applies its state to earlier ones: coalesced operations have an entry each, which stays
+/// "scheduled", followed by one that completes with them.
 pub(super) fn add(
     entries: &mut Vec<Entry>,
     Raw {
@@ -306,7 +306,7 @@ fn number(node: Node<'_>, key: &str) -> Option<u64> {
     u64::try_from(node.get(key)?.int()?).ok()
 }
 
-/// `_all_gather_base`, `ALLGATHER_coalesced` and `all_reduce_barrier`, as programs call them.
+/// `_all_gather_base`, `ALLGATHER_coalesced` and `all_reduce_barrier` under the names that programs use.
 fn plain(name: &str) -> String {
     let name = name.trim_start_matches('_').trim_end_matches("_base");
     let name = name.to_ascii_lowercase();
@@ -360,12 +360,12 @@ fn tensors(node: Node<'_>, sizes: &str, types: &str) -> Tensors {
         let count = dimensions.fold(1_u64, |count, size| {
             count.saturating_mul(u64::try_from(size).unwrap_or(0))
         });
-        // Of lists of tensors the types are those of the first.
+        // Lists of tensors have the types of the first one.
         let data_type = types.get(index).or(types.first());
         count.saturating_mul(data_type.map_or(1, |name| size_of_type(name)))
     };
     let bytes = sizes.enumerate().map(of_tensor).fold(0, u64::saturating_add);
-    // Where there is no tensor, as on ranks that are not the root, there is no type.
+    // Ranks without a tensor, such as those that are not the root, have no type.
     let mut distinct: Vec<&str> = types
         .into_iter()
         .filter(|name| !matches!(*name, "UNKNOWN_SCALAR" | "Undefined"))
@@ -378,7 +378,7 @@ fn tensors(node: Node<'_>, sizes: &str, types: &str) -> Tensors {
     }
 }
 
-/// Bytes of an element, by PyTorch's names of types.
+/// Element size in bytes, by PyTorch's type names.
 fn size_of_type(name: &str) -> u64 {
     match name {
         "Double" | "Long" | "UInt64" | "ComplexFloat" => 8,

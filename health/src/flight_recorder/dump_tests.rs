@@ -1,10 +1,10 @@
-//! What is read of a dump, and how much of one that has a lot.
+//! Tests of reading dumps, and of the bounds for large ones.
 
 use super::tests::{all_reduce, entry};
 use super::{Dump, dump};
 
-/// Operations that are started together stay scheduled; the entry behind them, with the number of the collective before
-/// them, has their state. As PyTorch 2.15 writes them over its older NCCL backend.
+/// Coalesced operations stay "scheduled"; the entry after them, with the number of the collective before them, has
+/// their state. As written by PyTorch 2.15 with its older NCCL backend.
 #[test]
 fn operations_that_are_started_together() {
     let read = |is_completed| {
@@ -58,7 +58,7 @@ fn text(text: &str) -> Vec<u8> {
     [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Format 2.1 lists no groups and has one number for collectives and messages; a format to come is an error.
+/// Format 2.1 lists no groups and has a common number for collectives and messages; a newer format is an error.
 #[test]
 fn other_formats() {
     let dump = |version: &str| {
@@ -94,7 +94,7 @@ fn other_formats() {
     assert_eq!(error.to_string(), "a dump of format 3.0: formats 2.x are read");
 }
 
-/// Small files in which the same long value is referred to many times take little memory and time.
+/// Small files with many references to the same long value take little memory and time.
 #[test]
 fn values_that_are_shared() {
     let long = "7,".repeat(1 << 19);

@@ -1,4 +1,4 @@
-//! Messages between two ranks, as pipelines send them.
+//! Messages between two ranks, as in pipeline parallelism.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use super::dump::{Dump, Entry, Group};
 use crate::id::Rank;
 use crate::verdict::Cause;
 
-/// A message that has not ended.
+/// A pending message.
 pub(super) struct OneSided<'a> {
     waits: Rank,
     peer: Rank,
     /// `waits` is the receiver.
     is_receiver: bool,
     group: &'a Group,
-    /// The other rank has not entered it: `None`: not known.
+    /// Whether the other rank has not entered it; `None`: not known.
     is_missing: Option<bool>,
 }
 
-/// The first message in which each rank waits, if another rank is its other end.
+/// The first pending message of each rank, if its peer is known.
 pub(super) fn one_sided(dumps: &BTreeMap<Rank, Dump>) -> Vec<OneSided<'_>> {
     let of_rank = |(rank, dump): (&Rank, &'_ Dump)| -> Option<(Rank, usize)> {
         let pending = dump
@@ -51,8 +51,8 @@ pub(super) fn one_sided(dumps: &BTreeMap<Rank, Dump>) -> Vec<OneSided<'_>> {
         .collect()
 }
 
-/// Whether the other rank has not entered the message: both count the messages from the one to the other, where neither
-/// recorder has forgotten any.
+/// Whether the other rank has not entered the message: both ranks count the messages in this direction, if neither
+/// recorder has overwritten any.
 fn is_missing(dump: &Dump, entry: &Entry, index: usize, of_peer: &Dump) -> Option<bool> {
     if !dump.is_whole || !of_peer.is_whole {
         return None;
@@ -64,7 +64,7 @@ fn is_missing(dump: &Dump, entry: &Entry, index: usize, of_peer: &Dump) -> Optio
     Some(of_peer.messages.get(&key).copied().unwrap_or(0) < number)
 }
 
-/// A rank that has not entered a message in which another waits, and that waits in no operation itself.
+/// A rank that has not entered a message for which another rank waits, and that waits in no operation itself.
 pub(super) fn missing(messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Finding> {
     let is_idle = |rank: &Rank| dumps.get(rank).is_some_and(|dump| !dump.is_waiting());
     let found = messages
@@ -82,7 +82,7 @@ pub(super) fn missing(messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -
     ))
 }
 
-/// Where that is not known: a rank that waits for one that left no dump, else any.
+/// If none is known: a rank that waits for one without a dump, else any.
 pub(super) fn waiting(messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<String> {
     let lost = messages.iter().find(|message| !dumps.contains_key(&message.peer));
     let found = lost.or(messages.first())?;

@@ -1,4 +1,4 @@
-//! What ranks have entered differently.
+//! Mismatches between ranks in collectives.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::text::humanize::evidence::bytes;
 use crate::text::humanize::{count, ranks as names};
 use crate::verdict::Cause;
 
-/// Shapes that are named.
+/// Most shapes that are reported.
 const MAX_NAMED: usize = 3;
-/// Collectives whose size differs between ranks by design, or of which backends record different sides.
+/// Collectives whose size differs between ranks by design, or for which backends record different sides.
 const UNEVEN: [&str; 6] = [
     "all_to_all",
     "all_to_all_single",
@@ -21,7 +21,7 @@ const UNEVEN: [&str; 6] = [
     "barrier",
 ];
 
-/// What must be the same on all ranks of a collective.
+/// The properties that must be the same on all ranks of a collective.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Shape<'a> {
     name: &'a str,
@@ -30,7 +30,7 @@ struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// Of an all-gather the parts may differ, and of a gather only the root has the result.
+    /// The parts of an all-gather may differ; of a gather only the root has the result.
     fn of(entry: &'a Entry) -> Shape<'a> {
         let name = &*entry.name;
         let side = match name {
@@ -50,7 +50,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Whether ranks have entered a collective with another operation, size or type than others.
+/// Whether some ranks have entered a collective with another operation, size or type than the others.
 pub(super) fn mismatch(pending: &Pending<'_>) -> Option<Finding> {
     let mut by_shape: BTreeMap<Shape<'_>, Vec<Rank>> = BTreeMap::new();
     for (rank, entry) in &pending.entered {
@@ -86,7 +86,7 @@ pub(super) fn mismatch(pending: &Pending<'_>) -> Option<Finding> {
         "{what} differ in {name} #{sequence} of {group}: {}",
         each.join(", ")
     );
-    // Where no shape is that of most ranks, none is the one that differs.
+    // Without a majority, no shape is the wrong one.
     let has_majority = most.len() * 2 > pending.entered.len();
     let mut suspects: Vec<Rank> = Vec::new();
     if has_majority {
@@ -96,15 +96,15 @@ pub(super) fn mismatch(pending: &Pending<'_>) -> Option<Finding> {
     Some((says, suspects, Cause::CollectiveMismatch))
 }
 
-/// The first collectives of two groups that a rank has entered and not ended.
+/// A rank's first pending collectives of two groups.
 struct FirstTwo<'a> {
     rank: Rank,
     dump: &'a Dump,
     entries: [&'a Entry; 2],
 }
 
-/// Two groups of which some ranks have entered one first, and others the other. Where they run on streams of their own,
-/// the order need not matter.
+/// Two groups that some ranks have entered in one order and others in the opposite order. If they run on separate
+/// streams, the order may not matter.
 pub(super) fn order_mismatch(dumps: &BTreeMap<Rank, Dump>) -> Option<Finding> {
     let mut by_pair: BTreeMap<[&str; 2], [Vec<FirstTwo<'_>>; 2]> = BTreeMap::new();
     for (rank, dump) in dumps {

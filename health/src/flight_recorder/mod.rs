@@ -1,4 +1,4 @@
-//! Dumps of PyTorch's flight recorder, compared: which ranks have not entered a collective that others wait in.
+//! Compares dumps of PyTorch's flight recorder: which ranks have not entered a collective in which others wait.
 
 mod compare;
 mod dump;

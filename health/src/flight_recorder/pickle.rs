@@ -1,21 +1,21 @@
 //! Python pickles of basic types, protocols 2 to 5 (<https://docs.python.org/3/library/pickletools.html>). Nothing is
-//! imported or called: an opcode that would is an error.
+//! imported or called: an opcode that does so is an error.
 //!
-//! What is referred to twice is kept once, and nothing recurses: the libraries that read pickles copy the one and
-//! recurse on nesting, so that a small file could fill memory or overflow the stack.
+//! Shared values are stored once, and nothing recurses: existing pickle libraries copy shared values and recurse on
+//! nesting, so that a small file could fill memory or overflow the stack.
 
 use std::collections::BTreeMap;
 
-/// Keys of a dict that are looked at: a dict may be referred to many times.
+/// Most keys of a dict that are searched: there may be many references to a dict.
 const MAX_KEYS: usize = 64;
 
 /// A pickle that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at}: {what}")]
 pub struct PickleError {
-    /// Where, in bytes.
+    /// The position in bytes.
     pub at: usize,
-    /// What is wrong.
+    /// The error.
     pub what: &'static str,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Pickle {
 
 #[derive(Debug)]
 enum Value {
-    /// None, and numbers that are not whole.
+    /// None, and numbers that are not integers.
     Other,
     Bool(bool),
     Int(i64),
@@ -38,7 +38,7 @@ enum Value {
     Dict(Vec<(usize, usize)>),
 }
 
-/// One value, with what it refers to.
+/// A value together with its pickle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'a> {
     pickle: &'a Pickle,
@@ -46,7 +46,7 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value under a key; `None`: this is no dict, or has no such key among its first ones.
+    /// The value of a key; `None`: not a dict, or the key is not among its first ones.
     pub(super) fn get(self, key: &str) -> Option<Node<'a>> {
         let mut pairs = self.pairs().take(MAX_KEYS);
         let found = pairs.find(|(name, _)| matches!(&name.value, Value::Text(text) if text == key));
@@ -100,7 +100,7 @@ impl<'a> Node<'a> {
 }
 
 impl Pickle {
-    /// Decodes one. The memory it takes is proportional to `bytes`.
+    /// Decodes a pickle. Memory use is proportional to `bytes`.
     pub(super) fn decode(bytes: &[u8]) -> Result<Pickle, PickleError> {
         let mut machine = Machine {
             bytes,
@@ -149,7 +149,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Runs one operation. `Some`: it was the last, and this is the value.
+    /// Executes one opcode. `Some`: it was the last, and this is the value.
     fn step(&mut self) -> Result<Option<usize>, &'static str> {
         match self.take(1)?[0] {
             0x80 => drop(self.take(1)?),
@@ -236,7 +236,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `N`: bytes of its length.
+    /// Reads a text with a length field of `N` bytes.
     fn push_text<const N: usize>(&mut self) -> Result<(), &'static str> {
         let length = self.number::<N>()?.try_into().map_err(|_| CUT_OFF)?;
         let text = String::from_utf8_lossy(self.take(length)?).into_owned();
@@ -244,7 +244,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A whole number of any length: longer ones than of 64 bits are none that PyTorch writes.
+    /// An integer of any length: PyTorch writes none longer than 64 bits.
     fn long(&mut self) -> Result<(), &'static str> {
         let length = usize::from(self.take(1)?[0]);
         let bytes = self.take(length)?;
@@ -261,7 +261,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Values above the last mark belong to what that mark began.
+    /// Values above the last mark belong to the collection that the mark started.
     fn pop(&mut self) -> Result<usize, &'static str> {
         let floor = self.marks.last().copied().unwrap_or(0);
         if self.stack.len() <= floor {
@@ -344,7 +344,7 @@ mod tests {
             );
             let b: Vec<Option<&str>> = root.get("b").unwrap().items().map(Node::text).collect();
             assert_eq!(b, [Some("x"), Some("x")]);
-            // Cut off anywhere it is an error, which has its place.
+            // A pickle cut off anywhere is an error with a valid position.
             for end in 0..bytes.len() {
                 assert!(Pickle::decode(&bytes[..end]).unwrap_err().at <= end);
             }
@@ -364,9 +364,9 @@ mod tests {
         deep.extend(vec![b'a'; (1 << 20) - 1]);
         deep.push(b'.');
         assert!(Pickle::decode(&deep).is_ok());
-        // A list that holds itself.
+        // A list that contains itself.
         assert!(Pickle::decode(b"]q\x00h\x00a.").is_ok());
-        // Each list holds the one before it ten times.
+        // Each list contains the previous one ten times.
         let mut wide = b"]q\x00".to_vec();
         for level in 1..200_u8 {
             wide.extend([b']', b'q', level, b'(']);

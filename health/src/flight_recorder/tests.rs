@@ -1,5 +1,5 @@
-//! Dumps of tests/hangs, in which rank 2 hangs in step 150: of PyTorch 2.15 on the virtual GPU, and of PyTorch 2.11 with
-//! NCCL 2.28.9 on an H100 (`real-gpu`), with the paths changed.
+//! Dumps from tests/hangs, in which rank 2 hangs in step 150: from PyTorch 2.15 on the virtual GPU, and from PyTorch
+//! 2.11 with NCCL 2.28.9 on an H100 (`real-gpu`), with changed paths.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ fn ranks_that_are_in_a_barrier() {
     is(&dumps, says, &[2], Cause::CollectiveMismatch);
 }
 
-/// The watchdog of the rank in the barrier has aborted it, and calls that completed.
+/// The watchdog of the rank in the barrier has aborted it and recorded it as completed.
 #[test]
 fn a_rank_in_a_barrier_on_a_real_gpu() {
     let says = "operations differ in collective #156 of group 0: barrier on rank 2, all_reduce (16.2 KiB) on ranks 0-1, 3";
@@ -113,7 +113,7 @@ pub(super) fn entry(group: &str, sequence: u64, name: &str, bytes: u64, is_compl
     }
 }
 
-/// Dumps of ranks 0, 1, ... in groups with these members.
+/// Dumps of ranks 0, 1, ... in groups with the given members.
 fn job<const N: usize>(groups: &[(&str, &[u32])], entries: [Vec<dump::Entry>; N]) -> BTreeMap<Rank, Dump> {
     let group = |(name, members): &(&str, &[u32])| {
         let group = dump::Group {
@@ -164,13 +164,13 @@ fn sizes_that_differ() {
     let dumps = job(&[("0", &[0, 1, 2])], [all(8), all(8), all(64)]);
     let says = "sizes differ in all_reduce #2 of group 0 \"pp\": 64 B on rank 2, 8 B on ranks 0-1";
     is(&dumps, says, &[2], Cause::CollectiveMismatch);
-    // Without a majority none is the one that differs.
+    // Without a majority there is no suspect.
     let dumps = job(&[("0", &[0, 1])], [all(8), all(64)]);
     let says = "sizes differ in all_reduce #2 of group 0 \"pp\": 8 B on rank 0, 64 B on rank 1";
     is(&dumps, says, &[], Cause::CollectiveMismatch);
 }
 
-/// The parts of an all-gather, and what a gather gives to its root, differ by design.
+/// The parts of an all-gather, and the root's output of a gather, differ by design.
 #[test]
 fn sizes_that_may_differ() {
     let uneven = |name, input, output| {
@@ -197,7 +197,7 @@ fn sizes_that_may_differ() {
     }
 }
 
-/// Rank 2 of a pipeline waits for rank 1, which waits for rank 0, which has enqueued nothing; and backward.
+/// Rank 2 of a pipeline waits for rank 1, which waits for rank 0, which has enqueued nothing; and in reverse.
 #[test]
 fn messages_are_followed_to_their_sender() {
     let pending = |names: &[&str]| names.iter().map(|name| entry("0", 1, name, 4, false)).collect();
@@ -212,7 +212,7 @@ fn messages_are_followed_to_their_sender() {
     ];
     let says = "rank 1 waits in group 0 \"pp\" for a message from rank 2, which has not sent it";
     is(&job(&groups, backward), says, &[2], Cause::Unknown);
-    // A small message has ended where it was sent.
+    // A small message has completed on the sender.
     let sent = [
         vec![entry("0", 1, "send 0->1", 4, true)],
         pending(&["recv 1<-0"]),
@@ -220,16 +220,16 @@ fn messages_are_followed_to_their_sender() {
     ];
     let says = "rank 1 waits in group 0 \"pp\" for a message from rank 0, which has entered it too";
     is(&job(&groups, sent), says, &[], Cause::Unknown);
-    // The sender's dump is lost.
+    // The sender's dump is missing.
     let mut lost = job(&groups, [vec![], pending(&["recv 1<-0"]), vec![]]);
     lost.remove(&Rank(0));
     let says = "rank 1 waits in group 0 \"pp\" for a message from rank 0; rank 0 left no dump";
     is(&lost, says, &[], Cause::Unknown);
 }
 
-/// Eight ranks, two to a tensor-parallel group, four to a data-parallel one; rank 3 has stopped before its
+/// Eight ranks, two per tensor-parallel group, four per data-parallel group. Rank 3 has stopped before its
 /// tensor-parallel collective, and the others of its data-parallel group wait for rank 2, which waits for it. Whichever
-/// two dumps are lost, no other rank is a suspect.
+/// two dumps are missing, no other rank is a suspect.
 #[test]
 fn who_waits_is_no_suspect() {
     let groups: [(&str, &[u32]); 6] = [
@@ -275,7 +275,7 @@ fn who_waits_is_no_suspect() {
     }
 }
 
-/// What runs on a GPU is enqueued before it runs: only the first that has not ended counts.
+/// Operations are enqueued before they run on the GPU: only the first pending one counts.
 #[test]
 fn ranks_that_have_enqueued_more() {
     let stuck = |more: u64| {
@@ -286,7 +286,7 @@ fn ranks_that_have_enqueued_more() {
     let dumps = job(&[("0", &[0, 1, 2])], [stuck(1), stuck(9), stuck(0)]);
     let says = "all 3 ranks have entered all_reduce #3 of group 0 \"pp\" (4 B), none of them has finished it";
     is(&dumps, says, &[], Cause::Unknown);
-    // The root of a broadcast ends it alone.
+    // The root of a broadcast completes it alone.
     let root = vec![
         all_reduce("0", 1, true),
         entry("0", 2, "broadcast", 4, true),
@@ -314,7 +314,7 @@ fn a_job_that_goes_on() {
     is(&dumps, "no operation is pending in 2 dumps", &[], Cause::Unknown);
 }
 
-/// Without any one dump of a healthy rank the same is said of the same rank.
+/// Without the dump of any one healthy rank, the result names the same rank.
 #[test]
 fn a_quarter_of_the_dumps_is_lost() {
     for lost in [0, 1, 3] {

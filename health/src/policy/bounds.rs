@@ -1,23 +1,23 @@
-//! What a policy value may be. Beyond its bound a rule would wait for more than it keeps and never say anything.
+//! Bounds of policy values. Beyond its bound a rule would need more data than is kept and never fire.
 
-/// Bounds of every value: what lies beyond is a slip of the hand, and would be no time that can be counted with.
+/// Bounds of all values: values outside are typos, and would overflow times.
 pub const SMALLEST: f64 = 1e-12;
 pub const LARGEST: f64 = 1e9;
 
-/// Steps of the whole job, and of each rank, that the detector keeps.
+/// Steps that the detector keeps, of the whole job and of each rank.
 pub const JOB_STEPS: usize = 128;
-/// Latest transfers of each communicator.
+/// Transfers kept per communicator.
 pub const TRANSFERS: usize = 32;
-/// Steps that stood out.
+/// Conspicuous steps that are kept.
 pub const OCCASIONS: usize = 8;
-/// Steps over which shares of the time are taken; seven windows are kept of them.
+/// Steps over which time shares are computed; seven windows of them are kept.
 const SHARE_STEPS: f64 = 4096.0;
-/// Checkpoints that are kept of each rank.
+/// Checkpoints kept per rank.
 const CHECKPOINTS: f64 = 64.0;
 
-/// The most that a value may be.
+/// The upper bound of each value.
 pub const AT_MOST: [(&str, f64); 10] = [
-    // Steps that are slow on purpose are kept beside the others: of those at least half.
+    // Deliberately slow steps are kept along with the others: at least half are ordinary.
     ("shift.held_steps", (JOB_STEPS / 2) as f64),
     ("shift.reference_steps", (JOB_STEPS / 2) as f64),
     ("shift.transfer_held_steps", JOB_STEPS as f64),
@@ -27,11 +27,11 @@ pub const AT_MOST: [(&str, f64); 10] = [
     ("kinds.recurrences", (OCCASIONS - 1) as f64),
     ("shares.window_steps", SHARE_STEPS),
     ("occasions.checkpoints", CHECKPOINTS),
-    // A share of the step: nothing loses more than all of it.
+    // A share of step time: at most all of it is lost.
     ("impact.critical_ratio", 1.0),
 ];
 
-/// The first of each pair must not pass the second.
+/// The first value of each pair must not exceed the second.
 pub const ORDERED: [(&str, &str); 8] = [
     ("arrivals.warning_s", "arrivals.critical_s"),
     ("impact.warning_ratio", "impact.critical_ratio"),

@@ -1,8 +1,8 @@
-//! The constants of the GPU rules.
+//! Thresholds of the GPU rules.
 
 use serde::{Deserialize, Serialize};
 
-/// `policy/gpu.toml`; the meaning and source of each value stand there.
+/// `policy/gpu.toml`, which gives the meaning and source of each value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]

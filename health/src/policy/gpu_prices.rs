@@ -1,21 +1,21 @@
-//! What a GPU-hour costs: one price, and others for single models.
+//! Prices of a GPU-hour: a general one, and others per model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Prices of a GPU-hour, in whatever currency they were given. None is known as shipped.
+/// Prices of a GPU-hour in any one currency. Without configuration there are none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prices {
-    /// For models without one of their own.
+    /// For models without a price of their own.
     any: Option<f64>,
     by_model: BTreeMap<Arc<str>, f64>,
 }
 
 impl Prices {
-    /// The price for a GPU of `model`. A row's name need not be the driver's whole product name: whole words of it in
-    /// their order do (`H100` fits `NVIDIA H100 80GB HBM3`, and not `NVIDIA GH100`); the longest that fits wins.
+    /// The price for a GPU of `model`. A row's name need not be the driver's full product name: consecutive whole words
+    /// of it are enough (`H100` matches `NVIDIA H100 80GB HBM3`, but not `NVIDIA GH100`); the longest match wins.
     pub fn of(&self, model: Option<&str>) -> Option<f64> {
         let named = model.and_then(|model| {
             let model = words(model);
@@ -24,13 +24,13 @@ impl Prices {
                 let fits = model.windows(row.len().max(1)).any(|part| part == row);
                 fits.then_some((row.len(), price))
             });
-            // Of equally long ones the first by name: the order is the map's.
+            // Of equally long matches, the first by name: the order of the map.
             fitting.rev().max_by_key(|(length, _)| *length)
         });
         named.map(|(_, price)| *price).or(self.any)
     }
 
-    /// What was given for just this row; `None`: for all models.
+    /// The price of exactly this row; `None`: for all models.
     pub(super) fn row(&self, model: Option<&str>) -> Option<f64> {
         match model {
             Some(model) => self.by_model.get(model).copied(),
@@ -38,7 +38,7 @@ impl Prices {
         }
     }
 
-    /// Gives a row its price; zero takes it away.
+    /// Sets the price of a row; zero removes it.
     pub(super) fn set(&mut self, model: Option<&str>, price: f64) {
         let price = (price > 0.0).then_some(price);
         match (model, price) {
@@ -52,7 +52,7 @@ impl Prices {
         }
     }
 
-    /// Models that have a price of their own.
+    /// Models with a price of their own.
     pub(super) fn models(&self) -> impl Iterator<Item = &str> {
         self.by_model.keys().map(|model| &**model)
     }

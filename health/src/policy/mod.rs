@@ -1,4 +1,4 @@
-//! Policy as data: the tables in `policy/`, read once. Code finds, tables decide.
+//! Policy as data: the tables in `policy/`, read once. Code detects, tables decide.
 
 pub(crate) mod bounds;
 mod gpu;
@@ -18,7 +18,7 @@ pub use self::values::PolicyError;
 use crate::fault::FaultTables;
 use crate::verdict::{Cause, Finding, Severity};
 
-/// One table in three files.
+/// One table from three files.
 const DETECTOR: &str = concat!(
     include_str!("../../policy/detector.toml"),
     "\n",
@@ -28,24 +28,24 @@ const DETECTOR: &str = concat!(
 );
 const FINDINGS: &str = include_str!("../../policy/findings.toml");
 
-/// The tables in force.
+/// The active tables.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Constants of the rules.
+    /// Thresholds of the rules.
     pub detector: Thresholds,
-    /// As shipped, like what XIDs ask for: neither changes while a job runs.
+    /// As shipped, like the XID tables: neither changes while a job runs.
     #[serde(skip, default = "shipped_findings")]
     findings: BTreeMap<Finding, FindingRow>,
-    /// Findings that are told and alert nobody.
+    /// Findings that are reported without alerts.
     observed: BTreeSet<Finding>,
-    /// What a GPU-hour costs.
+    /// Prices of a GPU-hour.
     prices: Prices,
-    /// What XIDs ask for.
+    /// The XID tables.
     #[serde(skip)]
     faults: Arc<FaultTables>,
 }
 
-/// `policy/detector.toml`, `policy/gpu.toml` and `policy/port.toml`; the meaning and source of each value stand there.
+/// `policy/detector.toml`, `policy/gpu.toml` and `policy/port.toml`, which give the meaning and source of each value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -93,7 +93,7 @@ pub struct ImpactThresholds {
 }
 
 impl ImpactThresholds {
-    /// How bad it is to lose this share of the steps' time.
+    /// The severity of losing this share of step time.
     pub fn severity(&self, share: f64) -> Severity {
         if share >= self.critical_ratio {
             Severity::Critical
@@ -228,10 +228,10 @@ pub struct OccasionThresholds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Urgency {
-    /// The person on call, where the finding is critical.
+    /// The person on call, if the finding is critical.
     #[default]
     Page,
-    /// The owner of the job, in working hours: it is how the job is made.
+    /// The owner of the job, during working hours: the cause is in the job itself.
     Ticket,
 }
 
@@ -244,7 +244,7 @@ impl Urgency {
         }
     }
 
-    /// The severity of a finding: a ticket is at most a warning, whatever it costs.
+    /// Limits the severity of a finding: a ticket is at most a warning, whatever its cost.
     pub fn bound(self, severity: Severity) -> Severity {
         match self {
             Urgency::Page => severity,
@@ -261,13 +261,13 @@ pub struct FindingRow {
     pub title: Arc<str>,
     /// What it means for the job.
     pub means: Arc<str>,
-    /// What to look at.
+    /// What to check.
     pub look: Arc<str>,
     /// Whether its alerts may page.
     #[serde(default)]
     pub urgency: Urgency,
     action: BTreeMap<Cause, Arc<str>>,
-    /// What is asked for instead of a job that has one rank.
+    /// Actions for a job with one rank.
     #[serde(default)]
     alone: BTreeMap<Cause, Arc<str>>,
 }
@@ -275,7 +275,7 @@ pub struct FindingRow {
 impl Default for Policy {
     /// The tables as shipped.
     fn default() -> Policy {
-        // The texts are compiled in, and a test reads them: they cannot fail on a user's machine.
+        // The texts are compiled in and covered by a test: they cannot fail on a user's machine.
         Policy {
             detector: toml::from_str(DETECTOR).expect("policy/detector.toml is tested"),
             findings: shipped_findings(),
@@ -292,35 +292,35 @@ fn shipped_findings() -> BTreeMap<Finding, FindingRow> {
 }
 
 impl Policy {
-    /// What XIDs ask for.
+    /// The XID tables.
     pub fn faults(&self) -> &Arc<FaultTables> {
         &self.faults
     }
 
     /// The row of a finding.
     pub fn finding(&self, finding: Finding) -> &FindingRow {
-        // Total by a test over Finding::ALL.
+        // A test over Finding::ALL checks that every finding has a row.
         &self.findings[&finding]
     }
 
-    /// Whether `finding` is only observed: told as info, and no alert comes of it.
+    /// Whether `finding` is only observed: reported as info, without alerts.
     pub fn observes_only(&self, finding: Finding) -> bool {
         self.observed.contains(&finding)
     }
 
-    /// Price of a GPU-hour of `model` (as the driver names it), if one was given.
+    /// Price of a GPU-hour of `model` (the driver's name for it), if configured.
     pub fn gpu_hour_price(&self, model: Option<&str>) -> Option<f64> {
         self.prices.of(model)
     }
 
-    /// What the table asks for when `finding` was raised for `cause` in a job of one rank.
+    /// The table's action for `finding` with `cause` in a job with one rank.
     pub fn action_alone(&self, finding: Finding, cause: Cause) -> Arc<str> {
         let alone = &self.finding(finding).alone;
         let action = alone.get(&cause).or_else(|| alone.get(&Cause::Unknown)).cloned();
         action.unwrap_or_else(|| self.action(finding, cause))
     }
 
-    /// What the table asks for when `finding` was raised for `cause`.
+    /// The table's action for `finding` with `cause`.
     pub fn action(&self, finding: Finding, cause: Cause) -> Arc<str> {
         let actions = &self.finding(finding).action;
         actions

@@ -1,8 +1,8 @@
-//! The constants of the rule of network ports.
+//! Thresholds of the network port rule.
 
 use serde::{Deserialize, Serialize};
 
-/// `policy/port.toml`; the meaning and source of each value stand there.
+/// `policy/port.toml`, which gives the meaning and source of each value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]

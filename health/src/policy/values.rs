@@ -1,14 +1,14 @@
-//! Values by their dotted names: the constants of the detector, `observe.<finding>`, `cost.gpu_hour_price[.<model>]`.
+//! Values by their dotted names: the detector's thresholds, `observe.<finding>`, `cost.gpu_hour_price[.<model>]`.
 
 use super::Policy;
 use super::bounds::{AT_MOST, LARGEST, ORDERED, SMALLEST};
 use crate::verdict::Finding;
 
-/// 1: the finding is told and alerts nobody; 0: as the table has it.
+/// 1: the finding is reported without alerts; 0: the table decides.
 const OBSERVE: &str = "observe.";
-/// Price of a GPU-hour of any model, and in front of a model's name; 0: none.
+/// Price of a GPU-hour of any model, and the prefix for a model's name; 0: none.
 const PRICE: &str = "cost.gpu_hour_price";
-/// Longest name of a GPU model that is taken, bytes.
+/// Longest accepted name of a GPU model, bytes.
 const MAX_MODEL: usize = 96;
 /// Why a policy value cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,25 +16,25 @@ pub enum PolicyError {
     /// There is no such value.
     #[error("no policy value is called \"{key}\"; {known}")]
     UnknownKey {
-        /// What was asked for.
+        /// The requested name.
         key: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
-    /// The value makes no sense there.
+    /// The value is invalid.
     #[error("{key} = {value}: {wanted}")]
     BadValue {
         /// The key.
         key: String,
-        /// The value as it was given.
+        /// The given value.
         value: String,
-        /// What fits.
+        /// The accepted values.
         wanted: String,
     },
 }
 
 impl PolicyError {
-    /// The key that it is about.
+    /// The key of the value.
     pub fn key(&self) -> &str {
         match self {
             PolicyError::UnknownKey { key, .. } | PolicyError::BadValue { key, .. } => key,
@@ -42,7 +42,7 @@ impl PolicyError {
     }
 }
 
-/// What a name stands for.
+/// The target of a name.
 enum Slot<'a> {
     Constant { section: &'a str, name: &'a str },
     Observe(Finding),
@@ -67,13 +67,14 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// Something that a row of prices can be called: it must hold a word, or it would fit nothing.
+/// Whether a row of prices may have this name: it must contain a word, or it would match nothing.
 fn is_model(name: &str) -> bool {
     name.len() <= MAX_MODEL && name.chars().any(char::is_alphanumeric) && !name.chars().any(char::is_control)
 }
 
 impl Policy {
-    /// Dotted names of the values that [`Policy::set`] takes, in order; of prices per model those that were given.
+    /// Dotted names of the values that [`Policy::set`] accepts, in order; for prices per model, only the configured
+    /// ones.
     pub fn keys(&self) -> Vec<String> {
         let mut keys = self.constants();
         keys.push(PRICE.to_owned());
@@ -82,7 +83,7 @@ impl Policy {
         keys
     }
 
-    /// Dotted names of the detector's constants, in order.
+    /// Dotted names of the detector's thresholds, in order.
     pub fn constants(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for (section, value) in self.table() {
@@ -95,7 +96,7 @@ impl Policy {
         keys
     }
 
-    /// The present value under a dotted name; a price that was not given is zero.
+    /// The current value of a dotted name; a missing price is zero.
     pub fn get(&self, key: &str) -> Option<f64> {
         match Slot::of(key)? {
             Slot::Observe(finding) => Some(f64::from(u8::from(self.observes_only(finding)))),
@@ -113,13 +114,13 @@ impl Policy {
     /// Sets one value by its dotted name, `straggler.tolerated_ratio`.
     ///
     /// # Errors
-    /// An unknown name, a value that does not fit (a count must be whole), or one that contradicts another value.
-    /// Nothing is changed then.
+    /// An unknown name, an invalid value (counts must be whole), or one that contradicts another value. Nothing is
+    /// changed then.
     pub fn set(&mut self, key: &str, value: f64) -> Result<(), PolicyError> {
         self.set_all([(key, value)])
     }
 
-    /// Sets values that belong together: only where they end up must make sense.
+    /// Sets several values at once: only the final result must be consistent.
     ///
     /// # Errors
     /// Those of [`Policy::set`]. Nothing is changed then.
@@ -138,11 +139,11 @@ impl Policy {
         Ok(())
     }
 
-    /// Takes one change of a journal. Changes that belong together stand there one after the other, so whether
-    /// they fit each other was for [`Policy::set_all`] to say, where they were asked for.
+    /// Applies one change from a journal. Changes that were made together are consecutive there, and
+    /// [`Policy::set_all`] has already checked that they are consistent.
     ///
     /// # Errors
-    /// An unknown name, or a value that does not fit. Nothing is changed then.
+    /// An unknown name or an invalid value. Nothing is changed then.
     pub fn apply(&mut self, key: &str, value: f64) -> Result<(), PolicyError> {
         let bad = |wanted: &str| bad(key, value, wanted.to_owned());
         match Slot::of(key) {
@@ -200,7 +201,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Values that contradict each other: the complaint is about one of `changed`.
+    /// Rejects contradicting values: the error names one of `changed`.
     fn is_consistent(&self, changed: &[&str]) -> Result<(), PolicyError> {
         let touched = |key: &str| changed.contains(&key);
         for (low, high) in ORDERED {
@@ -332,7 +333,7 @@ mod tests {
             "impact.warning_ratio = 0.1: must not pass impact.critical_ratio (0.05)"
         );
         assert_eq!(policy, before);
-        // The journal holds them one by one.
+        // The journal has them one by one.
         for (key, value) in [("impact.warning_ratio", 0.5), ("impact.critical_ratio", 0.6)] {
             policy.apply(key, value).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Each metric of each place beside what it should be.
+//! Compares each metric of each place with its expected value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use crate::id::NodeId;
 use crate::stats::{median, median_without, robust_sigma};
 use crate::verdict::Severity;
 
-/// From so many on the spread of all stands for that of all others.
+/// From this many values on, the spread of all is used as the spread of the others.
 const MANY: usize = 32;
 
-/// What earlier runs at this site measured of the same place under the same conditions.
+/// Results of earlier runs at this site for the same place under the same conditions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Past {
-    /// Of what.
+    /// The place.
     pub place: Place,
-    /// What.
+    /// The metric.
     pub metric: Metric,
-    /// Under which conditions.
+    /// The conditions.
     pub conditions: Arc<str>,
     /// The values, oldest first.
     pub values: Vec<f64>,
 }
 
-/// What the user asks for, and what is known of the machines.
+/// The user's requirements, and information about the machines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
-    /// Bus bandwidth (GB/s) that all-reduce over more than one node must reach; of one node, inside it.
+    /// Bus bandwidth (GB/s) that all-reduce over more than one node must reach; for a single node, within it.
     pub min_busbw: Option<f64>,
     /// GPU model and number of GPUs by node.
     pub machines: BTreeMap<NodeId, (Arc<str>, u32)>,
     /// Nodes that take part.
     pub nodes: u32,
-    /// All of it is simulated: what others measured on real machines is not compared with.
+    /// Everything is simulated: published values of real machines are ignored.
     pub simulated: bool,
 }
 
-/// Compares.
+/// Compares samples with expected values.
 #[derive(Clone, Debug)]
 pub struct Judge<'a> {
     table: &'a PreflightTable,
@@ -52,7 +52,7 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// With these tables, this past and these wishes.
+    /// Creates a judge from tables, past results and requirements.
     pub fn new(table: &'a PreflightTable, past: &'a [Past], wanted: &'a Wanted) -> Judge<'a> {
         let keyed = |past: &'a Past| ((&past.place, past.metric, &*past.conditions), &*past.values);
         let references = if wanted.simulated {
@@ -69,7 +69,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Judges everything that was measured and read.
+    /// Judges all measurements and facts.
     pub fn judge(&self, samples: &[Sample], facts: &[Fact]) -> Judged {
         let mut judged = Judged::default();
         facts::judge(self.table, facts, &mut judged);
@@ -80,7 +80,7 @@ impl<'a> Judge<'a> {
         judged
     }
 
-    /// Places whose value looks bad so far, if only by chance: what is to be measured again before anything is said.
+    /// Places whose value looks bad so far, even if only by chance: they are measured again before they are reported.
     pub fn suspects(&self, samples: &[Sample]) -> Vec<Place> {
         let mut judged = Judged::default();
         let keen = Judge {
@@ -113,7 +113,8 @@ impl<'a> Judge<'a> {
                 found.push(noted);
             }
         }
-        // A bad end makes its ways bad, in other metrics too: it was told, they need not be, unless they are worse.
+        // A bad end makes its links bad, in other metrics too: links are dropped if an end is reported as at least as
+        // bad.
         let mut ends: BTreeMap<NodeId, Severity> = BTreeMap::new();
         for noted in found.iter().filter(|noted| noted.sure && noted.or.is_empty()) {
             if let Some(node) = noted.place.node() {
@@ -156,7 +157,7 @@ impl<'a> Judge<'a> {
                 let mut bad: Vec<Comparison> = compared.into_iter().flatten().collect();
                 if unsteady(sample, &self.noise) {
                     judged.unsteady.push((sample.place.clone(), metric));
-                    // What the user asks for is asked of busy machines too.
+                    // The user's floor applies to busy machines too.
                     bad.retain(|comparison| comparison.against == Against::Floor);
                 }
                 self.tell_place(row, sample, bad, judged);
@@ -168,7 +169,7 @@ impl<'a> Judge<'a> {
         bad.sort_by_key(|comparison| std::cmp::Reverse(comparison.severity));
         let mut noted = note(row, sample.metric, sample.place.clone(), sample.value, bad);
         if let Place::Pair { a, b } = &sample.place {
-            // A slow end makes all its ways slow: it was told, they need not be.
+            // A slow end makes all its links slow: links are dropped if an end is reported.
             let ends = [a, b];
             let told = |known: &Noted| {
                 known.metric() == Some(sample.metric)
@@ -188,15 +189,15 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The best sample of each place: what looked bad and is well when repeated was noise. It is as steady as the
-    /// steadiest of them: what is bad twice need not be steady twice.
+    /// The best sample of each place: a bad value that is good when repeated was noise. It gets the steadiness of the
+    /// steadiest sample: a place that is bad twice need not be steady twice.
     fn best_of_places(&self, samples: &[Sample]) -> Vec<Sample> {
         let mut best: BTreeMap<(&Place, Metric, &str, Option<u32>), Sample> = BTreeMap::new();
         for sample in samples {
             let row = self.table.metric(sample.metric);
             let key = (&sample.place, sample.metric, &*sample.conditions, sample.rail);
             let known = best.entry(key).or_insert_with(|| sample.clone());
-            // One pass spreads not at all, and is not steady.
+            // A single pass has no spread, but is not steady.
             let is_steadier = sample.passes >= 3 && (known.passes < 3 || chance(sample) < chance(known));
             let steadiest = if is_steadier { sample } else { &*known };
             let (spread, passes) = (steadiest.spread, steadiest.passes);
@@ -208,7 +209,7 @@ impl<'a> Judge<'a> {
         best.into_values().collect()
     }
 
-    /// `spread` is that of all, if they are many: then one of them moves it as good as not.
+    /// `spread` is that of all samples, if there are many: then a single one hardly affects it.
     fn beside_fleet(
         &self,
         row: &MetricRow,
@@ -274,7 +275,7 @@ impl<'a> Judge<'a> {
 
     fn beside_wish(&self, sample: &Sample) -> Option<Option<Comparison>> {
         let concerns = match sample.metric {
-            // One rail carries its share only.
+            // A single rail carries only its share.
             Metric::PairBusbw | Metric::AllBusbw => sample.rail.is_none(),
             Metric::LocalBusbw | Metric::LocalBusbwHost => self.wanted.nodes <= 1,
             _ => false,

@@ -1,5 +1,5 @@
 //! Events of a preflight when the job starts. All nodes have the same report: each sends the outcome and its own
-//! results; the first node that starts also sends what belongs to no node, and the results of nodes that do not start.
+//! results; the first node that starts also sends results without a node, and those of nodes that do not start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use super::{Metric, NodeRow, Noted, Place, PreflightTable, Problem, Report};
 use crate::event::{Bench, Event, LeftOut, Preflight};
 use crate::id::{GpuId, NodeId};
 
-/// Problems and nodes left out that are told at most: a frame has an end.
+/// Most problems and excluded nodes that are sent: frames have a size limit.
 const MOST: usize = 1024;
 
 impl Report {
-    /// What `node` tells of it. `starting`: those that take part in the job; `policy`: what was asked for should
-    /// something be bad.
+    /// The events that `node` sends. `starting`: the nodes that take part in the job; `policy`: the requested action on
+    /// bad results.
     pub fn events(&self, node: &NodeId, starting: &BTreeSet<NodeId>, policy: &str) -> Vec<Event> {
-        // One that was lost starts without knowing any of this.
+        // A node that was lost starts without the report.
         let teller = starting
             .iter()
             .find(|node| self.nodes.get(*node).is_some_and(|row| row.there));
         let is_teller = teller == Some(node);
         let table = PreflightTable::default();
-        // By all: who reports alone has nobody else to say it.
+        // From all nodes: a node that reports alone has no other to send it.
         let mut events = vec![Event::Preflight(self.header(&table, starting, policy))];
         for (known, row) in &self.nodes {
             let starts = starting.contains(known) && row.there;
@@ -93,7 +93,7 @@ impl Report {
         }
     }
 
-    /// What was measured of a place. Of what was measured again the better counts, as when it was judged.
+    /// The results of a place. Of repeated measurements the better one counts, as in the judgment.
     fn best_of(&self, table: &PreflightTable, place: &Place) -> BTreeMap<Metric, f64> {
         let mut values = BTreeMap::new();
         for sample in self.samples.iter().filter(|sample| sample.place == *place) {
@@ -103,7 +103,7 @@ impl Report {
         values
     }
 
-    /// Findings and problems of a node; `None`: those of no single one.
+    /// Findings and problems of a node; `None`: those without a single node.
     fn told_of(&self, node: Option<&NodeId>) -> Vec<Event> {
         let findings = self.findings.iter().filter(|noted| noted.place.node() == node);
         let problems = self
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// n1 was lost, n2 is bad, n3 and n4 are well, n5 is a spare.
+    /// n1 is lost, n2 is bad, n3 and n4 are good, n5 is a spare.
     fn report() -> Report {
         let row = |there| NodeRow {
             there,
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// What a node tells, in short.
+    /// The events of a node, abbreviated.
     fn told(node: &str, starting: &[&str]) -> String {
         let starting = starting.iter().map(|node| NodeId::from(*node)).collect();
         let events = report().events(&node.into(), &starting, "exclude");
@@ -214,7 +214,7 @@ mod tests {
              finding the path between n3 and n4"
         );
         assert_eq!(told("n4", &starting), "header without 3, bench n4");
-        // All start, the lost one too, but it knows nothing to tell.
+        // All nodes start, including the lost one, but that one has no results to send.
         let all = ["n1", "n2", "n3", "n4", "n5"];
         assert_eq!(
             told("n2", &all),

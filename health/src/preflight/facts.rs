@@ -1,4 +1,4 @@
-//! Facts of the nodes' snapshots: what should be alike and is not, and what should not be at all.
+//! Facts of the nodes' snapshots: values that should be equal and are not, and values that are always bad.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use super::{Judged, Noted, Place, PreflightTable};
 use crate::id::{GpuId, NodeId};
 use crate::verdict::Severity;
 
-/// One thing read of a node.
+/// One fact about a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fact {
-    /// Of which node.
+    /// The node.
     pub node: NodeId,
-    /// Of which of its GPUs, if of one.
+    /// The GPU, if it is about one.
     #[serde(default)]
     pub gpu: Option<GpuId>,
-    /// Of which of its ports, if of one.
+    /// The port, if it is about one.
     #[serde(default)]
     pub port: Option<Arc<str>>,
     /// Its name in `policy/preflight.toml`.
     pub name: Arc<str>,
-    /// What was read; `None`: it could not be read.
+    /// Its value; `None`: it could not be read.
     pub value: Option<Arc<str>>,
 }
 
@@ -47,7 +47,7 @@ impl Fact {
 /// Judges all facts.
 pub(super) fn judge(table: &PreflightTable, facts: &[Fact], judged: &mut Judged) {
     let fallen_back = fallen_back(facts);
-    // Ports are compared by their name, GPUs all with all.
+    // Ports are compared by name, GPUs all with all.
     let mut alike: BTreeMap<(&str, Option<&str>), Vec<&Fact>> = BTreeMap::new();
     for fact in facts
         .iter()
@@ -73,7 +73,7 @@ pub(super) fn judge(table: &PreflightTable, facts: &[Fact], judged: &mut Judged)
     }
 }
 
-/// NCCL itself says that it uses sockets, on nodes that have a port for something faster.
+/// NCCL reports sockets on nodes that have a faster port.
 fn fallen_back(facts: &[Fact]) -> Vec<Fact> {
     let of = |name: &str, value: &str| {
         let is_of = |fact: &&Fact| &*fact.name == name && fact.value.as_deref() == Some(value);
@@ -118,7 +118,7 @@ fn same(row: &FactRow, group: &[&Fact], judged: &mut Judged) {
         judged.findings.extend(told);
         return;
     }
-    // No majority, as between two nodes: the lesser one where less is bad, else nobody is at fault more than another.
+    // No majority, as between two nodes: the lower values if less is bad, else no single one is at fault.
     let number = |fact: &Fact| text(fact).parse::<f64>().ok();
     let most = group
         .iter()
@@ -159,7 +159,7 @@ fn note(row: &FactRow, fact: &Fact, what: String) -> Noted {
     }
 }
 
-/// Gives findings about metrics the facts that explain them.
+/// Adds the facts that explain findings about metrics.
 pub(super) fn explain(table: &PreflightTable, judged: &mut Judged) {
     let facts: Vec<(Place, Arc<str>, Arc<str>)> = judged
         .findings

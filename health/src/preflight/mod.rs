@@ -1,7 +1,7 @@
-//! What a preflight concludes from what was measured: pure, like the detector. How it is measured is `nccl-bench`'s.
+//! Conclusions of a preflight from its measurements: pure, like the detector. `nccl-bench` does the measurements.
 //!
-//! Metrics are never added up: each is judged alone, against the other nodes and GPUs of this run, this place's own
-//! past, what others published, and the user's own floor.
+//! Metrics are never combined: each is judged alone, against the other nodes and GPUs of this run, this place's own
+//! history, published values, and the user's own floor.
 
 mod compare;
 mod events;
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuId, NodeId};
 
-/// What is measured. Units stand in `policy/preflight.toml`.
+/// Metrics. `policy/preflight.toml` gives their units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -41,9 +41,9 @@ pub enum Metric {
     HostToDevice,
     /// Copies from a GPU to pinned host memory.
     DeviceToHost,
-    /// Matrix multiplication on the CPU, where there is no GPU.
+    /// Matrix multiplication on the CPU, if there is no GPU.
     CpuGemm,
-    /// Copies in the host's memory, where there is no GPU.
+    /// Copies in the host's memory, if there is no GPU.
     CpuMemory,
     /// All-reduce over the GPUs of one node.
     LocalBusbw,
@@ -53,14 +53,14 @@ pub enum Metric {
     PairBusbw,
     /// Round trip of a small message between two nodes.
     PairLatency,
-    /// Share of the segments between two nodes that had to be sent again.
+    /// Share of TCP segments between two nodes that were retransmitted.
     PairLoss,
-    /// All-reduce over everything.
+    /// All-reduce over all nodes and GPUs.
     AllBusbw,
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Metric; 12] = [
         Metric::Gemm,
         Metric::GpuMemory,
@@ -76,8 +76,8 @@ impl Metric {
         Metric::AllBusbw,
     ];
 
-    /// The unit that the evidence and the metrics of a run give it in, as the end of a name, and what one of
-    /// `policy/preflight.toml` is in it.
+    /// The unit of a run's evidence and metrics, as a name suffix, and the factor from the unit of
+    /// `policy/preflight.toml`.
     pub fn base_unit(self) -> (&'static str, f64) {
         match self {
             Metric::Gemm => ("flop_per_s", 1e12),
@@ -113,7 +113,7 @@ impl fmt::Display for Metric {
     }
 }
 
-/// What can be at fault, or is measured.
+/// A place that is measured or can be at fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Place {
@@ -121,29 +121,29 @@ pub enum Place {
     Gpu {
         /// Its node.
         node: NodeId,
-        /// Which.
+        /// The GPU.
         gpu: GpuId,
     },
     /// One node.
     Node {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// One network port or rail of a node.
     Port {
         /// Its node.
         node: NodeId,
-        /// Which.
+        /// The port or rail.
         port: Arc<str>,
     },
-    /// The way between two nodes. `a` sorts before `b`.
+    /// The link between two nodes. `a` sorts before `b`.
     Pair {
         /// One end.
         a: NodeId,
         /// The other.
         b: NodeId,
     },
-    /// All of it.
+    /// The whole job.
     Job,
 }
 
@@ -157,7 +157,7 @@ impl Place {
         }
     }
 
-    /// The one node on which it lies, if it is one.
+    /// Its node, if it is on exactly one.
     pub fn node(&self) -> Option<&NodeId> {
         match self {
             Place::Gpu { node, .. } | Place::Node { node } | Place::Port { node, .. } => Some(node),
@@ -178,27 +178,27 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing measured once (in several passes).
+/// One measurement (of several passes).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Of what.
+    /// The place.
     pub place: Place,
-    /// What.
+    /// The metric.
     pub metric: Metric,
-    /// Under which conditions: only samples of equal conditions are compared. GPU model, bytes, NCCL version, ...
+    /// Conditions: only samples with equal conditions are compared. GPU model, bytes, NCCL version, ...
     pub conditions: Arc<str>,
-    /// The rail over which it went, where rails were measured apart.
+    /// The rail, if rails were measured separately.
     #[serde(default)]
     pub rail: Option<u32>,
-    /// When: 0 is the first time, more are repeats.
+    /// The round: 0 is the first measurement, higher ones are repeats.
     pub round: u32,
     /// Median of the passes, in the metric's unit.
     pub value: f64,
     /// Robust standard deviation of the passes over their median; 0 with fewer than three.
     pub spread: f64,
-    /// Passes.
+    /// Number of passes.
     pub passes: u32,
-    /// Bytes of a message, for those that have messages.
+    /// Message size in bytes, if the metric has messages.
     #[serde(default)]
     pub bytes: u64,
 }

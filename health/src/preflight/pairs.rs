@@ -1,4 +1,4 @@
-//! Which nodes to measure against each other next: first disjoint pairs, then suspects with partners that proved well.
+//! Selects the next pairs of nodes to measure: first disjoint pairs, then suspects with good partners.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use super::links::{Ways, sort};
 use super::{Place, PreflightTable, Sample};
 use crate::id::NodeId;
 
-/// Rounds of pairs at most, however many nodes.
+/// Most rounds of pairs, for any number of nodes.
 pub const MAX_ROUNDS: u32 = 3;
 
-/// Two slow ways to partners that are well are enough to blame a node.
+/// Two slow links to good partners are enough to blame a node.
 const ENOUGH: usize = 2;
 
-/// The pairs of round `round` (from 0) among `nodes`, which are those still there. Disjoint; empty: nothing is open.
+/// The pairs of `round` (from 0) among `nodes`, the remaining ones. Disjoint; empty: nothing is undecided.
 pub fn next(
     table: &PreflightTable,
     nodes: &[NodeId],
@@ -33,7 +33,7 @@ pub fn next(
 struct Chooser<'a> {
     nodes: &'a [NodeId],
     all: Vec<Ways<'a>>,
-    /// Of each of them, the nodes that have a way that is well.
+    /// For each entry of `all`, the nodes with a good link.
     well: Vec<BTreeSet<&'a NodeId>>,
     met: BTreeSet<(&'a NodeId, &'a NodeId)>,
     free: BTreeSet<&'a NodeId>,
@@ -65,7 +65,7 @@ impl<'a> Chooser<'a> {
             self.pair_up(suspect, partner);
         }
         self.repeat_slow_ways();
-        // Nobody has proved well (three nodes, say): those in doubt try each other.
+        // If no node is known to be good (with three nodes, for example), undecided nodes are paired with each other.
         let open: Vec<&NodeId> = nodes.iter().filter(|node| self.is_open(node)).collect();
         for node in open {
             let other = nodes
@@ -93,8 +93,8 @@ impl<'a> Chooser<'a> {
         !self.well.is_empty() && self.well.iter().all(|well| well.contains(node))
     }
 
-    /// In doubt, and another way would tell. Of three nodes two ways are as slow as each other when the middle one is:
-    /// all three are tried.
+    /// Whether it is undecided and another link would help. With three nodes, two links are equally slow if their
+    /// common node is slow: all three links are tried.
     fn is_open(&self, node: &NodeId) -> bool {
         if self.nodes.len() == 3 {
             return self
@@ -120,7 +120,7 @@ impl<'a> Chooser<'a> {
             .find(|other| can(other) && !self.have_met(node, other))
     }
 
-    /// Slow between two that are well elsewhere: once is chance.
+    /// Links that were slow once between two good nodes may be chance: they are measured again.
     fn repeat_slow_ways(&mut self) {
         let mut again: Vec<(&NodeId, &NodeId)> = Vec::new();
         for (ways, well) in self.all.iter().zip(&self.well) {

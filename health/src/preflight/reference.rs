@@ -1,4 +1,4 @@
-//! `policy/preflight-reference.tsv`: what others published.
+//! `policy/preflight-reference.tsv`: published values.
 
 use super::{Metric, Sample};
 use crate::fault::table::{TableError, rows};
@@ -6,7 +6,7 @@ use crate::fault::table::{TableError, rows};
 const TEXT: &str = include_str!("../../policy/preflight-reference.tsv");
 const FILE: &str = "policy/preflight-reference.tsv";
 
-/// What such a machine should reach.
+/// Expected values of a machine type.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Published {
     words: Vec<&'static str>,
@@ -14,15 +14,15 @@ pub(super) struct Published {
     nodes: u32,
     metric: Metric,
     bytes: u64,
-    /// What was reached.
+    /// The published value.
     pub expect: Option<f64>,
-    /// Below it the publisher fails the machine.
+    /// The publisher rejects machines below this value.
     pub fail: Option<f64>,
-    /// Where it stands.
+    /// The publication.
     pub source: &'static str,
 }
 
-/// What is known of the machines that were measured.
+/// The measured machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Machine<'a> {
     /// The GPUs' name.
@@ -38,13 +38,13 @@ pub(super) struct Machine<'a> {
 pub(super) struct References(Vec<Published>);
 
 impl References {
-    /// As shipped.
+    /// The table as shipped.
     pub fn shipped() -> References {
-        // Compiled in, and a test reads it.
+        // Compiled in and covered by a test.
         References(parse(TEXT).expect("policy/preflight-reference.tsv is tested"))
     }
 
-    /// The row that fits best: the one for the largest messages that are not larger than these.
+    /// The best match: the row for the largest messages that are not larger than these.
     pub fn of(&self, machine: Machine<'_>, sample: &Sample) -> Option<&Published> {
         let fits = |row: &&Published| {
             row.metric == sample.metric

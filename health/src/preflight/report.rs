@@ -1,4 +1,4 @@
-//! The whole of a preflight as one document: `preflight.json`.
+//! The complete result of a preflight in one document: `preflight.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,63 +9,63 @@ use super::{Judged, Metric, Noted, Place, Sample};
 use crate::id::{JobId, NodeId};
 use crate::verdict::Severity;
 
-/// Version of the document; readers refuse a newer one.
+/// Version of the document; readers reject newer ones.
 pub const PREFLIGHT_SCHEMA: u32 = 1;
 
-/// What it came to.
+/// The overall result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Nothing was found.
     Ok,
-    /// Something is worse than it should be.
+    /// Something is worse than expected.
     Warning,
-    /// Nothing could be compared with anything.
+    /// No comparison was possible.
     #[default]
     Unknown,
-    /// Something should not take part.
+    /// Something should be excluded.
     Critical,
 }
 
 /// Something that could not be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// By or to which node; `None`: to all.
+    /// The node; `None`: all nodes.
     pub node: Option<NodeId>,
-    /// In which phase.
+    /// The phase.
     pub phase: Arc<str>,
     /// What happened.
     pub what: Arc<str>,
-    /// The node takes no part any more.
+    /// The node is excluded from now on.
     pub lost: bool,
 }
 
 /// One node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// It answered to the end.
+    /// It responded until the end.
     pub there: bool,
-    /// GPU model, or the CPU's.
+    /// GPU model, or CPU model.
     pub model: Arc<str>,
-    /// GPUs.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// The worst of its values in each metric.
+    /// Its worst value in each metric.
     pub values: BTreeMap<Metric, f64>,
-    /// How the other nodes reach it, as far as the first node knows; empty: not known.
+    /// Its address for the other nodes, as seen by the first node; empty: not known.
     #[serde(default)]
     pub address: Arc<str>,
 }
 
-/// Over what groups of nodes measured, and why not over something else.
+/// The transport of a phase's measurements, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// In which phase.
+    /// The phase.
     pub phase: Arc<str>,
     /// `nccl` and its version, `tcp`, `sim`.
     pub transport: Arc<str>,
-    /// How many groups: nodes by themselves, pairs, or all together.
+    /// Number of groups: single nodes, pairs, or all nodes together.
     pub groups: u32,
-    /// Why not over NCCL; empty: it is NCCL.
+    /// Why NCCL was not used; empty: it was.
     pub why: Arc<str>,
 }
 
@@ -76,37 +76,37 @@ pub struct Report {
     pub schema_version: u32,
     /// Version of the program.
     pub paceline: Arc<str>,
-    /// Of which job.
+    /// The job.
     pub job: JobId,
     /// `quick` or `full`.
     pub mode: Arc<str>,
-    /// Nothing of it was measured: a fabric was simulated.
+    /// The fabric was simulated: nothing was measured.
     pub simulated: bool,
-    /// What it came to.
+    /// The overall result.
     pub outcome: Outcome,
-    /// How long it took.
+    /// Total duration.
     pub seconds: f64,
-    /// How long each phase took, in order.
+    /// Duration of each phase, in order.
     pub phases: Vec<(Arc<str>, f64)>,
-    /// All nodes that were expected.
+    /// All expected nodes.
     pub nodes: BTreeMap<NodeId, NodeRow>,
-    /// What was found, the worst first.
+    /// Findings, worst first.
     pub findings: Vec<Noted>,
-    /// What could not be done.
+    /// Problems during the preflight.
     pub problems: Vec<Problem>,
-    /// How many comparisons were made.
+    /// Number of comparisons.
     pub comparisons: usize,
-    /// So unsteady that nothing was concluded.
+    /// Too unsteady for a conclusion.
     pub unsteady: Vec<(Place, Metric)>,
-    /// Everything that was measured.
+    /// All measurements.
     pub samples: Vec<Sample>,
-    /// Over what.
+    /// The transports.
     #[serde(default)]
     pub carried: Vec<Carried>,
 }
 
 impl Report {
-    /// Puts in what was judged, and says what it comes to.
+    /// Adds the judgment and sets the outcome.
     pub fn conclude(&mut self, judged: Judged, better: impl Fn(Metric, f64, f64) -> f64) {
         self.findings = judged.findings;
         self.comparisons = judged.comparisons;
@@ -123,7 +123,7 @@ impl Report {
                 };
                 let known = row.values.entry(sample.metric).or_insert(sample.value);
                 let best = better(sample.metric, *known, sample.value);
-                // Of a node's ways the best says what it can do; of its GPUs the worst is what matters.
+                // Of a node's links the best shows what it can do; of its GPUs the worst is what matters.
                 let keep_best = is_pair == (best == *known);
                 if !keep_best {
                     *known = sample.value;
@@ -133,9 +133,9 @@ impl Report {
         self.outcome = self.come_to();
     }
 
-    /// Each node must have shown so many of its GPUs at work, in whatever metric: where there is no cuBLAS, copies
-    /// alone are measured. A node whose GPUs could not be measured looks like one without GPUs: the caller passes the
-    /// expected number, and missing GPUs are reported as lost.
+    /// Requires at least this many GPUs with measurements on each node, in any metric: without cuBLAS only copies are
+    /// measured. A node whose GPUs could not be measured looks like one without GPUs: the caller passes the expected
+    /// number, and missing GPUs are reported as lost.
     pub fn demand_gpus(&mut self, wanted: u32) {
         for (node, row) in self.nodes.iter().filter(|(_, row)| row.there) {
             let at_work: BTreeSet<&Place> = self
@@ -174,7 +174,7 @@ impl Report {
         }
     }
 
-    /// Nodes that a job had better leave out: lost ones, and those of which something critical is sure.
+    /// Nodes that a job should exclude: lost ones, and those with a confirmed critical finding.
     pub fn bad_nodes(&self) -> BTreeSet<NodeId> {
         let lost = self.problems.iter().filter(|problem| problem.lost);
         let lost = lost.filter_map(|problem| problem.node.clone());

@@ -1,4 +1,4 @@
-//! What was found, and how it is told.
+//! Findings of a preflight.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::{Metric, Place};
 use crate::verdict::Severity;
 
-/// What a value was compared with.
+/// The reference of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Against {
-    /// The others of this run.
+    /// The other places of this run.
     Fleet,
     /// The same place in earlier runs at this site.
     History,
-    /// What others published of such machines.
+    /// Published values of such machines.
     Reference,
-    /// What the user asked for.
+    /// The user's requirement.
     Floor,
 }
 
@@ -33,58 +33,58 @@ impl Against {
     }
 }
 
-/// One comparison that went badly.
+/// One comparison with a bad result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// With what.
+    /// The reference.
     pub against: Against,
-    /// What was expected, in the metric's unit.
+    /// The expected value, in the metric's unit.
     pub expected: f64,
-    /// How bad the difference is.
+    /// The severity of the difference.
     pub severity: Severity,
-    /// Where the expectation comes from, if it has a source to name.
+    /// The source of the expectation, if it has one.
     #[serde(default)]
     pub source: Arc<str>,
 }
 
-/// One thing found.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noted {
-    /// What is at fault.
+    /// The place at fault.
     pub place: Place,
-    /// Others that it may be instead: what could not be told apart. Empty: it is this one.
+    /// Alternatives that could not be ruled out. Empty: it is `place`.
     #[serde(default)]
     pub or: Vec<Place>,
     /// The metric, or the name of the fact.
     pub what: Arc<str>,
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// What was measured, in `unit`; of a fact, nothing.
+    /// The measured value in `unit`; none for a fact.
     pub value: Option<f64>,
     /// Its unit.
     #[serde(default)]
     pub unit: Arc<str>,
-    /// With what it was compared.
+    /// The comparisons.
     pub comparisons: Vec<Comparison>,
-    /// It was measured again before it was said, or needs no repeat.
+    /// It was confirmed by a second measurement, or needs none.
     pub sure: bool,
-    /// In a sentence.
+    /// Summary in a sentence.
     pub says: Arc<str>,
-    /// Why, if a fact explains it.
+    /// The cause, if a fact explains it.
     #[serde(default)]
     pub cause: Arc<str>,
-    /// What to do.
+    /// The advice.
     pub advice: Arc<str>,
 }
 
 impl Noted {
-    /// Whether it says that something is sure to be bad, and which.
+    /// Whether exactly this place is known to be bad.
     pub fn condemns(&self) -> bool {
         self.severity == Severity::Critical && self.sure && self.or.is_empty()
     }
 
-    /// Whether it is about what was measured at `place`: that very place, or the node or port that it is part of. A
-    /// GPU's fault is none of its siblings'.
+    /// Whether it concerns the measurements at `place`: it is about that place, or about its node or port. A GPU's
+    /// fault does not concern the node's other GPUs.
     pub fn concerns(&self, place: &Place) -> bool {
         match (&self.place, place) {
             (Place::Node { node } | Place::Port { node, .. }, Place::Pair { a, b }) => a == node || b == node,
@@ -102,19 +102,19 @@ impl Noted {
     }
 }
 
-/// What all of it comes to.
+/// All conclusions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judged {
-    /// What was found: the worst first.
+    /// Findings, worst first.
     pub findings: Vec<Noted>,
-    /// How many comparisons could be made. None: nothing can be told.
+    /// Number of possible comparisons. 0: no conclusion.
     pub comparisons: usize,
-    /// Places and metrics so unsteady that nothing was concluded from them.
+    /// Places and metrics too unsteady for a conclusion.
     pub unsteady: Vec<(Place, Metric)>,
 }
 
 impl Judged {
-    /// Puts the worst first, and each cause with what it explains.
+    /// Sorts the worst first, and places each cause next to the findings that it explains.
     pub(super) fn settle(&mut self) {
         self.findings.sort_by(|one, other| {
             let key = |noted: &Noted| {

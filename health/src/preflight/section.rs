@@ -1,4 +1,4 @@
-//! What a job's report keeps of the preflight before it.
+//! The preflight section of a job's report.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use super::{NodeRow, Noted, Problem};
 use crate::event::Preflight;
 use crate::id::NodeId;
 
-/// The section of a job's report. `preflight.json` in the run directory has all of it.
+/// The section of a job's report. `preflight.json` in the run directory is complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Section {
-    /// What it came to, as it was told. An empty mode: nobody told.
+    /// The result from the event. Empty mode: no event.
     #[serde(flatten)]
     pub told: Preflight,
-    /// Nothing of it was measured.
+    /// Nothing was measured, all is simulated.
     pub simulated: bool,
-    /// What was measured: of many nodes those of which something was found.
+    /// The results: with many nodes, only those with findings.
     pub rows: BTreeMap<NodeId, NodeRow>,
-    /// What was found, the worst first; at most 64.
+    /// Findings, worst first; at most 64.
     pub findings: Vec<Noted>,
-    /// What could not be done; at most 64.
+    /// Problems; at most 64.
     pub problems: Vec<Problem>,
 }

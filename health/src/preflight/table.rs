@@ -1,4 +1,4 @@
-//! `policy/preflight.toml`: what is compared, and how far off is too far.
+//! `policy/preflight.toml`: what is compared, and with which tolerance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::verdict::Severity;
 
 const TEXT: &str = include_str!("../../policy/preflight.toml");
 
-/// Which way is well.
+/// The better direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
@@ -20,7 +20,7 @@ pub enum Better {
     Lower,
 }
 
-/// How one metric is judged; the file says what each value means.
+/// How one metric is judged; the file explains each value.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -41,13 +41,13 @@ pub struct MetricRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// As on most of the others.
+    /// The value must be the same as in most other places.
     Same,
-    /// Anything but nothing is bad.
+    /// Any value but an empty one (0, no, false, none) is bad.
     None,
 }
 
-/// How one fact is judged and told.
+/// How one fact is judged and reported.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -72,7 +72,7 @@ pub struct NoiseLimits {
 }
 
 impl NoiseLimits {
-    /// By which it is decided what to measure again.
+    /// The limits that select what to measure again.
     pub fn keen(self) -> NoiseLimits {
         NoiseLimits {
             warning_sigma: self.suspect_sigma,
@@ -94,9 +94,9 @@ pub struct PreflightTable {
 }
 
 impl Default for PreflightTable {
-    /// As shipped.
+    /// The table as shipped.
     fn default() -> PreflightTable {
-        // Compiled in, and a test reads it: it cannot fail on a user's machine.
+        // Compiled in and covered by a test: it cannot fail on a user's machine.
         toml::from_str(TEXT).expect("policy/preflight.toml is tested")
     }
 }
@@ -104,7 +104,7 @@ impl Default for PreflightTable {
 impl PreflightTable {
     /// The row of a metric.
     pub fn metric(&self, metric: Metric) -> &MetricRow {
-        // Total by a test over Metric::ALL.
+        // A test over Metric::ALL checks that every metric has a row.
         &self.metric[&metric]
     }
 
@@ -115,10 +115,10 @@ impl PreflightTable {
 }
 
 impl MetricRow {
-    /// By which share `value` is worse than `expected`; negative: better. 0 where that means nothing.
+    /// The share by which `value` is worse than `expected`; negative: better. 0 if it is undefined.
     pub fn worse_by(&self, value: f64, expected: f64) -> f64 {
         if expected <= 0.0 {
-            // Of nothing (no loss, say) any amount is infinitely more; the floor decides.
+            // Any amount is infinitely worse than zero (no loss, for example); the floor decides.
             let worse = self.better == Better::Lower && value > 0.0;
             return if worse { f64::INFINITY } else { 0.0 };
         }
@@ -136,7 +136,7 @@ impl MetricRow {
         }
     }
 
-    /// How bad `value` is beside `expected`, when values spread by `sigma` (a share of the expected).
+    /// The severity of `value` compared with `expected`, with a spread of `sigma` (a share of the expected value).
     pub fn severity(&self, value: f64, expected: f64, sigma: f64, noise: &NoiseLimits) -> Option<Severity> {
         if (value - expected).abs() <= self.floor {
             return None;

@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Outcome, Response};
 use crate::verdict::{Finding, Subject};
 
-/// Decisions that are listed one by one; refusals are dropped first.
+/// Most decisions that are listed; refusals are dropped first.
 const MOST: usize = 64;
-/// Words on what became of one.
+/// Most results listed per decision.
 const MOST_WORDS: usize = 16;
 
 /// Decisions about a job's findings, and their results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Remedies {
-    /// How many decisions there were of each kind.
+    /// Number of decisions by kind.
     pub counts: Vec<Counted>,
-    /// The latest of them, oldest first.
+    /// The latest decisions, oldest first.
     pub latest: Vec<AuditedDecision>,
 }
 
 /// Decisions of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// What was asked for.
+    /// The requested response.
     pub response: Response,
-    /// `act`, or why not ([`super::Reason::name`]).
+    /// `act`, or the reason for the refusal ([`super::Reason::name`]).
     pub outcome: Arc<str>,
     /// How many.
     pub count: u64,
@@ -37,27 +37,27 @@ pub struct Counted {
 pub struct AuditedDecision {
     /// When, milliseconds since 1970.
     pub unix_ms: u64,
-    /// The kind of trouble.
+    /// The finding.
     pub finding: Finding,
-    /// Whom it is about.
+    /// Its subject.
     pub subject: Subject,
-    /// What was asked for.
+    /// The requested response.
     pub response: Response,
-    /// `act`, or why not.
+    /// `act`, or the reason for the refusal.
     pub outcome: Arc<str>,
-    /// Under whose mark.
+    /// Its mark.
     pub mark: Arc<str>,
-    /// What became of it, in the order in which it happened.
+    /// Its results in order.
     pub course: Vec<Arc<str>>,
 }
 
 impl Remedies {
-    /// Nothing was asked for.
+    /// Whether there were no requests.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Something was decided.
+    /// Adds a decision.
     pub fn decision(&mut self, decision: &Decision) {
         let ask = &decision.ask;
         let outcome: Arc<str> = Arc::from(match &decision.outcome {
@@ -88,7 +88,7 @@ impl Remedies {
         }
     }
 
-    /// Something became of what bears this mark.
+    /// Adds a result of the decision with this mark.
     pub fn course(&mut self, mark: &str, what: &str) {
         let told = self.latest.iter_mut().rev().find(|told| &*told.mark == mark);
         if let Some(told) = told.filter(|told| told.course.len() < MOST_WORDS) {
@@ -97,7 +97,7 @@ impl Remedies {
     }
 }
 
-/// What is done, as [`Outcome::Act`] reads.
+/// Name of [`Outcome::Act`].
 pub const ACT: &str = "act";
 
 #[cfg(test)]

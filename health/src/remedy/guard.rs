@@ -1,8 +1,8 @@
-//! The guard before every remedy: asks in, decisions out.
+//! The guard in front of every remedy: requests in, decisions out.
 //!
-//! Call [`Guard::ask`] for each verdict that is raised or changed and [`Guard::over`] when one clears,
-//! [`Guard::advance`] when [`Guard::wake_at`] has come, and take what [`Guard::poll`] gives after each. [`Guard::save`]
-//! is what must be kept before a decision is carried out: a guard that is opened from it does nothing twice.
+//! Call [`Guard::ask`] for each raised or changed verdict, [`Guard::over`] when one clears, and [`Guard::advance`] at
+//! [`Guard::wake_at`]; after each call, take the decisions from [`Guard::poll`]. Store [`Guard::save`] before a
+//! decision is carried out: a guard opened from it does nothing twice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use serde::{Deserialize, Serialize};
 use super::{Ask, Asked, Decision, Deed, Incident, Ledger, Outcome, Reason, Response, Rules};
 use crate::frame::Provenance;
 
-/// Incidents of which it is remembered what was last said.
+/// Most incidents whose last decision is remembered.
 const MOST_INCIDENTS: usize = 10_000;
 
-/// An ask that waits for its time.
+/// A request during its hold time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Waiting {
     since_ms: u64,
     ask: Ask,
 }
 
-/// What outlives the guard.
+/// The state that survives a restart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Of this job.
+    /// The job's ledger.
     pub ledger: Ledger,
-    /// Asks that waited.
+    /// Requests that were waiting.
     waiting: Vec<Waiting>,
-    /// Incidents about which something was done.
+    /// Incidents with a remedy.
     done: Vec<Incident>,
 }
 
@@ -40,13 +40,13 @@ pub struct Guard {
     ledger: Ledger,
     waiting: Vec<Waiting>,
     done: BTreeMap<Incident, ()>,
-    /// What was last refused of an incident: the audit says it once.
+    /// The last refusal of each incident: the audit log records it once.
     refused: BTreeMap<Incident, &'static str>,
     out: VecDeque<Decision>,
 }
 
 impl Guard {
-    /// A guard that goes on from `saved`. What waited then is refused: what was true before a restart may not be now.
+    /// A guard that continues from `saved`. Waiting requests are refused: their reason may be gone after a restart.
     pub fn open(rules: Rules, saved: Saved, now_ms: u64) -> Guard {
         let mut guard = Guard {
             rules,
@@ -63,7 +63,7 @@ impl Guard {
         guard
     }
 
-    /// What must be kept.
+    /// The state to store.
     pub fn save(&self) -> Saved {
         Saved {
             ledger: self.ledger.clone(),
@@ -72,12 +72,12 @@ impl Guard {
         }
     }
 
-    /// The rules in force.
+    /// The active rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Something is asked for. `site`: what all jobs of the site did and asked.
+    /// Handles a request. `site`: actions and requests of all jobs of the site.
     pub fn ask(&mut self, now_ms: u64, ask: Ask, site: &mut Ledger) {
         if let Some(reason) = self.is_unfit(&ask) {
             return self.refuse(now_ms, ask, reason);
@@ -88,7 +88,7 @@ impl Guard {
         asked(&mut self.ledger, is_trial).ask(now_ms, &ask, window_ms, limits.breaker_job_places);
         asked(site, is_trial).ask(now_ms, &ask, window_ms, limits.breaker_site_places);
         if let Some(reason) = self.is_broken(&ask, site) {
-            // Those that wait were part of the same storm.
+            // Waiting requests are part of the same storm.
             for waiting in std::mem::take(&mut self.waiting) {
                 self.refuse(now_ms, waiting.ask, reason.clone());
             }
@@ -100,7 +100,7 @@ impl Guard {
         });
     }
 
-    /// An incident has cleared: what was asked for it is needed no longer.
+    /// An incident has cleared: refuses its waiting requests.
     pub fn over(&mut self, now_ms: u64, incident: Incident) {
         let is_over = |waiting: &mut Waiting| waiting.ask.incident == incident;
         let over: Vec<Waiting> = self.waiting.extract_if(.., is_over).collect();
@@ -109,7 +109,7 @@ impl Guard {
         }
     }
 
-    /// Decides what has waited long enough.
+    /// Decides requests whose hold time has passed.
     pub fn advance(&mut self, now_ms: u64, site: &mut Ledger) {
         let rules = &self.rules;
         let is_due = |waiting: &mut Waiting| {
@@ -121,14 +121,14 @@ impl Guard {
         }
     }
 
-    /// Nobody knows what others did: what is due is refused, and nothing is done.
+    /// Refuses all waiting requests because the actions of other jobs are unknown.
     pub fn advance_blind(&mut self, now_ms: u64, why: &str) {
         for waiting in std::mem::take(&mut self.waiting) {
             self.refuse(now_ms, waiting.ask, Reason::NoLedger(Arc::from(why)));
         }
     }
 
-    /// When [`Guard::advance`] has something to decide, milliseconds since 1970.
+    /// When [`Guard::advance`] has a request to decide, milliseconds since 1970.
     pub fn wake_at(&self) -> Option<u64> {
         let due = |waiting: &Waiting| {
             let hold_ms = self.rules.hold_ms(waiting.ask.finding);
@@ -142,7 +142,7 @@ impl Guard {
         self.out.pop_front()
     }
 
-    /// What no waiting makes better.
+    /// Reasons that waiting does not change.
     fn is_unfit(&self, ask: &Ask) -> Option<Reason> {
         if !self.rules.trusts(ask.provenance) {
             return Some(Reason::NotLive(ask.provenance));
@@ -170,7 +170,7 @@ impl Guard {
         Some(Reason::Breaker(breaker.places))
     }
 
-    /// Whether it is not meant, or not about a real fault.
+    /// Whether it is a dry run, or not about a real fault.
     fn is_trial(&self, ask: &Ask) -> bool {
         !self.rules.act || is_rehearsed(ask)
     }
@@ -213,7 +213,7 @@ impl Guard {
         });
     }
 
-    /// Every limit, the most telling first.
+    /// Checks all limits, the most informative first.
     fn is_refused(&self, now_ms: u64, since_ms: u64, ask: &Ask, site: &Ledger) -> Option<Reason> {
         let limits = &self.rules.limits;
         let void_ms = self
@@ -226,7 +226,7 @@ impl Guard {
         if let Some(reason) = self.is_broken(ask, site) {
             return Some(reason);
         }
-        // A rehearsal's deeds limit rehearsals, and not what is really done.
+        // Actions of rehearsals limit only rehearsals.
         let (dry, rehearsed) = (!self.rules.act, is_rehearsed(ask));
         let is_alike = |deed: &Deed| deed.dry == dry && deed.rehearsed == rehearsed;
         let is_of_job = |deed: &Deed| is_alike(deed) && deed.account() == ask.account();
@@ -240,7 +240,7 @@ impl Guard {
             return Some(Reason::Owned(deed.mark.clone()));
         }
         let Spans { window_ms, .. } = self.spans();
-        // A job that was requeued has a run directory and a ledger of its own anew; the site's knows its earlier runs.
+        // A requeued job has a new run directory and ledger; the site's ledger has its earlier runs.
         let count = |is_meant: &dyn Fn(&Deed) -> bool| {
             let (own, all) = (&self.ledger, site);
             let own = own.count(now_ms, window_ms, is_meant);
@@ -276,7 +276,7 @@ impl Guard {
         }
     }
 
-    /// Who does what for which incident: `paceline:j:17:3`.
+    /// Owner, job and incident: `paceline:j:17:3`.
     fn mark(&self, ask: &Ask) -> Arc<str> {
         let Incident { run, id } = ask.incident;
         Arc::from(format!("{}:{}:{run}:{id}", self.rules.owner, ask.job))
@@ -284,7 +284,7 @@ impl Guard {
 
     fn refuse(&mut self, now_ms: u64, ask: Ask, reason: Reason) {
         let name = reason.name();
-        // What was done about it was said; its verdict changes many times.
+        // The action is already recorded, and the verdict changes many times.
         if reason == Reason::Twice || self.refused.insert(ask.incident, name) == Some(name) {
             return;
         }
@@ -301,12 +301,12 @@ impl Guard {
     }
 }
 
-/// Whether it is about no real fault.
+/// Whether its evidence is not live.
 fn is_rehearsed(ask: &Ask) -> bool {
     ask.provenance != Provenance::Live
 }
 
-/// What is asked for in earnest is counted apart.
+/// Real requests are counted separately from trials.
 fn asked(ledger: &mut Ledger, is_trial: bool) -> &mut Asked {
     if is_trial {
         &mut ledger.trial
@@ -315,13 +315,13 @@ fn asked(ledger: &mut Ledger, is_trial: bool) -> &mut Asked {
     }
 }
 
-/// Spans in milliseconds.
+/// Durations in milliseconds.
 struct Spans {
     mark_ms: u64,
     window_ms: u64,
 }
 
-/// A mark without the incident: whoever bears it.
+/// The owner and job of a mark, without the incident.
 fn owner(mark: &str) -> &str {
     mark.rsplit_once(':').map_or(mark, |(owner, _)| owner)
 }

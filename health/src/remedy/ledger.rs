@@ -1,4 +1,4 @@
-//! What was done and what was asked for, by one job or by all jobs of a site: what every limit counts.
+//! Actions and requests of one job or of all jobs of a site: the basis of every limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,63 +9,63 @@ use super::{Ask, Incident, Response};
 use crate::id::JobId;
 use crate::verdict::Finding;
 
-/// Most places of which it is remembered that they asked. More are as good as this many.
+/// Most places whose requests are remembered. More make no difference.
 const MOST_PLACES: usize = 4096;
-/// Most deeds that are remembered; budgets are far below.
+/// Most actions that are remembered; budgets are far below.
 const MOST_DEEDS: usize = 4096;
 
-/// Something that was done, or would have been.
+/// An action that was carried out, or would have been in a dry run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Deed {
     /// When, milliseconds since 1970.
     pub unix_ms: u64,
-    /// To whom.
+    /// The job.
     pub job: JobId,
-    /// By what its budgets go, as in the [`Ask`].
+    /// The account of its budgets, as in the [`Ask`].
     #[serde(default)]
     pub account: Arc<str>,
-    /// For which incident.
+    /// The incident.
     pub incident: Incident,
-    /// For what.
+    /// The finding.
     pub finding: Finding,
-    /// Where the trouble was.
+    /// The place of the trouble.
     pub place: Arc<str>,
-    /// What.
+    /// The response.
     pub response: Response,
-    /// By whom.
+    /// The mark of its owner.
     pub mark: Arc<str>,
-    /// Until then nobody else treats the same, milliseconds since 1970.
+    /// Until then no other owner acts on the same job, milliseconds since 1970.
     pub until_ms: u64,
-    /// It was only said what would be done.
+    /// Dry run: it was only reported.
     pub dry: bool,
-    /// Its evidence was none of a real job.
+    /// Its evidence was not from a real job.
     #[serde(default)]
     pub rehearsed: bool,
 }
 
 impl Deed {
-    /// Whose budgets it took from.
+    /// The account whose budgets it used.
     pub(super) fn account(&self) -> &str {
         super::account(&self.account, &self.job)
     }
 }
 
-/// It is open: so many asked at once.
+/// An open breaker: too many places made requests at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breaker {
     /// Since when, milliseconds since 1970.
     pub unix_ms: u64,
-    /// Places that had asked by then.
+    /// Places with requests so far.
     pub places: u32,
 }
 
-/// Who asked of late, and what comes of too many.
+/// Recent requests, and the breaker against too many.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// When each place asked last, milliseconds since 1970.
+    /// The last request of each place, milliseconds since 1970.
     #[serde(default)]
     pub asks: BTreeMap<Arc<str>, u64>,
-    /// Open, if it is. Whoever closes it takes it out.
+    /// The breaker, if it is open. An operator resets it by removing this.
     #[serde(default)]
     pub breaker: Option<Breaker>,
 }
@@ -73,19 +73,19 @@ pub struct Asked {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// What was done, oldest first.
+    /// Actions, oldest first.
     #[serde(default)]
     pub deeds: Vec<Deed>,
-    /// By jobs that mean it.
+    /// Requests of jobs that act.
     #[serde(flatten)]
     pub live: Asked,
-    /// By jobs that only say what they would do, or rehearse: whatever they ask stops no other.
+    /// Requests of dry runs and rehearsals: they never block other jobs.
     #[serde(default)]
     pub trial: Asked,
 }
 
 impl Asked {
-    /// Somebody asks; opens the breaker when too many places do within `window_ms`.
+    /// Records a request; opens the breaker if too many places make requests within `window_ms`.
     pub(super) fn ask(&mut self, now_ms: u64, ask: &Ask, window_ms: u64, most: u32) {
         self.asks.insert(ask.place(), now_ms);
         self.asks.retain(|_, at| now_ms.saturating_sub(*at) < window_ms);
@@ -107,7 +107,7 @@ impl Asked {
 }
 
 impl Ledger {
-    /// Something is done. What is older than `window_ms` and protects nothing is forgotten.
+    /// Records an action. Actions older than `window_ms` whose mark has expired are dropped.
     pub(super) fn note(&mut self, deed: Deed, window_ms: u64) {
         let now_ms = deed.unix_ms;
         self.deeds.push(deed);
@@ -117,7 +117,7 @@ impl Ledger {
         self.deeds.drain(..surplus);
     }
 
-    /// Deeds within the window of which `is_meant` is true. One in the future counts: some clock was set back.
+    /// Counts matching actions within the window. One in the future counts: some clock was set back.
     pub(super) fn count(&self, now_ms: u64, window_ms: u64, is_meant: impl Fn(&Deed) -> bool) -> u32 {
         let counted = self
             .deeds

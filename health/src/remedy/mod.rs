@@ -1,8 +1,8 @@
-//! What may be done about a verdict, and whether: pure. Somebody else ([`Guard::poll`] tells whom) does it.
+//! Decides on actions for verdicts: pure. The caller of [`Guard::poll`] carries them out.
 //!
-//! A verdict that asks for more than words becomes an [`Ask`]; the [`Guard`] answers each with a [`Decision`], which is
-//! also its line in the audit. Time is the wall clock's, in milliseconds, for what was done must be remembered across
-//! restarts, boots and jobs; a clock that is set back makes everything more recent, and so refuses.
+//! A verdict with an action becomes an [`Ask`]; the [`Guard`] answers each with a [`Decision`], which is also its line
+//! in the audit log. Times are wall-clock milliseconds, because actions must be remembered across restarts, boots and
+//! jobs; a clock that is set back makes everything more recent, and so refuses.
 
 mod audit_summary;
 mod guard;
@@ -22,25 +22,25 @@ use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};
 use crate::verdict::{Finding, Severity, Subject, Verdict};
 
-/// What may be done, from least to most.
+/// Possible responses, from least to most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
-    /// It is told, as every verdict is.
+    /// The verdict is only reported.
     #[default]
     Log,
-    /// The trainers get a signal: the job may write a checkpoint, and goes on.
+    /// The trainers get a signal: the job may write a checkpoint, and continues.
     Signal,
-    /// The same; then the command of the bad node is stopped, and an elastic group goes on without that node.
+    /// The same; then the command of the bad node is stopped, and an elastic group continues without that node.
     LeaveNode,
-    /// The same; when the checkpoint is written, or not in time, the command is stopped.
+    /// The same; when the checkpoint is written, or times out, the command is stopped.
     CheckpointAndStop,
-    /// The same, and the scheduler is asked to start the job again without the bad node.
+    /// The same; then the scheduler is asked to restart the job without the bad node.
     Requeue,
 }
 
 impl Response {
-    /// All, from least to most.
+    /// All responses, from least to most.
     pub const ALL: [Response; 5] = [
         Response::Log,
         Response::Signal,
@@ -60,7 +60,7 @@ impl Response {
         }
     }
 
-    /// The one of that name.
+    /// Looks up a response by name.
     pub fn of(name: &str) -> Option<Response> {
         Response::ALL.into_iter().find(|one| one.name() == name)
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Response {
     }
 }
 
-/// One incident among those of all runs of a job: numbers begin anew with each journal.
+/// One incident across all runs of a job: numbers restart with each journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Incident {
     /// Number of the journal.
@@ -81,34 +81,34 @@ pub struct Incident {
     pub id: u64,
 }
 
-/// A verdict, as far as it asks for something to be done.
+/// A verdict's request for an action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
-    /// Which incident.
+    /// The incident.
     pub incident: Incident,
-    /// What would be treated.
+    /// The job to act on.
     pub job: JobId,
-    /// By what its budgets go: the scheduler's number of the job, which a requeue does not change. Empty: by its name.
+    /// The account of its budgets: the scheduler's number of the job, which survives a requeue. Empty: the job's name.
     #[serde(default)]
     pub account: Arc<str>,
-    /// The kind of trouble.
+    /// The finding.
     pub finding: Finding,
-    /// Whom it is about.
+    /// Its subject.
     pub subject: Subject,
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
     /// The least trusted of its evidence.
     pub provenance: Provenance,
     /// Policy only observes this finding.
     pub observe_only: bool,
-    /// What is asked for.
+    /// The requested response.
     pub response: Response,
-    /// Whether a checkpoint that is written now is worth anything.
+    /// Whether a checkpoint that is written now is useful.
     pub checkpoint: bool,
 }
 
 impl Ask {
-    /// What a verdict asks for; `None`: words.
+    /// The request for a verdict; `None`: it is only reported.
     pub fn of(verdict: &Verdict, run: u64, job: &JobId, account: &Arc<str>, wanted: Wanted) -> Option<Ask> {
         (wanted.response > Response::Log).then(|| Ask {
             incident: Incident { run, id: verdict.id },
@@ -124,12 +124,12 @@ impl Ask {
         })
     }
 
-    /// Whose budgets it draws on.
+    /// The account whose budgets it uses.
     pub(super) fn account(&self) -> &str {
         account(&self.account, &self.job)
     }
 
-    /// Where the trouble sits: a node, if it sits on one.
+    /// The place of the trouble: its node, if it has one.
     pub fn place(&self) -> Arc<str> {
         match (self.node(), &self.subject) {
             (Some(node), _) => node.0.clone(),
@@ -137,62 +137,62 @@ impl Ask {
         }
     }
 
-    /// The node that a job which starts again should do without.
+    /// The node that a restarted job should avoid.
     pub fn node(&self) -> Option<&NodeId> {
         match &self.subject {
             Subject::Node { node } | Subject::Rank { node, .. } | Subject::Gpu { node, .. } => Some(node),
             Subject::Link { node, peer: None } => Some(node),
-            // Which end is bad is not known.
+            // Which end is bad is unknown.
             Subject::Link { .. } | Subject::Job { .. } | Subject::Rack { .. } => None,
         }
     }
 }
 
-/// A job without a scheduler's number goes by its name, as do deeds that were written down before there were accounts.
+/// The job's name is used without a scheduler's number, and for actions recorded before accounts existed.
 fn account<'a>(account: &'a str, job: &'a JobId) -> &'a str {
     if account.is_empty() { job.as_str() } else { account }
 }
 
-/// Why nothing is done.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// It would have been: nobody has said that anything may be done.
+    /// Dry run: actions are not enabled.
     DryRun,
     /// Some of its evidence is not live.
     NotLive(Provenance),
     /// Policy only observes this finding.
     ObserveOnly,
-    /// It is less than what may be treated.
+    /// Its severity is too low for an action.
     Severity(Severity),
-    /// Something was done about this incident, or is about to be.
+    /// The incident has an action already, or one is pending.
     Twice,
-    /// It cleared before anything was done.
+    /// It cleared before a decision.
     Cleared,
-    /// It could not be decided in time.
+    /// It was not decided in time.
     Expired,
-    /// Whoever had it in hand was started again; nobody knows how far it came.
+    /// The process that handled it restarted; its progress is unknown.
     Restarted,
-    /// Something was done to the job a short while ago; milliseconds that are left.
+    /// The last action on the job was a short while ago; milliseconds that are left.
     CoolDown(u64),
-    /// So much was done to this job within the window.
+    /// The job has had this many actions within the window.
     JobBudget(u32),
-    /// So much was done by all jobs of the site within the window.
+    /// All jobs of the site have had this many actions within the window.
     SiteBudget(u32),
-    /// The same was done for the same place so often, and it came back.
+    /// The same place has had this many actions for the same finding, and it came back.
     Repeated(u32),
-    /// The job would start again on the same nodes: of none it is known that it should be left out.
+    /// The job would restart on the same nodes: the finding names none to exclude.
     NoNode,
-    /// So many places asked at once; an operator closes it.
+    /// This many places made requests at once; an operator resets it.
     Breaker(u32),
-    /// Somebody else treats it: their mark.
+    /// Another owner acts on the job: its mark.
     Owned(Arc<str>),
-    /// What was done by others cannot be known, and why.
+    /// The actions of other jobs are unknown, and why.
     NoLedger(Arc<str>),
 }
 
 impl Reason {
-    /// Its name, as it stands in metrics.
+    /// Its name in metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Reason::DryRun => "dry-run",
@@ -215,26 +215,26 @@ impl Reason {
     }
 }
 
-/// Done or not.
+/// The decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It is to be done now, under this mark.
+    /// To be carried out now, under the decision's mark.
     Act,
-    /// It is not, and why.
+    /// Refused, and why.
     Refuse(Reason),
 }
 
-/// What was decided of an ask: a line of the audit.
+/// The decision on a request: a line of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// When, milliseconds since 1970.
     pub unix_ms: u64,
-    /// What.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The ask.
+    /// The request.
     pub ask: Ask,
-    /// Under whose mark.
+    /// Its mark.
     pub mark: Arc<str>,
 }
 

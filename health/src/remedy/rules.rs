@@ -1,4 +1,4 @@
-//! How much may be done, and what each finding is worth: `policy/remedies.toml` and what was asked for over it.
+//! Limits, and the response for each finding: `policy/remedies.toml` and the user's overrides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::verdict::{Finding, Severity};
 
 const TABLE: &str = include_str!("../../policy/remedies.toml");
 
-/// Why rules cannot be as they were asked for.
+/// Why rules are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// No such response.
@@ -23,7 +23,7 @@ pub enum RulesError {
     /// No such limit.
     #[error("`{0}` is not a limit: must be one of {1}")]
     Limit(String, String),
-    /// It does not fit there.
+    /// An invalid value.
     #[error("{0} = {1}: must be {2}")]
     Value(String, String, &'static str),
 }
@@ -35,21 +35,21 @@ struct Table {
     finding: BTreeMap<Finding, FindingRule>,
 }
 
-/// What is done at most about a finding.
+/// The strongest action for a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindingRule {
-    /// What.
+    /// The response.
     pub response: Response,
-    /// Whether a checkpoint that is written after it is worth anything.
+    /// Whether a checkpoint that is written after it is useful.
     #[serde(default = "yes")]
     pub checkpoint: bool,
-    /// Seconds that an ask about it waits at least.
+    /// Minimum hold time of its requests, seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_s: u64,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+#[allow(clippy::trivially_copy_pass_by_ref)] // required by serde
 fn is_zero(seconds: &u64) -> bool {
     *seconds == 0
 }
@@ -58,16 +58,16 @@ fn yes() -> bool {
     true
 }
 
-/// What policy wants of a finding.
+/// The policy's action for a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// What is to be done.
+    /// The response.
     pub response: Response,
-    /// Whether a checkpoint comes first.
+    /// Whether to write a checkpoint first.
     pub checkpoint: bool,
 }
 
-/// `[guard]`; the meaning of each value stands in `policy/remedies.toml`.
+/// `[guard]`; `policy/remedies.toml` explains each value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -86,30 +86,30 @@ pub struct Limits {
     pub severity: Severity,
 }
 
-/// The rules in force.
+/// The active rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// Something may be done; else all is decided and nothing is.
+    /// Actions are carried out; otherwise they are only decided (dry run).
     pub act: bool,
-    /// Evidence that is not live and counts as if it were: for rehearsals.
+    /// Other evidence that is treated as live: for rehearsals.
     pub rehearsal: Vec<Provenance>,
-    /// A job is requeued away from a node: without one there is no use in it.
+    /// A requeue excludes a node: without one it is useless.
     pub requeue_needs_node: bool,
-    /// In whose name.
+    /// The owner in marks.
     pub owner: Arc<str>,
-    /// How much.
+    /// The limits.
     pub limits: Limits,
     table: BTreeMap<Finding, FindingRule>,
-    /// What is done at most, whatever the table says.
+    /// The strongest response, whatever the table allows.
     ceiling: Response,
-    /// What somebody asked for by the finding's name.
+    /// The user's responses for single findings.
     asked: BTreeMap<Finding, Response>,
 }
 
 impl Default for Rules {
-    /// The table as shipped, and nothing is asked for.
+    /// The table as shipped, without any response enabled.
     fn default() -> Rules {
-        // The text is compiled in, and a test reads it: it cannot fail on a user's machine.
+        // The text is compiled in and covered by a test: it cannot fail on a user's machine.
         let table: Table = toml::from_str(TABLE).expect("policy/remedies.toml is tested");
         Rules {
             act: false,
@@ -126,7 +126,7 @@ impl Default for Rules {
 
 impl Rules {
     /// `requeue`: for every finding as much as the table allows, up to this; `straggler=signal`: exactly this, for one
-    /// finding. Several, separated by commas.
+    /// finding. Several are separated by commas.
     ///
     /// # Errors
     /// [`RulesError`]
@@ -145,7 +145,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Another value for one of the limits: `hold_s=0`.
+    /// Overrides one of the limits: `hold_s=0`.
     ///
     /// # Errors
     /// [`RulesError`]
@@ -170,7 +170,7 @@ impl Rules {
         Ok(())
     }
 
-    /// What is to be done about a finding.
+    /// The action for a finding.
     pub fn wanted(&self, finding: Finding) -> Wanted {
         let row = self.table.get(&finding);
         let by_table = row.map_or(Response::Log, |row| row.response.min(self.ceiling));
@@ -180,18 +180,18 @@ impl Rules {
         }
     }
 
-    /// An ask about `finding` waits for so long, milliseconds.
+    /// Hold time of requests for `finding`, milliseconds.
     pub fn hold_ms(&self, finding: Finding) -> u64 {
         let own_s = self.table.get(&finding).map_or(0, |row| row.hold_s);
         self.limits.hold_s.max(own_s).saturating_mul(1000)
     }
 
-    /// Whether anything is ever asked for.
+    /// Whether any response is enabled.
     pub fn asks_for_anything(&self) -> bool {
         self.ceiling > Response::Log || self.asked.values().any(|response| *response > Response::Log)
     }
 
-    /// Whether evidence of this kind may be acted upon.
+    /// Whether this kind of evidence may cause actions.
     pub fn trusts(&self, provenance: Provenance) -> bool {
         provenance == Provenance::Live || self.rehearsal.contains(&provenance)
     }

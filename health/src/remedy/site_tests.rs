@@ -1,7 +1,7 @@
 use super::tests::{ask, rules, settle};
 use super::*;
 
-/// Each run of a requeued job has a name, a run directory and a journal of its own.
+/// Each run of a requeued job has a new name, run directory and journal.
 #[test]
 fn a_requeue_begins_no_new_budget() {
     let mut site = Ledger::default();
@@ -29,14 +29,14 @@ fn a_requeue_begins_no_new_budget() {
         "job-budget 1",
     ];
     assert_eq!(said, wanted);
-    // Another job of the same site is as free as ever.
+    // Another job of the same site is not limited.
     let mut guard = Guard::open(rules(""), Saved::default(), 90_000);
     let mut other = ask(1, "n1");
     other.account = Arc::from("slurm:10");
     assert_eq!(settle(&mut guard, &mut site, 90_000, other), ["act 1"]);
 }
 
-/// A site that tries it, with jobs that mean it beside it.
+/// A site with dry runs next to jobs that act.
 #[test]
 fn who_only_says_or_rehearses_stops_nobody() {
     let mut site = Ledger::default();
@@ -73,7 +73,7 @@ fn who_only_says_or_rehearses_stops_nobody() {
     assert_eq!(said, ["site-budget 81"], "15 were done before the breaker");
 }
 
-/// A ledger of the version before.
+/// A ledger of the previous version.
 #[test]
 fn an_older_ledger_is_read() {
     let text = r#"{"deeds":[{"unix_ms":1,"job":"j","incident":{"run":1,"id":1},"finding":"gpu-lost","place":"n1",

@@ -1,4 +1,4 @@
-//! How a job ended, and what was said of it.
+//! How a job ended, and the messages about it.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use crate::verdict::Subject;
 /// Why a job ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Of what kind the reason is.
+    /// The reason.
     pub reason: Reason,
-    /// Where it began, if it began on a node.
+    /// The node where it began, if any.
     pub node: Option<NodeId>,
-    /// With which rank, if it is known.
+    /// The rank, if known.
     pub rank: Option<Rank>,
-    /// Exit code of the command there.
+    /// Exit code of that node's command.
     pub code: Option<i32>,
-    /// Which of the words that were said it rests on; `None`: on the code alone.
+    /// The kind of trouble that it is based on; `None`: only the exit code.
     pub kind: Option<TroubleKind>,
-    /// What was said: last lines of an exception, the name of a signal, the scheduler's own words.
+    /// The message: last lines of an exception, the name of a signal, the scheduler's message.
     pub says: Arc<str>,
-    /// The rank that a collective waited for until it timed out, as far as the detector had named it.
+    /// The rank that a collective waited for until its timeout, if the detector had identified it.
     #[serde(default)]
     pub missing: Option<Subject>,
-    /// All that was said of the end, in the order of the journal, as far as there is room.
+    /// All messages about the end, in the order of the journal, up to a limit.
     #[serde(default)]
     pub heard: Vec<Heard>,
 }
 
-/// What is the matter, of what was said of an end: after a traceback the first line of the exception, whose message may
-/// have more of them that only advise; else the last line.
+/// The most informative line of a message: after a traceback, the first line of the exception, because further lines
+/// may only be advice; else the last line.
 pub fn headline(says: &str) -> &str {
     let lines: Vec<&str> = says.lines().collect();
     let last_frame = lines.iter().rposition(|line| line.starts_with("  File \""));
@@ -40,7 +40,7 @@ pub fn headline(says: &str) -> &str {
     after.or(lines.last()).copied().unwrap_or_default()
 }
 
-/// The innermost frame of a traceback that is the user's own code, as `train.py:42, in step`; `None`: it has none.
+/// The innermost frame of a traceback in the user's own code, as `train.py:42, in step`; `None`: there is none.
 pub fn user_frame(says: &str) -> Option<String> {
     let mut frames = says.lines().rev();
     frames.find_map(|line| {
@@ -59,21 +59,21 @@ pub fn user_frame(says: &str) -> Option<String> {
     })
 }
 
-/// What a node or a rank said of the end.
+/// A message of a node or rank about the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heard {
     /// The node.
     pub node: NodeId,
-    /// The rank that met it; `None`: the node.
+    /// The rank; `None`: the node.
     pub rank: Option<Rank>,
-    /// Of what kind it is.
+    /// The kind of trouble.
     pub kind: TroubleKind,
     /// Its [`headline`].
     pub says: Arc<str>,
 }
 
 impl Ending {
-    /// Every command ended with zero.
+    /// All commands exited with zero.
     pub fn success() -> Ending {
         Ending {
             reason: Reason::Success,
@@ -87,12 +87,12 @@ impl Ending {
         }
     }
 
-    /// Every command ended with zero, and no rank said anything else.
+    /// All commands exited with zero, and no rank or node reported a failure.
     pub fn is_in_order(&self) -> bool {
         self.reason == Reason::Success && self.hidden().is_none()
     }
 
-    /// What a rank or node said of an end of its own though every command ended with zero.
+    /// A failure that a rank or node reported although all commands exited with zero.
     pub fn hidden(&self) -> Option<&Heard> {
         use TroubleKind as T;
         let is_failure = |heard: &&Heard| {
@@ -111,7 +111,7 @@ impl Ending {
         heard.find(|heard| self.reason == Reason::Success && is_failure(heard))
     }
 
-    /// What a command's code tells, when nobody said anything: 128 + n for a signal, as a shell gives it.
+    /// The ending according to an exit code, without any message: 128 + n for a signal, as a shell reports it.
     pub fn of_code(node: &NodeId, code: i32) -> Ending {
         const SIGINT: i32 = 2;
         const SIGKILL: i32 = 9;
@@ -136,38 +136,38 @@ impl Ending {
     }
 }
 
-/// Kinds of ends.
+/// Reasons why a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// Every command ended with zero.
+    /// All commands exited with zero.
     Success,
     /// An error of a trainer.
     Error,
-    /// Too little memory, of a host, a control group or a GPU.
+    /// Out of memory, of a host, a control group or a GPU.
     OutOfMemory,
-    /// A collective took longer than the trainer waits.
+    /// A collective took longer than the trainer's timeout.
     CollectiveTimeout,
-    /// Asked to end by a signal from outside, as a scheduler does at a time limit.
+    /// A signal from outside asked it to end, for example from a scheduler at a time limit.
     Stopped,
-    /// SIGKILL, by an unknown sender.
+    /// SIGKILL from an unknown sender.
     Killed,
-    /// Any other signal, as SIGSEGV.
+    /// Any other signal, such as SIGSEGV.
     Crashed,
-    /// A node of which nothing was heard any more, or that the scheduler gave up.
+    /// A node became unreachable, or the scheduler gave it up.
     NodeLost,
-    /// The scheduler ended it: its time was over.
+    /// The scheduler ended it at its time limit.
     TimeLimit,
-    /// The scheduler ended it: somebody cancelled it, or its batch script ended.
+    /// The scheduler ended it: it was canceled, or its batch script ended.
     Cancelled,
-    /// The scheduler ended it: another needed its place.
+    /// The scheduler ended it because another job needed its nodes.
     Preempted,
-    /// The scheduler ended it to start it again.
+    /// The scheduler ended it to requeue it.
     Requeued,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Reason; 12] = [
         Reason::Success,
         Reason::Error,
@@ -183,7 +183,7 @@ impl Reason {
         Reason::Requeued,
     ];
 
-    /// Its name, as it stands in the report and in metrics.
+    /// Its name in the report and in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Success => "success",

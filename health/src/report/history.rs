@@ -1,5 +1,4 @@
-//! A job from its beginning to its end in little: what a picture of it is made of when it is over. It stays as small
-//! however long the job and however many its ranks are.
+//! A compact history of a job, for a heat map at its end. Its size is bounded for any number of steps and ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,67 +6,67 @@ use crate::codec::base64;
 use crate::event::{Signal, StepKind};
 use crate::report::step_snapshot::{self, ABSENT, StepSnapshot};
 
-/// Columns at most; when there are as many, each two become one.
+/// Most columns; when there are this many, pairs of columns are merged.
 pub const MOST_COLUMNS: usize = 192;
-/// Rows at most; of more ranks several share one.
+/// Most rows; with more ranks, several share a row.
 pub const MOST_ROWS: usize = 128;
 
-/// Steps as they were compared, several to a column where there are many.
+/// Compared steps; a column may contain several.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
-    /// Ranks that share a row: the row shows the slowest of them.
+    /// Ranks per row: a row shows the slowest of them.
     pub ranks_a_row: u32,
-    /// Cells compare self-times; else whole steps, because nothing more was known.
+    /// Cells compare self-times; otherwise whole steps, because self-times were not known.
     pub is_self: bool,
-    /// In order.
+    /// Columns in order.
     pub columns: Vec<Column>,
 }
 
-/// Steps that follow each other, together.
+/// Consecutive steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// The last of them.
+    /// The last step.
     pub step: u64,
-    /// How many were compared.
+    /// Number of compared steps.
     pub steps: u64,
-    /// Of these, how many were no ordinary ones: checkpoints, evaluations, warm-up, periodic pauses, outliers.
+    /// Of these, the number that were not ordinary: checkpoints, evaluations, warm-up, periodic pauses, outliers.
     pub apart: u64,
-    /// How often the job had been started again.
+    /// The restart count of the job.
     pub restart: u32,
-    /// When the last was complete, seconds since the first frame.
+    /// When the last step was complete, seconds since the first frame.
     pub at_s: f64,
-    /// Mean over the ordinary ones of the median of the ranks' step times, seconds; `None`: none was ordinary.
+    /// Mean over the ordinary steps of the median of the ranks' step times, seconds; `None`: none was ordinary.
     pub p50_s: Option<f64>,
     /// The longest step of any rank, seconds.
     pub max_s: f64,
     /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds; `None`: no
     /// rank reported phases.
     pub phases_s: Option<[f64; 5]>,
-    /// By row, as [`step_snapshot::cell`] has it: the mean over the steps, of the slowest of its ranks. In JSON base64.
+    /// By row, as in [`step_snapshot::cell`]: the mean over the steps, of the slowest of its ranks. Base64 in JSON.
     #[serde(with = "base64::field")]
     pub cells: Vec<u8>,
 }
 
-/// What grows into a [`History`] while steps are compared.
+/// Builds a [`History`] while steps are compared.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     told: History,
-    /// Steps that a column takes.
+    /// Steps per column.
     each: u64,
     open: Open,
 }
 
-/// A column that is not full, with every rank by itself.
+/// A column that is not full, with a cell for every rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Open {
     column: Column,
     phased: u64,
-    /// Of each rank the sum of its cells, and how many there were.
+    /// For each rank, the sum and number of its cells.
     cells: Vec<(u32, u32)>,
 }
 
 impl Record {
-    /// Takes a step.
+    /// Adds a step.
     pub fn take(&mut self, seen: &StepSnapshot) {
         let column = &self.open.column;
         if column.steps > 0 && column.restart != seen.restart {
@@ -80,7 +79,7 @@ impl Record {
         }
     }
 
-    /// What is known so far.
+    /// The history so far.
     pub fn told(&self) -> History {
         let mut told = self.told.clone();
         if self.open.column.steps > 0 {
@@ -140,12 +139,12 @@ impl Open {
         }
     }
 
-    /// The cell of a rank: absent, if it was so in half of the steps.
+    /// A rank's cell: absent if it was absent in half of the steps.
     fn cell(&self, (sum, count): (u32, u32)) -> u8 {
         if u64::from(count) * 2 <= self.column.steps {
             return ABSENT;
         }
-        // Between 1 and 255, as all that were added.
+        // Between 1 and 255, like all values in the sum.
         ((sum + count / 2) / count) as u8
     }
 }
@@ -166,7 +165,7 @@ impl History {
     }
 }
 
-/// The smallest power of two from `bin` on with which so many ranks fit into the rows.
+/// The smallest power of two, from `bin` on, with which this many ranks fit into the rows.
 fn fitting(mut bin: u32, ranks: usize) -> u32 {
     while ranks > MOST_ROWS * bin as usize {
         bin *= 2;
@@ -174,7 +173,7 @@ fn fitting(mut bin: u32, ranks: usize) -> u32 {
     bin
 }
 
-/// The worst of each so many.
+/// The worst cell of each group of `bin`.
 fn rows(cells: &[u8], bin: usize) -> Vec<u8> {
     let worst = |row: &[u8]| {
         row.iter()
@@ -185,7 +184,7 @@ fn rows(cells: &[u8], bin: usize) -> Vec<u8> {
 }
 
 impl Column {
-    /// Both as one: means are weighed by their steps.
+    /// Merges two columns: means are weighted by their steps.
     fn with(&self, later: &Column) -> Column {
         let mean = |one: f64, weight: u64, two: f64, other: u64| {
             (one * weight as f64 + two * other as f64) / (weight + other).max(1) as f64
@@ -222,7 +221,7 @@ impl Column {
         }
     }
 
-    /// To the microsecond: more digits are none that anybody measured.
+    /// Rounds to microseconds, the precision of the measurement.
     fn round(&mut self) {
         let micros = |seconds: &mut f64| *seconds = (*seconds * 1e6).round() / 1e6;
         micros(&mut self.at_s);

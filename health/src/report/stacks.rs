@@ -1,4 +1,4 @@
-//! What ranks that do not move were doing when they were asked.
+//! Activity of stalled ranks at the time of the query.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Activity, WorkerActivity};
 use crate::id::Rank;
 
-/// Ranks that do the same.
+/// Ranks with the same activity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StackGroup {
-    /// Who they are, in order.
+    /// The ranks, in order.
     pub ranks: Vec<Rank>,
-    /// When the last of them was asked, seconds since the first frame.
+    /// Time of the latest query, seconds since the first frame.
     pub taken_s: f64,
-    /// In words: `data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data)`.
+    /// Summary: `data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data)`.
     pub says: Arc<str>,
     /// Their main threads.
     pub main: Activity,

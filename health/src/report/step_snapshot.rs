@@ -4,11 +4,11 @@ use crate::event::{Signal, StepKind};
 
 /// The cell of a rank as fast as its peers.
 pub const LEVEL: u8 = 128;
-/// The cell of a rank from which nothing came in the step: not known, and not healthy either.
+/// The cell of a rank without data in the step: its state is unknown, which does not mean healthy.
 pub const ABSENT: u8 = 0;
-/// The cells of a rank that is said to be slow, from 5 % on.
+/// The smallest cell that counts as slow: 5 %.
 pub const SLOW: u8 = LEVEL + 3;
-/// Cells for each factor e: one is 1.6 %, and what has room reaches from a seventh to sevenfold.
+/// Cells per factor of e: one is 1.6 %, and the range is from a seventh to sevenfold.
 const CELLS_PER_E: f64 = 64.0;
 
 /// One step of all ranks.
@@ -16,34 +16,34 @@ const CELLS_PER_E: f64 = 64.0;
 pub struct StepSnapshot {
     /// Optimizer steps since training began.
     pub step: u64,
-    /// How often the job had been started again.
+    /// The restart count of the job.
     pub restart: u32,
-    /// What the step was for, as it turned out.
+    /// The kind of the step, as determined afterwards.
     pub kind: StepKind,
-    /// How self-times were known; S0: they were not, and cells compare whole steps.
+    /// The source of self-times; S0: they are unknown, and cells compare whole steps.
     pub signal: Signal,
-    /// When it had ended, seconds since the first frame: it may have been compared later, where records came late.
+    /// End of the step, seconds since the first frame: late records may delay the comparison itself.
     pub at_s: f64,
     /// Median of the ranks' step times, seconds.
     pub p50_s: f64,
     /// 99th percentile.
     pub p99_s: f64,
-    /// The longest.
+    /// Maximum.
     pub max_s: f64,
-    /// Means over the ranks of data, compute, wait, optimizer and checkpoint, seconds; `None`: nobody told phases.
+    /// Means over the ranks of data, compute, wait, optimizer and checkpoint, seconds; `None`: no rank reported phases.
     pub phases_s: Option<[f64; 5]>,
-    /// By rank: self-time over that of its peers, see [`cell`]; [`ABSENT`]: nothing came.
+    /// By rank: self-time over that of its peers, see [`cell`]; [`ABSENT`]: no data.
     pub cells: Vec<u8>,
 }
 
-/// The natural logarithm of a ratio in a byte.
+/// Encodes the natural logarithm of a ratio in a byte.
 pub fn cell(ln_ratio: f64) -> u8 {
     let cell = f64::from(LEVEL) + (ln_ratio * CELLS_PER_E).round();
     // NaN becomes ABSENT.
     cell.clamp(f64::from(ABSENT + 1), 255.0) as u8
 }
 
-/// Which of two cells is worse, if they share a place: one that is slow, then one that is absent, then the slowest.
+/// Order of cells that share a place, worst first: a slow one, an absent one, then the slowest.
 pub fn badness(cell: u8) -> u16 {
     match cell {
         ABSENT => u16::from(SLOW - 1) * 2 + 1,
@@ -51,7 +51,7 @@ pub fn badness(cell: u8) -> u16 {
     }
 }
 
-/// The ratio that a cell stands for.
+/// The ratio that a cell encodes.
 pub fn ratio(cell: u8) -> Option<f64> {
     (cell != ABSENT).then(|| ((f64::from(cell) - f64::from(LEVEL)) / CELLS_PER_E).exp())
 }

@@ -1,4 +1,4 @@
-//! How long steps and their parts took.
+//! Durations of steps and their parts.
 
 use std::collections::BTreeMap;
 
@@ -6,40 +6,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// How long steps and their parts took: ordinary steps, and checkpoints wherever one was written.
+/// Durations of steps and their parts: ordinary steps, and all checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Of all ranks together, restarts included: each part that any rank told.
+    /// Over all ranks, including restarts: each part that any rank reported.
     pub parts: Vec<PartTimes>,
-    /// Of each rank since the last restart, in order.
+    /// By rank since the last restart, in order.
     pub ranks: Vec<RankTimes>,
 }
 
-/// What a step is made of, as far as it is told.
+/// Parts of a step, if reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// The whole step.
     Step,
-    /// Self-time: outside waiting for others and outside checkpoints.
+    /// Self-time: without waiting for peers and without checkpoints.
     #[serde(rename = "self")]
     Own,
     /// Waiting for the data loader.
     Data,
-    /// Forward and backward, without waiting for others.
+    /// Forward and backward, without waiting for peers.
     Compute,
-    /// In collectives, transfer included.
+    /// In collectives, including transfer.
     Wait,
     /// In the optimizer.
     Optimizer,
-    /// Writing a checkpoint, of steps that wrote one.
+    /// Writing a checkpoint, in steps that wrote one.
     Checkpoint,
-    /// Collecting garbage; it is part of the others.
+    /// Garbage collection; it is part of the other parts.
     Gc,
 }
 
 impl Part {
-    /// All, in the order of their declaration.
+    /// All parts, in the order of their declaration.
     pub const ALL: [Part; 8] = [
         Part::Step,
         Part::Own,
@@ -66,14 +66,14 @@ impl Part {
     }
 }
 
-/// One part over all ranks, seconds. Percentiles are right within 0.1 %.
+/// One part over all ranks, seconds. Percentiles are accurate to 0.1 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartTimes {
-    /// Which.
+    /// The part.
     pub part: Part,
-    /// Steps of ranks that told it.
+    /// Number of samples: steps of ranks that reported it.
     pub samples: u64,
-    /// All of them together.
+    /// Their sum.
     pub sum_s: f64,
     /// Median.
     pub p50_s: f64,
@@ -81,22 +81,22 @@ pub struct PartTimes {
     pub p90_s: f64,
     /// 99th percentile.
     pub p99_s: f64,
-    /// The longest.
+    /// Maximum.
     pub max_s: f64,
 }
 
 /// One rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankTimes {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
-    /// Ordinary steps of it.
+    /// Number of its ordinary steps.
     pub steps: u64,
-    /// By part; of jobs of more than 512 ranks only the step and self-time.
+    /// By part; in jobs with more than 512 ranks only the step and self-time.
     pub parts: BTreeMap<Part, Usual>,
 }
 
-/// What is usual of one part of one rank, seconds, within 0.4 % where a rank's times do not scatter wildly.
+/// Typical values of one part of one rank, seconds, accurate to 0.4 % unless its times scatter wildly.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usual {
     /// Median.

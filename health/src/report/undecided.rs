@@ -1,4 +1,4 @@
-//! The rank that looks slow and is not named yet.
+//! A rank that looks slow without being a finding yet.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// A rank that looks slow, and what the test lacks to be sure.
+/// A rank that looks slow, and how far the test is from a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Undecided {
     /// The rank.
     pub rank: Rank,
-    /// Its self-time over its peers', since it looks slow.
+    /// Its self-time over its peers' since it began to look slow.
     pub slowdown_ratio: f64,
-    /// Steps that are still needed to decide, if they are like those so far.
+    /// Steps that are still needed for a decision, if they are like those so far.
     pub steps_needed: u64,
 }
 

@@ -1,11 +1,11 @@
-//! Chance from a seed: SplitMix64, so that the same seed gives the same frames on every machine.
+//! Pseudorandom numbers from a seed: SplitMix64, so that the same seed gives the same frames on every machine.
 //!
 //! Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of
 //! <https://prng.di.unimi.it/splitmix64.c>.
 
 use std::f64::consts::TAU;
 
-/// A stream of numbers that look random and are a function of the seed alone.
+/// A stream of pseudorandom numbers that depends on the seed alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chance {
     state: u64,
@@ -17,7 +17,7 @@ impl Chance {
         Chance { state: seed }
     }
 
-    /// The stream of one thing under `seed`: `key` says which, so that drawing for one never shifts another's.
+    /// An independent stream under `seed`, selected by `key`: drawing from one never shifts another.
     pub fn of(seed: u64, key: &[u64]) -> Chance {
         Chance {
             state: key.iter().fold(mix(seed), |state, part| mix(state ^ mix(*part))),
@@ -40,19 +40,19 @@ impl Chance {
         self.unit().mul_add(2.0, -1.0)
     }
 
-    /// Whether something of this probability happens.
+    /// Whether an event with this probability occurs.
     pub fn hits(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    /// Standard normal, by Box and Muller.
+    /// Standard normal, by the Box-Muller method.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (TAU * self.unit()).cos()
     }
 }
 
-/// A number that is a function of another and looks like chance.
+/// A pseudorandom function of a number.
 fn mix(value: u64) -> u64 {
     mix_out(value.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn is_splitmix64() {
-        // First outputs for seed 1234567, as the reference program prints them.
+        // First outputs of the reference program for seed 1234567.
         let mut chance = Chance::new(1_234_567);
         assert_eq!(
             [chance.bits(), chance.bits(), chance.bits()],

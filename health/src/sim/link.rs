@@ -1,4 +1,4 @@
-//! The way from a node to the journal: the sidecar's poll, its sequence numbers, and what a bad link makes of them.
+//! The path from a node to the journal: the sidecar's poll, its sequence numbers, and the effects of a bad link.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,13 +12,13 @@ use crate::frame::{Frame, Provenance, SCHEMA_VERSION};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// A frame that overtakes or repeats another comes up to this much later.
+/// Longest delay of a reordered or repeated frame.
 const DISORDER_S: f64 = 1.0;
 
-/// What is under way, in the order in which it happens.
+/// Pending events, in order of time.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// What happens when, and where in `cargo` it lies: a heap of small things, for it moves them about.
+    /// Times of events, with their index in `cargo`: small items, because the heap moves them.
     queue: BinaryHeap<Reverse<Ticket>>,
     pushed: u64,
     cargo: Vec<Option<Cargo>>,
@@ -38,7 +38,7 @@ struct Sender {
     chance: Chance,
 }
 
-/// A time in which a node's sidecar or its link is not there.
+/// An interval in which a node's sidecar or its link is down.
 #[derive(Clone, Copy, Debug)]
 struct Outage {
     node: u32,
@@ -46,11 +46,11 @@ struct Outage {
     until: Time,
     gone: bool,
     kept: bool,
-    /// The sidecar's return is under way.
+    /// The sidecar's return is already scheduled.
     told: bool,
 }
 
-/// In the order of happening: when, and for one moment in the order in which it was said.
+/// Ordered by time, then by insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ticket {
     at: Time,
@@ -61,13 +61,13 @@ struct Ticket {
 
 #[derive(Debug)]
 enum Cargo {
-    /// Seen on the node, not yet read by its sidecar.
+    /// Observed on the node, but not yet read by its sidecar.
     Seen(Event),
-    /// On the wire.
+    /// In transit.
     Sent(Frame),
-    /// The aggregator's own.
+    /// The aggregator's own event.
     Own(Event),
-    /// A new sidecar is there.
+    /// A new sidecar starts.
     Restart,
 }
 
@@ -75,7 +75,7 @@ impl Link {
     pub fn new(spec: &WorldSpec, names: &[NodeId]) -> Link {
         let sender = |(index, name): (usize, &NodeId)| {
             let mut chance = Chance::of(spec.seed, &[0x006c_696e, index as u64]);
-            // Looks like chance, and is never that of the aggregator's own entries, zero.
+            // A pseudorandom id that is never zero, which is reserved for the aggregator's own entries.
             Sender {
                 name: name.clone(),
                 agent: chance.bits() >> 16 | 1,
@@ -148,12 +148,12 @@ impl Link {
         self.push(at, 0, Cargo::Own(event));
     }
 
-    /// A new sidecar takes the node over at `at`.
+    /// A new sidecar starts on the node at `at`.
     pub fn restart(&mut self, at: Time, node: u32) {
         self.push(at, node, Cargo::Restart);
     }
 
-    /// The sidecars that come back before `until` and have not been told of yet, when and where.
+    /// The time and node of sidecars that return before `until` and have not been reported by this function yet.
     pub fn returns(&mut self, until: Time) -> Vec<(Time, u32)> {
         let mut back = Vec::new();
         for outage in &mut self.outages {
@@ -165,25 +165,25 @@ impl Link {
         back
     }
 
-    /// Whether what the node says at `at` does not come through.
+    /// Whether the node is cut off at `at`.
     pub fn is_cut(&self, at: Time, node: u32) -> bool {
         self.outages
             .iter()
             .any(|outage| outage.node == node && (outage.from..outage.until).contains(&at))
     }
 
-    /// How much is under way.
+    /// Number of pending events.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// When the next thing happens.
+    /// Time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         self.queue.peek().map(|Reverse(ticket)| ticket.at)
     }
 
-    /// Lets the next thing happen; a frame, if one reaches the journal by it.
+    /// Processes the next event; returns a frame if one reaches the journal.
     pub fn turn(&mut self) -> Option<(Time, Frame)> {
         let Reverse(Ticket { at, node, slot, .. }) = self.queue.pop()?;
         self.free.push(slot);
@@ -205,7 +205,7 @@ impl Link {
             .find(|outage| (outage.from..outage.until).contains(&at))
             .copied();
         if let Some(outage) = outage.filter(|outage| outage.gone) {
-            // What happens while nobody watches is lost, unless it is a step that its ring keeps.
+            // Observations during the outage are lost, except for steps that stay in their ring.
             if outage.kept && matches!(event, Event::Step(_)) && outage.until.0 < u64::MAX {
                 self.push(
                     outage.until + Duration::from_millis(200),
@@ -218,7 +218,7 @@ impl Link {
         let sender = &mut self.nodes[node as usize];
         sender.seq += 1;
         let (agent, seq) = (sender.agent, sender.seq);
-        // Drawn always, so that one kind of trouble does not shift another's.
+        // Always drawn, so that one kind of fault does not shift another's numbers.
         let [lost, late, again, by] = std::array::from_fn(|_| sender.chance.unit());
         let light = matches!(event, Event::Step(_) | Event::Gpu(_) | Event::Beat(_));
         if light && lost < self.loss {

@@ -1,6 +1,6 @@
-//! The simulator: the same frames on virtual time.
+//! The simulator: produces the same frames in virtual time.
 //!
-//! It shares no code with the detector: what it calls slow, it made slow.
+//! It shares no code with the detector: the ground truth is what it simulated.
 
 pub mod chance;
 pub mod fault;

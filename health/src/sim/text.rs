@@ -1,52 +1,52 @@
-//! The text of scripts: words and `key=value` pairs parted by blanks, values in double quotes when they hold one.
+//! The syntax of scripts: words and `key=value` pairs separated by blanks; values with blanks are in double quotes.
 
 use std::fmt;
 
-/// Why a script is not one. Columns count characters from 1.
+/// Why a script is invalid. Columns count characters from 1.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// A quote that nothing closes.
+    /// An unclosed quote.
     #[error("column {column}: the quote is never closed")]
     Unclosed {
-        /// Where it opens.
+        /// The column of the quote.
         column: usize,
     },
-    /// A word that means nothing here.
+    /// An unknown word.
     #[error("column {column}: unknown word {word:?}; known: {known}")]
     Unknown {
-        /// Where it stands.
+        /// Its column.
         column: usize,
         /// The word, or the key of a pair.
         word: String,
-        /// What could stand there.
+        /// The known words.
         known: &'static str,
     },
-    /// A value of the wrong form.
+    /// An invalid value.
     #[error("column {column}: {key}={value:?}: expected {expected}")]
     Value {
-        /// Where the value stands.
+        /// The column of the value.
         column: usize,
         /// Its key.
         key: String,
         /// The value as written.
         value: String,
-        /// What it should be.
+        /// The valid values.
         expected: &'static str,
     },
-    /// The same key twice.
+    /// A duplicate key.
     #[error("column {column}: {key} is given twice")]
     Twice {
-        /// Where the second stands.
+        /// The column of the second one.
         column: usize,
         /// The key.
         key: String,
     },
-    /// Something that must be said and is not.
+    /// A missing key.
     #[error("{key}= is missing; {expected}")]
     Missing {
         /// The key.
         key: &'static str,
-        /// What it should be.
+        /// The valid values.
         expected: &'static str,
     },
 }
@@ -54,7 +54,7 @@ pub enum ScriptError {
 /// One word: bare, or a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// Where it begins, characters from 1.
+    /// Its column, from 1.
     pub column: usize,
     /// The word, or the key of the pair.
     pub key: String,
@@ -99,7 +99,7 @@ pub(super) fn words(text: &str) -> Result<Vec<Word>, ScriptError> {
 }
 
 impl Word {
-    /// The value, read by `read`, which gives nothing for a value of the wrong form.
+    /// The value parsed by `read`, which returns `None` for an invalid value.
     pub fn read<T>(
         &self,
         expected: &'static str,
@@ -116,7 +116,7 @@ impl Word {
             })
     }
 
-    /// The error that says that this word means nothing here.
+    /// The error for an unknown word.
     pub fn unknown(&self, known: &'static str) -> ScriptError {
         ScriptError::Unknown {
             column: self.column,
@@ -141,16 +141,16 @@ impl Word {
         })
     }
 
-    /// The value as a span of time, seconds.
+    /// The value as a duration, seconds.
     pub fn seconds(&self) -> Result<f64, ScriptError> {
         self.read("a time such as 500ms, 6s or 2m", seconds)
     }
 }
 
-/// Longest span that a script can name: a year, seconds.
+/// Longest duration in a script: a year, seconds.
 const LONGEST_S: f64 = 366.0 * 86_400.0;
 
-/// Reads `500ms`, `6s`, `2m`, `1h`.
+/// Parses `500ms`, `6s`, `2m`, `1h`.
 pub(super) fn seconds(text: &str) -> Option<f64> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let scale = match unit {
@@ -164,7 +164,7 @@ pub(super) fn seconds(text: &str) -> Option<f64> {
     Some(number * scale).filter(|span| (0.0..=LONGEST_S).contains(span))
 }
 
-/// Writes a value so that [`words`] reads it back.
+/// Formats a value so that [`words`] parses it back.
 pub(super) struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {

@@ -1,4 +1,4 @@
-//! What the sidecars and the aggregator of a world say: who is there, each step, each beat, the end.
+//! Events of a world's sidecars and aggregator: attach, each step, each beat, the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use crate::event::{
 use crate::id::{JobId, Rank};
 use crate::time::Time;
 
-/// What every node runs.
+/// Versions on every node.
 const VERSIONS: [(&str, &str); 4] = [
     ("driver", "570.86.15"),
     ("cuda", "12.8"),
     ("nccl", "2.25.1"),
     ("kernel", "5.15.0-130-generic"),
 ];
-/// What a node runs that was left out of an upgrade.
+/// The driver of a node that missed an upgrade.
 const OLD_DRIVER: (&str, &str) = ("driver", "550.54.15");
 
 /// How often a sidecar reads its rings.
 const POLL: Duration = Duration::from_millis(100);
-/// From a node to the journal.
+/// Latency from a node to the journal.
 const LATENCY: Duration = Duration::from_millis(1);
-/// How often a sidecar beats and reads its GPUs.
+/// Interval of a sidecar's beats and GPU readings.
 pub(super) const BEAT: Duration = Duration::from_secs(1);
-/// From the sidecar's start to its ranks' first words.
+/// Time from the sidecar's start until its ranks attach.
 const ATTACH: Duration = Duration::from_millis(1200);
 
 impl World {
-    /// Everything until training begins.
+    /// Emits all events before training begins.
     pub(super) fn open(&mut self) {
         let job = Job {
             job: JobId(Arc::clone(&self.spec.job)),
@@ -54,7 +54,7 @@ impl World {
         self.beat_until(TRAINING_AT);
     }
 
-    /// What was measured before this job, as the first node's sidecar knows it.
+    /// Measurements from before this job, from the first node's sidecar.
     fn tell_baseline(&mut self, at: Time) {
         let (step_s, selfs) = self.baseline();
         let of_nodes = self.names.clone().into_iter().zip(selfs);
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// A sidecar comes up and finds its ranks.
+    /// A sidecar starts and discovers its ranks.
     fn arrive(&mut self, up: Time, node: u32, attach: Time) {
         let sources = [
             ("probe", true),
@@ -103,7 +103,7 @@ impl World {
         self.attach(attach, node);
     }
 
-    /// Ranks of new processes declare themselves; when they train.
+    /// Attaches the ranks of new processes; returns the time at which they start to train.
     pub(super) fn attach_all(&mut self, at: Time) -> Time {
         for state in &mut self.ranks {
             state.attached = Time(u64::MAX);
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// The beats and readings of every node up to `until`, while the marks of the step stand.
+    /// Emits the beats and readings of every node up to `until`, with the current step's times.
     pub(super) fn beat_until(&mut self, until: Time) {
         for (at, node) in self.link.returns(until) {
             self.link.restart(at, node);
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// The readings of a node and of what is on it.
+    /// Emits the readings of a node and of its GPUs and ranks.
     fn read(&mut self, at: Time, node: u32) {
         let idle = self.stage != Stage::Training || at < self.begin_at;
         if self.spec.readings {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Where a rank is, if it has attached and not ended.
+    /// A rank's pulse, if it has attached and not ended.
     fn pulse(&self, rank: u32, at: Time) -> Option<Pulse> {
         let state = &self.ranks[rank as usize];
         if self.stage != Stage::Training || at < state.attached {
@@ -235,7 +235,7 @@ impl World {
         Time(at.0 + missing) + LATENCY
     }
 
-    /// Every rank leaves the meeting, does its optimizer and reports its step.
+    /// Every rank leaves the synchronization, runs its optimizer and reports its step.
     pub(super) fn finish(&mut self, step: u64, meet: Time, meet_s: f64, kind: StepKind) {
         for rank in 0..self.spec.ranks() {
             let event = self.ended(rank, step, meet, kind);
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// A rank's step, from the end of the one before to the end of its optimizer.
+    /// A rank's step, from the end of the previous one to the end of its optimizer.
     fn ended(&mut self, rank: u32, step: u64, meet: Time, kind: StepKind) -> Step {
         let own = &self.own[rank as usize];
         let (tokens, sum_sq, expert_tokens) = self.pace.loads.declared(self.layout.coordinates(rank).dp);
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// The job ends with `code` at `at`: in order if that is zero.
+    /// Ends the job with `code` at `at`: in order if the code is zero.
     pub(super) fn end(&mut self, code: i32, at: Time) {
         let at = self.ranks.iter().map(|state| state.start).fold(at, Time::max);
         self.stage = Stage::Ending;
@@ -353,7 +353,7 @@ impl World {
     }
 }
 
-/// How late everything comes that a rank says.
+/// The delay of all data from a rank.
 pub(super) fn lateness(faults: &[Fault], rank: u32) -> Duration {
     let late = faults.iter().map(|fault| match *fault {
         Fault::Late { rank: whom, by_s } if whom == rank => seconds(by_s),

@@ -1,7 +1,7 @@
-//! A whole training job on virtual time: an iterator of frames with bounded memory.
+//! A complete training job in virtual time: an iterator of frames with bounded memory.
 //!
-//! Training is synchronous. Every rank works and waits for others as its place in the layout makes it
-//! (`timeline`); once a step all meet. Nothing here knows of the detector.
+//! Training is synchronous. Every rank works and waits for others according to its position in the layout (`timeline`);
+//! once per step all ranks synchronize. Nothing here depends on the detector.
 
 use std::iter::FusedIterator;
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::frame::Frame;
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// When training begins, after the sidecars and the ranks have come up.
+/// Start of training, after the sidecars and the ranks have started.
 pub(super) const TRAINING_AT: Time = Time(3_000_000_000);
-/// What a job that hung exits with: its launcher's SIGTERM.
+/// Exit code of a hung job: its launcher's SIGTERM.
 const KILLED: i32 = 143;
-/// Healthy steps of which a baseline is the median.
+/// Number of healthy steps whose median is the baseline.
 const BASELINE_STEPS: usize = 65;
 
-/// A simulated job. Iterate over it for its frames; [`World::truth`] says what was really wrong so far.
+/// A simulated job. Iterate over it for its frames; [`World::truth`] returns the actual faults so far.
 #[derive(Debug)]
 pub struct World {
     pub(super) spec: WorldSpec,
@@ -42,24 +42,24 @@ pub struct World {
     pub(super) link: Link,
     pub(super) names: Vec<NodeId>,
     pub(super) ranks: Vec<RankState>,
-    /// What each rank does in the step under way, and its transfers where a fault changed them.
+    /// The work of each rank in the current step, and its transfers if a fault changed them.
     pub(super) own: Vec<Own>,
     pub(super) roads: Option<Roads>,
-    /// Share of the step under way in which each rank works, as it would with nothing wrong: who sleeps does not.
+    /// Share of the current step in which each rank works, without faults: a sleeping rank does not.
     pub(super) working: Vec<f64>,
     pub(super) telemetry: Telemetry,
     /// Next beat of each node.
     pub(super) beats: Vec<Time>,
-    /// The end of the collective of the last step.
+    /// End of the last step's collective.
     pub(super) now: Time,
-    /// The last step that was made.
+    /// The last step so far.
     pub(super) step: u64,
-    /// How often training was restarted, the last step before that, and when it began again.
+    /// Number of restarts, the last step before the latest one, and the time at which training resumed.
     pub(super) restart: u32,
     epoch_from: u64,
     pub(super) begin_at: Time,
     pub(super) stage: Stage,
-    /// Communicators of which each collective is told.
+    /// Communicators for which single collectives are requested.
     pub(super) wants: Vec<Want>,
     truth: Vec<Truth>,
     costs: Costs,
@@ -67,21 +67,21 @@ pub struct World {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Steps are made.
+    /// Steps are simulated.
     Training,
-    /// What was said is still on its way.
+    /// Remaining frames are still in transit.
     Ending,
     /// The journal is closed.
     Done,
 }
 
-/// One rank between two meetings.
+/// The state of one rank between two synchronizations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankState {
-    /// When it declared itself, and how late everything comes that it says.
+    /// The time at which it attached, and the delay of all its data.
     pub attached: Time,
     pub lateness: Duration,
-    /// End of its last step, and the marks within this one.
+    /// End of its last step, and its times within this one.
     pub start: Time,
     pub data_at: Time,
     pub compute_at: Time,
@@ -89,7 +89,7 @@ pub(super) struct RankState {
 }
 
 impl World {
-    /// A world that has not begun.
+    /// A world at its beginning.
     ///
     /// # Errors
     /// [`SpecError`], which names the value that cannot be simulated.
@@ -121,7 +121,7 @@ impl World {
             compute_at: TRAINING_AT,
             arrival: TRAINING_AT,
         };
-        // Nodes come up within a second, and beat and poll out of step with each other.
+        // Nodes start within a second; their beats and polls are not in phase.
         let up = |node| Time::from_secs_f64(Chance::of(spec.seed, &[0x7570, u64::from(node)]).unit());
         let places = Places {
             names: &names,
@@ -158,7 +158,7 @@ impl World {
         Ok(world)
     }
 
-    /// The spec it was made of.
+    /// The spec of the world.
     pub fn spec(&self) -> &WorldSpec {
         &self.spec
     }
@@ -168,18 +168,18 @@ impl World {
         self.drag.gpus()
     }
 
-    /// What an aggregator would ask of the sidecars, from the next step on.
+    /// Sets the requests of an aggregator to the sidecars, from the next step on.
     pub fn want(&mut self, wants: &[Want]) {
         self.wants.clear();
         self.wants.extend_from_slice(wants);
     }
 
-    /// Steps made so far.
+    /// Steps so far.
     pub fn steps(&self) -> u64 {
         self.step
     }
 
-    /// What was really wrong so far, one entry per fault of the spec, in its order.
+    /// The actual faults so far, one entry per fault of the spec, in its order.
     pub fn truth(&self) -> &[Truth] {
         &self.truth
     }
@@ -189,8 +189,8 @@ impl World {
         self.costs.lost_s() * f64::from(self.spec.ranks())
     }
 
-    /// What the job's own unevenness has cost so far: stages, sequences, experts, garbage collection, as far as the
-    /// spec has them.
+    /// The cost of the job's own imbalances so far: stages, sequences, experts, garbage collection, if the spec has
+    /// them.
     pub fn own_costs(&self) -> Vec<OwnCost> {
         self.costs.own_costs(&self.spec)
     }
@@ -203,7 +203,7 @@ impl World {
         node * self.spec.gpus_per_node..(node + 1) * self.spec.gpus_per_node
     }
 
-    /// Makes the next step. Nothing it makes happens before `self.now` as it was.
+    /// Simulates the next step. All its events are at or after the current `self.now`.
     fn train(&mut self) {
         let step = self.step + 1;
         let (occasion, kind) = self.occasion(step);
@@ -238,7 +238,7 @@ impl World {
         (self.now, self.step) = (meet, step);
     }
 
-    /// What is special about a step.
+    /// The properties of a step.
     fn occasion(&self, step: u64) -> (Occasion, StepKind) {
         let plan = &self.spec.step.checkpoint;
         let due = plan.every > 0 && step.is_multiple_of(plan.every);
@@ -269,7 +269,7 @@ impl World {
         every > 0 && step.is_multiple_of(every)
     }
 
-    /// Sets the marks within each rank's step, for its pulse.
+    /// Sets the times within each rank's step, for its pulse.
     fn mark(&mut self) {
         let declared = self.spec.step.checkpoint.declared;
         let piped = self.layout.pp > 1;
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// What share of a step of `meet_s` each rank is at work, where that is read.
+    /// Sets the share of a step of `meet_s` in which each rank works, if it is needed.
     fn measure_work(&mut self, meet_s: f64) {
         if self.spec.oversubscribed > 0.0 {
             let work = |rank: u32| {
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// The last step's collective never ends; somebody kills the job at last.
+    /// The last step's collective never ends; finally the job is killed.
     fn hang(&mut self) {
         let killed = self.now + seconds(self.spec.hang_s);
         self.beat_until(killed);
@@ -308,7 +308,7 @@ impl World {
         self.end(KILLED, killed);
     }
 
-    /// Training is started again after the last step: new processes, a warm-up, and the steps go on.
+    /// Restarts training after the last step: new processes, a warm-up, and the steps continue.
     fn start_again(&mut self) {
         let back = self.now + seconds(self.spec.restart_s);
         self.restart += 1;
@@ -325,7 +325,7 @@ impl World {
         self.now = self.begin_at;
     }
 
-    /// How long an ordinary step of this job takes with nothing wrong, and the self-time of each node's ranks in it.
+    /// Duration of an ordinary step of this job without faults, and the self-time of each node's ranks in it.
     pub(super) fn baseline(&self) -> (f64, Vec<f64>) {
         let (mut pace, mut drag, mut timeline) =
             (self.pace.clone(), self.drag.clone(), self.timeline.clone());

@@ -1,4 +1,4 @@
-//! What is one card, and what is not.
+//! Which verdicts share a card, and which do not.
 
 use super::*;
 use crate::fault::{Remedy, When};
@@ -111,7 +111,7 @@ fn one_gpu_that_comes_and_goes_is_not_many() {
     assert_eq!(whom(&verdicts).len(), 5);
 }
 
-/// What is over and what holds are two cards, and so is what came back a day later.
+/// Cleared and active verdicts are separate cards, and so is a recurrence a day later.
 #[test]
 fn episodes_are_told_apart() {
     let mut verdicts: Vec<Verdict> = (0..3)

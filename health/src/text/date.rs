@@ -1,12 +1,12 @@
-//! Dates of the calendar and back, without a library: days of the proleptic Gregorian calendar in eras of 400 years
-//! that begin in March (<https://howardhinnant.github.io/date_algorithms.html>). All times are UTC.
+//! Conversion of calendar dates in both directions, without a library: days of the proleptic Gregorian calendar in eras
+//! of 400 years that begin in March (<https://howardhinnant.github.io/date_algorithms.html>). All times are UTC.
 
 const DAY_MS: u64 = 86_400_000;
-/// Days from 0000-03-01 to 1970-01-01, and of an era.
+/// Days from 0000-03-01 to 1970-01-01, and days of an era.
 const BEFORE: u64 = 719_468;
 const ERA: u64 = 146_097;
 
-/// A moment as people write it.
+/// A date and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Date {
     /// Year.
@@ -21,12 +21,12 @@ pub struct Date {
     pub minute: u64,
     /// Second.
     pub second: u64,
-    /// Thousandths of a second.
+    /// Milliseconds.
     pub ms: u64,
 }
 
 impl Date {
-    /// Of milliseconds since 1970.
+    /// From milliseconds since 1970.
     pub fn of(unix_ms: u64) -> Date {
         let (days, ms) = (unix_ms / DAY_MS + BEFORE, unix_ms % DAY_MS);
         let of_era = days % ERA;
@@ -49,7 +49,7 @@ impl Date {
         }
     }
 
-    /// Milliseconds since 1970; `None`: there is no such moment, or it was before then.
+    /// Milliseconds since 1970; `None`: an invalid date, or one before 1970.
     pub fn unix_ms(&self) -> Option<u64> {
         let is_known = (1970..=9999).contains(&self.year)
             && (1..=12).contains(&self.month)

@@ -1,4 +1,4 @@
-//! Text for people: findings, causes, numbers and dates, and text from outside made safe to show.
+//! Text for people: findings, causes, numbers and dates, and sanitized external text.
 
 pub mod cards;
 pub mod date;

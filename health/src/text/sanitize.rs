@@ -1,18 +1,18 @@
-//! Sanitizes text from outside before people see it: clips it to a length, and makes invisible characters and terminal
-//! control characters visible. Escaping for HTML and the like is up to the output.
+//! Sanitizes external text for display: clips it to a length, and makes invisible characters and terminal control
+//! characters visible. Escaping for HTML and other formats is up to the output.
 
 use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Characters of a name.
+/// Most characters of a name.
 pub const NAME: usize = 160;
-/// Characters of a name that programs compare: as long as the command line takes one for a job or a node.
+/// Most characters of a name that programs compare: the limit of the command line for names of jobs and nodes.
 pub const LABEL: usize = 256;
-/// Characters of a sentence.
+/// Most characters of a sentence.
 pub const SENTENCE: usize = 600;
 
-/// At most `most` characters of a text, with control characters as their pictures (U+2400 and on).
+/// At most `most` characters of a text, with control characters as visible symbols (U+2400 and on).
 pub fn clip(text: &str, most: usize) -> String {
     let mut clipped: String = text.chars().take(most).map(visible).collect();
     if text.chars().nth(most).is_some() {
@@ -21,19 +21,19 @@ pub fn clip(text: &str, most: usize) -> String {
     clipped
 }
 
-/// At most `most` bytes of a text, its end: of a path that says more than its beginning.
+/// The last `most` bytes of a text: for paths, whose end is more informative than their start.
 pub fn end(text: &str, most: usize) -> &str {
     let excess = text.len().saturating_sub(most);
     let begin = (excess..=text.len()).find(|at| text.is_char_boundary(*at));
     text.get(begin.unwrap_or(0)..).unwrap_or("")
 }
 
-/// A name.
+/// Sanitizes a name.
 pub fn name(text: &str) -> String {
     clip(text, NAME)
 }
 
-/// A name for programs: as it is, whenever that does no harm. Nothing is copied of one that is short and visible.
+/// Sanitizes a name for programs: harmless names stay unchanged, and short visible ones are not copied.
 pub fn label(text: &str) -> Cow<'_, str> {
     let is_plain = text.len() <= LABEL && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if is_plain {
@@ -43,19 +43,19 @@ pub fn label(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// All but what RFC 3986 calls unreserved.
+/// All characters except the unreserved ones of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// As a value in an address's query.
+/// Encodes a value for a URL query.
 pub fn query(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// [`clip`] for text of several lines, which it stays.
+/// Like [`clip`], but keeps line breaks.
 pub fn lines(text: &str, most: usize) -> String {
     let mut clipped: String = text
         .chars()
@@ -68,16 +68,16 @@ pub fn lines(text: &str, most: usize) -> String {
     clipped
 }
 
-/// A character as it is shown: itself, or what stands for one that nobody would see.
+/// The displayed form of a character: itself, or a symbol for an invisible one.
 pub fn visible(letter: char) -> char {
     match letter {
         '\t' | '\n' | '\r' => ' ',
         '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(letter)).unwrap_or('\u{fffd}'),
         '\x7f' => '\u{2421}',
         '\u{80}'..='\u{9f}' => '\u{fffd}',
-        // Marks that turn the direction of what follows, beyond what the page's own isolation holds.
+        // Bidirectional control characters, which could escape the page's own isolation.
         '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}' => '\u{fffd}',
-        // Ends of lines to some.
+        // Line separators in some programs.
         '\u{2028}' | '\u{2029}' => ' ',
         _ => letter,
     }

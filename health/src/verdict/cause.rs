@@ -3,60 +3,60 @@
 use serde::{Deserialize, Serialize};
 
 closed! {
-    /// Why. Each needs a counter of its own in the window, or, of a rank that hangs, what it was seen to wait for;
-    /// without one the cause is unknown.
+    /// The cause of a finding. Each needs evidence within the window: a counter of its own or, for a hung rank, the
+    /// resource that it waits for; otherwise the cause is unknown.
     #[derive(Default)]
     Cause {
         /// No counter explains it.
         #[default]
         Unknown = "unknown",
-        /// The GPU protects itself from heat.
+        /// The GPU throttles because of heat.
         Thermal = "thermal",
-        /// The GPU is held at its power cap, or braked, and its peers are not.
+        /// The GPU is limited by its power cap or power brake, and its peers are not.
         Power = "power",
-        /// The SM clock is low without a reason, on a cool GPU.
+        /// The SM clock of a cool GPU is low without a throttle reason.
         ClockStuck = "clock-stuck",
-        /// Memory errors, or rows that wait to be remapped.
+        /// Memory errors, or rows pending a remap.
         Ecc = "ecc",
-        /// The PCIe link runs under its width or generation, or repeats itself.
+        /// The PCIe link has reduced width or generation, or replays.
         Pcie = "pcie",
-        /// NVLink errors, and transfers within the node are slow.
+        /// NVLink errors, and slow transfers within the node.
         Nvlink = "nvlink",
-        /// Transfers across the node are slow, and its network ports count errors.
+        /// Slow transfers between nodes, and errors on the node's network ports.
         Network = "network",
-        /// The excess sits in the data phase.
+        /// The excess is in the data phase.
         DataLoading = "data-loading",
-        /// The process wants for CPU time.
+        /// The process lacks CPU time.
         CpuContention = "cpu-contention",
         /// The process collects garbage.
         GcPause = "gc-pause",
         /// The work itself differs between ranks.
         Imbalance = "imbalance",
-        /// The rank writes a checkpoint meanwhile.
+        /// The rank writes a checkpoint during that time.
         Checkpoint = "checkpoint",
-        /// The rank evaluates meanwhile.
+        /// The rank evaluates during that time.
         Evaluation = "evaluation",
         /// The rank, or its loader, waits for a file system.
         Storage = "storage",
         /// The rank waits for another thread of its own process.
         LockWait = "lock-wait",
-        /// The rank waits for an answer over the network that is no collective.
+        /// The rank waits for a network response outside of collectives.
         RemoteService = "remote-service",
-        /// The rank waits for another process of its node: one that it started, or the other end of a pipe.
+        /// The rank waits for another process of its node: a child process, or the other end of a pipe.
         OtherProcess = "other-process",
         /// A signal has stopped the process.
         Stopped = "stopped",
         /// The rank runs its own code while the other ranks wait.
         OwnCode = "own-code",
-        /// Ranks have entered collectives that differ: another one, another order, another size.
+        /// Ranks have entered different collectives: another operation, order or size.
         CollectiveMismatch = "collective-mismatch",
-        /// The rank waits for the GPU's driver, or its GPU has a fault.
+        /// The rank waits for the GPU driver, or its GPU has a fault.
         GpuFault = "gpu-fault",
     }
 }
 
 impl Cause {
-    /// Whether only ranks that hang have it.
+    /// Whether it occurs only for hung ranks.
     pub fn is_of_hang(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! What the detector says: a finding raised or cleared on a subject, with its evidence, cost and action.
+//! Verdicts of the detector: a finding raised or cleared on a subject, with its evidence, cost and action.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -22,7 +22,7 @@ macro_rules! closed {
         }
 
         impl $list {
-            /// All, in the order of the tables.
+            /// All values, in the order of the tables.
             pub const ALL: &'static [$list] = &[$($list::$variant),*];
 
             /// Its name in JSON, metrics and docs.
@@ -40,41 +40,41 @@ mod cause;
 pub use cause::Cause;
 
 closed! {
-    /// The kind of trouble. Each has a row in `docs/findings.md` and in `policy/findings.toml`.
+    /// Kinds of trouble. Each has a row in `docs/findings.md` and in `policy/findings.toml`.
     Finding {
         /// A rank is persistently slower than its peers.
         Straggler = "straggler",
-        /// A rank does not move while others have arrived.
+        /// A rank is stalled while its peers have arrived.
         RankSilent = "rank-silent",
         /// No rank makes progress, and none is behind.
         JobHang = "job-hang",
         /// The process of a rank ended while its peers were alive.
         RankDied = "rank-died",
-        /// Ranks never arrived at the first barrier, and the others wait for them.
+        /// Ranks never arrived at the first barrier, and their peers wait for them.
         RanksMissing = "ranks-missing",
-        /// A node's telemetry is missing: nothing can be said of it.
+        /// A node's telemetry is missing: its state is unknown.
         TelemetryBlind = "telemetry-blind",
         /// The ranks of a node, or of a rack, are slow together.
         StragglerNode = "straggler-node",
-        /// Transfers across a link take longer than they did, or than elsewhere.
+        /// Transfers over a link take longer than before, or than on other links.
         SlowLink = "slow-link",
         /// Many ranks became slow together, and no node or rack explains it.
         AllRanksSlow = "all-ranks-slow",
         /// Slower than its own baseline from the first step on.
         SlowFromBirth = "slow-from-birth",
-        /// Pipeline stages differ in work: all wait for the heaviest.
+        /// Pipeline stages differ in work: all wait for the slowest.
         StageImbalance = "stage-imbalance",
-        /// Sequences differ in length: who draws the longest holds up the others.
+        /// Sequences differ in length: the rank with the longest delays its peers.
         SequenceImbalance = "sequence-imbalance",
-        /// Experts differ in load: who holds the busiest holds up the others.
+        /// Experts differ in load: the rank with the busiest one delays its peers.
         ExpertImbalance = "expert-imbalance",
         /// Training waits for its data.
         DataLoading = "data-loading",
-        /// Ranks are starved of CPU, now one and now another.
+        /// Ranks lack CPU time, changing between ranks.
         CpuContention = "cpu-contention",
-        /// Ranks pause to collect garbage, now one and now another.
+        /// Ranks pause for garbage collection, changing between ranks.
         GcPause = "gc-pause",
-        /// One rank alone evaluates, saves or pauses every so many steps, and the others wait for it.
+        /// A single rank evaluates, saves or pauses at regular intervals, and its peers wait for it.
         SingleRankPause = "single-rank-pause",
         /// Slow only when checkpoints are written.
         SlowCheckpoint = "slow-checkpoint",
@@ -84,33 +84,33 @@ closed! {
         StepRegression = "step-regression",
         /// Transfer, not compute, takes much of the step.
         CommunicationBound = "communication-bound",
-        /// Versions that should be alike differ between nodes.
+        /// Versions that should be the same differ between nodes.
         VersionSkew = "version-skew",
         /// A GPU has fallen off the bus.
         GpuLost = "gpu-lost",
-        /// A GPU reported a fault that only a reset, a reboot or an inspection ends.
+        /// A GPU reported a fault that requires a reset, a reboot or an inspection.
         GpuFault = "gpu-fault",
-        /// The application faulted on a GPU; the GPU itself goes on.
+        /// The application faulted on a GPU; the GPU itself continues.
         ApplicationFault = "application-fault",
         /// XIDs that need no action.
         XidRecorded = "xid-recorded",
-        /// A GPU counted memory errors that it could not correct.
+        /// A GPU counted uncorrectable memory errors.
         EccUncorrectable = "ecc-uncorrectable",
         /// A GPU corrects memory errors at a high rate.
         EccCorrected = "ecc-corrected",
         /// Memory rows of a GPU were, will be, or could not be remapped.
         RowRemap = "row-remap",
-        /// A GPU slows itself down.
+        /// A GPU throttles.
         GpuThrottled = "gpu-throttled",
-        /// A GPU's PCIe link is narrower or slower than it could be, or repeats itself.
+        /// A GPU's PCIe link is narrower or slower than possible, or replays.
         PcieDegraded = "pcie-degraded",
         /// NVLinks of a GPU count errors, or are down.
         NvlinkErrors = "nvlink-errors",
         /// Results since the last clean checkpoint may be wrong.
         ResultsSuspect = "results-suspect",
-        /// A GPU, or those of a node, cannot be read.
+        /// A GPU, or all GPUs of a node, cannot be read.
         GpuUnreadable = "gpu-unreadable",
-        /// A GPU is set up in another way than its peers, or than it should be.
+        /// A GPU's configuration differs from its peers', or from the recommended one.
         GpuConfig = "gpu-config",
         /// A GPU's memory is nearly full.
         GpuMemoryFull = "gpu-memory-full",
@@ -127,7 +127,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Whom a verdict is about.
+/// The subject of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Subject {
@@ -141,7 +141,7 @@ pub enum Subject {
         /// Its name.
         node: NodeId,
     },
-    /// One rank, and where it runs.
+    /// One rank with its location.
     Rank {
         /// Global rank.
         rank: Rank,
@@ -166,7 +166,7 @@ pub enum Subject {
     Link {
         /// One end.
         node: NodeId,
-        /// The other end; `None`: wherever it leads.
+        /// The other end; `None`: all other nodes.
         peer: Option<NodeId>,
     },
 }
@@ -197,11 +197,11 @@ impl fmt::Display for Subject {
     }
 }
 
-/// How bad. Info alerts nobody.
+/// Severity of a verdict. Info sends no alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Worth knowing.
+    /// For information.
     Info,
     /// A ticket.
     Warning,
@@ -224,41 +224,41 @@ impl Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It holds.
+    /// It is active.
     Raised,
-    /// It held.
+    /// It has ended.
     Cleared,
 }
 
-/// One piece of evidence: what was measured, and the same on the peers.
+/// One piece of evidence: a measurement, and the same for the peers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was measured, unit in its name: `self_time_s`, `sm_clock_mhz`.
+    /// The measurement, with the unit in its name: `self_time_s`, `sm_clock_mhz`.
     pub what: Arc<str>,
-    /// On the subject.
+    /// The subject's value.
     pub value: f64,
     /// Median of its peers, if it has any.
     pub peers: Option<f64>,
-    /// Journal entries it was read from: first and last.
+    /// The first and last journal entry with the data.
     pub entries: Option<(u64, u64)>,
 }
 
-/// Evidence of the job: how many nodes nothing is heard from; its peers are all nodes.
+/// Evidence on the job: the number of unreachable nodes; its peers are all nodes.
 pub const UNHEARD_NODES: &str = "unheard_nodes";
 
-/// Evidence of a [card](crate::text::cards) of several GPUs of a node: how many they are.
+/// Evidence on a [card](crate::text::cards) of several GPUs of a node: their number.
 pub const ALIKE_GPUS: &str = "alike_gpus";
 
-/// One incident in its present state. A later verdict of the same `id` replaces it.
+/// The current state of one incident. A later verdict with the same `id` replaces it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Number of the incident in this job, from 1.
     pub id: u64,
-    /// The kind of trouble.
+    /// The finding.
     pub finding: Finding,
-    /// Whom it is about.
+    /// Its subject.
     pub subject: Subject,
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
     /// Raised or cleared.
     pub state: State,
@@ -266,50 +266,50 @@ pub struct Verdict {
     pub since_s: f64,
     /// The step in which it began.
     pub since_step: Option<u64>,
-    /// When the detector was sure, seconds since the first frame.
+    /// When it was raised, seconds since the first frame.
     pub raised_s: f64,
-    /// The step after which the detector was sure.
+    /// The step after which it was raised.
     pub raised_step: Option<u64>,
-    /// When it ended, seconds since the first frame.
+    /// When it cleared, seconds since the first frame.
     pub cleared_s: Option<f64>,
-    /// The signals that it rests on.
+    /// The signals that it is based on.
     pub signals: Vec<Signal>,
     /// The least trusted source among its evidence.
     pub provenance: Provenance,
     /// Self-time over the median of the peers, since it began; stragglers only.
     pub slowdown_ratio: Option<f64>,
-    /// The joined cause.
+    /// The cause from the joined counters.
     pub cause: Cause,
-    /// What it rests on.
+    /// The evidence.
     pub evidence: Vec<Evidence>,
-    /// Share of the step's time that would be won if the subject ran like its peers; stragglers only.
+    /// Share of step time that would be saved if the subject ran like its peers; stragglers only.
     pub impact_ratio: Option<f64>,
     /// GPU-hours (rank-hours without GPUs) that the whole job lost to it so far.
     pub lost_gpu_hours: f64,
-    /// The same in money, in the currency of the price; `None`: no price was given.
+    /// The same in the currency of the price; `None`: no price is configured.
     #[serde(default)]
     pub lost_cost: Option<f64>,
-    /// What the policy table asks for.
+    /// The action in the policy table.
     pub action: Arc<str>,
-    /// Policy only observes this finding (`observe.<finding>`): severity is info whatever was found, and nothing acts.
+    /// Policy only observes this finding (`observe.<finding>`): its severity is always info, and no action follows.
     #[serde(default)]
     pub observe_only: bool,
-    /// The same as `action` for programs, where a table of faults says it; `None`: only for people.
+    /// The action for programs, if a table of faults defines it; `None`: only for people.
     #[serde(default)]
     pub order: Option<Order>,
-    /// Evidence that is text and not a number: the exception that a rank died of; `None`: numbers are all there is.
+    /// Evidence as text, for example the exception that ended a rank; `None`: all evidence is numeric.
     #[serde(default)]
     pub says: Option<Arc<str>>,
-    /// The job ended while this held, and not in order. Set in the report only: a running job has no end yet.
+    /// The job failed while this was active. Set in the report only: a running job has not ended.
     #[serde(default)]
     pub unresolved_at_exit: bool,
 }
 
 impl Verdict {
-    /// The one order of findings, for every surface: what comes first sorts first. Of what holds: first what ends or
-    /// stops the job or makes its results wrong ([`Verdict::is_urgent`]), then what costs the job time, then what costs
-    /// nothing that was measured, then findings without an alert; within each the worse severity, the larger share of
-    /// the step, the surer cause. Of what is over: what cost most, then what was worst.
+    /// The order of findings on every surface, most important first. Active ones: first those that end or stop the job
+    /// or invalidate its results ([`Verdict::is_urgent`]), then those that cost the job time, then those without a
+    /// measured cost, then findings without an alert; within each group by severity, share of the step, and certainty
+    /// of the cause. Cleared ones: by cost, then by severity.
     pub fn weight(&self) -> impl Ord + use<> {
         let millionths = |amount: f64| (amount * 1e6) as u64;
         let share = self.impact_ratio.unwrap_or(0.0);
@@ -336,7 +336,7 @@ impl Verdict {
         )
     }
 
-    /// Whether it stops or ends the job, or spoils its results. A standstill that is only suspected is urgent already.
+    /// Whether it stops or ends the job, or invalidates its results. A suspected hang is already urgent.
     pub fn is_urgent(&self) -> bool {
         match self.finding {
             Finding::RankSilent | Finding::JobHang => true,
@@ -350,7 +350,7 @@ impl Verdict {
         }
     }
 
-    /// Whom it is about, in words; of a job that has lost sight of many nodes, and of many GPUs of a node, how many.
+    /// The subject in words; for a job with many unreachable nodes, and for many GPUs of a node, with their number.
     pub fn subject_text(&self) -> String {
         let shown = |name: &str| self.evidence.iter().find(|piece| &*piece.what == name);
         if let (Some(gpus), Subject::Node { node }) = (shown(ALIKE_GPUS), &self.subject) {

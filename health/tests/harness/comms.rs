@@ -1,4 +1,4 @@
-//! Communicators of a script: who is in which, and what they took.
+//! Communicators of a script: their members and times.
 
 use std::collections::BTreeMap;
 
@@ -30,11 +30,10 @@ impl Groups {
         Ok(members)
     }
 
-    /// What the communicators named in the script took in a step, each line `comm=7 transfer=5 [bytes=1000]`: who is
-    /// late makes the others wait for it. Transfers vary by 4 % in a way that repeats. `gpu=4`: they are so many
-    /// collectives, timed by the GPU, and reported one by one on request, unless `alone=no`; `beside=fsdp`: they
-    /// overlap with compute, two all-gathers for each reduce-scatter; `beside=older`: the same, and only their sum is
-    /// reported.
+    /// The communicators' times in a step, one per line: `comm=7 transfer=5 [bytes=1000]`. Members wait for late ones.
+    /// Transfers vary by 4 % in a repeating pattern. `gpu=4`: this many collectives, timed by the GPU, and reported one
+    /// by one on request, unless `alone=no`; `beside=fsdp`: they overlap with compute, two all-gathers for each
+    /// reduce-scatter; `beside=older`: the same, but only their sum is reported.
     pub fn meet(
         &self,
         case: &TestCase,
@@ -60,14 +59,14 @@ impl Groups {
     }
 }
 
-/// What a rank tells of a communicator.
+/// A rank's report on a communicator.
 pub enum Did {
     Sum(Comm),
     Each(Collectives),
 }
 
-/// What ranks worked in a step, milliseconds, and before which collective what they worked longer than others lies;
-/// none given: before the first.
+/// Work of the ranks in a step, milliseconds, and the collective before which their excess work happens; by default the
+/// first.
 pub struct Work<'a> {
     pub own: &'a [Option<f64>],
     pub turns: &'a [usize],
@@ -85,13 +84,13 @@ impl Work<'_> {
         all.into_iter().map(|(rank, own)| (rank, own - least)).collect()
     }
 
-    /// How late everybody is for the collective of a turn.
+    /// The delay of the collective of a turn.
     fn late(&self, excess: &[(u32, f64)], turn: usize) -> f64 {
         let of_turn = excess.iter().filter(|(rank, _)| self.turn(*rank) == turn);
         of_turn.map(|(_, excess)| *excess).fold(0.0, f64::max)
     }
 
-    /// How long all of them work together, standing still for each other.
+    /// The duration of the step for all ranks, which wait for each other.
     pub fn together(&self) -> f64 {
         let members: Vec<u32> = (0..self.own.len() as u32).collect();
         let excess = self.excess(&members);
@@ -101,7 +100,7 @@ impl Work<'_> {
         if least.is_finite() { least + late } else { 0.0 }
     }
 
-    /// How long each member is in each of so many collectives.
+    /// The time of each member in each collective.
     fn times(&self, members: &[u32], collectives: usize, transfer: f64) -> Vec<(u32, Vec<f64>)> {
         let excess = self.excess(members);
         let late: Vec<f64> = (0..collectives).map(|turn| self.late(&excess, turn)).collect();
@@ -119,10 +118,10 @@ struct Line {
     comm: u64,
     transfer: f64,
     bytes: u64,
-    /// Collectives timed by the GPU; 0: the host's.
+    /// Number of collectives timed by the GPU; 0: timed by the host.
     gpu: u32,
     is_told_alone: bool,
-    /// They ran beside the work; told by function, or as older sidecars do.
+    /// They overlapped with compute; reported by function, or as by older sidecars.
     beside: Option<bool>,
 }
 

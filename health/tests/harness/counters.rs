@@ -1,4 +1,4 @@
-//! Counters that a script reads out: any signal by its name, in its own unit, and short names for the usual ones.
+//! Scripted counters: any signal by its name, in its own unit, and short names for the usual ones.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::script::{gpu, pci, take};
 
 /// `reading gpu=0 temperature=60 margin=27 clock=1980 throttled=12.5 [any_signal=5]`, `throttled` in seconds since
-/// driver load; `unsupported` is no value.
+/// driver load; `unsupported` is a missing value.
 pub fn gpu_reading(case: &mut TestCase) -> Result<Event, String> {
     let rank = take(case, "gpu")?.ok_or("gpu= is missing")?;
     let mut readings = BTreeMap::new();
@@ -41,7 +41,7 @@ pub fn host_reading(case: &mut TestCase) -> Result<Event, String> {
     Ok(Event::Host(HostReading { rank, readings }))
 }
 
-/// Takes all that is left as signals by their names.
+/// Parses all remaining arguments as signals by name.
 pub fn others<S: DeserializeOwned + Ord>(
     case: &mut TestCase,
     readings: &mut BTreeMap<S, Reading>,

@@ -6,7 +6,7 @@ use paceline_health::id::Rank;
 
 use super::script::take;
 
-/// `trouble kind=error [rank=2] [code=7]`, and on the lines below what was said.
+/// `trouble kind=error [rank=2] [code=7]`, with the message on the lines below.
 pub fn trouble(case: &mut TestCase) -> Result<Event, String> {
     let kind: String = take(case, "kind")?.ok_or("kind= is missing")?;
     Ok(Event::Trouble(Trouble {

@@ -1,4 +1,4 @@
-//! Verdicts, truth and reports as lines that a person can review.
+//! Formats verdicts, truth and reports as lines for review.
 
 use paceline_health::report::{Cost, Report};
 use paceline_health::sim::Truth;
@@ -10,7 +10,7 @@ pub fn verdict(verdict: &Verdict) -> String {
         Some(step) => format!("{seconds:.1}s/step {step}"),
         None => format!("{seconds:.1}s"),
     };
-    // A UUID says nothing to the reader of a script.
+    // UUIDs are meaningless in a script.
     let subject = match &verdict.subject {
         Subject::Rank { rank, node, .. } => format!("rank {rank} on {node}"),
         other => other.to_string(),
@@ -65,7 +65,7 @@ pub fn verdict(verdict: &Verdict) -> String {
     told
 }
 
-/// What was really wrong, beside what the detector says of the same rank.
+/// The actual fault next to the detector's verdicts on the same rank.
 pub fn truth(truth: &Truth, verdicts: &[Verdict]) -> String {
     let mut told = format!("{}: ", truth.fault);
     match (truth.since_step, truth.last_step) {
@@ -73,7 +73,7 @@ pub fn truth(truth: &Truth, verdicts: &[Verdict]) -> String {
         _ => told += "not felt",
     }
     told += &format!(", lost {:.1} GPU-s", truth.lost_gpu_s);
-    // A rank may be slow more than once: the incidents that began while this fault was felt.
+    // A rank may be slow more than once: the incidents that began during this fault.
     let span = truth.since_step.unwrap_or(0).saturating_sub(10)..=truth.last_step.unwrap_or(0);
     let same = |verdict: &&Verdict| {
         matches!(verdict.subject, Subject::Rank { rank, .. } if Some(rank) == truth.rank)
@@ -93,7 +93,7 @@ pub fn truth(truth: &Truth, verdicts: &[Verdict]) -> String {
     told + "\n"
 }
 
-/// How much was seen, without the verdicts.
+/// The coverage, without the verdicts.
 pub fn report(report: &Report) -> String {
     let coverage = &report.coverage;
     let mut told = format!("{} steps of {} ranks", report.steps, report.world_size);
@@ -138,7 +138,7 @@ pub fn report(report: &Report) -> String {
     told
 }
 
-/// What the job took and lost.
+/// The job's cost and losses.
 pub fn cost(cost: &Cost) -> String {
     let seconds = |hours: f64| format!("{:.1} GPU-s", 3600.0 * hours);
     let mut told = format!(

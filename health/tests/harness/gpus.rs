@@ -1,4 +1,4 @@
-//! What GPUs and kernel logs say, by hand.
+//! Scripted GPU and kernel log events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use super::script::{Script, gpu, pci, take};
 
 impl Script {
-    /// `kmsg [times=2000] [before=yes]`, and lines as the kernel writes them.
+    /// `kmsg [times=2000] [before=yes]`, followed by kernel log lines.
     pub fn kmsg(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
         let count: u32 = take(case, "times")?.unwrap_or(1);
         let seen_by = match take::<String>(case, "before")? {
@@ -34,8 +34,8 @@ impl Script {
             .collect())
     }
 
-    /// `signals gpu=0 [for=60] ecc_uncorrected=1 throttle_thermal_sw_ns=1e8_each`: readings once a second; what is
-    /// given for each rises.
+    /// `signals gpu=0 [for=60] ecc_uncorrected=1 throttle_thermal_sw_ns=1e8_each`: readings once a second; values with
+    /// `_each` rise.
     pub fn signals(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
         let gpus: Vec<u32> = case.take_args("gpu").map_err(|error| error.to_string())?;
         let seconds: u32 = take(case, "for")?.unwrap_or(1);
@@ -99,7 +99,7 @@ pub fn nvml(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `access [gpu=0] state=silent [lasted=4.6]`, and a line of what was answered.
+/// `access [gpu=0] state=silent [lasted=4.6]`, followed by a line with the error.
 pub fn access(case: &mut TestCase) -> Result<Event, String> {
     let rank: Option<u32> = take(case, "gpu")?;
     let state: String = take(case, "state")?.ok_or("state= is missing")?;
@@ -130,5 +130,5 @@ fn named<T: DeserializeOwned>(name: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).map_err(|error| error.to_string())
 }
 
-/// What each counter has come to, by rank and signal.
+/// The current value of each counter, by rank and signal.
 pub type Kept = BTreeMap<(u32, GpuSignal), f64>;

@@ -2,7 +2,7 @@
 //! advances.
 //!
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`,
-//! `asked` (for which communicators single collectives are requested), and for scripted frames `attach`, `layout`,
+//! `asked` (the communicators with requests for single collectives), and for scripted frames `attach`, `layout`,
 //! `steps`, `baseline`, `beat`, `reading`, `host`, `port`, `group`, `ras`, `stacks`, `entered`, `preflight`, `bench`,
 //! `found`, `agent`, `start`, `trouble`, `exit`, `bye`, `advance`. Every command prints the new verdicts.
 
@@ -36,7 +36,7 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// One whose detector has a second beside it, which is cut off and goes on from what was written down.
+    /// A harness with a second detector that is repeatedly saved and restored.
     pub fn with_cuts() -> Harness {
         Harness {
             detector: Watched::new(true),
@@ -44,7 +44,7 @@ impl Harness {
         }
     }
 
-    /// Plays one command; what went wrong in the script is printed as its answer.
+    /// Executes one command; an error in the script is its output.
     pub fn run(&mut self, case: &mut TestCase) -> String {
         let told = match case.directive.as_str() {
             "world" => self.world(case),
@@ -71,7 +71,7 @@ impl Harness {
         }
     }
 
-    /// A new world, and a detector that has seen nothing of it.
+    /// Creates a world and a new detector.
     fn world(&mut self, case: &TestCase) -> Result<String, String> {
         let mut words: Vec<String> = case
             .args
@@ -90,8 +90,8 @@ impl Harness {
         Ok(format!("{ranks} ranks\n"))
     }
 
-    /// Lets the world run to its end, or until the detector has taken every frame before a time. `deaf=yes`: no
-    /// sidecar in it answers requests.
+    /// Runs the world to its end, or until the detector has received every frame before a time. `deaf=yes`: no sidecar
+    /// answers requests.
     fn play(&mut self, case: &mut TestCase) -> String {
         let until = case.try_take_arg::<f64>("until").expect("until=SECONDS");
         let until = until.map_or(Time(u64::MAX), Time::from_secs_f64);
@@ -122,7 +122,7 @@ impl Harness {
             .collect()
     }
 
-    /// Lets time pass with nothing coming in.
+    /// Advances time without any input.
     fn advance(&mut self, case: &mut TestCase) -> Result<String, String> {
         let seconds: f64 = case.take_arg("s").map_err(|error| error.to_string())?;
         self.script.at = self.script.at + std::time::Duration::from_secs_f64(seconds);
@@ -130,7 +130,7 @@ impl Harness {
         Ok(news(&mut self.detector))
     }
 
-    /// What the sidecars are asked for by now.
+    /// The current requests to the sidecars.
     fn asked(&self) -> String {
         let line = |want: &Want| format!("each of comm {} until step {}\n", want.comm, want.until);
         self.detector.wants().iter().map(line).collect()
@@ -152,7 +152,7 @@ fn observe(detector: &mut Watched, at: Time, frame: &Frame) -> String {
     news(detector)
 }
 
-/// What is new to be told.
+/// The new verdicts.
 fn news(detector: &mut Watched) -> String {
     std::iter::from_fn(|| detector.poll())
         .map(|verdict: Verdict| format::verdict(&verdict))

@@ -1,4 +1,4 @@
-//! What network ports say, by hand.
+//! Scripted network port events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::script::{Script, take};
 
 impl Script {
     /// `port nodes=(n0,n1) name=mlx5_0.1 [link=roce] [for=10] up=1 rate_bps=4e11 link_downs=2`: readings once a second
-    /// of the same port of each node. A point stands for the stroke of a port's name.
+    /// of the same port of each node. A dot replaces the slash in a port's name.
     pub fn port(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let nodes: Vec<String> = case.take_args("nodes").map_err(|error| error.to_string())?;
         let name: String = take(case, "name")?.ok_or("name= is missing")?;

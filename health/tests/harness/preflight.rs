@@ -9,7 +9,7 @@ use paceline_health::verdict::Severity;
 
 use super::script::{gpu, take};
 
-/// `preflight [nodes=4] [out=n3]`: what it came to, and who was left out.
+/// `preflight [nodes=4] [out=n3]`: its result and the excluded node.
 pub fn preflight(case: &mut TestCase) -> Result<Event, String> {
     let out: Option<String> = take(case, "out")?;
     let left_out = out.iter().map(|node| LeftOut {
@@ -33,7 +33,7 @@ pub fn preflight(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `bench of=n1 [absent=yes]`: a node was measured; what was found of it before is void.
+/// `bench of=n1 [absent=yes]`: a node was measured; this discards its earlier findings.
 pub fn bench(case: &mut TestCase) -> Result<Event, String> {
     let of: String = take(case, "of")?.ok_or("of= is missing")?;
     Ok(Event::Bench(Bench {
@@ -47,7 +47,7 @@ pub fn bench(case: &mut TestCase) -> Result<Event, String> {
 }
 
 /// `found [rank=1] of=NODE [to=NODE] metric=gemm value=812 expected=990 [against=history] [unsure=yes]`: of the GPU of
-/// a rank, else of a node or a way.
+/// a rank, else of a node or a link.
 pub fn found(case: &mut TestCase) -> Result<Event, String> {
     let of: String = take(case, "of")?.ok_or("of= is missing")?;
     let node = of.as_str().into();

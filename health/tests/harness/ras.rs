@@ -1,4 +1,4 @@
-//! What NCCL's RAS service answers, by hand.
+//! Scripted answers of NCCL's RAS service.
 
 use datadriven::TestCase;
 use paceline_health::event::{Event, RasAccess, RasRank, RasReport, RasState};
@@ -6,8 +6,8 @@ use paceline_health::id::Rank;
 
 use super::script::take;
 
-/// `ras size=4 [comms=3] [uneven=1] [absent=yes] [regular=yes]`, and on each line below a rank that stands out:
-/// `behind rank=2 [pid=102] [comm=7] collective=AllReduce launched=149 others=150`.
+/// `ras size=4 [comms=3] [uneven=1] [absent=yes] [regular=yes]`, with a conspicuous rank on each line below: `behind
+/// rank=2 [pid=102] [comm=7] collective=AllReduce launched=149 others=150`.
 pub fn ras(case: &mut TestCase) -> Result<Event, String> {
     let absent = take::<String>(case, "absent")?.is_some();
     let ranks = case.input.lines().map(rank).collect::<Result<Vec<_>, _>>()?;

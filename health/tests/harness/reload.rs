@@ -1,4 +1,4 @@
-//! A detector, and optionally a second one that is saved and loaded again and again: both must report the same.
+//! A detector, and optionally a second one that is repeatedly saved and restored: both must report the same.
 
 use std::ops::Deref;
 
@@ -6,10 +6,10 @@ use paceline_health::codec::msgpack;
 use paceline_health::verdict::Verdict;
 use paceline_health::{Detector, Frame, Policy, Time};
 
-/// Cuts come so many frames apart at first, and then less often: worlds are long.
+/// Number of frames between the first restores; later ones are less frequent, because worlds are long.
 const FIRST: u64 = 7;
 
-/// What stands for the detector in a test.
+/// Replaces the detector in a test.
 pub struct Watched {
     detector: Detector,
     second: Option<Detector>,
@@ -24,7 +24,7 @@ impl Default for Watched {
 }
 
 impl Watched {
-    /// Detectors that have seen nothing.
+    /// Creates new detectors.
     pub fn new(with_second: bool) -> Watched {
         let new = || Detector::new(Policy::default());
         Watched {
@@ -35,7 +35,7 @@ impl Watched {
         }
     }
 
-    /// The same kind with detectors that have seen nothing.
+    /// The same kind with new detectors.
     pub fn anew(&self) -> Watched {
         Watched::new(self.second.is_some())
     }
@@ -70,7 +70,7 @@ impl Watched {
         said
     }
 
-    /// Whether both have come to the same, in everything that they know and everything that they tell.
+    /// Checks that both are in the same state and report the same.
     pub fn compare(&mut self) {
         let Some(second) = &mut self.second else { return };
         *second = cut(second);

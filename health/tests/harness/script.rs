@@ -25,16 +25,16 @@ use super::stacks;
 /// The clock and the sidecars of a script.
 #[derive(Default)]
 pub struct Script {
-    /// Now.
+    /// The current time.
     pub at: Time,
     /// Incarnation and sequence of each node's sidecar.
     agents: BTreeMap<String, (u64, u64)>,
-    /// Where each rank attached, and its restart count.
+    /// The node of each rank, and its restart count.
     ranks: BTreeMap<u32, (String, u32)>,
     groups: Groups,
-    /// Communicators of which each collective is asked for, up to a step.
+    /// Communicators for which single collectives are requested, up to a step.
     pub asked: Vec<Want>,
-    /// Counters of GPUs that rise.
+    /// GPU counters that rise.
     pub counters: gpus::Kept,
 }
 
@@ -181,7 +181,7 @@ impl Script {
         place.ok_or_else(|| "a rank that has not attached".to_owned())
     }
 
-    /// `layout dp=2 pp=2 [ep=2] [micro=8]`: ranks of a data-parallel group are neighbours.
+    /// `layout dp=2 pp=2 [ep=2] [micro=8]`: ranks of a data-parallel group are consecutive.
     fn layout(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let dp: u32 = take(case, "dp")?.unwrap_or(1);
         let pp: u32 = take(case, "pp")?.unwrap_or(1);
@@ -206,10 +206,10 @@ impl Script {
     }
 
     /// `steps from=1 to=40 self=(100,100,125) [transfer=5] [kind=checkpoint] [wall=only]`, milliseconds by rank; a
-    /// minus leaves the rank out. `data= gc= write=` are parts of a step by rank (of self-time, but for `write`),
-    /// `tokens= squares= routed=` declared work; one value is every rank's. `by=1` hands each list on to the next
-    /// rank with every step. `turns=(0,1,0)`: before which collective of the step what a rank works longer lies. On the
-    /// lines below, what each communicator takes: `comm=7 transfer=5 [bytes=1000] [gpu=4] [alone=no] [beside=fsdp]`.
+    /// minus omits the rank. `data= gc= write=` are parts of a step by rank (of self-time, except for `write`),
+    /// `tokens= squares= routed=` declared work; a single value applies to every rank. `by=1` shifts each list by one
+    /// rank with every step. `turns=(0,1,0)`: the collective of the step before which a rank's excess work happens. The
+    /// lines below give each communicator's time: `comm=7 transfer=5 [bytes=1000] [gpu=4] [alone=no] [beside=fsdp]`.
     fn steps(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let from: u64 = take(case, "from")?.ok_or("from= is missing")?;
         let to: u64 = take(case, "to")?.unwrap_or(from);
@@ -234,14 +234,14 @@ impl Script {
         let ranks = selfs.len() as u64;
         let mut frames = Vec::new();
         for step in from..=to {
-            // The place in a list that a rank has in this step.
+            // The rank's index into a list in this step.
             let place = |rank: usize| ((rank as u64 + by * step) % ranks) as usize;
             let part = |key: &str, rank: usize| -> f64 {
                 let values = &parts[key];
                 let value = values.get(if values.len() == 1 { 0 } else { place(rank) });
                 value.and_then(|text| text.parse().ok()).unwrap_or(0.0)
             };
-            // Noise of half a percent that repeats: nothing here depends on chance.
+            // Noise of half a percent in a repeating pattern: nothing here is random.
             let noisy = |rank: usize| {
                 let phase = (step.wrapping_mul(37) + 11 * rank as u64) % 101;
                 let own = selfs[place(rank)].parse::<f64>().ok();
@@ -356,7 +356,7 @@ fn baseline(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// Where the GPU of a rank sits.
+/// The PCI address of a rank's GPU.
 pub fn pci(rank: u32) -> std::sync::Arc<str> {
     format!("0000:{:02x}:00.0", 0x10 + rank % 8).into()
 }
@@ -373,7 +373,7 @@ where
     case.try_take_arg(key).map_err(|error| error.to_string())
 }
 
-/// A list in round brackets; none when it is not given.
+/// A list in parentheses; empty if it is missing.
 fn list(case: &mut TestCase, key: &str) -> Result<Vec<String>, String> {
     if !case.args.contains_key(key) {
         return Ok(Vec::new());

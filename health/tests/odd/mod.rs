@@ -1,4 +1,4 @@
-//! Every kind of event, bent: the examples of docs/wire.md (its test holds that none is missing) with other values.
+//! Every kind of event with modified values: the examples of docs/wire.md, whose test ensures that none is missing.
 
 use paceline_health::codec::line;
 use paceline_health::{Entry, Frame, Time};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 const DOC: &str = include_str!("../../../docs/wire.md");
 
-/// Ranks of the group in which the examples' rank is.
+/// Ranks of the group that contains the examples' rank.
 const RANKS: u32 = 4;
 
-/// The frames of a group of ranks that has attached, and then bent ones of it, in the order of their numbers.
+/// The frames of an attached group of ranks, followed by its modified events, with consecutive numbers.
 pub fn frames() -> impl Strategy<Value = Vec<(Time, Frame)>> {
     let examples: Vec<Value> = DOC
         .lines()
@@ -51,7 +51,7 @@ pub fn frames() -> impl Strategy<Value = Vec<(Time, Frame)>> {
     })
 }
 
-/// Numbers from the ends of their ranges and names that mean something somewhere.
+/// Extreme numbers, and names that are valid somewhere.
 fn values() -> Vec<Value> {
     let mut values: Vec<Value> = (0..24).map(Value::from).collect();
     values.extend([u64::from(u32::MAX), 1 << 53, u64::MAX].map(Value::from));
@@ -83,7 +83,7 @@ fn values() -> Vec<Value> {
     values
 }
 
-/// Puts `value` in the place of a leaf of the event, if an event it remains.
+/// Replaces a leaf of the event with `value` if the result is still a valid event.
 fn bend(entry: &mut Value, leaf: prop::sample::Index, value: Value) {
     let mut places = Vec::new();
     leaves(&entry["frame"]["event"], "/frame/event", &mut places);

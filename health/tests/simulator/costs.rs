@@ -1,11 +1,11 @@
-//! Truth is the difference of two worlds that differ in one thing.
+//! The truth is the difference between two worlds that differ in one thing.
 
 use paceline_health::verdict::Finding;
 
 use super::{run, wall};
 
-/// Seconds that rank 0 spends in all steps of one world more than in another. Clock jitter is by time, and a slow
-/// world reaches a step later: hence the tolerances below.
+/// The additional seconds of rank 0 in all steps of one world compared with another. Clock jitter depends on time, and
+/// a slow world reaches a step later: therefore the tolerances below.
 fn longer(text: &str, than: (&str, &[&str]), faults: &[&str]) -> f64 {
     let (frames, _) = run(text, faults);
     let (without, _) = run(than.0, than.1);
@@ -56,7 +56,7 @@ fn a_fault_costs_what_the_world_without_it_saves() {
     }
 }
 
-/// What hides behind something slower costs nothing, and everything together costs what the healthy world saves.
+/// A delay hidden behind a longer one costs nothing, and all together cost the difference to the healthy world.
 #[test]
 fn what_hides_behind_another_costs_nothing() {
     let text = "gpus=8 steps=300 readings=off";
@@ -65,9 +65,9 @@ fn what_hides_behind_another_costs_nothing() {
     let [large, small] = world.truth() else {
         panic!("two truths")
     };
-    // (But for a step of the warm-up, in which any rank may be the slowest.)
+    // (Except for a warm-up step, in which any rank may be the slowest.)
     assert!(small.lost_gpu_s < 1e-4 * large.lost_gpu_s, "{small:?}");
-    // Without the large one the small one would still be there.
+    // Without the large one the small one remains.
     let between = longer(text, (text, &faults[1..]), &faults) * 8.0;
     assert_close(large.lost_gpu_s, between, "the large one");
     let healthy = longer(text, (text, &[]), &faults) * 8.0;
@@ -76,11 +76,11 @@ fn what_hides_behind_another_costs_nothing() {
     assert_eq!(small.since_step, Some(1), "the rank was slow all the same");
 }
 
-/// A rank of a stage that has slack is slow and costs next to nothing.
+/// A slow rank of a stage with slack costs next to nothing.
 #[test]
 fn slack_in_a_pipeline_costs_nothing() {
     let text = "nodes=4 gpus=4 pp=4 tp=2 micro=16 stages=1,1,1,1.4 steps=100 readings=off";
-    // Rank 4 stands in the second stage: it has to be early for the first micro-batch only.
+    // Rank 4 is in the second stage: it must be early only for the first micro-batch.
     let (_, world) = run(text, &["slow rank=4 factor=1.1"]);
     let slack = world.truth()[0].lost_gpu_s;
     let (_, world) = run(text, &["slow rank=12 factor=1.1"]);
@@ -126,7 +126,7 @@ fn unevenness_costs_what_an_even_world_saves() {
     }
 }
 
-/// Whom it struck, rank by rank.
+/// The affected ranks, one by one.
 #[test]
 fn truth_knows_whom_a_moving_fault_struck() {
     let (_, world) = run(

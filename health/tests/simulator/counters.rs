@@ -1,4 +1,4 @@
-//! Every cause moves the counters that it really moves, on whom it strikes, and no others.
+//! Every cause changes its own counters, on the affected GPUs and ranks only.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use paceline_health::{Frame, Time};
 use super::{run, self_times};
 
 const TEXT: &str = "nodes=2 gpus=4 tp=2 steps=600 host=on seed=4";
-/// The fault begins here, seconds, at the latest; before it there are readings of health.
+/// Latest start of the fault, seconds; before it there are healthy readings.
 const FROM: &str = "from=200";
 const ILL_S: f64 = 60.0;
 const WELL_S: f64 = 40.0;
 
-/// How much each counter of each GPU or rank grew per second, and what each gauge read at last, after the onset.
+/// Increase per second of each counter of each GPU or rank, and the last value of each gauge, after the onset.
 struct Seen {
     gpus: BTreeMap<(usize, GpuSignal), f64>,
     hosts: BTreeMap<(String, Option<u32>, HostSignal), f64>,
@@ -98,7 +98,7 @@ fn before_and_after(fault: &str) -> (Seen, Seen) {
     (see(&frames, &world, 5.0..WELL_S), after)
 }
 
-/// Counters tell the cause of each fault on the GPU it strikes, whichever way the fault takes, and on no other.
+/// Counters identify the cause of each fault on the affected GPU, for every variant of the fault, and on no other GPU.
 #[test]
 fn gpu_counters_tell_the_cause() {
     use GpuSignal as S;
@@ -167,7 +167,7 @@ fn host_counters_tell_the_cause() {
         let (before, after) = before_and_after(fault);
         for (key, rate) in &after.hosts {
             let (node, rank, signal) = key;
-            // Mean rates of health are within some times each other; a cause is at least ten times as much.
+            // Healthy mean rates vary by a few times; a cause is at least ten times as much.
             let grown = *rate > 8.0 * before.hosts[key].max(0.02);
             let side = [S::MajorFaults, S::CpuThrottledNs].contains(signal);
             let expected = node == "node1" && told.contains(&(*rank, *signal));
@@ -180,7 +180,7 @@ fn host_counters_tell_the_cause() {
     }
 }
 
-/// Where the excess sits: in the phase of its cause.
+/// The excess is in the phase of its cause.
 #[test]
 fn the_excess_sits_in_the_phase_of_its_cause() {
     for (cause, data, gc) in [
@@ -222,7 +222,7 @@ fn the_excess_sits_in_the_phase_of_its_cause() {
     }
 }
 
-/// Health is not all zeros: lifetime totals, a cap on every rank, a bus that slows down when nothing crosses it.
+/// Healthy counters are not all zeros: lifetime totals, a cap on every rank, a bus that slows down when idle.
 #[test]
 fn healthy_counters_have_innocent_noise() {
     let (frames, world) = run("nodes=4 gpus=8 steps=800 host=on", &[]);

@@ -1,4 +1,4 @@
-//! Steps of every layout: phases fill them, communicators fill the wait, members agree.
+//! Steps of every layout: phases add up to them, communicators add up to the wait, members agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ fn phases_fill_every_step_and_communicators_fill_the_wait() {
                 + phases.wait_ns
                 + phases.optimizer_ns
                 + phases.checkpoint_ns;
-            // Each of the parts is rounded to a nanosecond.
+            // Each part is rounded to a nanosecond.
             assert!(sum.abs_diff(step.dur_ns) <= 4, "{text}: {step:?}");
             let waited = waited[&(step.rank.0, step.step)];
             assert!(
@@ -94,7 +94,7 @@ fn members_of_a_communicator_are_as_many_as_it_says() {
     }
 }
 
-/// Wait is not transfer: who arrives last finds the others there, and is in the collective for the transfer alone.
+/// Wait is not transfer: the last rank to arrive is in the collective only for the transfer.
 #[test]
 fn the_last_to_arrive_is_in_the_collective_for_the_transfer_alone() {
     let (frames, _) = run(
@@ -136,7 +136,7 @@ fn ranks_declare_where_they_stand() {
     assert!(layouts(&format!("{text} layout=undeclared")).is_empty());
 }
 
-/// Evaluations and collections are where the spec puts them.
+/// Evaluations and garbage collections occur where the spec puts them.
 #[test]
 fn evaluations_and_pauses_are_seen() {
     let (frames, _) = run(

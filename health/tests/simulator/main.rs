@@ -1,5 +1,5 @@
-//! The simulator against what its world must be: nothing lost, nothing invented, every cost the difference of two
-//! worlds. The detector has no part in it.
+//! Tests of the simulator: events are complete and consistent, and every cost is the difference between two worlds. The
+//! detector is not involved.
 
 mod any;
 mod costs;
@@ -13,14 +13,14 @@ use paceline_health::event::{Comm, Event, Step};
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::{Frame, Time};
 
-/// A world of this text and these faults.
+/// A world from its text and faults.
 fn world(text: &str, faults: &[&str]) -> World {
     let mut spec = WorldSpec::parse(text).expect(text);
     spec.faults = faults.iter().map(|fault| fault.parse().expect(fault)).collect();
     World::new(spec).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// All of its frames, and the world after them.
+/// All of its frames, and the world at its end.
 fn run(text: &str, faults: &[&str]) -> (Vec<(Time, Frame)>, World) {
     let mut world = world(text, faults);
     (world.by_ref().collect(), world)

@@ -1,4 +1,4 @@
-//! Restarts, baselines, versions, racks, what is expected of a verdict, and specs that are none.
+//! Restarts, baselines, versions, racks, expected verdicts, and invalid specs.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn a_restart_brings_new_processes_a_warm_up_and_the_next_step() {
     let slow = self_times(&frames, 41..46)[&0];
     let steady = self_times(&frames, 50..100)[&0];
     assert!(slow > 1.2 * steady, "{slow} {steady}");
-    // In between nobody is there: no pulse, and no step is as long as the restart.
+    // In between the job is down: no pulse, and no step is as long as the restart.
     assert!(all.iter().all(|step| step.dur_ns < 2_000_000_000));
     let empty = frames
         .iter()
@@ -69,7 +69,7 @@ fn a_baseline_says_how_fast_it_should_be() {
             }
             BaselineOf::SelfTime { .. } => own,
         };
-        // The transfer is none of its own, and stays.
+        // The transfer is not part of self-time and stays the same.
         assert!(
             (slow / seconds - 1.25).abs() < 0.02,
             "{of:?}: {seconds} for {slow}"
@@ -106,7 +106,7 @@ fn nodes_say_their_rack_and_what_they_run() {
     assert!(drivers[2].1 != drivers[0].1 && drivers[3].1 == drivers[0].1);
 }
 
-/// Only communicators that cross the link pay for it, in transfer and not in wait.
+/// Only communicators that cross the link are slower, in transfer and not in wait.
 #[test]
 fn a_slow_link_is_paid_for_by_those_who_cross_it() {
     let text = "nodes=4 gpus=2 tp=2 steps=200 comms=on readings=off transfer=20ms exchange=20ms";
@@ -140,7 +140,7 @@ fn a_slow_link_is_paid_for_by_those_who_cross_it() {
         .filter(|comm| after[comm] > 2.0 * before[comm])
         .count();
     assert_eq!(slowed, 2, "both data-parallel groups, and no tensor group");
-    // Nobody's own work grew.
+    // No rank's own work grew.
     let (old, new) = (self_times(&frames, 10..100), self_times(&frames, 100..200));
     assert!(
         old.iter()
@@ -318,7 +318,7 @@ fn a_spec_that_is_no_world_says_why() {
     );
 }
 
-/// A spec survives JSON, so that a suite can be kept as data.
+/// A spec survives JSON, so that a test suite can be stored as data.
 #[test]
 fn a_spec_reads_back_from_json() {
     let spec =
@@ -328,10 +328,10 @@ fn a_spec_reads_back_from_json() {
     assert_eq!(serde_json::from_str::<WorldSpec>(&json).expect("spec"), spec);
 }
 
-/// docs/simulate.md has every word of a world and every fault.
+/// docs/simulate.md contains every word of a world and every fault.
 #[test]
 fn the_page_has_every_word() {
-    #[allow(clippy::disallowed_methods)] // A test reads the page it holds.
+    #[allow(clippy::disallowed_methods)] // A test reads the page that it checks.
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulate.md"))
         .expect("the page");
     let known = |error: String| {

@@ -1,4 +1,4 @@
-//! One event of each kind, as docs/wire.md shows them.
+//! One event of each kind, as shown in docs/wire.md.
 
 use std::collections::BTreeMap;
 

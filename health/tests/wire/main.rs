@@ -1,5 +1,5 @@
-//! docs/wire.md is the contract of the journal and of every fixture: each line in it must read and write back as it
-//! stands, and every event must be there. `REWRITE=1` writes the examples anew.
+//! docs/wire.md is the contract for the journal and for every fixture: each line in it must survive decoding and
+//! encoding unchanged, and every event must be present. `REWRITE=1` rewrites the examples.
 
 #![allow(clippy::disallowed_methods)] // A test may read the docs; the crate may not.
 
@@ -85,7 +85,7 @@ fn what_is_broken_is_named_by_its_column() {
     ));
 }
 
-/// A glance at a line says of it what reading it says.
+/// A glance at a line gives the same fields as decoding it.
 #[test]
 fn a_glance_is_enough() {
     for (n, event) in (1u64..).zip(examples()) {
@@ -122,7 +122,7 @@ fn a_glance_is_enough() {
     }
 }
 
-/// Whatever single byte of a sealed line is damaged: it is not read, or read as it was written.
+/// If any single byte of a sealed line is damaged, it is rejected or decoded with its original content.
 #[test]
 fn a_damaged_line_is_found() {
     let events = examples();

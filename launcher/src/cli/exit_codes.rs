@@ -1,8 +1,8 @@
-//! Exit codes of all commands: the one table, for `paceline help exit-codes` and docs/exit-codes.md.
+//! Exit codes of all commands, in one table for `paceline help exit-codes` and docs/exit-codes.md.
 
 use std::fmt::Write as _;
 
-/// Nothing to ask, or nothing could be measured.
+/// No job to query, or nothing could be measured.
 pub(crate) const UNKNOWN: u8 = 3;
 /// A mistake in the command line or the configuration (`EX_USAGE` of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
@@ -10,7 +10,7 @@ pub(crate) const USAGE: u8 = 64;
 /// A row: the code, and what it means.
 pub(crate) type Row = (&'static str, &'static str);
 
-/// Of every command but `run`.
+/// Exit codes of every command except `run`.
 pub(crate) const COMMANDS: [Row; 5] = [
     ("0", "success; of a check: no problem"),
     (
@@ -35,7 +35,7 @@ pub(crate) const COMMANDS: [Row; 5] = [
     ),
 ];
 
-/// Of `paceline run`.
+/// Exit codes of `paceline run`.
 pub(crate) const RUN: [Row; 5] = [
     (
         "the command's",
@@ -58,7 +58,7 @@ pub(crate) const RUN: [Row; 5] = [
     ),
 ];
 
-/// Of the programs besides `paceline`.
+/// Exit codes of the other programs.
 pub(crate) const PROGRAMS: [Row; 4] = [
     ("0", "ended as requested"),
     (
@@ -75,7 +75,7 @@ const HEADINGS: [(&str, &[Row]); 3] = [
     ("other programs", &PROGRAMS),
 ];
 
-/// For a screen of so many columns.
+/// The tables as text, wrapped to `width` columns.
 pub(crate) fn text(width: usize) -> String {
     let mut text = String::from("Exit codes\n");
     for (heading, rows) in HEADINGS {
@@ -92,7 +92,7 @@ pub(crate) fn text(width: usize) -> String {
     text
 }
 
-/// As a page of the documentation.
+/// The tables as a documentation page.
 #[cfg(test)]
 pub(crate) fn page() -> String {
     let mut page = String::from(

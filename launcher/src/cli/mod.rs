@@ -1,4 +1,4 @@
-//! The command line; `exit_codes`: the table of exit codes; `reference`: the test of the pages in docs/ that are generated.
+//! The command line; `exit_codes`: the table of exit codes; `reference`: the test of the generated pages in docs/.
 
 pub(crate) mod exit_codes;
 #[cfg(test)]
@@ -328,7 +328,7 @@ pub(crate) struct ConfigSetArgs {
     pub(crate) pairs: Vec<String>,
 }
 
-/// `[MODEL=]PRICE` as the change of policy that it is.
+/// Parses `[MODEL=]PRICE` as a policy change.
 fn price(text: &str) -> Result<String, String> {
     let (model, price) = match text.rsplit_once('=') {
         Some((model, price)) => (format!(".{}", model.trim()), price.trim()),

@@ -1,4 +1,4 @@
-//! `paceline gpus`: what can be read of this machine's GPUs, through the same code that watches a job.
+//! `paceline gpus`: the signals that can be read from this machine's GPUs, through the code that monitors a job.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -14,16 +14,16 @@ use crate::output::{self, Color, Paint, Style};
 
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;
-/// Not every GPU could be read.
+/// Exit code if a GPU could not be read.
 const COULD_NOT_TELL: u8 = 3;
 
-/// What is printed with `--json`.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Found {
     schema_version: u32,
-    /// Whether there is anything to read.
+    /// Whether the GPUs can be read.
     access: Access,
-    /// If not, why.
+    /// If not, the reason.
     text: String,
     /// The driver and its GPUs.
     #[serde(flatten)]
@@ -113,7 +113,7 @@ fn render(gpu: &SurveyedGpu, style: Style) -> String {
         );
     }
     for (signal, reading) in &gpu.signals {
-        // Its name is the one that serde has.
+        // Use serde's name.
         let name = serde_json::to_value(signal).unwrap_or_default();
         let name = name.as_str().unwrap_or_default();
         let value = match reading {
@@ -129,7 +129,7 @@ fn render(gpu: &SurveyedGpu, style: Style) -> String {
     text
 }
 
-/// At most four digits behind the point, and none that say nothing.
+/// At most four decimals, without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

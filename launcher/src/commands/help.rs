@@ -1,4 +1,4 @@
-//! `paceline help` and `paceline completions`, and what is meant by a word that clap does not know.
+//! `paceline help` and `paceline completions`, and suggestions for words that clap does not recognize.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::cli::Cli;
 use crate::cli::exit_codes;
 use crate::output::{self, Color, Style, Usage, nearest};
 
-/// Pages that are about no command.
+/// Help pages that do not belong to a command.
 const TOPICS: [&str; 1] = ["exit-codes"];
 
 /// `paceline help`.
@@ -35,7 +35,7 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints what `--help` says of a command, or a page.
+/// Prints the help of a command, or a page.
 pub(crate) fn command(args: &HelpArgs, color: Color) -> anyhow::Result<ExitCode> {
     let style = Style::stdout(color);
     let text = match args.words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -77,7 +77,7 @@ fn of_command(words: &[&str], width: usize) -> Result<String, Usage> {
         .to_string())
 }
 
-/// Prints what a shell completes by.
+/// Prints a shell's completion script.
 pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "paceline", &mut text);
@@ -85,8 +85,8 @@ pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Replaces clap's suggestion by the option or command that is nearest by typing mistakes: clap prefers common beginnings, and
-/// takes `--jbo` for `--json`.
+/// Replaces clap's suggestion with the option or command at the smallest edit distance: clap prefers common prefixes,
+/// and suggests `--json` for `--jbo`.
 pub(crate) fn suggest(mut problem: clap::Error, typed: &[OsString]) -> clap::Error {
     let words: Vec<&str> = typed.iter().filter_map(|word| word.to_str()).collect();
     let root = Cli::command();
@@ -114,14 +114,14 @@ pub(crate) fn suggest(mut problem: clap::Error, typed: &[OsString]) -> clap::Err
             if let Some(near) = nearest(name, options) {
                 let near = format!("--{near}");
                 problem.insert(ContextKind::SuggestedArg, ContextValue::String(near));
-                // It is of clap's own suggestion.
+                // The usage belongs to clap's own suggestion.
                 let usage = command.clone().bin_name(path).render_usage();
                 problem.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
             } else {
                 problem.remove(ContextKind::SuggestedArg);
             }
         }
-        // An argument that is missing: clap names its values only where a wrong one was given.
+        // For a missing argument: clap lists the possible values only after a wrong value.
         (ErrorKind::MissingRequiredArgument, _) => {
             let asked = command.get_positionals().find(|asked| asked.is_required_set());
             let values = asked.map(Arg::get_possible_values).unwrap_or_default();
@@ -176,7 +176,7 @@ mod tests {
         for width in [40, 100] {
             let text = of_command(&["run"], width).unwrap();
             assert!(text.contains("Usage: paceline run ["), "{text}");
-            // A word that is longer than the screen stays whole.
+            // A word that is wider than the screen is not broken.
             let long = text.lines().filter(|line| line.chars().count() > width);
             let long: Vec<&str> = long.filter(|line| line.trim().contains(' ')).collect();
             assert!(long.len() < 6, "{width}: {long:#?}");

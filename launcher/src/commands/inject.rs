@@ -1,4 +1,4 @@
-//! `paceline inject`: puts faults into a run that is under way, to see what is told of them.
+//! `paceline inject`: injects faults into a running job, to test what is reported.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(crate) struct InjectArgs {
     yes_really: bool,
 }
 
-/// Injects them.
+/// Injects the faults.
 pub(crate) fn command(args: &InjectArgs) -> anyhow::Result<ExitCode> {
     let mut faults = Vec::new();
     for text in &args.faults {

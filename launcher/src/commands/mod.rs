@@ -1,4 +1,4 @@
-//! Subcommands of a file or two each. Larger ones have a folder of their own: `run`, `top`, `report`, `evaluate`,
+//! Subcommands of one or two files each. Larger ones have their own folders: `run`, `top`, `report`, `evaluate`,
 //! `preflight`, `config`, `doctor`, `demo`, `slurm`, `kube`.
 
 pub(crate) mod explain;

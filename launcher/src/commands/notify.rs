@@ -1,4 +1,4 @@
-//! `paceline notify`: tries the receivers of notices, and sends what waits of a job that has ended.
+//! `paceline notify`: tests the receivers of notifications, and sends the pending notices of an ended job.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ struct FlushArgs {
     notify: Vec<String>,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 pub(crate) fn command(args: &NotifyArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         NotifyCommand::Flush(args) => flush(args),
@@ -76,7 +76,7 @@ pub(crate) fn command(args: &NotifyArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Those that were typed, else those of the configuration.
+/// The receivers on the command line, else those of the configuration.
 fn known_receivers(typed: &[String]) -> anyhow::Result<Vec<Receiver>> {
     let given = RemedyOptions {
         notify: typed.to_vec(),
@@ -117,10 +117,10 @@ fn test(args: &TestArgs) -> anyhow::Result<ExitCode> {
 fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     let receivers = known_receivers(&args.notify)?;
     let run = args.run.as_path();
-    // What waits there is sent as this user's, and is removed.
+    // Pending notices in this directory are sent as this user, then removed.
     safe_file::check_dir(run).with_context(|| run.display().to_string())?;
     let held = File::open(run).with_context(|| run.display().to_string())?;
-    // Two who send the same send it twice.
+    // Two concurrent senders would send each notice twice.
     if flock(&held, FlockOperation::NonBlockingLockExclusive).is_err() {
         anyhow::bail!("{}: the job still runs: its aggregator retries", run.display());
     }
@@ -151,7 +151,7 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(is_left)))
 }
 
-/// Says at the end of a run what was left in it.
+/// At the end of a run, warns about notices that could not be sent.
 pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) {
     for pending in notify::pending(run_dir, &receivers(options)) {
         let notices = match pending.notices {
@@ -170,7 +170,7 @@ pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) 
     }
 }
 
-/// Each was checked before.
+/// All were validated before.
 fn receivers(options: &RemedyOptions) -> Vec<Receiver> {
     let of = |words: &String| Receiver::of(words).ok();
     options.notify.iter().filter_map(of).collect()

@@ -1,6 +1,8 @@
-//! `paceline profiler`: what the NCCL plugin does in this node's ranks, and how often it takes GPU times, while they train.
+//! `paceline profiler`: shows what the NCCL plugin does in this node's ranks and sets how often it takes GPU times,
+//! during training.
 //!
-//! It speaks to the plugin through the headers of the rings, which the plugin reads with each collective. Nobody waits.
+//! It communicates with the plugin through the ring headers, which the plugin reads at each collective. Neither side
+//! waits.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,11 +20,11 @@ use crate::output::{self, Usage};
 
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;
-/// How the names of the plugin's rings end.
+/// Suffix of the names of the plugin's rings.
 const RING: &str = "-nccl.ring";
-/// In the run directory: where the rings of a node are.
+/// In the run directory: prefix of the links to the nodes' ring directories.
 pub(crate) const LINK: &str = "rings.";
-/// No plugin was found.
+/// Exit code if no plugin was found.
 const COULD_NOT_TELL: u8 = 3;
 
 /// `paceline profiler`.
@@ -70,14 +72,14 @@ struct Told {
 /// One rank's plugin.
 #[derive(Debug, PartialEq, Serialize)]
 struct Seen {
-    /// `null`: it has not said.
+    /// `null`: not reported yet.
     rank: Option<u32>,
     pid: u32,
-    /// What it does: `one-of`, `never`, `took-itself-out`, `stopped` or `unknown`.
+    /// Its state: `one-of`, `never`, `took-itself-out`, `stopped` or `unknown`.
     state: &'static str,
-    /// GPU times in one of so many windows.
+    /// GPU times are taken in one of this many windows.
     one_of: Option<u32>,
-    /// What was last asked for: 0 nothing, 4294967295 never.
+    /// The last request: 0 none, 4294967295 never.
     asked: u32,
     calls: u64,
     cost_ns: u64,
@@ -85,7 +87,7 @@ struct Seen {
     given_up: u64,
 }
 
-/// Looks, and changes what it is told to.
+/// Shows the plugins' states; changes the mode if one is given.
 pub(crate) fn command(args: &ProfilerArgs) -> anyhow::Result<ExitCode> {
     match (args.what, args.windows) {
         (Some(What::Sample), None) => {
@@ -140,7 +142,7 @@ impl What {
     }
 }
 
-/// The run directory may be another user's: no link is followed, and no pipe waited for.
+/// The run directory may belong to another user: follow no links, and do not block on a pipe.
 fn open(path: &Path) -> anyhow::Result<Reader> {
     Ok(Reader::from_file(&safe_file::open_existing(path)?)?)
 }
@@ -151,7 +153,7 @@ fn rings(run_dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let links = entries
         .flatten()
         .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(LINK.as_bytes()));
-    // Of other nodes' links nothing is there.
+    // The targets of other nodes' links do not exist here.
     let files = links
         .filter_map(|link| std::fs::read_dir(link.path()).ok())
         .flatten();
@@ -162,7 +164,8 @@ fn rings(run_dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files.flatten().map(|file| file.path()).filter(is_ours).collect())
 }
 
-/// Who writes there: kept in the header once the sidecar has read it, in the first record until then.
+/// The rank that writes the ring: from the header once the sidecar has read the first record, from that record until
+/// then.
 fn rank(reader: &mut Reader) -> Option<u32> {
     if reader.attach().is_none() && matches!(reader.next(0, false), Next::Empty | Next::Broken) {
         return None;

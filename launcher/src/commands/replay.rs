@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use crate::output::{self, Color, Style};
 use crate::report::{self, block};
 
-/// Judges a journal again.
+/// Runs the detector on a journal again.
 pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCode> {
     let changes = changes_of(&[&args.set[..], &args.gpu_hour_price].concat())?;
     let mut policy = Policy::default();
@@ -19,7 +19,7 @@ pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCod
     let mut journal = Journal::open(&args.journal, args.skip_broken)?
         .insisting_on(changes)
         .hiding_phases(args.hide_phases);
-    // Not among verdicts that are printed meanwhile.
+    // No progress bar between verdicts on a terminal.
     if !(args.verdicts && io::stdout().is_terminal()) {
         journal = journal.showing(Style::stderr(color));
     }
@@ -44,7 +44,7 @@ pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCod
 
 fn judge(journal: &mut Journal, policy: Policy) -> anyhow::Result<Detector> {
     journal.fold(policy, |_, detector| {
-        // Nobody asks for single verdicts here; the report holds each in its last state.
+        // Single verdicts are not needed here; the report holds the last state of each.
         while detector.poll().is_some() {}
         anyhow::Ok(())
     })
@@ -66,7 +66,7 @@ fn print_verdicts(journal: &mut Journal, policy: Policy) -> anyhow::Result<()> {
     }
 }
 
-/// The reader of stdout went away (`| head`): no error.
+/// Whether the reader of stdout has exited (`| head`): not an error.
 fn gone(problem: &anyhow::Error) -> bool {
     let kind = |problem: &io::Error| problem.kind() == io::ErrorKind::BrokenPipe;
     problem.downcast_ref::<io::Error>().is_some_and(kind)

@@ -1,5 +1,5 @@
-//! One configuration file as text with places. Unknown keys are mistakes: the complaint names file, line, column and
-//! the key that was probably meant.
+//! One configuration file as text with positions. Unknown keys are errors: the message has file, line, column and the
+//! key that was probably meant.
 
 use std::path::Path;
 

@@ -1,17 +1,17 @@
-//! The keys that there are: one table for flags, variables, files, `paceline config` and its complaints.
+//! All configuration keys: one table for flags, variables, files, `paceline config` and error messages.
 
 /// Keys under this prefix are constants of the detector, by their dotted name in the policy tables.
 pub(crate) const DETECTOR: &str = "detector.";
-/// Findings that are only observed; the policy has these names itself.
+/// Findings that are only observed; the policy uses the same names.
 pub(crate) const OBSERVE: &str = "observe.";
-/// Prices; the policy has these names itself.
+/// Prices; the policy uses the same names.
 pub(crate) const COST: &str = "cost.";
-/// The price that holds for every GPU model without one of its own.
+/// The price for every GPU model without its own price.
 pub(crate) const PRICE: &str = "cost.gpu_hour_price";
-/// The variable of [`PRICE`].
+/// The environment variable of [`PRICE`].
 pub(crate) const PRICE_VARIABLE: &str = "PACELINE_GPU_HOUR_PRICE";
 
-/// What a key's value is in a file.
+/// The type of a key's value in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A string.
@@ -20,18 +20,18 @@ pub(crate) enum Kind {
     Switch,
     /// A whole number.
     Number,
-    /// A string, or a list of them; this stands between them.
+    /// A string, or a list that is joined with this separator.
     Words(&'static str),
 }
 
 /// One key outside `[detector]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
-    /// Its name in a file; `PACELINE_` and its capitals in the environment.
+    /// Its name in a file; in the environment, `PACELINE_` and the name in capitals.
     pub(crate) name: &'static str,
-    /// What it holds.
+    /// The type of its value.
     pub(crate) kind: Kind,
-    /// What holds when nobody says anything, in words where it is not a constant.
+    /// The default; a description if it is not a constant.
     pub(crate) default: &'static str,
 }
 
@@ -214,7 +214,7 @@ pub(crate) const KEYS: [Key; 35] = [
     },
 ];
 
-/// Of these, what may be done about findings and who is told, but for the switch `act`.
+/// The keys for automatic actions and notifications, except the switch `act`.
 pub(crate) const REMEDIES: [&str; 8] = [
     "on_fault",
     "remedy_limit",
@@ -226,13 +226,13 @@ pub(crate) const REMEDIES: [&str; 8] = [
     "notify",
 ];
 
-/// The name under which the policy has the value that files and `paceline config` call so, if it is one of its own.
+/// The policy's name for a value that files and `paceline config` call `shown`; `None` if it is not a policy value.
 pub(crate) fn policy_key(shown: &str) -> Option<&str> {
     let own = shown.starts_with(OBSERVE) || shown.starts_with(COST);
     shown.strip_prefix(DETECTOR).or(own.then_some(shown))
 }
 
-/// What files and `paceline config` call a value of the policy. Either name is taken.
+/// The name of a policy value in files and `paceline config`. Accepts either name.
 pub(crate) fn shown_key(key: &str) -> String {
     if policy_key(key).is_some() {
         key.to_owned()
@@ -241,7 +241,7 @@ pub(crate) fn shown_key(key: &str) -> String {
     }
 }
 
-/// The variable that holds a key.
+/// The environment variable of a key.
 pub(crate) fn variable(name: &str) -> String {
     format!("PACELINE_{}", name.to_ascii_uppercase())
 }

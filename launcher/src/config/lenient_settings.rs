@@ -1,5 +1,5 @@
-//! What cannot be read and was written by somebody who does not sit at this command is told of and left out: variables, and in a pod a
-//! file of settings; elsewhere the site's file. What stands on the command line was typed, and is judged as everywhere.
+//! Ignores unreadable settings, with a warning, if the user of this command did not type them: variables, and in a pod
+//! also configuration files; elsewhere the site's file. Mistakes on the command line remain errors.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,18 +17,18 @@ use crate::output::{Color, Style, warning};
 use crate::run;
 
 const NOTIFY: &str = "PACELINE_NOTIFY";
-/// What problems of remedies begin with that cannot be had.
+/// Prefix of errors about remedies that are not available.
 const ON_FAULT: &str = "--on-fault ";
-/// What a file may have bounded: it may have said anything.
+/// Variables that an ignored file may have restricted; its contents are unknown.
 const FILE_BOUNDS: [&str; 2] = ["PACELINE_HTTP", "PACELINE_ACT"];
 
-/// Whether this is a container that Paceline was put into, or in front of.
+/// Whether Paceline was injected into this container, or runs as the pod's sidecar container.
 pub(crate) fn is_in_pod() -> bool {
     let mut typed = env::args_os().take_while(|word| word != "--");
     env::var_os("PACELINE_POD").is_some() || typed.any(|word| word == "--pod")
 }
 
-/// Leaves out what cannot be read. To be called while nothing else runs in this process.
+/// Ignores unreadable settings. Call it while nothing else runs in this process.
 pub(crate) fn unreadable_settings() {
     keep_receivers();
     say_closed_files();
@@ -40,8 +40,9 @@ pub(crate) fn unreadable_settings() {
     }
 }
 
-/// Leaves out variables that `paceline run` cannot read: a shell's profile or a job's template has them, and the job starts.
-/// Outside of a pod as well; not where that would do more than was typed. To be called while nothing else runs in this process.
+/// Ignores variables that `paceline run` cannot read, also outside pods: they come from a shell profile or a job
+/// template, and the job must start. Ignores none if that would do more than the command line asked for. Call it while
+/// nothing else runs in this process.
 pub(crate) fn unreadable_variables() {
     let typed: Vec<String> = env::args_os()
         .skip(1)
@@ -58,7 +59,7 @@ pub(crate) fn unreadable_variables() {
         let Some(piece) = variables()
             .find(|piece| piece.is_named_by(&problem) || piece.is_flag_in(&problem))
             .or_else(|| variables().find(|piece| piece.tried().is_none()))
-            // Where several cannot be read, one of them changes what is said.
+            // If several cannot be read, leaving out one of them changes the error.
             .or_else(|| variables().find(|piece| piece.tried().as_deref() != Some(&problem)))
         else {
             return;
@@ -70,14 +71,14 @@ pub(crate) fn unreadable_variables() {
     }
 }
 
-/// Those of ours.
+/// All PACELINE_ variables.
 fn variables() -> impl Iterator<Item = Piece> {
     let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"PACELINE_");
     let all: Vec<_> = env::vars_os().filter(|(name, _)| is_ours(name)).collect();
     all.into_iter().map(|(name, value)| Piece::Variable(name, value))
 }
 
-/// Leaves out the site's file where `paceline run` would not start for it. To be called while nothing else runs in this process.
+/// Ignores the site's file if it keeps `paceline run` from starting. Call it while nothing else runs in this process.
 pub(crate) fn unreadable_site_file() {
     let Some(file) = Surroundings::real()
         .files
@@ -94,7 +95,7 @@ pub(crate) fn unreadable_site_file() {
     else {
         return;
     };
-    // What was typed is never done without what the file may have bounded it with.
+    // Options on the command line never take effect without the restrictions that the file may have set.
     let mut bounded = ["http", "act"].into_iter();
     if bounded.any(|id| run.value_source(id) == Some(ValueSource::CommandLine)) {
         return;
@@ -104,7 +105,7 @@ pub(crate) fn unreadable_site_file() {
     if piece.is_named_by(&problem) {
         spare(&piece, &problem);
     } else if problem.starts_with(ON_FAULT) && piece.tried().is_none() {
-        // What it wants done cannot be done for this command; the rest of it holds.
+        // Its on_fault is not possible for this command; the rest of the file applies.
         say(format_args!(
             "on_fault of {} is ignored: {}",
             piece.name().display(),
@@ -114,7 +115,7 @@ pub(crate) fn unreadable_site_file() {
     }
 }
 
-/// Goes on without it, and says so.
+/// Warns, and continues without the piece.
 fn spare(piece: &Piece, problem: &str) {
     let first = first_line(problem);
     let more = if piece.hides_observe() {
@@ -134,7 +135,7 @@ fn spare(piece: &Piece, problem: &str) {
     ));
     for name in piece.bound() {
         match piece {
-            // A file may say it as well, and would be heard without the variable.
+            // Without the variable, a value from a file would apply.
             Piece::Variable(..) => set(name.as_ref(), harmless(name).as_ref()),
             Piece::File(_) => forget(name.as_ref()),
         }
@@ -147,11 +148,11 @@ fn first_line(problem: &str) -> &str {
     first.split("; known are: ").next().unwrap_or(first)
 }
 
-/// What is said in one place, and can be left out.
+/// A source of settings that can be left out.
 enum Piece {
-    /// A variable of ours, and its value.
+    /// A PACELINE_ variable and its value.
     Variable(OsString, OsString),
-    /// A file of settings: an image may have one for its own purposes.
+    /// A configuration file: an image may have one for its own purposes.
     File(PathBuf),
 }
 
@@ -163,13 +164,13 @@ impl Piece {
         }
     }
 
-    /// It is what the problem begins with.
+    /// Whether the problem begins with its name.
     fn is_named_by(&self, problem: &str) -> bool {
         let rest = problem.strip_prefix(&*self.name().to_string_lossy());
         rest.is_some_and(|rest| rest.starts_with(':'))
     }
 
-    /// clap names its flag, and without it the problem is another one.
+    /// Whether clap names its flag, and the problem changes without it.
     fn is_flag_in(&self, problem: &str) -> bool {
         let name = self
             .name()
@@ -177,7 +178,7 @@ impl Piece {
             .to_ascii_lowercase()
             .replace('_', "-");
         let flag = name.strip_prefix("paceline-");
-        // With the name of its value, or without.
+        // With or without the name of its value.
         let is_named =
             |flag| problem.contains(&format!("'--{flag} ")) || problem.contains(&format!("'--{flag}'"));
         flag.is_some_and(is_named) && self.tried().as_deref() != Some(problem)
@@ -190,12 +191,12 @@ impl Piece {
         }
     }
 
-    /// It may want more observed only than can be read.
+    /// Whether its `[observe]` may list more than can be read.
     fn hides_observe(&self) -> bool {
         matches!(self, Piece::File(path) if config::observed(path).is_cut)
     }
 
-    /// What is left to read without it.
+    /// The problem that remains without it.
     fn tried(&self) -> Option<String> {
         self.leave_out();
         let left = read().err();
@@ -206,7 +207,7 @@ impl Piece {
         left
     }
 
-    /// What makes no sense without it, or would do more than was asked for.
+    /// Variables that make no sense without it, or would do more than requested.
     fn bound(&self) -> &'static [&'static str] {
         match self {
             Piece::Variable(name, _) => name.to_str().map_or(&[], bound),
@@ -215,7 +216,7 @@ impl Piece {
     }
 }
 
-/// The value of a bounded variable that does nothing.
+/// The value that disables a bounded variable.
 fn harmless(name: &str) -> &'static str {
     match name {
         "PACELINE_ACT" => "false",
@@ -225,7 +226,7 @@ fn harmless(name: &str) -> &'static str {
 
 fn bound(name: &str) -> &'static [&'static str] {
     match name.strip_prefix("PACELINE_").unwrap_or_default() {
-        // A page that was to be protected stays on loopback.
+        // A page that should have been protected stays on loopback.
         "HTTP_TOKEN_FILE" | "HTTP_CERT" | "HTTP_KEY" => &["PACELINE_HTTP"],
         "ON_FAULT" | "REMEDY_LIMIT" | "REMEDY_LEDGER" | "CHECKPOINT_SIGNAL" | "CHECKPOINT_WAIT"
         | "STOP_GRACE" | "REQUEUE_COMMAND" => &["PACELINE_ACT"],
@@ -233,7 +234,7 @@ fn bound(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// Reads all that is read before anything begins, and says what stops it.
+/// Reads all settings that are checked before the start, and returns the first error.
 fn read() -> Result<(), String> {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -255,8 +256,9 @@ fn read() -> Result<(), String> {
     checked.map_err(|problem| format!("{problem:#}"))
 }
 
-/// What the problem names, or that without which it can be read, or fails for another reason. Without a good one it may fail sooner:
-/// a certificate needs its key, and only PACELINE_KEY_OPTIONAL excuses a key that is missing.
+/// The piece that the problem names; else one without which reading succeeds; else one without which it fails
+/// differently. Leaving out a valid piece may cause an earlier error: a certificate needs its key, and only
+/// PACELINE_KEY_OPTIONAL permits a missing key.
 fn culprit(problem: &str) -> Option<Piece> {
     let Surroundings { files, left_out, .. } = Surroundings::real();
     let files = files.into_iter().filter(|file| !left_out.contains(file));
@@ -275,7 +277,8 @@ fn culprit(problem: &str) -> Option<Piece> {
     Some(tried.swap_remove(at).0)
 }
 
-/// A file that this user may not read says nothing, as everywhere; in a pod it was most often mounted for us.
+/// Warns about files that this user may not read: they are ignored as usual, but in a pod they were probably mounted
+/// for Paceline.
 fn say_closed_files() {
     for path in Surroundings::real().files.iter().filter(|path| path.is_file()) {
         if let Err(problem) = File::open(path) {
@@ -288,7 +291,7 @@ fn say_closed_files() {
     }
 }
 
-/// Of several receivers those that are some: the cluster's remediator may stand behind a mistake of the job's author.
+/// Keeps the valid receivers: an invalid one from the job's author must not disable the cluster's remediator after it.
 fn keep_receivers() {
     let Ok(said) = env::var(NOTIFY) else { return };
     let is_some = |words: &&str| match Receiver::of(words) {
@@ -305,7 +308,7 @@ fn keep_receivers() {
     }
 }
 
-/// Once, where others were started with us.
+/// Warns once if several instances were started together.
 fn say(text: impl std::fmt::Display) {
     if !is_in_pod() && run::is_follower() {
         return;

@@ -1,4 +1,4 @@
-//! `paceline config set` and `paceline config reload`: asks the aggregator of a run that is under way.
+//! `paceline config set` and `paceline config reload`: send a request to the aggregator of a running job.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use crate::cli::{ConfigSetArgs, LiveArgs, SettingArgs};
 use crate::output::{self, NoJob, Usage};
 use crate::run;
 
-/// Changes values, all of them or none.
+/// Changes values, all or none.
 pub(crate) fn set(args: &ConfigSetArgs) -> anyhow::Result<ExitCode> {
     let mut changes = Vec::new();
     for pair in args.pairs.chunks(2) {
@@ -29,7 +29,7 @@ pub(crate) fn set(args: &ConfigSetArgs) -> anyhow::Result<ExitCode> {
     tell(&args.live, &Request::Set(changes.clone()), unchanged)
 }
 
-/// Has the configuration files read again.
+/// Makes the job reload its configuration files.
 pub(crate) fn reload(args: &LiveArgs) -> anyhow::Result<ExitCode> {
     tell(args, &Request::Reload, || {
         "the files do not change the policy\n".to_owned()
@@ -53,7 +53,7 @@ fn tell(args: &LiveArgs, what: &Request, unchanged: impl FnOnce() -> String) -> 
     }
 }
 
-/// The run that is meant: what is said, else the only one that runs from this directory.
+/// The selected run: the given one, else the only one that runs from this directory.
 pub(crate) fn run_dir(args: &LiveArgs) -> anyhow::Result<PathBuf> {
     let settings = SettingArgs {
         run_dir: args.run_dir.clone(),
@@ -62,7 +62,7 @@ pub(crate) fn run_dir(args: &LiveArgs) -> anyhow::Result<PathBuf> {
     };
     let said = raw::gather(&settings, &Surroundings::real())?;
     let text = |key: &str| said.get(key).map(|said| said.text.clone());
-    // A job that is named here means more than a directory that a file names.
+    // A job on the command line takes precedence over a directory from a file.
     if let (Some(job), None) = (&args.job, &args.run_dir) {
         return Ok(run::run_dir(job));
     }

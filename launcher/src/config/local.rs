@@ -1,5 +1,6 @@
-//! The file of the working directory. It came with that directory, by `git clone` perhaps, or from another user: it may say how a
-//! job is watched, but starts no program, loads no library and sends no secret of this user anywhere.
+//! The configuration file of the working directory. It came with that directory, by `git clone` perhaps, or from
+//! another user: it may configure monitoring, but must not start programs, load libraries or send this user's secrets
+//! anywhere.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,10 +13,10 @@ use super::raw::Said;
 use crate::output::{Color, Style, Usage, warning};
 use crate::run;
 
-/// Where it is.
+/// Its path.
 pub(super) const FILE: &str = "./paceline.toml";
 
-/// Holds its values to what such a file may say. `variable` looks up a variable.
+/// Rejects values that such a file must not set. `variable` looks up a variable.
 pub(super) fn check(
     values: &[(String, Said)],
     variable: &dyn Fn(&str) -> Option<String>,
@@ -35,7 +36,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// What a value would do that it may not.
+/// The forbidden effect of a value, if it has one.
 fn refusal(key: &str, text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Option<&'static str> {
     match key {
         "requeue_command" => Some("runs a command"),
@@ -49,7 +50,7 @@ fn refusal(key: &str, text: &str, variable: &dyn Fn(&str) -> Option<String>) -> 
 }
 
 fn of_receiver(words: &str) -> Option<&'static str> {
-    // What is none is told of as everywhere.
+    // Invalid receivers are reported elsewhere.
     let receiver = Receiver::of(words).ok()?;
     match receiver.kind {
         Kind::Exec(_) => Some("runs a program"),
@@ -63,7 +64,7 @@ fn of_receiver(words: &str) -> Option<&'static str> {
     }
 }
 
-/// Without an endpoint in the environment its headers go to whatever endpoint is named.
+/// Without an endpoint in the environment, the environment's headers go to any endpoint that a file names.
 fn sends_headers(variable: &dyn Fn(&str) -> Option<String>) -> bool {
     let is_set = |what: &str| {
         ["OTEL_EXPORTER_OTLP_METRICS", "OTEL_EXPORTER_OTLP"]
@@ -75,7 +76,7 @@ fn sends_headers(variable: &dyn Fn(&str) -> Option<String>) -> bool {
 
 static TOLD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Says once that another user's file is not read.
+/// Warns once that another user's file is not read.
 pub(super) fn tell_foreign(path: &Path, refused: &Refused) {
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if told.insert(path.to_owned()) && !run::is_follower() {

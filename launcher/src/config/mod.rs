@@ -1,6 +1,6 @@
 //! Configuration: flags, PACELINE_* variables, three files, defaults, in this order.
 //!
-//! Two stages: [`raw`] gathers text and where it stood, [`Settings`] holds parsed values. Nothing is started or bound
+//! Two stages: [`raw`] gathers text with its source, [`Settings`] holds parsed values. Nothing is started or bound
 //! before the second exists.
 
 mod file;
@@ -30,12 +30,12 @@ pub(crate) use page::PageArgs;
 pub(crate) use raw::{Surroundings, is_read, leave_out, observed, take_up};
 pub(crate) use settings::{Settings, StepLog, changes_of};
 
-/// Everything that is said anywhere, checked.
+/// Loads the settings from all sources and checks them.
 pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {
     Settings::check(&raw::gather(args, &Surroundings::real())?)
 }
 
-/// Reads again, for a sidecar, what variables and files say of the policy.
+/// For a sidecar: rereads policy values from variables and files.
 pub(crate) fn starter() -> Starter {
     let reload = Reload::new(|| {
         let raw = raw::gather(&SettingArgs::default(), &Surroundings::real());
@@ -57,7 +57,7 @@ pub(crate) fn command(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCod
     }
 }
 
-/// The values in force, and with `--origin` where each comes from.
+/// The effective values, and with `--origin` their sources.
 fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
     let raw = raw::gather(&args.settings, &Surroundings::real())?;
     let settings = Settings::check(&raw)?;
@@ -95,7 +95,7 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
             Paint::Strong
         };
         if is_narrow {
-            // As TOML has it, in as many lines as it takes.
+            // In TOML syntax, on as many lines as needed.
             let origin = if args.origin {
                 format!("  # {origin}")
             } else {
@@ -117,7 +117,7 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One object: each key with its value, `null` where nothing was said and none is constant, and where that comes from.
+/// One object: each key with its value (`null` if unset without a constant default) and its source.
 fn json(rows: &[(String, String, String)]) -> anyhow::Result<ExitCode> {
     let entry = |(key, text, origin): &(String, String, String)| {
         let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
@@ -132,7 +132,7 @@ fn json(rows: &[(String, String, String)]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As a file says it.
+/// In the syntax of a file.
 fn policy_value(key: &str, value: f64) -> String {
     if key.starts_with(keys::OBSERVE) {
         (value != 0.0).to_string()

@@ -1,5 +1,5 @@
-//! Of a file that is left out what it wants observed only, as far as that can be read: nobody is to be told, and no node taken out, for
-//! a mistake elsewhere in it.
+//! The `[observe]` section of an ignored file, as far as it can be read: a mistake elsewhere in the file must not cause
+//! notifications or take out a node.
 
 use std::path::Path;
 
@@ -11,22 +11,22 @@ use super::raw::{Origin, Said};
 
 const SECTION: &str = "observe";
 
-/// What such a file says.
+/// The `[observe]` section of such a file.
 #[derive(Default)]
 pub(crate) struct Observed {
-    /// What can be read, by dotted key.
+    /// Values that could be read, by dotted key.
     pub(crate) values: Vec<(String, Said)>,
-    /// There is more, which cannot.
+    /// There are more values, which could not be read.
     pub(crate) is_cut: bool,
 }
 
 impl Observed {
-    /// Of the bytes of a file, whatever they are.
+    /// From the bytes of a file, valid or not.
     pub(crate) fn of(path: &Path, bytes: &[u8]) -> Observed {
         let text = String::from_utf8_lossy(bytes);
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let mut observed = Observed {
-            // Of another encoding not even words can be told.
+            // In another encoding, not even words can be recognized.
             is_cut: text.contains('\0'),
             ..Observed::default()
         };
@@ -37,9 +37,9 @@ impl Observed {
         observed
     }
 
-    /// No TOML as a whole: what stands under such words, line by line.
+    /// Not valid TOML as a whole: reads the section line by line.
     fn lines(&mut self, path: &Path, text: &str) {
-        // Whether we are in the section; before the first one a line may name it.
+        // Whether we are in the section; before the first header, a line may name the section.
         let mut is_in = None;
         for (above, text) in text.lines().enumerate() {
             let page = Page { path, text };
@@ -109,7 +109,7 @@ mod tests {
                 true,
             ),
             ("observe = true\n", "", true),
-            // As people write it, in what is no TOML.
+            // Common spellings, in invalid TOML.
             (
                 "no toml\n[observe] # my list\nstraggler = true # one\n\n",
                 one,
@@ -121,7 +121,7 @@ mod tests {
             ("no toml\nobserve = { straggler = true }\n", one, false),
             ("\u{feff}[observe]\nstraggler = true\n[no toml\n", one, false),
             ("no toml\n[more]\nobserve.straggler = true\n", "", false),
-            // Some of it, or nothing, is lost.
+            // Some or all of it is lost.
             ("no toml\nobserve = {\n straggler = true }\n", "", true),
             ("no toml\n[observe\nstraggler = true\n", "", true),
             ("no toml\n[observe.more]\nstraggler = true\n", "", true),

@@ -1,5 +1,5 @@
-//! Where the job's page is, for whom, and how much of the job its metrics show: what is typed, and what is passed on to the
-//! sidecar, one of which serves it.
+//! Settings of the job's page: address, access, and detail of the metrics. As typed, and as flags for the sidecars, one
+//! of which serves the page.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -41,10 +41,10 @@ pub(crate) struct PageArgs {
     pub(crate) metrics_compat: Option<String>,
 }
 
-/// What it means.
+/// The parsed settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PageSettings {
-    /// Where it is wanted.
+    /// Requested listen address.
     pub(crate) http: Option<Place>,
     /// The access token.
     pub(crate) token_file: Option<PathBuf>,
@@ -57,8 +57,8 @@ pub(crate) struct PageSettings {
 }
 
 impl PageSettings {
-    /// Parses what was gathered. Files are read: a page that was to be protected would not be served, and the job run
-    /// unwatched, which is better told before it starts.
+    /// Parses the gathered text. Reads the files too: with a bad token or certificate, the page would not be served and
+    /// the job would run unmonitored, so the error must come before the start.
     pub(super) fn check(raw: &Raw) -> Result<PageSettings, Usage> {
         for key in ["http_token_file", "http_cert", "http_key"] {
             said(raw, key, name)?;
@@ -75,7 +75,7 @@ impl PageSettings {
         })
     }
 
-    /// As the sidecar is told: names of flags, and their values.
+    /// Names and values of the sidecar's flags.
     pub(crate) fn flags(&self) -> Vec<(&'static str, OsString)> {
         let tls = self.tls.as_ref();
         let all = [
@@ -92,7 +92,7 @@ impl PageSettings {
             .collect()
     }
 
-    /// What is to be said of it before the job starts: a page that would be open to everybody.
+    /// A warning before the job starts, if the page would be open to everyone.
     pub(crate) fn warning(&self) -> Option<String> {
         let place = self.http.as_ref().filter(|place| place.is_everywhere())?;
         self.token_file.is_none().then(|| {
@@ -106,26 +106,26 @@ impl PageSettings {
         })
     }
 
-    /// Of its address.
+    /// The scheme of its URL.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
 }
 
-/// The value of `key`, if there is one.
+/// The value of `key`, if set.
 fn said<T>(raw: &Raw, key: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Usage> {
     let Some(said) = raw.get(key) else { return Ok(None) };
     parse(&said.text).map(Some).map_err(|why| wrong(key, said, &why))
 }
 
-/// Names with commas between them.
+/// Host names, separated by commas.
 fn hosts(text: &str) -> Result<String, String> {
     let names: Vec<&str> = text.split(',').map(str::trim).collect();
     names.iter().try_for_each(|name| check_name(name))?;
     Ok(names.join(","))
 }
 
-/// A word that the sidecar takes.
+/// A word that the sidecar accepts.
 fn one_of<T: ValueEnum>(text: &str) -> Result<String, String> {
     T::from_str(text, false).map(|_| text.to_owned()).map_err(|_| {
         let words = T::value_variants().iter().filter_map(T::to_possible_value);

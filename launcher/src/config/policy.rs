@@ -12,7 +12,7 @@ use crate::output::Usage;
 
 /// Names of the sections.
 pub(super) const SECTIONS: [&str; 3] = ["detector", "observe", "cost"];
-/// In `[cost.gpu_hour_price]`: the price for models that are not named.
+/// In `[cost.gpu_hour_price]`: the price for models that are not listed.
 const ANY_MODEL: &str = "default";
 
 type Values = Vec<(String, Said)>;
@@ -67,7 +67,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// One line of it.
+    /// One entry of `[observe]`.
     pub(super) fn observed(
         &self,
         name: &Spanned<impl AsRef<str>>,

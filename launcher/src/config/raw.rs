@@ -1,4 +1,4 @@
-//! What was said where: text by key, the strongest source winning.
+//! Settings as text by key, with their source; the source with the highest precedence wins.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::observed::Observed;
 use crate::cli::SettingArgs;
 use crate::output::Usage;
 
-/// Where a value stood.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// On the command line.
@@ -24,7 +24,7 @@ pub(crate) enum Origin {
     Variable(String),
     /// In a file.
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// From 1.
         line: usize,
@@ -46,50 +46,51 @@ impl fmt::Display for Origin {
 /// One value as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// As it was written.
+    /// As written.
     pub(crate) text: String,
-    /// Where.
+    /// Its source.
     pub(crate) origin: Origin,
 }
 
-/// All that was said, by key.
+/// All values, by key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Raw(BTreeMap<String, Said>);
 
 impl Raw {
-    /// What holds for `key`.
+    /// The effective value of `key`.
     pub(crate) fn get(&self, key: &str) -> Option<&Said> {
         self.0.get(key)
     }
 
-    /// Values of the policy, by their name in it.
+    /// Policy values, by the policy's name.
     pub(crate) fn policy(&self) -> impl Iterator<Item = (&str, &Said)> {
         self.0
             .iter()
             .filter_map(|(key, said)| Some((policy_key(key)?, said)))
     }
 
-    /// Adds a value unless a stronger source has given one.
+    /// Adds a value unless a source with higher precedence has set it.
     fn add(&mut self, key: String, said: Said) {
         self.0.entry(key).or_insert(said);
     }
 }
 
-/// The site's settings.
+/// The site's configuration file.
 const SITE_FILE: &str = "/etc/paceline/config.toml";
-/// What a file may have bounded (a token for the page, limits of what is done): where one is left out no other file says it.
+/// Keys that an ignored file may have restricted (a token for the page, limits of actions): if a file is ignored, no
+/// other file sets them.
 const BOUNDED: [&str; 2] = ["http", "act"];
 
-/// Files that are heard of no more than what they want observed only.
+/// Files that are ignored except for their `[observe]`.
 static LEFT_OUT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Without this file everything is read from now on, but for its `[observe]`.
+/// From now on, ignores this file except for its `[observe]`.
 pub(crate) fn leave_out(file: &Path) {
     let mut left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     left_out.push(file.to_owned());
 }
 
-/// This file is read again.
+/// Stops ignoring this file.
 pub(crate) fn take_up(file: &Path) {
     let mut left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     left_out.retain(|left| left != file);
@@ -98,18 +99,18 @@ pub(crate) fn take_up(file: &Path) {
 /// Looks up a variable.
 type Variable = dyn Fn(&str) -> Option<String>;
 
-/// The environment and the files, so that tests can bring their own.
+/// The environment and the files; tests bring their own.
 pub(crate) struct Surroundings {
     /// Value of a variable.
     pub(crate) variable: Box<Variable>,
-    /// Files, strongest first.
+    /// Files, highest precedence first.
     pub(crate) files: Vec<PathBuf>,
-    /// Those of them that are left out.
+    /// Those of them that are ignored.
     pub(crate) left_out: Vec<PathBuf>,
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// The environment and files of this process.
     pub(crate) fn real() -> Surroundings {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let user = variable("XDG_CONFIG_HOME")
@@ -171,13 +172,13 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
     Ok(raw)
 }
 
-/// What a file that is left out wants observed only; one that cannot be read at all says nothing.
+/// The `[observe]` of an ignored file; empty if the file cannot be read.
 pub(crate) fn observed(path: &Path) -> Observed {
     read_settings(path, is_site(path))
         .map_or_else(|_| Observed::default(), |bytes| Observed::of(path, &bytes))
 }
 
-/// The text of a file; `None`: it says nothing, for it is not there or another user's.
+/// The text of a file; `None`: it does not exist, or another user owns it.
 fn read(path: &Path) -> Result<Option<String>, Usage> {
     let wrong = |problem: &dyn fmt::Display| Usage(format!("{}: {problem}", path.display()));
     match read_settings(path, is_site(path)) {
@@ -185,7 +186,8 @@ fn read(path: &Path) -> Result<Option<String>, Usage> {
             .map(Some)
             .map_err(|problem| wrong(&problem)),
         Err(SettingsError::Io(problem)) if absent(&problem) => Ok(None),
-        // It keeps nobody's job from starting. Without the site's, somebody has to say so ([`leave_out`]).
+        // Another user's file must not keep a job from starting. The site's file must be ignored explicitly
+        // ([`leave_out`]).
         Err(SettingsError::Refused(refused @ Refused::Foreign { .. })) if !is_site(path) => {
             local::tell_foreign(path, &refused);
             Ok(None)
@@ -194,7 +196,7 @@ fn read(path: &Path) -> Result<Option<String>, Usage> {
     }
 }
 
-/// Whether a file is there, and its owner and mode let it be read.
+/// Whether a file exists, and its owner and mode permit reading it.
 pub(crate) fn is_read(path: &Path) -> bool {
     path.is_file() && read_settings(path, is_site(path)).is_ok()
 }
@@ -203,7 +205,7 @@ fn is_site(path: &Path) -> bool {
     path == Path::new(SITE_FILE)
 }
 
-/// A file that is not there, or lies in a folder that we may not enter, says nothing.
+/// A file that does not exist, or is in a folder that we may not enter, counts as absent.
 fn absent(problem: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     matches!(problem.kind(), NotFound | NotADirectory | PermissionDenied)
@@ -253,7 +255,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
             said.push((key.to_owned(), "true".to_owned(), dashed(key)));
         }
     }
-    // Of a value that is set twice the last one holds, as with any flag; a flag of its own is more than `--set`.
+    // The last of repeated values wins, as with any flag; a dedicated flag wins over `--set`.
     let prices = args
         .gpu_hour_price
         .iter()

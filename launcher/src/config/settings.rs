@@ -1,4 +1,4 @@
-//! The checked stage: every value parsed, every mistake told with the place where it stood.
+//! The checked stage: every value is parsed, and every error names the value's source.
 
 use std::path::{Path, PathBuf};
 
@@ -14,67 +14,67 @@ use super::page::PageSettings;
 use super::raw::{Origin, Raw, Said, key_and_value};
 use crate::output::{Usage, nearest};
 
-/// What is in force.
+/// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// Name of the job, if anybody gave one.
+    /// Name of the job, if set.
     pub(crate) job: Option<String>,
-    /// Name of this node, if anybody gave one.
+    /// Name of this node, if set.
     pub(crate) node: Option<String>,
-    /// Run directory, if anybody gave one.
+    /// Run directory, if set.
     pub(crate) run_dir: Option<PathBuf>,
-    /// Room for the journal, bytes.
+    /// Size limit of the journal, bytes.
     pub(crate) journal_bytes: Option<u64>,
     /// HOST or HOST:PORT of the aggregator.
     pub(crate) aggregator: Option<String>,
-    /// The key of the job's nodes.
+    /// Key file of the job's nodes.
     pub(crate) key_file: Option<PathBuf>,
-    /// Where the page is, for whom, and what its metrics show.
+    /// Address, access and metrics of the page.
     pub(crate) page: PageSettings,
     /// Simulated GPUs of this node.
     pub(crate) sim_gpus: Option<GpuScript>,
-    /// The library through which GPUs are read.
+    /// Path of the NVML library.
     pub(crate) nvml_lib: Option<PathBuf>,
-    /// The kernel's log, or a file like it.
+    /// The kernel log, or a file in its format.
     pub(crate) kmsg: Option<PathBuf>,
-    /// Where NCCL's RAS service listens, or `off`.
+    /// Address of NCCL's RAS service, or `off`.
     pub(crate) ras: Option<String>,
-    /// Where steps are printed.
+    /// Source of step lines.
     pub(crate) step_log: Option<StepLog>,
-    /// How a step's line looks.
+    /// Pattern of a step's line.
     pub(crate) step_regex: Option<String>,
-    /// Files of NCCL Inspector.
+    /// Output of NCCL Inspector.
     pub(crate) inspector: Option<PathBuf>,
-    /// Where ends of jobs are counted.
+    /// File that counts job ends.
     pub(crate) textfile: Option<PathBuf>,
-    /// Where the metrics page is written.
+    /// File for the metrics page.
     pub(crate) metrics_textfile: Option<PathBuf>,
-    /// Where metrics are pushed.
+    /// Receiver of pushed metrics.
     pub(crate) otlp: Option<String>,
     /// No banner, no verdict block.
     pub(crate) quiet: bool,
     /// The report as one line on stdout.
     pub(crate) json: bool,
-    /// A line about the job in its Comment.
+    /// Write a summary line into the Slurm Comment.
     pub(crate) slurm_comment: bool,
-    /// What may be done about findings, and who is told, as variables and files have it.
+    /// Automatic actions and notifications, from variables and files.
     pub(crate) remedy: RemedyOptions,
     /// Changes to the policy tables, for the journal.
     pub(crate) changes: Vec<(String, f64)>,
-    /// Of these, keys that the command line names: files that are read again change nothing of them.
+    /// Keys of changes on the command line: rereading files does not change them.
     pub(crate) pinned: Vec<String>,
-    /// The tables with these changes.
+    /// The tables with all changes.
     pub(crate) policy: Policy,
 }
 
-/// Where steps are printed.
+/// Source of step lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StepLog {
-    /// By the command, on its standard output.
+    /// The command's standard output.
     Stdout,
-    /// By the command, on its standard error.
+    /// The command's standard error.
     Stderr,
-    /// Into a file.
+    /// A file.
     File(PathBuf),
 }
 
@@ -89,7 +89,7 @@ impl StepLog {
 }
 
 impl Settings {
-    /// Parses what was gathered.
+    /// Parses the gathered text.
     pub(crate) fn check(raw: &Raw) -> anyhow::Result<Settings> {
         let text = |key: &str| raw.get(key).map(|said| said.text.clone());
         let parsed = |key: &str, parse: &dyn Fn(&str) -> Result<(), String>| match raw.get(key) {
@@ -117,7 +117,7 @@ impl Settings {
             receiver.map(drop).map_err(|error| error.to_string())
         })?;
         parsed("aggregator", &place::check)?;
-        // One that may be missing ends nothing: the sidecar says that it is.
+        // A missing optional key is no error: the sidecar reports it.
         if !paceline_sidecar::guard::is_optional() {
             parsed("key_file", &key)?;
         }
@@ -134,7 +134,7 @@ impl Settings {
                 .map_err(|error| error.to_string())
         })?;
         let step_regex = text("step_regex");
-        // A pattern without a place is for what the command prints.
+        // A pattern without a source applies to the command's output.
         let step_log = text("step_log").or_else(|| step_regex.as_ref().map(|_| "stdout".to_owned()));
         let mut sim_gpus = None;
         if let Some(said) = raw.get("sim_gpus") {
@@ -180,7 +180,7 @@ impl Settings {
     }
 }
 
-/// What `--set` and `--gpu-hour-price` change, for commands that have no other configuration.
+/// Policy changes from `--set` and `--gpu-hour-price`, for commands without other configuration.
 pub(crate) fn changes_of(set: &[String]) -> Result<Vec<(String, f64)>, Usage> {
     let mut said: Vec<(String, Said)> = Vec::new();
     for change in set {
@@ -193,12 +193,12 @@ pub(crate) fn changes_of(set: &[String]) -> Result<Vec<(String, f64)>, Usage> {
     Ok(checked(said)?.0)
 }
 
-/// What flags, variables and files change of the policy, and the tables with it.
+/// Policy changes from flags, variables and files, and the resulting tables.
 pub(crate) fn changes(raw: &Raw) -> Result<(Vec<(String, f64)>, Policy), Usage> {
     checked(raw.policy())
 }
 
-/// Changes that were said somewhere, each by itself and all together.
+/// Parses changes, and checks them individually and together.
 fn checked<'a>(
     said: impl Iterator<Item = (&'a str, &'a Said)>,
 ) -> Result<(Vec<(String, f64)>, Policy), Usage> {
@@ -221,12 +221,12 @@ fn checked<'a>(
     Ok((changes, policy))
 }
 
-/// The name that the policy has for what a person called either way.
+/// The policy's name for a key, given under either name.
 pub(crate) fn policy_name(key: &str) -> String {
     policy_key(key).unwrap_or(key).to_owned()
 }
 
-/// The number that `text` means for `key`, if that key takes it; whether it fits others is not asked here.
+/// Parses `text` as a value of `key`; does not check it against other keys.
 pub(crate) fn value_of(key: &str, text: &str) -> Result<f64, String> {
     let mut policy = Policy::default();
     if policy.get(key).is_none() {
@@ -265,7 +265,7 @@ fn remedy(raw: &Raw) -> Result<RemedyOptions, Usage> {
         if let Some(said) = raw.get(key) {
             let taken = options.say(key, &said.text);
             taken.map_err(|why| match key {
-                // A secret that stands there in the open is the likeliest mistake.
+                // Do not print the value: the likeliest mistake is a secret in plain text.
                 "notify" => Usage(format!("{}: notify: {why}", said.origin)),
                 _ => wrong(key, said, &why),
             })?;
@@ -294,7 +294,7 @@ pub(super) fn name(text: &str) -> Result<(), String> {
     }
 }
 
-/// A file that node_exporter looks at.
+/// Whether node_exporter reads such a file.
 fn collected(text: &str) -> Result<(), String> {
     text.ends_with(".prom")
         .then_some(())
@@ -308,7 +308,7 @@ fn host_and_port(text: &str) -> Result<(), String> {
         .ok_or_else(|| "must be HOST:PORT, such as 127.0.0.1:29600".to_owned())
 }
 
-/// A job would run unwatched with a key that is none: better told before it starts.
+/// With an invalid key a job would run unmonitored: report the error before the start.
 pub(super) fn key(path: &str) -> Result<(), String> {
     let read = paceline_sidecar::guard::Key::read(Path::new(path));
     read.map(drop).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! Names of PACELINE_ variables: those that anything of ours reads or sets, and what is said of others.
+//! Names of PACELINE_ variables: those that Paceline reads or sets, and warnings about others.
 
 use std::ffi::OsString;
 
@@ -7,8 +7,8 @@ use paceline_health::text::sanitize;
 use super::keys::{KEYS, PRICE_VARIABLE, variable};
 use crate::output::nearest;
 
-/// Beside those of settings: what the hook, the plugin, tools and sidecars read, what we set for commands, and what deploy/ sets
-/// in pods.
+/// Besides settings: variables that the hook, the plugin, tools and sidecars read, that Paceline sets for commands, and
+/// that deploy/ sets in pods.
 const OTHERS: [&str; 44] = [
     "PACELINE_CUBLAS_LIB",
     "PACELINE_CUDA_LIB",
@@ -55,17 +55,17 @@ const OTHERS: [&str; 44] = [
     "PACELINE_TRACK_FROM",
     "PACELINE_WATCH",
 ];
-/// Of whole families whose other names are somebody else's to choose.
+/// Prefixes of variables whose names others choose.
 const FAMILIES: [&str; 4] = [
     "PACELINE_OPERATOR",
     "PACELINE_REMEDIATOR",
     "PACELINE_FUZZ_",
     "PACELINE_FAKE_",
 ];
-/// Unknown ones that are named; a site may have variables of its own.
+/// Maximum number of unknown variables that are reported; a site may have its own.
 const MAX_NAMED: usize = 5;
 
-/// Every variable that something of ours reads.
+/// Every variable that Paceline reads.
 fn known() -> Vec<String> {
     let settings = KEYS.iter().map(|key| variable(key.name));
     settings
@@ -74,7 +74,7 @@ fn known() -> Vec<String> {
         .collect()
 }
 
-/// A sentence for each of these that begins with PACELINE_ and that nothing reads: most often one that was misspelled.
+/// A warning for each PACELINE_ variable that nothing reads; most are misspelled.
 pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
     let known = known();
     let mut strange: Vec<String> = names
@@ -88,7 +88,7 @@ pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
             .iter()
             .filter_map(|name| name.strip_prefix("PACELINE_"))
             .collect();
-        // The common beginning would make any two names alike.
+        // The common prefix would make any two names similar.
         let own = name.strip_prefix("PACELINE_").unwrap_or_default();
         let begun = format!("{own}_");
         let longer = ends.iter().copied().find(|end| end.starts_with(&begun));
@@ -102,18 +102,18 @@ pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
     strange.iter().take(MAX_NAMED).map(sentence).collect()
 }
 
-/// What the hook takes in variables that only it reads, by name.
+/// Valid values of variables that only the hook reads.
 const HOOK_VALUES: [(&str, &[&str]); 2] = [
     ("PACELINE_HOOK", &["off", "on", ""]),
     ("PACELINE_TRACK", &["wandb", "mlflow", "off", ""]),
 ];
 
-/// A sentence for each of them that holds something else: the hook itself says nothing in a training process.
+/// A warning for each of them with another value: the hook itself prints nothing in a training process.
 pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut said = Vec::new();
     for (name, known) in HOOK_VALUES {
         let Some(text) = value(name) else { continue };
-        // Only `off` in small letters switches off.
+        // Only lowercase `off` disables.
         let is_known = |word: &str| match word.to_lowercase() {
             lower if lower == "off" => word == "off",
             lower => known.contains(&&*lower),
@@ -137,7 +137,7 @@ pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
     said
 }
 
-/// Whether stacks of ranks that hang are taken, and by which signal (sidecar/probe/python/paceline/_stacks.py).
+/// Whether stacks of hanging ranks are taken, and by which signal (sidecar/probe/python/paceline/_stacks.py).
 const STACKS: &str = "PACELINE_STACKS";
 
 fn is_stacks(text: &str) -> bool {
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Sources that read a variable by its name.
+    /// Collects source files that may read variables.
     fn sources(dir: &Path, out: &mut Vec<String>) {
         for entry in fs::read_dir(dir).unwrap().flatten() {
             let (path, name) = (entry.path(), entry.file_name());
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// One that our own code reads is no mistake of whoever sets it.
+    /// Variables that our own code reads must not cause warnings.
     #[test]
     fn everything_that_is_read_is_known() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,11 +1,11 @@
-//! A ring all-reduce over TCP: each rank sends to the next and hears from the one before, in 2 (n - 1) rounds
+//! A ring all-reduce over TCP: each rank sends to the next and receives from the previous one, in 2 (n - 1) rounds
 //! (Patarasuk and Yuan, 2009, <https://doi.org/10.1016/j.jpdc.2008.09.002>).
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 
-/// The two neighbours of a rank.
+/// A rank's connections to its two neighbors.
 #[derive(Debug)]
 pub(crate) struct Ring {
     rank: usize,
@@ -16,14 +16,14 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Joins the ring: connects to the next rank's listener and takes the connection of the one before.
+    /// Joins the ring: connects to the next rank's listener and accepts the previous rank's connection.
     pub(crate) fn join(
         rank: usize,
         size: usize,
         listener: &TcpListener,
         next: SocketAddr,
     ) -> io::Result<Ring> {
-        // Every rank listens before any connects, so this cannot be refused, and needs nobody's accept.
+        // Every rank listens before any connects: this is not refused and needs no accept.
         let next = TcpStream::connect(next)?;
         let (previous, _) = listener.accept()?;
         next.set_nodelay(true)?;
@@ -37,7 +37,7 @@ impl Ring {
         })
     }
 
-    /// Replaces `values` by their sum over all ranks, the same bits on every rank.
+    /// Replaces `values` by their sum over all ranks, bit-identical on every rank.
     pub(crate) fn sum(&mut self, values: &mut [f32]) -> io::Result<()> {
         let (rank, size) = (self.rank, self.size);
         for round in 0..size - 1 {
@@ -51,7 +51,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends one part and merges another. Parts are far smaller than a socket's buffer, so that all can send at once.
+    /// Sends one part and merges another. Parts are far smaller than a socket's buffer, so all ranks can send at once.
     fn exchange(
         &mut self,
         values: &mut [f32],
@@ -86,7 +86,7 @@ fn part(length: usize, index: usize, parts: usize) -> Range<usize> {
 mod tests {
     use super::*;
 
-    /// A length that does not divide by the ranks, and one shorter than their number.
+    /// A length that is not a multiple of the number of ranks, and one that is smaller.
     #[test]
     fn every_rank_ends_with_the_same_sum() {
         for (size, length) in [(2, 5), (3, 100), (5, 3)] {

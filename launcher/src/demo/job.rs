@@ -1,5 +1,5 @@
-//! The demo's job: what torchrun is to a real one. Starts every rank with a listener and its neighbour's address, and
-//! ends with the code of the first that failed.
+//! The demo's job, the counterpart of torchrun. Starts every rank with a listener and its neighbor's address, and exits
+//! with the code of the first that failed.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use super::DemoTrainerArgs;
 use super::trainer::NEXT;
 
-/// Runs all ranks to their end. Gives the exit code.
+/// Runs all ranks to their end. Returns the exit code.
 pub(super) fn run(args: &DemoTrainerArgs) -> anyhow::Result<u8> {
     // SIGTERM reaches the whole group: the ranks agree on a last step, and we wait for them.
     for signal in [libc::SIGTERM, libc::SIGINT] {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &DemoTrainerArgs) -> anyhow::Result<u8> {
         let next = addresses[(rank as usize + 1) % addresses.len()];
         ranks.push(start(args, rank, listener, next.to_string())?);
     }
-    // Whoever ends early breaks the ring, so the others end as well: none has to be ended.
+    // A rank that exits early breaks the ring, so the other ranks exit as well: none has to be killed.
     let mut code = 0;
     for (rank, child) in ranks.iter_mut().enumerate() {
         let status = child.wait()?;

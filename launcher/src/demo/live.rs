@@ -1,5 +1,5 @@
-//! What the demo shows while it runs, read from the journal as it grows: on a terminal a line per rank that is drawn
-//! again and again, elsewhere a plain line now and then.
+//! Live output of the demo, read from the growing journal: on a terminal a line per rank, redrawn continuously;
+//! elsewhere a plain line now and then.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -20,18 +20,19 @@ use crate::notices::{self, Notices};
 use crate::output::{self, Paint, Style};
 use crate::run::Watcher;
 
-/// How often the table is drawn, and how often a line is printed.
+/// Intervals of drawing the table and of printing a line.
 const DRAW: Duration = Duration::from_millis(250);
 const PRINT: Duration = Duration::from_secs(3);
-/// What is shown of a job after its trouble has a name; where somebody looks on, who may want to open the page or top.
+/// How long the demo continues after its fault is named; longer on a terminal, for users who want to open the page or
+/// top.
 const AFTER: Duration = Duration::from_secs(5);
 const AFTER_WATCHED: Duration = Duration::from_secs(20);
 /// Cells of the longest bar.
 const BAR: f64 = 24.0;
-/// Ranks that get a line.
+/// Maximum number of ranks shown.
 const SHOWN: usize = 16;
 
-/// One rank as last seen.
+/// Last state of a rank.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     self_s: f64,
@@ -40,7 +41,7 @@ struct Seen {
     verdict: Option<String>,
 }
 
-/// Looks on and ends the demo when everything has been shown.
+/// Follows the demo, and ends it after everything has been shown.
 pub(super) struct Live {
     style: Style,
     terminal: bool,
@@ -53,7 +54,7 @@ pub(super) struct Live {
     ranks: Vec<Seen>,
     step: u64,
     page: Option<String>,
-    /// What to do about the latest finding, in short.
+    /// Short action for the latest finding.
     advice: Option<String>,
     until: Option<Instant>,
     drawn: usize,
@@ -83,7 +84,7 @@ impl Live {
         }
     }
 
-    /// Reads what the journal got since the last time.
+    /// Reads new journal entries.
     fn follow(&mut self) {
         if self.open.is_none() {
             self.open = File::open(&self.journal).ok().map(BufReader::new);
@@ -91,7 +92,7 @@ impl Live {
         let Some(mut reader) = self.open.take() else {
             return;
         };
-        // A line whose end is not there yet is completed next time.
+        // An incomplete line is completed next time.
         while reader
             .read_until(b'\n', &mut self.line)
             .is_ok_and(|count| count > 0)
@@ -158,7 +159,7 @@ impl Live {
         }
     }
 
-    /// Its first clause: all of it stands in what is printed at the end.
+    /// The first clause of the action; the report at the end has all of it.
     fn advise(&mut self, action: &str) {
         self.advice = Some(format!("do: {}", notices::first_clause(action)));
     }

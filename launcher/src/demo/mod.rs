@@ -1,5 +1,5 @@
-//! `paceline demo`: the whole path on a machine with no GPU and no Python. Real processes, a real all-reduce, real
-//! rings, sidecar and aggregator; only the GPUs are simulated, and every verdict that rests on them says so.
+//! `paceline demo`: the whole pipeline on a machine with no GPU and no Python. Real processes, a real all-reduce, real
+//! rings, sidecar and aggregator; only the GPUs are simulated, and every verdict based on them says so.
 
 mod allreduce;
 mod args;
@@ -24,7 +24,7 @@ pub(crate) use args::{DemoArgs, DemoTrainerArgs};
 
 /// When the GPU begins to overheat, seconds.
 const HEAT_AT_S: f64 = 6.0;
-/// What a demo writes into its run directory.
+/// Files that a demo writes into its run directory.
 const FILES: [&str; 8] = [
     journal::FILE,
     "journal.origin",
@@ -51,7 +51,7 @@ pub(crate) fn command(args: &DemoArgs, color: Color) -> anyhow::Result<ExitCode>
         remove_earlier(&args.run_dir);
     }
     let settings = config::load(&SettingArgs {
-        // Of its own, so that two demos on a host do not meet.
+        // A unique name, so that two demos on a host do not collide.
         job: Some(format!("demo-{:08x}", run::chance() as u32)),
         run_dir: Some(args.run_dir.display().to_string()),
         sim_gpus: Some(script.to_string()),
@@ -106,14 +106,14 @@ fn introduce(args: &DemoArgs, style: Style) {
     ));
 }
 
-/// Only what a demo has written.
+/// Removes only what a demo has written.
 fn remove_earlier(run_dir: &Path) {
-    // One of another user is refused later, or his link leads to files of ours.
+    // Another user's directory is refused later; its links could point to our files.
     if safe_file::check_dir(run_dir).is_err() {
         return;
     }
     for name in FILES {
-        // Not there, or not ours to remove: the aggregator moves an old journal aside by itself.
+        // Missing, or not ours to remove: the aggregator renames an old journal itself.
         let _ = fs::remove_file(run_dir.join(name));
     }
 }

@@ -1,11 +1,11 @@
-//! What the demo trains: a linear map, learnt from noisy samples of another one by plain gradient descent. Small, and
-//! real: its loss falls, and only if the ranks really add up their gradients do they stay in step.
+//! The demo's model: a linear map, learned from noisy samples of another one by plain gradient descent. Small but real:
+//! its loss falls, and the ranks stay in sync only if they really sum their gradients.
 
 use paceline_health::sim::chance::Chance;
 
-/// Inputs, and outputs.
+/// Number of inputs, and of outputs.
 const WIDTH: usize = 48;
-/// Samples of one rank in one step.
+/// Samples per rank and step.
 const BATCH: usize = 8;
 const LEARNING_RATE: f32 = 0.02;
 
@@ -13,16 +13,16 @@ const LEARNING_RATE: f32 = 0.02;
 #[derive(Debug)]
 pub(crate) struct Model {
     weights: Vec<f32>,
-    /// The map to be learnt.
+    /// The map to be learned.
     truth: Vec<f32>,
     chance: Chance,
 }
 
-/// Samples: inputs and what should come out.
+/// Samples: inputs and expected outputs.
 pub(crate) struct Batch(Vec<(Vec<f32>, Vec<f32>)>);
 
 impl Model {
-    /// The same on every rank; the samples differ.
+    /// The same model on every rank, with different samples.
     pub(crate) fn new(rank: u32) -> Model {
         let mut common = Chance::of(1, &[0x7472_7574]);
         let truth = (0..WIDTH * WIDTH).map(|_| common.unit() as f32 - 0.5).collect();
@@ -48,7 +48,7 @@ impl Model {
         Batch((0..BATCH).map(sample).collect())
     }
 
-    /// Forward and backward: the gradient, and behind it the loss, as one vector to be summed over the ranks.
+    /// Forward and backward: the gradient with the loss appended, as one vector to be summed over the ranks.
     pub(crate) fn gradient(&self, batch: &Batch) -> Vec<f32> {
         let mut gradient = vec![0.0; WIDTH * WIDTH + 1];
         for (input, wanted) in &batch.0 {
@@ -64,7 +64,7 @@ impl Model {
         gradient
     }
 
-    /// The optimizer's step, with the summed gradient of `ranks` ranks. Gives the mean loss.
+    /// The optimizer's step, with the summed gradient of `ranks` ranks. Returns the mean loss.
     pub(crate) fn step(&mut self, summed: &[f32], ranks: u32) -> f32 {
         let rate = LEARNING_RATE / ranks as f32;
         self.weights

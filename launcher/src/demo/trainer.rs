@@ -1,7 +1,7 @@
-//! One trainer of the demo. It does what a training script does and writes its ring as the Python hook would: real
-//! compute, a timed wait that stands for the rest of it, an all-reduce with the others, an optimizer step.
+//! One trainer of the demo. It does what a training script does and writes its ring like the Python hook: real compute,
+//! a timed wait in place of the remaining compute, an all-reduce, an optimizer step.
 //!
-//! The timed wait is as long as the simulated GPU is slow: a GPU at three quarters of its clock takes a third longer.
+//! The timed wait scales with the simulated GPU's slowdown: a GPU at three quarters of its clock takes a third longer.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -24,10 +24,10 @@ use super::model::Model;
 const COMPUTE: Duration = Duration::from_millis(75);
 /// Loading a batch.
 const DATA: Duration = Duration::from_millis(3);
-/// Where the next rank listens.
+/// Variable with the address of the next rank's listener.
 pub(super) const NEXT: &str = "PACELINE_DEMO_NEXT";
 
-/// Trains as one rank until the time is over or SIGTERM comes.
+/// Trains as one rank until the time is over or SIGTERM arrives.
 pub(super) fn run(args: &DemoTrainerArgs, rank: u32) -> anyhow::Result<()> {
     let gpus = GpuScript::parse(&args.gpus).context("--gpus")?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -35,7 +35,7 @@ pub(super) fn run(args: &DemoTrainerArgs, rank: u32) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let next: SocketAddr = std::env::var(NEXT).context(NEXT)?.parse().context(NEXT)?;
-    // The listener came as our standard input: bound before anybody could want to connect.
+    // The listener is our standard input: it was bound before any rank could connect.
     let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut trainer = Trainer {
         ring: Ring::join(rank as usize, args.ranks as usize, &listener, next)?,
@@ -72,10 +72,10 @@ struct Trainer {
     origin_ns: u64,
 }
 
-/// How a step ended.
+/// The end of a step.
 struct Stepped {
     ended: Instant,
-    /// Some rank wants to stop: all stop after the same step, or the others would wait for it in the next.
+    /// A rank wants to stop: all stop after the same step, or its peers would wait for it in the next one.
     over: bool,
 }
 
@@ -123,7 +123,7 @@ fn until(then: Instant) {
     sleep(then.saturating_duration_since(Instant::now()));
 }
 
-/// The ring, if there is one: a trainer runs without.
+/// The ring, if there is one: a trainer also runs without it.
 struct Probe(Option<Writer>);
 
 impl Probe {
@@ -148,7 +148,7 @@ impl Probe {
 
     fn write(&self, record: &Record) {
         if let Some(writer) = &self.0 {
-            // What a full ring drops is counted there.
+            // A full ring counts the records that it drops.
             let _ = writer.write(record);
         }
     }

@@ -1,20 +1,20 @@
-//! This table against an older one.
+//! Compares this table with an older one.
 
 use std::path::Path;
 
 use super::row::{Better, Row, TABLE_VERSION, Table};
 use crate::output::Usage;
 
-/// One row that is not what it was.
+/// A changed row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     /// The row.
     pub(super) name: String,
-    /// What it was and what it is, as people read it.
+    /// The old value, as displayed.
     pub(super) before: String,
-    /// See `before`.
+    /// The new value, as displayed.
     pub(super) after: String,
-    /// Whether that is good; `None`: the row came or went.
+    /// Whether the change is an improvement; `None`: the row was added or removed.
     pub(super) better: Option<bool>,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<Table, Usage> {
     Ok(table)
 }
 
-/// What changed, in the order of the new table; what is gone comes last.
+/// Changed rows in the order of the new table; removed rows come last.
 pub(super) fn compare(old: &Table, new: &Table) -> Vec<Change> {
     let find = |rows: &[Row], name: &str| rows.iter().find(|row| row.name == name).cloned();
     let mut changes = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn compare(old: &Table, new: &Table) -> Vec<Change> {
     changes
 }
 
-/// What never came to a number is worse than any.
+/// A missing value is worse than any value.
 fn is_better(before: &Row, after: &Row) -> bool {
     match (before.value, after.value, after.better) {
         (None, now, _) => now.is_some(),

@@ -1,13 +1,13 @@
-//! What should be said of a world, in words: `straggler rank=3 cause=thermal`, `stage-imbalance job`.
+//! The verdicts expected for a world, as text: `straggler rank=3 cause=thermal`, `stage-imbalance job`.
 //!
-//! With `?` in front it may be said and need not be. `of=1` names the fault (from 0) that it is about; without it the
-//! first expectation is about the first fault, and so on.
+//! A leading `?` makes it optional. `of=1` gives the index of its fault (from 0); by default the first expectation
+//! belongs to the first fault, and so on.
 
 use paceline_health::event::Event;
 use paceline_health::id::Rank;
 use paceline_health::verdict::{Cause, Finding, Subject};
 
-/// Whom a verdict is about, in the simulator's numbers.
+/// The subject of a verdict, in the simulator's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
     /// The job.
@@ -20,34 +20,34 @@ pub(super) enum Who {
     Rack(u32),
     /// A node's link to another, or to all.
     Link(u32, Option<u32>),
-    /// Any rank that the fault has struck.
+    /// Any rank that the fault affects.
     AnyRank,
     /// Any rank of a node.
     RankOn(u32),
-    /// Something that the world does not have.
+    /// A subject that the world does not have.
     Stranger,
 }
 
-/// What should or may be said.
+/// An expected or permitted verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Expectation {
     /// The finding.
     pub(super) finding: Finding,
     /// Its subject.
     pub(super) who: Who,
-    /// Its cause; `None`: whatever is said.
+    /// Its cause; `None`: any.
     pub(super) cause: Option<Cause>,
-    /// It must be said.
+    /// Whether it must be raised.
     pub(super) required: bool,
-    /// The fault that it is about, from 0.
+    /// The index of its fault, from 0.
     pub(super) fault: Option<usize>,
 }
 
 impl Expectation {
-    /// Reads one; `index` is its place among them.
+    /// Parses one expectation; `index` is its position in the list.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message about the mistake.
     pub(super) fn parse(text: &str, index: usize) -> Result<Expectation, String> {
         let mut words = text.split_whitespace();
         let first = words
@@ -117,10 +117,10 @@ impl Who {
         found.unwrap_or(Who::Stranger)
     }
 
-    /// Whether a verdict on `self` answers an expectation of `other`. A link has no direction.
+    /// Whether a verdict on `self` satisfies an expectation of `other`. A link has no direction.
     pub(super) fn answers(self, other: Who) -> bool {
         match (self, other) {
-            // Which ranks these are is for the world to say.
+            // The world decides which ranks these are.
             (Who::Rank(_), Who::AnyRank | Who::RankOn(_)) => true,
             (Who::Link(a, Some(b)), Who::Link(c, Some(d))) => (a, b) == (c, d) || (a, b) == (d, c),
             (one, other) => one == other,
@@ -144,14 +144,14 @@ impl std::fmt::Display for Who {
     }
 }
 
-/// Which rank trains on which GPU, as the ranks declared it.
+/// The GPU of each rank, as declared by the ranks.
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
     ranks: std::collections::BTreeMap<std::sync::Arc<str>, Rank>,
 }
 
 impl Gpus {
-    /// Takes note of a rank that declares itself.
+    /// Records a rank's declaration.
     pub(super) fn observe(&mut self, event: &Event) {
         if let Event::Attach(attach) = event
             && let Some(gpu) = &attach.gpu

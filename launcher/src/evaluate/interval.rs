@@ -1,11 +1,11 @@
-//! How sure a number is: intervals of shares, rates and medians.
+//! Confidence intervals of shares, rates and medians.
 
 /// Two-sided 95 %, in standard deviations of a normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
-/// What an upper 95 % bound leaves above it.
+/// The probability above an upper 95 % bound.
 const TAIL: f64 = 0.05;
 
-/// Wilson's 95 % interval of a share: `hits` of `n`. `None` of nothing.
+/// Wilson's 95 % interval of a share: `hits` of `n`. `None` if `n` is 0.
 ///
 /// Source: Wilson 1927, as in <https://www.itl.nist.gov/div898/handbook/prc/section2/prc241.htm>.
 pub(super) fn wilson(hits: u64, n: u64) -> Option<[f64; 2]> {
@@ -22,8 +22,8 @@ pub(super) fn wilson(hits: u64, n: u64) -> Option<[f64; 2]> {
     ])
 }
 
-/// The exact one-sided upper 95 % bound of a Poisson count's expectation: the rate at which `count` or fewer events
-/// happen only one time in twenty.
+/// The exact one-sided upper 95 % bound of a Poisson count's expectation: the rate at which the probability of `count`
+/// or fewer events is 5 %.
 ///
 /// Source: Garwood 1936, <https://www.itl.nist.gov/div898/handbook/pmc/section3/pmc331.htm>.
 pub(super) fn poisson_upper(count: u64) -> f64 {
@@ -37,7 +37,7 @@ pub(super) fn poisson_upper(count: u64) -> f64 {
         sum
     };
     let (mut low, mut high) = (count as f64, 2.0 * count as f64 + 20.0);
-    // Past a few hundred events exp(-rate) leaves the range of a double; the normal bound is exact enough there.
+    // Beyond a few hundred events, exp(-rate) underflows a double; the normal bound is exact enough there.
     if count > 300 {
         let count = count as f64;
         return count + 1.0 + 1.645 * (count + 1.0).sqrt();
@@ -61,11 +61,11 @@ pub(super) fn median(values: &mut [f64]) -> Option<(f64, [f64; 2])> {
     let reach = Z * n.sqrt() / 2.0;
     let low = (n / 2.0 - reach).floor().max(0.0) as usize;
     let high = ((n / 2.0 + reach).ceil() as usize).min(last);
-    // Of an even number the upper one: it never flatters a time.
+    // For an even number of values, the upper one: it never understates a time.
     Some((values[values.len() / 2], [values[low], values[high]]))
 }
 
-/// The value that `share` of the sorted `values` do not exceed.
+/// The smallest of the sorted `values` that at least `share` of them do not exceed.
 pub(super) fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let rank = (share * values.len() as f64).ceil() as usize;

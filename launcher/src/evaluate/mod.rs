@@ -1,9 +1,9 @@
-//! `paceline evaluate`: how well the detector decides, on worlds of which the truth is known.
+//! `paceline evaluate`: how accurate the detector is, on simulated worlds with known truth.
 //!
-//! Worlds are simulated from seeds ([`suite`]), each goes through the detector and through other people's rules
-//! ([`watch`], [`baselines`]), what was said is held against what was true ([`score`]), and each number stands beside
-//! its target ([`row`]). `docs/evaluation.md` says how each is measured. Threads change how long it takes and nothing
-//! else: outcomes are judged in the order of the scenarios and seeds.
+//! Worlds are simulated from seeds ([`suite`]), each goes through the detector and through published rules of others
+//! ([`watch`], [`baselines`]), the verdicts are compared with the truth ([`score`]), and each number is shown next to
+//! its target ([`row`]). `docs/evaluation.md` describes each measurement. The number of threads affects only the
+//! duration: outcomes are scored in the order of the scenarios and seeds.
 
 mod baselines;
 mod compare;
@@ -80,7 +80,7 @@ fn tell(args: &EvaluateArgs, color: Color, table: &Table, old: Option<&Table>) -
     if args.json {
         output::print(&(serde_json::to_string(table)? + "\n"))?;
         if let Some(changes) = &changes {
-            // stdout is the table's alone.
+            // stdout contains only the table.
             output::say(table::changes(changes, Style::stderr(color)).trim_end());
         }
         return Ok(());
@@ -93,12 +93,12 @@ fn tell(args: &EvaluateArgs, color: Color, table: &Table, old: Option<&Table>) -
     Ok(output::print(&text)?)
 }
 
-/// All worlds and what became of them.
+/// All worlds and their outcomes.
 struct Evaluation {
     scenarios: Vec<Scenario>,
     jobs: Vec<Job>,
     outcomes: Vec<Outcome>,
-    /// Rows that need no world of a scenario.
+    /// Rows that do not come from a scenario's worlds.
     extra: Vec<Row>,
 }
 
@@ -125,7 +125,7 @@ impl Evaluation {
             extra.push(replay::row(base, threads)?);
         }
         if suites.contains(&Suite::Scale) {
-            // By itself, when all cores are free: it is about time.
+            // Alone, after the other work has freed all cores: it measures time.
             let mut progress = Progress::new(Style::stderr(color), "steps of 16,384 ranks");
             extra.extend(scale::rows(base, |step, of| progress.at(step, of))?);
         }
@@ -150,7 +150,7 @@ impl Evaluation {
     }
 }
 
-/// The suites that were asked for; all but the smallest when none was.
+/// The requested suites; by default all but the smallest.
 fn chosen(names: &[String]) -> Result<Vec<Suite>, Usage> {
     if names.is_empty() {
         let all = Suite::ALL.iter().map(|(suite, ..)| *suite);

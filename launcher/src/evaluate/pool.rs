@@ -1,16 +1,16 @@
-//! Work on all cores: each job by itself, results in the order of the jobs, whoever did them.
+//! Work on all cores: independent jobs, with results in the order of the jobs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// How many threads there should be when nobody says.
+/// The default number of threads.
 pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `work` on every job with `threads` threads, the largest jobs first, so that none is left over at the end;
-/// `done` hears of each as it ends. The results are in the order of the jobs.
+/// Runs `work` on every job with `threads` threads, the largest jobs first, so that no large one starts last; `done` is
+/// called as each job ends. The results are in the order of the jobs.
 pub(super) fn map<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,
@@ -28,7 +28,7 @@ pub(super) fn map<J: Sync, R: Send>(
             let (sender, order, next, work) = (sender.clone(), &order, &next, &work);
             scope.spawn(move || {
                 while let Some(index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // Nobody listens only when the caller is gone.
+                    // The receiver is closed only if the caller has exited.
                     if sender.send((*index, work(&jobs[*index]))).is_err() {
                         return;
                     }

@@ -1,4 +1,4 @@
-//! What a journal says when it is judged again: the same, byte for byte.
+//! Replays journals: the verdicts must be the same, byte for byte.
 
 use paceline_health::codec::line;
 use paceline_health::sim::World;
@@ -10,15 +10,15 @@ use super::row::Row;
 use super::suite::{Job, MOST_SEEDS, Scenario, Suite};
 use super::{interval::wilson, suite};
 
-/// Worlds that are judged twice.
+/// Number of worlds that are replayed.
 const WORLDS: u64 = 200;
-/// Worlds up to this size: text takes ten times as long as the fold.
+/// Maximum size of a world: encoding text takes ten times as long as the fold.
 const MOST_RANK_STEPS: u64 = 9_000;
 
-/// Judges [`WORLDS`] worlds live and again from the text of their journals.
+/// Judges [`WORLDS`] worlds live, and again from the text of their journals.
 ///
 /// # Errors
-/// A scenario of ours that is none.
+/// An invalid built-in scenario.
 pub(super) fn row(base: u64, threads: usize) -> Result<Row, String> {
     let scenarios = scenarios();
     let jobs: Result<Vec<Job>, String> = (0..WORLDS)
@@ -39,7 +39,7 @@ pub(super) fn row(base: u64, threads: usize) -> Result<Row, String> {
     )
 }
 
-/// Small worlds in which something is said.
+/// Small worlds with verdicts.
 fn scenarios() -> Vec<Scenario> {
     let wanted = [Suite::Quiet, Suite::Faults, Suite::Rough, Suite::Causes];
     let mut all = suite::of(&wanted);
@@ -51,7 +51,7 @@ fn scenarios() -> Vec<Scenario> {
     all
 }
 
-/// The verdict lines of a live run and of its journal.
+/// The verdict lines of a live run and of its replayed journal.
 fn twice(job: &Job) -> (String, String) {
     let Ok(world) = World::new(job.spec.clone()) else {
         return (String::new(), "no world".to_owned());
@@ -95,7 +95,7 @@ impl Fold {
     }
 }
 
-/// As `verdicts.ndjson` has it.
+/// A verdict as a line of `verdicts.ndjson`.
 fn text(verdict: &Verdict) -> String {
     serde_json::to_string(verdict).unwrap_or_else(|problem| problem.to_string())
 }

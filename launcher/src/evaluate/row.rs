@@ -1,4 +1,4 @@
-//! One number of the evaluation beside its target.
+//! One number of the evaluation with its target.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Version of [`Table`].
 pub(super) const TABLE_VERSION: u32 = 1;
 
-/// What `--json` prints and `--compare` reads.
+/// The output of `--json` and input of `--compare`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Table {
     /// [`TABLE_VERSION`].
@@ -18,51 +18,51 @@ pub(super) struct Table {
     /// Seeds per scenario.
     #[serde(default)]
     pub(super) seeds: u64,
-    /// The seeds are those for tuning: nothing may be claimed of these numbers.
+    /// Tuning seeds were used: the numbers must not be published.
     #[serde(default)]
     pub(super) tuning: bool,
     /// Worlds that were simulated.
     #[serde(default)]
     pub(super) runs: u64,
-    /// How long it took.
+    /// Duration of the evaluation.
     #[serde(default)]
     pub(super) elapsed_s: f64,
-    /// One for each number.
+    /// One row for each number.
     pub(super) rows: Vec<Row>,
 }
 
 /// One number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
-    /// What was measured.
+    /// The measured quantity.
     pub(super) name: String,
-    /// The number; `None`: it never came to one (a median of which more than half were never decided).
+    /// The number; `None` if there is none (a median when more than half of the values are infinite).
     pub(super) value: Option<f64>,
-    /// What it must reach; `None`: it is only told.
+    /// The target; `None`: for information only.
     pub(super) target: Option<f64>,
-    /// Whether it does; `None`: it is only told.
+    /// Whether it meets the target; `None`: for information only.
     pub(super) met: Option<bool>,
-    /// Which way is good.
+    /// Direction of improvement.
     #[serde(default)]
     pub(super) better: Better,
-    /// Of what the number is.
+    /// Unit of the number.
     #[serde(default)]
     pub(super) unit: Unit,
-    /// How many samples it rests on.
+    /// Number of samples.
     #[serde(default)]
     pub(super) n: u64,
-    /// 95 % interval; of a rate the upper bound stands in both.
+    /// 95 % interval; for a rate, both ends are the upper bound.
     #[serde(default)]
     pub(super) ci: Option<[Option<f64>; 2]>,
-    /// The same number of other rules on the same samples.
+    /// The same number for other rules on the same samples.
     #[serde(default)]
     pub(super) baselines: BTreeMap<String, Option<f64>>,
-    /// What else should be known of it.
+    /// Further notes.
     #[serde(default)]
     pub(super) note: String,
 }
 
-/// Which way is good.
+/// Direction of improvement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Better {
@@ -77,19 +77,19 @@ pub(super) enum Better {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unit {
-    /// Of one.
+    /// A fraction of 1.
     #[default]
     Share,
     /// Optimizer steps.
     Steps,
-    /// How many.
+    /// A count.
     Count,
-    /// In 10,000,000 rank-steps.
+    /// Per 10,000,000 rank-steps.
     #[serde(rename = "per_10m_rank_steps")]
     PerTenMillion,
     /// Milliseconds.
     Milliseconds,
-    /// Frames a second.
+    /// Frames per second.
     #[serde(rename = "frames_per_s")]
     FramesPerSecond,
     /// Mebibytes.
@@ -103,7 +103,7 @@ impl Row {
         Row::new(name, Some(target), Better::Higher)
     }
 
-    /// A number that must not pass `target`.
+    /// A number that must not exceed `target`.
     pub(super) fn at_most(name: &str, target: f64) -> Row {
         Row::new(name, Some(target), Better::Lower)
     }
@@ -128,7 +128,7 @@ impl Row {
         }
     }
 
-    /// Sets the number, and whether it is good enough. What is not finite is no number.
+    /// Sets the number, and whether it meets the target. A value that is not finite counts as missing.
     pub(super) fn with(mut self, value: f64, n: u64) -> Row {
         self.value = Some(value).filter(|value| value.is_finite());
         self.n = n;
@@ -151,7 +151,7 @@ impl Row {
         self
     }
 
-    /// Says what else should be known.
+    /// Adds a note.
     pub(super) fn noting(mut self, note: impl Into<String>) -> Row {
         self.note = note.into();
         self
@@ -165,7 +165,7 @@ impl Row {
 }
 
 impl Unit {
-    /// Another rule's value: of a share there is none when it said nothing, or cannot say such a thing.
+    /// Another rule's value: a share is missing if the rule raised nothing, or cannot raise such a finding.
     pub(super) fn show_other(self, value: Option<f64>) -> String {
         match value {
             None if self == Unit::Share => "-".to_owned(),
@@ -173,7 +173,7 @@ impl Unit {
         }
     }
 
-    /// The value as people read it.
+    /// The value as displayed.
     pub(super) fn show(self, value: Option<f64>) -> String {
         let Some(value) = value else {
             return "never".to_owned();

@@ -1,7 +1,7 @@
-//! 16,384 ranks at one step a second on one core: how long a decision takes, and how fast frames are folded.
+//! 16,384 ranks at one step per second on one core: decision latency and frame throughput.
 //!
-//! Times are those of the thread's CPU, which on a core of its own is the wall's: what else runs on the machine is
-//! not the detector's doing.
+//! Times are CPU times of the thread, which equal wall times on a dedicated core: other load on the machine does not
+//! count.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use rustix::time::{ClockId, clock_gettime};
 use super::interval::quantile;
 use super::row::{Better, Row, Unit};
 
-/// Step times of 0.9 s and one collective: one step a second, with one rank that is to be found.
+/// Step times of about 1 s with one collective, and one slow rank to find.
 const WORLD: &str = "nodes=2048 gpus=8 self=980ms transfer=10ms steps=120";
 const FAULT: &str = "slow rank=9000 factor=1.2 from=40";
 
 /// Folds the world second by second; only the detector is timed.
 ///
 /// # Errors
-/// A world of ours that is none.
+/// An invalid built-in world.
 pub(super) fn rows(seed: u64, mut progress: impl FnMut(u64, u64)) -> Result<Vec<Row>, String> {
     let mut spec = WorldSpec::parse(WORLD).map_err(|problem| problem.to_string())?;
     spec.seed = seed;
@@ -44,7 +44,7 @@ pub(super) fn rows(seed: u64, mut progress: impl FnMut(u64, u64)) -> Result<Vec<
     Ok(spent.rows())
 }
 
-/// CPU time of this thread so far.
+/// This thread's CPU time so far.
 fn cpu() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
@@ -52,9 +52,9 @@ fn cpu() -> Duration {
 
 #[derive(Default)]
 struct Spent {
-    /// Milliseconds that each simulated second took.
+    /// Milliseconds spent on each simulated second.
     seconds: Vec<f64>,
-    /// The longest time for sixteen frames in a row, milliseconds: no decision took longer.
+    /// The longest time for sixteen consecutive frames, milliseconds: an upper bound of one decision.
     longest: f64,
     frames: u64,
     all: Duration,
@@ -62,7 +62,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// All frames of one simulated second: what must be done before the next one comes.
+    /// Processes all frames of one simulated second, as a live detector must before the next second.
     fn fold(&mut self, detector: &mut Detector, batch: &[(Time, Frame)]) {
         let begin = cpu();
         let mut last = begin;
@@ -71,7 +71,7 @@ impl Spent {
             while detector.poll().is_some() {
                 self.verdicts += 1;
             }
-            // A clock read every frame would be a good part of the work.
+            // Reading the clock at every frame would be a large part of the work.
             if count.is_multiple_of(16) {
                 let now = cpu();
                 self.longest = self.longest.max((now - last).as_secs_f64() * 1e3);
@@ -102,14 +102,14 @@ impl Spent {
             .in_unit(Unit::Milliseconds)
             .with(late, n)
             .noting(format!("{} verdicts", self.verdicts)),
-            // The first second, in which everyone is seated, stands among them.
+            // Includes the first second, in which all ranks attach.
             Row::told(
                 "16,384 ranks, one core: all of a second's frames decided, longest",
                 Better::Lower,
             )
             .in_unit(Unit::Milliseconds)
             .with(worst, n),
-            // From one frame to the verdict that it completes.
+            // From a frame to the verdict that it completes.
             Row::at_most("16,384 ranks, one core: longest decision", 200.0)
                 .in_unit(Unit::Milliseconds)
                 .with(self.longest, self.frames),

@@ -1,4 +1,4 @@
-//! One world through the detector and through the other rules: what was said, and what was true.
+//! Runs one world through the detector and the other rules, and collects verdicts and truth.
 
 use std::collections::BTreeMap;
 
@@ -11,42 +11,42 @@ use super::baselines::{Baselines, Naming};
 use super::expect::{Gpus, Who};
 use super::suite::Job;
 
-/// One incident as it was told: a later verdict of the same number changes it, unless it names another finding or
-/// somebody else. Those are claims of their own.
+/// One incident: a later verdict with the same number updates it, unless it has another finding or subject. Those are
+/// separate claims.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Claim {
     /// What was found.
     pub(super) finding: Finding,
-    /// On whom.
+    /// Its subject.
     pub(super) who: Who,
-    /// The step that training was in when it was first told, by what the harness saw.
+    /// The current training step of the harness when it was first raised.
     pub(super) step: u64,
     /// The cause in its last state.
     pub(super) cause: Cause,
     /// The worst severity.
     pub(super) severity: Severity,
-    /// What it cost by its last state, GPU-seconds.
+    /// The cost in its last state, GPU-seconds.
     pub(super) lost_gpu_s: f64,
 }
 
-/// What happened in one world.
+/// The outcome of one world.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
-    /// What was said, in the order in which it was.
+    /// The detector's verdicts, in order.
     pub(super) claims: Vec<Claim>,
-    /// What the other rules said.
+    /// The ranks named by the other rules.
     pub(super) namings: Vec<Naming>,
-    /// What was wrong.
+    /// The simulated faults.
     pub(super) truths: Vec<Truth>,
-    /// Ranks of the job, and of each node.
+    /// Ranks of the job.
     pub(super) ranks: u32,
     /// Ranks of each node.
     pub(super) per_node: u32,
     /// Samples that reached the detector.
     pub(super) rank_steps: u64,
-    /// Steps received over expected, as the report says.
+    /// Steps received over expected, from the report.
     pub(super) steps_ratio: Option<f64>,
-    /// Whether the report says that a node was not watched for a while.
+    /// Whether the report shows a gap in a node's monitoring.
     pub(super) gaps: bool,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn watch(job: &Job) -> Outcome {
         }
     }
     let report = detector.report();
-    // What it cost in the end, and why, is told by the report; no verdict says so unless something else changed.
+    // Only the report has the final cost and cause: no verdict is raised for them unless something else changes.
     report.verdicts.iter().for_each(|verdict| claims.take(verdict));
     outcome.steps_ratio = report.coverage.steps_ratio;
     outcome.gaps = !report.coverage.gaps.is_empty();
@@ -96,7 +96,7 @@ struct Claims {
     gpus: Gpus,
     step: u64,
     said: Vec<Claim>,
-    /// Index of the present claim of each incident.
+    /// Index of the current claim of each incident.
     present: BTreeMap<u64, usize>,
 }
 

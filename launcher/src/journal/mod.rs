@@ -1,5 +1,5 @@
-//! Reading a journal: a stream of lines of bounded length, each an entry; complaints name file, line and column. The
-//! segments of one journal are read one after the other.
+//! Reading a journal: a stream of lines of bounded length, each an entry; errors name file, line and column. The
+//! segments of one journal are read in sequence.
 
 mod raw;
 
@@ -21,65 +21,66 @@ use raw::{Raw, read_line};
 
 /// Name of the journal in a run directory.
 pub(crate) const FILE: &str = "journal.ndjson";
-/// Bytes are shown in these.
+/// Unit of the progress bar.
 const MEGABYTE: u64 = 1_000_000;
 
 /// Why a journal cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalError {
-    /// The file itself.
+    /// The file cannot be read.
     #[error("{}: {problem}", path.display())]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system says. Told above, so no source: a chain of causes would say it twice.
+        /// The system's error. It is in the message already, so it is not a `source`: an error chain would print it
+        /// twice.
         problem: io::Error,
     },
-    /// One line of it.
+    /// One line is invalid.
     #[error("{}:{line}:{column}: {message}{hint}", path.display())]
     Line {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
         /// From 1.
         line: usize,
         /// From 1, in bytes.
         column: usize,
-        /// What is wrong with it.
+        /// The error.
         message: String,
-        /// What may be done.
+        /// A suggestion.
         hint: &'static str,
     },
 }
 
-/// A journal that is read line by line; never more than one line of it is in memory.
+/// A journal, read line by line; at most one line is in memory.
 pub(crate) struct Journal<R = BufReader<File>> {
     path: PathBuf,
     reader: R,
-    /// The files that come after this one.
+    /// The files after this one.
     later: VecDeque<(PathBuf, R)>,
     skip_broken: bool,
     insisted: Vec<(String, f64)>,
-    /// What ranks said of where their steps went is left out.
+    /// Whether the phases of steps are removed.
     hides_phases: bool,
     lines: usize,
-    /// Lines that were left out because they could not be read.
+    /// Unreadable lines that were skipped.
     pub(crate) broken: usize,
-    /// The last line ended in the middle: its writer was cut off.
+    /// Whether the last line is incomplete: its writer was interrupted.
     pub(crate) torn: bool,
-    /// It was read to its end.
+    /// Whether the end was reached.
     ended: bool,
     entries: u64,
-    /// An entry said which job it is.
+    /// Whether an entry has named the job.
     has_job: bool,
-    /// Lines that are not there any more, so that the journal keeps within its bound.
+    /// Lines that were deleted to keep the journal within its size limit.
     thinned: u64,
-    /// Bytes that were read, and that there were of all files when they were opened.
+    /// Bytes read, and the total of all files at their opening.
     bytes: (u64, u64),
     bar: Option<Progress>,
 }
 
 impl Journal {
-    /// Opens `path` with the segments of it that were closed, or the journal in it if it is a directory.
+    /// Opens `path` with its closed segments, or the journal in it if it is a directory.
     pub(crate) fn open(path: &Path, skip_broken: bool) -> Result<Journal, JournalError> {
         let path = file_of(path);
         again(|| {
@@ -88,8 +89,8 @@ impl Journal {
         })
     }
 
-    /// As [`Journal::open`] from the newest snapshot on that can be used, and the detector as it was there: for whoever
-    /// need not see every entry.
+    /// Like [`Journal::open`], but from the newest usable snapshot on, with the detector's state in it: for callers
+    /// that do not need every entry.
     pub(crate) fn resume(path: &Path, skip_broken: bool) -> Result<(Journal, Detector), JournalError> {
         let path = file_of(path);
         again(|| Journal::resume_now(&path, skip_broken))
@@ -109,7 +110,7 @@ impl Journal {
             files.push(path.to_owned());
         }
         let mut journal = Journal::of(files, skip_broken)?;
-        // The snapshot stands for the entries before it.
+        // The snapshot replaces the entries before it.
         (journal.entries, journal.has_job) = (1, true);
         Ok((journal, detector))
     }
@@ -141,19 +142,19 @@ impl Journal {
 }
 
 impl<R: BufRead> Journal<R> {
-    /// Values of the policy that hold whatever the journal says of them: the command line is stronger.
+    /// Policy values from the command line, which override those in the journal.
     pub(crate) fn insisting_on(mut self, values: Vec<(String, f64)>) -> Journal<R> {
         self.insisted = values;
         self
     }
 
-    /// Leaves out what ranks said of where their steps went.
+    /// Removes the phases that ranks reported.
     pub(crate) fn hiding_phases(mut self, hides: bool) -> Journal<R> {
         self.hides_phases = hides;
         self
     }
 
-    /// Shows a person how far [`Journal::fold`] is.
+    /// Shows the progress of [`Journal::fold`].
     pub(crate) fn showing(mut self, style: Style) -> Journal<R> {
         self.bar = Some(Progress::new(style, "MB"));
         self
@@ -217,7 +218,7 @@ impl<R: BufRead> Journal<R> {
                     }
                     return Ok(Some(entry));
                 }
-                // The end of a segment that was closed went with its machine's power.
+                // A power failure cut off the end of a closed segment.
                 Err((_, _, false)) if open && self.turn() => self.broken += 1,
                 Err((_, _, false)) if open => {
                     self.torn = true;
@@ -229,7 +230,7 @@ impl<R: BufRead> Journal<R> {
         }
     }
 
-    /// Goes on with the next file, if there is one.
+    /// Continues with the next file, if there is one.
     fn turn(&mut self) -> bool {
         let Some((path, reader)) = self.later.pop_front() else {
             return false;
@@ -238,7 +239,7 @@ impl<R: BufRead> Journal<R> {
         true
     }
 
-    /// The entry stays, so that later ones keep their numbers in the evidence.
+    /// Changes the value but keeps the entry, so that later entries keep their numbers in the evidence.
     fn insist(&self, entry: &mut Entry) {
         if let Event::Policy(change) = &mut entry.frame.event
             && let Some((_, value)) = self.insisted.iter().rev().find(|(key, _)| *key == *change.key)
@@ -270,7 +271,7 @@ impl<R: BufRead> Journal<R> {
         })
     }
 
-    /// What should be said of lines that were left out and, when it was read to its end, of what is missing.
+    /// Warnings about skipped lines and, if the end was reached, about missing data.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut said = Vec::new();
         let path = self.path.display();
@@ -301,7 +302,7 @@ impl<R: BufRead> Journal<R> {
         said
     }
 
-    /// Feeds the rest of the journal to a new detector; `each` sees it after every entry.
+    /// Feeds the rest of the journal to a new detector; `each` is called after every entry.
     pub(crate) fn fold<E: From<JournalError>>(
         &mut self,
         policy: Policy,
@@ -310,13 +311,13 @@ impl<R: BufRead> Journal<R> {
         self.fold_on(Detector::new(policy), each)
     }
 
-    /// As [`Journal::fold`], to a detector that knows what was before.
+    /// Like [`Journal::fold`], with a detector that has the state before it.
     pub(crate) fn fold_on<E: From<JournalError>>(
         &mut self,
         mut detector: Detector,
         mut each: impl FnMut(&Entry, &mut Detector) -> Result<(), E>,
     ) -> Result<Detector, E> {
-        // Gone before anything else is printed.
+        // Removed before anything else is printed.
         let mut bar = self.bar.take();
         while let Some(mut entry) = self.next()? {
             if let Some(bar) = &mut bar {
@@ -331,7 +332,7 @@ impl<R: BufRead> Journal<R> {
     }
 }
 
-/// An aggregator that is at it may close a segment, or remove one, between a look at the names and the opening.
+/// A running aggregator may close or remove a segment between listing and opening the files.
 fn again<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> Result<T, JournalError> {
     for _ in 0..4 {
         match open() {
@@ -350,7 +351,7 @@ fn file_of(path: &Path) -> PathBuf {
     }
 }
 
-/// The entry, or where and why not, and whether another version of us wrote it.
+/// The entry, or the column and reason of the failure, and whether another version of Paceline wrote it.
 fn decode(bytes: &[u8]) -> Result<Entry, (usize, String, bool)> {
     let text = std::str::from_utf8(bytes)
         .map_err(|problem| (problem.valid_up_to() + 1, "not UTF-8".to_owned(), false))?;

@@ -1,10 +1,10 @@
-//! Lines of bounded length, before anybody asks what they say.
+//! Lines of bounded length, before they are parsed.
 
 use std::io::{self, BufRead};
 
 use paceline_health::codec::line::MAX_LINE_BYTES;
 
-/// One line as it stands in the file.
+/// One line of the file.
 pub(super) enum Raw {
     Whole(Vec<u8>),
     /// The last line, without its newline.
@@ -12,7 +12,7 @@ pub(super) enum Raw {
     TooLong(usize),
 }
 
-/// One line; of one that is too long only the length is kept. `read`: bytes so far.
+/// Reads one line; for one that is too long, only the length is kept. `read`: bytes so far.
 pub(super) fn read_line(reader: &mut impl BufRead, read: &mut u64) -> io::Result<Option<Raw>> {
     let mut line = Vec::new();
     let mut length = 0;

@@ -1,4 +1,4 @@
-//! `paceline install`: what a pod's init container calls. The image has nothing but this program, not even a `cp`.
+//! `paceline install`: for a pod's init container. The image contains only this program, not even `cp`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::run::{hook, plugin};
 
-/// Name of the program where it is installed.
+/// File name of the installed program.
 const PROGRAM: &str = "paceline";
 
 /// `paceline install`.
@@ -25,7 +25,7 @@ pub(crate) struct InstallArgs {
     program: Option<PathBuf>,
 }
 
-/// Runs it. Doing it again changes nothing: a container may be started twice.
+/// Installs the files. Idempotent: a container may be started twice.
 pub(crate) fn command(args: &InstallArgs) -> anyhow::Result<ExitCode> {
     if let Some(dir) = &args.hook {
         hook::write(dir).with_context(|| dir.display().to_string())?;
@@ -41,7 +41,7 @@ pub(crate) fn command(args: &InstallArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whole or not at all: a program that runs cannot be written over.
+/// Atomic: a running program cannot be overwritten.
 fn copy(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
     let draft = to.with_extension("new");
     let copied = fs::copy(from, &draft)
@@ -50,7 +50,7 @@ fn copy(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
     copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
-/// The trainer is another user, whatever our mask is. The directory itself may be the kubelet's.
+/// The trainer is another user, whatever our umask is. The directory itself may belong to the kubelet.
 fn open_to_all(dir: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let (path, is_dir) = {

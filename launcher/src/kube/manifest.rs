@@ -1,4 +1,4 @@
-//! `paceline inject-manifest`: what the webhook does, without one.
+//! `paceline inject-manifest`: injects like the webhook, without one.
 
 use std::fs;
 use std::io::Read;
@@ -16,7 +16,7 @@ use super::tell;
 use super::yaml::{self, Node};
 use crate::output::{self, Color, Style, warning};
 
-/// A manifest is far shorter.
+/// Maximum size of a manifest, far more than real ones have.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// `paceline inject-manifest`.
@@ -69,18 +69,18 @@ enum ModeArg {
     Wrap,
 }
 
-/// A document, and what became of it.
+/// A document, and the result for it.
 struct Worked {
     before: Node,
     after: Node,
     patch: Vec<Value>,
     /// "Job/train".
     name: String,
-    /// It has pods into which nothing could be put.
+    /// Whether it has pods into which nothing could be injected.
     is_refused: bool,
 }
 
-/// Runs it.
+/// Injects and prints the manifest.
 pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitCode> {
     let style = Style::stderr(color);
     let mut settings = Settings {
@@ -145,7 +145,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// One document, and into how many of its templates Paceline went.
+/// Processes one document. Returns also the number of its templates into which Paceline was injected.
 fn work(node: Node, settings: &Settings, place: &str, style: Style) -> anyhow::Result<(Worked, usize)> {
     let value = node.json();
     let name = name_of(&value);
@@ -194,7 +194,7 @@ fn name_of(object: &Value) -> String {
     format!("{kind}/{}", name.unwrap_or(""))
 }
 
-/// The innermost item of Lists that a path leads through.
+/// The innermost item of Lists in a path.
 fn item_of(path: &str) -> Option<&str> {
     let (mut end, mut rest) = (0, path);
     while let Some(inner) = rest.strip_prefix("/items/") {
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(name_of(&job), "Job/train-");
     }
 
-    /// That there was none is another thing.
+    /// A document without pods is a different case.
     #[test]
     fn what_was_refused_is_known() {
         let pod = |name: &str| {

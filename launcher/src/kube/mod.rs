@@ -1,4 +1,4 @@
-//! Paceline in pods: what their containers call, and `paceline inject-manifest`.
+//! Paceline in pods: the commands of their containers, and `paceline inject-manifest`.
 
 pub(crate) mod beside;
 pub(crate) mod install;

@@ -1,4 +1,4 @@
-//! What `inject-manifest` says to people: what went where, and what is different.
+//! Messages of `inject-manifest`: what was injected where, and the differences.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use paceline_inject::{Injected, Mode};
 
 use crate::output::{Paint, Style, say, warning};
 
-/// Lines of a difference that stand around what changed.
+/// Context lines around a difference.
 const AROUND: usize = 3;
-/// Longer ones are not compared line by line: it takes their product in time.
+/// Longer texts are not compared line by line: the time grows with the product of their lengths.
 const MOST_LINES: usize = 3000;
 
-/// Says what came of a template. `is_first`: what holds for all of an object's is said as well.
+/// Reports the result for a template. `is_first`: also prints what applies to all templates of the object.
 pub(super) fn of(done: &Injected, template: &Template, object: &str, is_first: bool, style: Style) {
     let what = match done.mode {
         Mode::Sidecar => "has a sidecar container",
@@ -39,7 +39,7 @@ pub(super) fn of(done: &Injected, template: &Template, object: &str, is_first: b
     }
 }
 
-/// Whether a manifest has comments, as far as lines show it.
+/// Whether a manifest seems to have comments, judged by lines.
 pub(super) fn has_comments(text: &str) -> bool {
     text.lines()
         .any(|line| line.trim_start().starts_with('#') || line.contains(" #"))
@@ -52,7 +52,7 @@ enum Line<'a> {
     New(&'a str),
 }
 
-/// The difference of two texts, as `diff -u` shows it; empty: there is none.
+/// The difference of two texts, like `diff -u`; empty if there is none.
 pub(super) fn difference(name: &str, before: &str, after: &str, style: Style) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     if old == new {
@@ -106,7 +106,7 @@ fn hunk(lines: &[Line<'_>], begin: usize, end: usize, style: Style, out: &mut St
     }
 }
 
-/// By the longest common subsequence of what is between the common ends.
+/// By the longest common subsequence between the common beginning and end.
 fn compare<'a>(old: &[&'a str], new: &[&'a str]) -> Vec<Line<'a>> {
     let front = old.iter().zip(new).take_while(|(old, new)| old == new).count();
     let (old_rest, new_rest) = (&old[front..], &new[front..]);

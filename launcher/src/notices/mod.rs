@@ -1,5 +1,5 @@
-//! One line for each finding that is raised, changes its severity, gets a cause or ends, while the job runs. `paceline run` and
-//! `paceline demo` print the same lines. Pure: the caller passes the time, and prints.
+//! While the job runs, one line for each finding that is raised, changes its severity, gets a cause or ends.
+//! `paceline run` and `paceline demo` print the same lines. Pure: the caller passes the time, and prints.
 
 mod pace;
 
@@ -15,19 +15,19 @@ use crate::report::block::why;
 use crate::report::heading::short_subject;
 use pace::Pace;
 
-/// Characters of one line: what a pipe takes in one piece (PIPE_BUF) holds as many even if each takes three bytes.
+/// Maximum characters of a line: even at three bytes each, they fit into one atomic write to a pipe (PIPE_BUF).
 const MAX_CHARS: usize = 1200;
-/// Characters of the evidence within it: the whole of it is in the report.
+/// Maximum characters of the evidence in it: the report has all of it.
 const MAX_WHY: usize = 300;
-/// Findings that are tracked; of those that ended the oldest are dropped first.
+/// Maximum number of tracked findings; the oldest ended ones are dropped first.
 const MAX_TRACKED: usize = 4096;
 
-/// What happened to a finding.
+/// A change of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It was raised.
     Raised,
-    /// Its severity was this one before.
+    /// Its severity changed; this was the previous one.
     Severity(Severity),
     /// Its cause became known.
     Cause,
@@ -35,7 +35,7 @@ pub(crate) enum Change {
     Resolved,
 }
 
-/// The findings of a job as they were last printed.
+/// The findings of a job in their last printed state.
 #[derive(Debug)]
 pub(crate) struct Notices {
     style: Style,
@@ -45,7 +45,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// Nothing was printed yet.
+    /// Starts without findings.
     pub(crate) fn new(style: Style) -> Notices {
         Notices {
             style,
@@ -54,7 +54,8 @@ impl Notices {
         }
     }
 
-    /// What changed with this verdict, if it is worth a line: a new cost is not, nor what is only observed.
+    /// The change by this verdict, if it deserves a line: a new cost does not, nor does a finding that is only
+    /// observed.
     pub(crate) fn change(&mut self, verdict: &Verdict) -> Option<Change> {
         if verdict.observe_only {
             return None;
@@ -81,7 +82,7 @@ impl Notices {
         oldest.map(|id| self.incidents.remove(&id));
     }
 
-    /// The line for a verdict, if there is one and the rate allows it.
+    /// The line for a verdict, if there is one and the rate limit permits it.
     pub(crate) fn on_verdict(&mut self, verdict: &Verdict, unix_ms: u64, now: Instant) -> Option<String> {
         let change = self.change(verdict)?;
         let is_urgent = change != Change::Resolved && verdict.severity == Severity::Critical;
@@ -90,7 +91,7 @@ impl Notices {
             .then(|| line(verdict, change, unix_ms, self.style))
     }
 
-    /// What stands for lines that were held back, once the rate allows another one.
+    /// The line in place of those held back, once the rate limit permits it.
     pub(crate) fn held_back(&mut self, see: &str, now: Instant) -> Option<String> {
         let count = self.pace.take_held(now)?;
         let changes = humanize::count(count, "more change");
@@ -98,13 +99,13 @@ impl Notices {
         Some(format!("{prefix} {changes} of findings, see {see}"))
     }
 
-    /// When [`Notices::held_back`] has something to say.
+    /// When [`Notices::held_back`] may return a line.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         self.pace.wake_at()
     }
 }
 
-/// The line: what, who, since when, why, cost, what to do.
+/// The line: what, where, since when, why, cost, what to do.
 fn line(verdict: &Verdict, change: Change, unix_ms: u64, style: Style) -> String {
     let time = rfc3339(unix_ms);
     // The time of day; the job's log has the date.
@@ -150,9 +151,9 @@ fn labelled(label: &str, text: &str) -> Option<String> {
     (!text.is_empty()).then(|| format!("{label}: {text}"))
 }
 
-/// The first clause of an advice: the report has all of it.
+/// The first clause of an action: the report has all of it.
 pub(crate) fn first_clause(action: &str) -> &str {
-    // A full stop ends a clause only before a space: `paceline.toml` has one within.
+    // A period ends a clause only before a space: `paceline.toml` contains one.
     let ends = [action.find(';'), action.find(". ")];
     let end = ends.into_iter().flatten().min().unwrap_or(action.len());
     action[..end].trim_end_matches('.')

@@ -1,25 +1,25 @@
-//! How many lines may be printed: a burst, then one now and then. What is new and critical has an allowance of its own.
+//! The rate limit of printed lines: a burst, then one now and then. New critical findings have a separate allowance.
 
 use std::time::{Duration, Instant};
 
-/// Lines that may come at once.
+/// Lines that may be printed at once.
 const BURST: u32 = 5;
-/// After a burst, one more line becomes free this often.
+/// After a burst, one more line is permitted per interval.
 const REFILL: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     usual: Allowance,
     urgent: Allowance,
-    /// Lines held back since the last one that said how many.
+    /// Lines held back since the last line that reported the number.
     held: u64,
 }
 
-/// A bucket of tokens.
+/// A token bucket.
 #[derive(Debug, Default)]
 struct Allowance {
     used: u32,
-    /// The last token came back then.
+    /// Time of the last refill.
     since: Option<Instant>,
 }
 
@@ -48,19 +48,19 @@ impl Allowance {
 }
 
 impl Pace {
-    /// Whether a line may be printed; if not, it counts as held back.
+    /// Whether a line may be printed; if not, it is counted as held back.
     pub(super) fn admit(&mut self, is_urgent: bool, now: Instant) -> bool {
         let is_free = is_urgent && self.urgent.take(now) || self.usual.take(now);
         self.held += u64::from(!is_free);
         is_free
     }
 
-    /// How many were held back, when a line that says so may be printed.
+    /// The number of lines held back, if a line that reports it may be printed.
     pub(super) fn take_held(&mut self, now: Instant) -> Option<u64> {
         (self.held > 0 && self.usual.take(now)).then(|| std::mem::take(&mut self.held))
     }
 
-    /// When [`Pace::take_held`] may have something.
+    /// When [`Pace::take_held`] may return a number.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let since = self.usual.since.filter(|_| self.held > 0)?;
         Some(since + REFILL)

@@ -1,13 +1,14 @@
-//! Lines on stderr while the command writes there, too: whole lines, never within one of the command's, and without waiting for
-//! the reader.
+//! Lines on stderr, to which the command also writes: whole lines, never within a line of the command, and without
+//! waiting for the reader.
 //!
-//! A thread of its own writes, so that a pipe that is not read stops neither the launcher nor the command; a line without room
-//! within a while is dropped and counted. Each line is one write(2) of at most PIPE_BUF bytes, which a pipe takes whole.
+//! A separate thread writes, so that an unread pipe blocks neither the launcher nor the command; a line without room
+//! within a timeout is dropped and counted. Each line is one write(2) of at most PIPE_BUF bytes, which a pipe accepts
+//! atomically.
 //!
-//! Where the command's output passes through us (`--step-log`), the last byte says whether a line has begun. A regular file is
-//! read for its last byte. On a terminal the cursor decides: as many spaces as there are columns, then a carriage return, lead
-//! to the start of a line, a new one only where the cursor stood in one (as zsh does before its prompt). What stands last in a
-//! pipe cannot be known: an empty line goes before ours.
+//! If the command's output passes through us (`--step-log`), its last byte shows whether a line is incomplete. For a
+//! regular file, we read its last byte. On a terminal the cursor decides: as many spaces as there are columns and a
+//! carriage return move to the start of a line, a new one only if the cursor was inside one (as zsh does before its
+//! prompt). The last byte in a pipe cannot be known: we write an empty line before ours.
 
 use std::fs::File;
 use std::io;
@@ -21,29 +22,29 @@ use std::time::{Duration, Instant};
 use paceline_health::text::humanize::count;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Lines that may wait.
+/// Maximum queued lines.
 const QUEUE: usize = 64;
 /// PIPE_BUF of Linux (pipe(7)).
 const MAX_BYTES: usize = 4096;
-/// A line for which there is no room for so long is dropped.
+/// A line without room for this long is dropped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// At the end what waits has so long.
+/// Time for queued lines at the end.
 const LAST: Duration = Duration::from_millis(300);
-/// The command has so long to end a line that it has begun.
+/// Time for the command to complete a line.
 const LINE_END: Duration = Duration::from_secs(1);
-/// How often such things are looked at.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The last byte of what passed through us, for other writers to the same place. Held while a piece is written.
+/// The last byte of output that passed through us, for other writers to the same file. Locked while a piece is written.
 #[derive(Debug)]
 pub(crate) struct Passed {
     last: Mutex<u8>,
-    /// It goes to the same place as our lines.
+    /// Whether it goes to the same file as our lines.
     is_stderr: bool,
 }
 
 impl Passed {
-    /// Nothing has passed. `is_stderr`: it is the command's stderr that will.
+    /// Nothing has passed yet. `is_stderr`: the command's stderr will pass.
     pub(crate) fn new(is_stderr: bool) -> Arc<Passed> {
         Arc::new(Passed {
             last: Mutex::new(b'\n'),
@@ -51,25 +52,25 @@ impl Passed {
         })
     }
 
-    /// To be held while a piece is written; the last byte that was is put into it.
+    /// Hold it while writing a piece, and store the last byte written.
     pub(crate) fn lock(&self) -> MutexGuard<'_, u8> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where lines go.
+/// The queue of lines.
 static WRITER: Mutex<Option<SyncSender<String>>> = Mutex::new(None);
 
 fn writer() -> MutexGuard<'static, Option<SyncSender<String>>> {
     WRITER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As long as it lives what is said on stderr goes through the thread.
+/// While it exists, output to stderr goes through the thread.
 #[derive(Debug)]
 pub(crate) struct Background(Receiver<()>);
 
 impl Background {
-    /// Starts the thread. `passed`: what goes through us of the command's output.
+    /// Starts the thread. `passed`: the state of the command's output if it passes through us.
     pub(crate) fn start(passed: Option<Arc<Passed>>) -> Option<Background> {
         let own = io::stderr().as_fd().try_clone_to_owned().ok()?;
         let (sender, lines) = sync_channel(QUEUE);
@@ -80,7 +81,7 @@ impl Background {
             let _ = done.send(());
         };
         let thread = std::thread::Builder::new().name("stderr".into());
-        // Without the thread lines are dropped: here they would be waited for.
+        // If the thread does not start, lines are dropped: writing them here could block.
         let _ = thread.spawn(write);
         *writer() = Some(sender);
         Some(Background(end))
@@ -90,12 +91,12 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         *writer() = None;
-        // A thread that waits for room ends with the process.
+        // A thread that still waits for room ends with the process.
         let _ = self.0.recv_timeout(LAST);
     }
 }
 
-/// Takes a line, if there is a thread that writes: true. One that finds no room in the queue is counted.
+/// Queues a line if there is a writing thread, and returns true. If the queue is full, the line is counted as dropped.
 pub(super) fn take(line: &str) -> bool {
     let sender = writer().clone();
     let Some(sender) = sender else { return false };
@@ -107,10 +108,10 @@ pub(super) fn take(line: &str) -> bool {
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// The command may have the terminal, and we be in the background: with `stty tostop` a write would stop the launcher, unless the
-/// signal is blocked (tcsetattr(3), TOSTOP).
+/// If the command is in the terminal's foreground, we may be in the background: with `stty tostop` a write would stop
+/// the launcher, unless the signal is blocked (tcsetattr(3), TOSTOP).
 fn ignore_tostop() {
-    // SAFETY: the set is plain memory that sigemptyset fills; both pointers live through the calls.
+    // SAFETY: the set is plain memory that sigemptyset fills; both pointers are valid during the calls.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -119,10 +120,10 @@ fn ignore_tostop() {
     }
 }
 
-/// What stderr is.
+/// The kind of file at stderr.
 #[derive(Debug)]
 enum Kind {
-    /// A terminal that moves its cursor.
+    /// A terminal with cursor control.
     Terminal,
     /// A file that can be read.
     Regular(File),
@@ -158,7 +159,7 @@ impl Writer {
 
     /// Writes a line, or drops and counts it.
     fn write(&self, line: &str) {
-        // Before the lock, for which what passes through us would wait as well.
+        // Before locking, which would also block the output that passes through us.
         if !self.has_room(PATIENCE) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -179,7 +180,7 @@ impl Writer {
             bytes.truncate(MAX_BYTES - 1);
             bytes.push(b'\n');
         }
-        // Waiting for the end of a line takes time, in which the command may have filled a pipe.
+        // During the wait for the end of a line, the command may have filled a pipe.
         if self.has_room(Duration::ZERO) && self.put(&bytes) {
             self.dropped.fetch_sub(lost, Ordering::Relaxed);
         } else {
@@ -187,7 +188,7 @@ impl Writer {
         }
     }
 
-    /// Waits for the end of a line that passes through us, no longer than a second.
+    /// Waits up to a second for the end of a line that passes through us.
     fn line_end<'a>(&self, passed: &'a Passed) -> MutexGuard<'a, u8> {
         let until = Instant::now() + LINE_END;
         loop {
@@ -200,7 +201,7 @@ impl Writer {
         }
     }
 
-    /// What leads to the start of a line. `is_start`: whether we are there, if that is known.
+    /// The text that moves to the start of a line. `is_start`: whether we are there, if known.
     fn lead(&self, is_start: Option<bool>) -> String {
         match (is_start, &self.kind) {
             (Some(true), _) => String::new(),
@@ -213,7 +214,7 @@ impl Writer {
         }
     }
 
-    /// Whether a write finds room, after so long at most.
+    /// Whether a write has room, after waiting up to `patience`.
     fn has_room(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         loop {

@@ -1,27 +1,27 @@
-//! A table on a terminal: columns beside each other, and where they do not fit, the cells of a row below each other.
+//! A table on a terminal: columns side by side or, if they do not fit, the cells of a row below each other.
 
 use std::fmt::Write as _;
 
 use super::{Paint, Style};
 
-/// Space before the cells of a row that has several lines.
+/// Indentation of the cells of a row with several lines.
 const INDENT: &str = "  ";
 
 /// A column after the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     head: &'static str,
-    /// Characters; the last column may be longer. 0: as they are, after one space more.
+    /// Characters; the last column may be longer. 0: unpadded, after one more space.
     width: usize,
 }
 
 impl Column {
-    /// Of numbers, which end below each other.
+    /// A right-aligned column of numbers.
     pub(crate) const fn right(head: &'static str, width: usize) -> Column {
         Column { head, width }
     }
 
-    /// Of words, the last one.
+    /// The last column, with text.
     pub(crate) const fn words(head: &'static str) -> Column {
         Column { head, width: 0 }
     }
@@ -34,7 +34,7 @@ impl Column {
     }
 }
 
-/// `first`: the head of the first column and its width. A row is the cell of the first column and those of the others.
+/// `first`: the heading and width of the first column. A row has the cell of the first column and those of the others.
 pub(crate) fn columns<const N: usize>(
     first: (&str, usize),
     others: [Column; N],

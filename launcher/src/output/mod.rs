@@ -1,4 +1,4 @@
-//! How text reaches people: colour only where it is wanted, boxes only where they can be shown, results on stdout.
+//! Text output for users: colors only where wanted, box characters only where supported, results on stdout.
 
 mod background;
 mod columns;
@@ -41,7 +41,7 @@ impl Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// There is nothing to ask: no job runs here, or nobody answers for it. Exit code 3.
+/// There is no job to query: none runs here, or its aggregator does not answer. Exit code 3.
 #[derive(Debug)]
 pub(crate) struct NoJob(pub(crate) String);
 
@@ -53,10 +53,10 @@ impl Display for NoJob {
 
 impl std::error::Error for NoJob {}
 
-/// A file that is to be written after long work: that it cannot be is said before.
+/// Checks that a file can be written, before the long work whose result goes there.
 pub(crate) fn check_writable(flag: &str, path: &Path) -> Result<(), Usage> {
     let was_there = path.exists();
-    // To append changes nothing of a file that is there.
+    // Opening for append does not change an existing file.
     let opened = File::options().append(true).create(true).open(path);
     if opened.is_ok() && !was_there {
         let _ = std::fs::remove_file(path);
@@ -66,10 +66,10 @@ pub(crate) fn check_writable(flag: &str, path: &Path) -> Result<(), Usage> {
         .map_err(|problem| Usage(format!("{flag} {}: cannot be written: {problem}", path.display())))
 }
 
-/// What the place that text goes to can show.
+/// The capabilities of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Style {
-    /// ANSI colours.
+    /// ANSI colors.
     pub(crate) color: bool,
     /// Box and block characters.
     pub(crate) unicode: bool,
@@ -77,14 +77,14 @@ pub(crate) struct Style {
     pub(crate) width: usize,
 }
 
-/// What a piece of text is, not how it looks.
+/// The role of a piece of text, independent of its look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paint {
     /// A heading or a name that matters.
     Strong,
-    /// Labels, rules, what may be skipped.
+    /// Labels, rules, secondary text.
     Faint,
-    /// All is well.
+    /// Healthy.
     Good,
     /// Warning.
     Warn,
@@ -128,7 +128,7 @@ impl Style {
         }
     }
 
-    /// `text` as `paint` looks here.
+    /// `text` in the style of `paint`.
     pub(crate) fn paint(self, paint: Paint, text: impl Display) -> String {
         let text = text.to_string();
         if !self.color || text.is_empty() {
@@ -144,13 +144,13 @@ impl Style {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// `fancy` where it can be shown, else `plain`.
+    /// `fancy` if the output supports it, else `plain`.
     pub(crate) fn glyph(self, fancy: &'static str, plain: &'static str) -> &'static str {
         if self.unicode { fancy } else { plain }
     }
 }
 
-/// The first of these variables that is set decides, as for every program (POSIX, locale).
+/// The first of these variables that is set decides (POSIX, locale).
 fn utf8_locale() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -161,13 +161,13 @@ fn utf8_locale() -> bool {
         })
 }
 
-/// Characters of a warning or an error.
+/// Maximum characters of a warning or an error.
 const LONGEST: usize = 4000;
-/// What [`Style::paint`] writes between escape and `m`.
+/// The codes that [`Style::paint`] writes between escape and `m`.
 const PAINTS: [&str; 6] = ["0", "1", "2", "32", "1;33", "1;31"];
 
-/// Text for people as it goes out: names of files, nodes and GPU models come from elsewhere, and nothing in them speaks to
-/// the terminal; what was painted here stays.
+/// Text for users, made safe: names of files, nodes and GPU models come from outside, and must not contain terminal
+/// control sequences; our own colors stay.
 fn harmless(text: &str) -> Cow<'_, str> {
     if !text.contains(|letter: char| letter != '\n' && sanitize::visible(letter) != letter) {
         return Cow::Borrowed(text);
@@ -190,8 +190,8 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// JSON with what [`sanitize::visible`] would change written as JSON can (`\u202e`): the same to a program, and nothing that
-/// turns the direction of writing in a terminal. Such a character stands in a JSON text within its strings alone.
+/// JSON in which characters that [`sanitize::visible`] would change are escaped (`\u202e`): equivalent for a program,
+/// and without direction changes in a terminal. In JSON text, such characters occur only within strings.
 pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
     if json.is_ascii() && !json.contains('\x7f') {
         return Cow::Borrowed(json);
@@ -201,19 +201,19 @@ pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
         if sanitize::visible(letter) == letter {
             text.push(letter);
         } else {
-            // All of them are of the basic plane: one number of 16 bits.
+            // All of them are in the Basic Multilingual Plane: one 16-bit number.
             let _ = std::fmt::Write::write_fmt(&mut text, format_args!("\\u{:04x}", u32::from(letter)));
         }
     }
     Cow::Owned(text)
 }
 
-/// Prints text for people on stdout, as [`print`] does results for programs.
+/// Prints text for users on stdout; [`print`] prints results for programs.
 pub(crate) fn show(text: &str) -> io::Result<()> {
     print(&harmless(text))
 }
 
-/// Prints a result on stdout. A reader that went away (`| head`) is no error.
+/// Prints a result on stdout. A reader that has exited (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -222,8 +222,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Says something on stderr, in one piece: the command writes there, too, and while it does a thread of its own writes
-/// ([`Background`]). A stderr that is closed stops nothing.
+/// Prints a line on stderr at once: the command writes there too, and while it runs a separate thread writes
+/// ([`Background`]). A closed stderr is ignored.
 pub(crate) fn say(line: impl Display) {
     let whole = format!("{}\n", harmless(&line.to_string()));
     if !background::take(&whole) {
@@ -249,7 +249,7 @@ pub(crate) fn error(style: Style, problem: &anyhow::Error) {
     ));
 }
 
-/// The word among `known` that is nearest to `word`, if one is near enough to have been meant.
+/// The word in `known` that is nearest to `word`, if it is near enough to be what was meant.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -259,7 +259,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, name)| name)
 }
 
-/// `text` in lines of at most `room` characters, cut between words.
+/// `text` in lines of at most `room` characters, broken between words.
 pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut used = 0;

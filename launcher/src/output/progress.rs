@@ -1,15 +1,15 @@
-//! A progress bar on stderr: on a terminal only, and never part of what a command prints.
+//! A progress bar on stderr: on a terminal only, never part of a command's output.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::output::{Paint, Style};
 
-/// How often it is drawn.
+/// Minimum interval between redraws.
 const EVERY: Duration = Duration::from_millis(100);
 const CELLS: usize = 30;
 
-/// A bar that is gone when it is dropped.
+/// A bar that is erased when it is dropped.
 pub(crate) struct Progress {
     style: Style,
     what: &'static str,
@@ -31,7 +31,7 @@ impl Progress {
         }
     }
 
-    /// `done` of `all` are done.
+    /// Updates the bar: `done` of `all`.
     pub(crate) fn at(&mut self, done: u64, all: u64) {
         let Some(last) = &mut self.drawn else { return };
         let now = Instant::now();

@@ -187,7 +187,7 @@ pub(crate) struct GateArgs {
     pub(crate) passports: Option<PathBuf>,
 }
 
-/// GB/s that can be reached and missed.
+/// A bandwidth in GB/s, positive and finite.
 fn bandwidth(text: &str) -> Result<f64, String> {
     let number = text.parse().map_err(|_| "not a number".to_owned())?;
     if f64::is_finite(number) && number > 0.0 {

@@ -1,7 +1,7 @@
-//! Where torchrun's nodes meet, when the node at which they should was left out: the command line names the first good
-//! one instead. An agent whose rendezvous host never starts would wait for it in vain.
+//! Replaces torchrun's rendezvous host if that node was excluded: the command line then names the first good node.
+//! Otherwise agents would wait in vain for a rendezvous host that never starts.
 //!
-//! Only torchrun's own options are touched, up to the script; what a script does inside is its own.
+//! Changes only torchrun's own options before the script, not the script's.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -12,25 +12,25 @@ use paceline_health::preflight::{NodeRow, Report};
 use crate::run::cluster::Variable;
 use crate::run::torchrun::Options;
 
-/// Options that name a host, and the variables that torchrun reads in their place.
+/// Options that name a host, and the variables that torchrun reads instead.
 const HOSTS: [(&str, &str); 2] = [
     ("--rdzv-endpoint", "PET_RDZV_ENDPOINT"),
     ("--master-addr", "PET_MASTER_ADDR"),
 ];
 const NODE_RANK: (&str, &str) = ("--node-rank", "PET_NODE_RANK");
 
-/// What is different from what was asked for.
+/// Changes to the requested command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Redirected {
-    /// The command with other words; `None`: as it was.
+    /// The changed command; `None`: unchanged.
     pub(super) command: Option<Vec<OsString>>,
-    /// Variables with other values.
+    /// Changed variables.
     pub(super) env: Vec<(&'static str, OsString)>,
-    /// Each change, for people.
+    /// Description of each change, for users.
     pub(super) said: Vec<String>,
 }
 
-/// The node of a report that training's rendezvous names, if it names one.
+/// The report's node that training's rendezvous names, if any.
 pub(super) fn host(command: &[OsString], variable: Variable<'_>, report: &Report) -> Option<NodeId> {
     let options = Options::of(command);
     HOSTS.iter().find_map(|(option, name)| {
@@ -39,14 +39,14 @@ pub(super) fn host(command: &[OsString], variable: Variable<'_>, report: &Report
     })
 }
 
-/// Whether `aggregator` was given and need not move: it is on a node that starts, or on none of them.
+/// Whether `aggregator` was given and can stay: its node starts, or is not in the report.
 pub(super) fn starts(aggregator: Option<&str>, report: &Report, starting: &[&NodeId]) -> bool {
-    // Relays come before it in a list.
+    // Relays come before it in the list.
     let own = aggregator.and_then(|given| given.rsplit(',').next());
     own.is_some_and(|given| node_of(split(given).0, report).is_none_or(|node| starting.contains(&&node)))
 }
 
-/// Points a command at `first` wherever it names a node that is not among those that start, and gives it its `rank`
+/// Replaces every excluded node that the command names with the first of the starting nodes, and sets the node's `rank`
 /// among them.
 pub(super) fn redirect(
     command: &[OsString],
@@ -115,13 +115,13 @@ impl Redirected {
 fn split(endpoint: &str) -> (&str, &str) {
     let after = endpoint.rfind(']').map_or(0, |at| at + 1);
     match endpoint[after..].find(':') {
-        // More than one colon and no bracket: an address of IPv6 without a port.
+        // More than one colon without brackets: an IPv6 address without a port.
         Some(at) if !endpoint[after + at + 1..].contains(':') => endpoint.split_at(after + at),
         _ => (endpoint, ""),
     }
 }
 
-/// The node that a host name or address is of.
+/// The node with this host name or address.
 fn node_of(host: &str, report: &Report) -> Option<NodeId> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_address = host.parse::<IpAddr>().is_ok();
@@ -141,7 +141,7 @@ fn node_of(host: &str, report: &Report) -> Option<NodeId> {
     found.map(|(node, _)| node.clone())
 }
 
-/// How the others reach a node: as the preflight did, else by its name.
+/// The address at which other nodes reach a node: the preflight's, else its name.
 pub(super) fn reach(node: &NodeId, row: Option<&NodeRow>) -> String {
     let address = row.map_or("", |row| &*row.address);
     match address.parse::<IpAddr>() {

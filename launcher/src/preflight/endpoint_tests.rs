@@ -5,7 +5,7 @@ fn words(text: &str) -> Vec<OsString> {
     text.split(' ').map(OsString::from).collect()
 }
 
-/// What becomes of a command on n1 to n4 (at 10.0.0.1 to 10.0.0.4) of which n1 is left out.
+/// The redirection of a command on n1 to n4 (at 10.0.0.1 to 10.0.0.4) with n1 excluded.
 fn redirected(command: &str, variables: &[(&str, &str)], rank: usize) -> Redirected {
     let mut report = report(4, &["n1"]);
     for (n, row) in (1..).zip(report.nodes.values_mut()) {
@@ -66,7 +66,7 @@ fn variables_that_torchrun_reads_are_redirected_and_others_told_of() {
     ];
     assert_eq!(found.env, expected);
     assert_eq!(found.said[0], "PET_RDZV_ENDPOINT n1:29400 becomes 10.0.0.2:29400");
-    // An option is stronger than its variable.
+    // An option takes precedence over its variable.
     let found = redirected("torchrun --rdzv-endpoint n2:1 t.py", &variables[..1], 0);
     assert_eq!(found, Redirected::default());
     let found = redirected("bash train.sh", &[("MASTER_ADDR", "n1")], 0);

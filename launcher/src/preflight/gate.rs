@@ -1,6 +1,6 @@
-//! The gate before a job: whether this node starts the command, and what the command is told of the others.
+//! The gate before a job: whether this node starts the command, and the variables that describe the other nodes.
 //!
-//! A preflight that cannot be done stops no job, unless the user asked for one that can (`fail`).
+//! A failed preflight stops no job, unless the user asked for that (`fail`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -18,31 +18,31 @@ use crate::config::lenient_settings;
 use crate::output::{self, Color};
 use crate::run::{Plan, cluster};
 
-/// What follows.
+/// The decision of the gate.
 #[derive(Debug)]
 pub(crate) enum Way {
     /// Start the command.
     Start(Box<Start>),
-    /// Do not start it; end with this code.
+    /// Do not start it; exit with this code.
     Leave(u8),
 }
 
-/// How the command starts.
+/// How to start the command.
 #[derive(Debug, Default)]
 pub(crate) struct Start {
-    /// Variables that it gets.
+    /// Environment variables to set.
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// The command with other words: its rendezvous was at a node that was left out.
+    /// The changed command, if its rendezvous was at an excluded node.
     pub(crate) command: Option<Vec<OsString>>,
-    /// Where the job's aggregator is, if it cannot be where it would be.
+    /// The address of the job's aggregator, if its usual node does not start.
     pub(crate) aggregator: Option<String>,
-    /// What this node tells of the preflight.
+    /// The preflight events of this node.
     pub(crate) told: Vec<Event>,
-    /// Where that comes from.
+    /// Their provenance.
     pub(crate) provenance: Provenance,
 }
 
-/// Runs the preflight that `args` ask for.
+/// Runs the preflight requested by `args`.
 pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> anyhow::Result<Way> {
     let wish = Wish {
         mode,
@@ -61,7 +61,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
     };
     let report = match work::run(&wish, color) {
         Ok(report) => report,
-        // What was asked for makes no sense: that is told before anything is started, where somebody reads it.
+        // Usage errors are reported before the start, where a user sees them.
         Err(problem) if problem.is::<crate::output::Usage>() && !lenient_settings::is_in_pod() => {
             return Err(problem);
         }
@@ -112,7 +112,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
     })
 }
 
-/// What is told of a preflight that could not be done.
+/// The events of a preflight that failed.
 fn undone(node: &str, what: &str) -> Vec<Event> {
     let node = NodeId::from(node);
     let bench = Bench {
@@ -144,7 +144,7 @@ fn started(report: &Report, plan: &Plan, policy: Gate, starting: &BTreeSet<NodeI
     }
 }
 
-/// One of several chosen nodes: it knows the others, and meets them where one of them is.
+/// Start of one of several chosen nodes, with the list of nodes and a rendezvous at one of them.
 fn among(
     report: &Report,
     plan: &Plan,
@@ -155,7 +155,7 @@ fn among(
         .iter()
         .position(|known| known.as_str() == plan.node)
         .unwrap_or(0);
-    // Where all start, they meet where they were to.
+    // If all nodes start, the rendezvous stays where it is.
     let is_all = chosen.len() == report.nodes.len();
     let redirected = if is_all {
         Redirected::default()
@@ -195,21 +195,21 @@ fn among(
     }
 }
 
-/// Least and most nodes that the command takes: torchrun's `--nnodes N` or `MIN:MAX`, or the variable in its place.
+/// Minimum and maximum number of nodes of the command: torchrun's `--nnodes N` or `MIN:MAX`, or its variable.
 fn wanted(command: &[OsString], variable: &dyn Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
     let value = cluster::torchrun_option(command, variable, "nnodes")?;
     let (least, most) = value.split_once(':').unwrap_or((&value, &value));
     Some((least.parse().ok()?, most.parse().ok()?))
 }
 
-/// Who starts.
+/// The nodes that start.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice<'a> {
-    /// All, as if nothing had been measured.
+    /// All, without any change.
     All,
-    /// These, this node among them; the first is where they meet.
+    /// These, including this node; the first is the rendezvous host.
     These(Vec<&'a NodeId>),
-    /// Not this node; the code with which it ends.
+    /// Not this node; exit with this code.
     Leave(u8),
 }
 
@@ -244,18 +244,18 @@ fn exclude<'a>(
         .keys()
         .filter(|known| !bad.contains(*known))
         .collect();
-    // Whoever holds the rendezvous stays the first as long as it is well.
+    // The rendezvous host stays first if it is healthy.
     good.sort_by_key(|known| Some(*known) != meets.as_ref());
     let (least, most) = wanted.unwrap_or((1, good.len()));
     if good.len() < least {
-        // Where nothing is wrong, more are to come than were measured.
+        // Without a bad node, more nodes are expected than were measured.
         return if bad.is_empty() {
             Choice::All
         } else {
             Choice::Leave(CRITICAL)
         };
     }
-    // The first so many: the same choice on every node, for all have the same report.
+    // The first `most` nodes: the same choice on every node, since all have the same report.
     good.truncate(most);
     if good.iter().any(|known| known.as_str() == node) {
         Choice::These(good)
@@ -270,7 +270,7 @@ pub(super) mod sample {
     use super::*;
     use paceline_health::preflight::{NodeRow, PREFLIGHT_SCHEMA};
 
-    /// Of so many nodes, of which some were lost.
+    /// A report of `nodes` nodes, some of which were lost.
     pub(crate) fn report(nodes: u32, lost: &[&str]) -> Report {
         Report {
             schema_version: PREFLIGHT_SCHEMA,
@@ -353,7 +353,7 @@ mod tests {
         let ill = report(4, &["n2"]);
         assert_eq!(choose(Gate::Exclude, &ill, "n2", None, None), Choice::Leave(0));
         assert_eq!(these(&choose(Gate::Exclude, &ill, "n3", None, None)), "n1 n3 n4");
-        // Where training meets is the first, unless it is bad itself.
+        // The rendezvous host is the first, unless it is bad.
         let meets = |node: &str| Some(NodeId::from(node));
         assert_eq!(
             these(&choose(Gate::Exclude, &ill, "n3", None, meets("n4"))),
@@ -383,7 +383,7 @@ mod tests {
             these(&choose(Gate::Exclude, &ill, "n4", elastic, None)),
             "n1 n3 n4"
         );
-        // Also where none is bad.
+        // Also if none is bad.
         let well = report(4, &[]);
         assert_eq!(these(&choose(Gate::Exclude, &well, "n2", two, None)), "n1 n2");
         assert_eq!(choose(Gate::Exclude, &well, "n3", two, None), Choice::Leave(0));

@@ -13,7 +13,7 @@ use super::args::HistoryArgs;
 use super::past;
 use crate::output::{self, Color, Style, warning};
 
-/// There is nothing to tell.
+/// Exit code without results.
 const UNKNOWN: u8 = 3;
 
 #[derive(Serialize)]
@@ -24,7 +24,7 @@ struct Known<'a> {
     broken: usize,
 }
 
-/// Prints it.
+/// Prints the node's history.
 pub(super) fn command(args: &HistoryArgs, color: Color) -> anyhow::Result<ExitCode> {
     let read = past::read(&args.passports);
     let history =

@@ -1,4 +1,4 @@
-//! `paceline preflight`: know the machines before the job starts; and the gate that `paceline run --preflight` has.
+//! `paceline preflight`: measures the machines before the job starts; and the gate of `paceline run --preflight`.
 
 mod args;
 mod endpoint;
@@ -30,11 +30,11 @@ const WARNING: u8 = 1;
 const CRITICAL: u8 = 2;
 const UNKNOWN: u8 = 3;
 
-/// The file in the run directory, and the page for people beside it.
+/// The file in the run directory, and the HTML page next to it.
 pub(crate) const FILE: &str = "preflight.json";
 const PAGE: &str = "preflight.html";
 
-/// Runs a preflight alone.
+/// Runs a standalone preflight.
 pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<ExitCode> {
     match &args.command {
         Some(PreflightCommand::History(args)) => return history::command(args, color),
@@ -71,7 +71,7 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
         }
     };
     if let Some(path) = &args.html {
-        // What was measured is told all the same.
+        // The results are printed anyway.
         if let Err(problem) = safe_file::write_named(path, page::page(&report).as_bytes()) {
             output::warning(
                 Style::stderr(color),
@@ -110,7 +110,7 @@ fn exit_code(report: &Report, strict: bool) -> ExitCode {
     }
 }
 
-/// A mistake in how it was asked for.
+/// A usage error.
 fn usage(problem: impl std::fmt::Display) -> anyhow::Error {
     anyhow::Error::new(Usage(problem.to_string()))
 }

@@ -1,6 +1,6 @@
-//! What earlier preflights of the site measured, read while this one measures, and what this one adds.
+//! Results of the site's earlier preflights, read during the current one, and the addition of its results.
 //!
-//! The folder is on a file system that all share, and that may hang: no job's start waits long for it.
+//! The folder is on a shared file system that may hang: no job waits long for it.
 
 use std::io;
 use std::path::Path;
@@ -13,15 +13,15 @@ use paceline_nccl_bench::preflight::{History, Passports, Stamp};
 
 use crate::output::{self, Style};
 
-/// How long is waited for what could not be read while everything was measured.
+/// Additional time for reading, after all measurements are done.
 const READ: Duration = Duration::from_secs(1);
-/// How long is waited for what was measured to be written.
+/// Time for writing the results.
 const WRITE: Duration = Duration::from_secs(5);
 
-/// How long somebody who asks for it alone waits.
+/// Time for reading when only the history was requested.
 const ASKED: Duration = Duration::from_secs(30);
 
-/// What is in the folder.
+/// The contents of the folder.
 pub(super) fn read(folder: &Path) -> io::Result<History> {
     in_time(&reading(folder), ASKED)
 }
@@ -31,20 +31,20 @@ fn reading(folder: &Path) -> Receiver<io::Result<History>> {
     beside(move || passports.read())
 }
 
-/// What is being read, if the site keeps passports.
+/// The reading in progress, if the site keeps passports.
 pub(super) struct Past {
     reading: Option<Receiver<io::Result<History>>>,
     style: Style,
 }
 
 impl Past {
-    /// Begins to read.
+    /// Starts to read.
     pub(super) fn of(folder: Option<&Path>, style: Style) -> Past {
         let reading = folder.map(reading);
         Past { reading, style }
     }
 
-    /// What is known of what was measured.
+    /// The known history of these samples.
     pub(super) fn recall(&self, samples: &[Sample]) -> io::Result<Vec<Known>> {
         let Some(reading) = &self.reading else {
             return Ok(Vec::new());
@@ -57,7 +57,7 @@ impl Past {
     }
 }
 
-/// Adds what was measured. That it cannot be is no reason not to start.
+/// Adds the results. A failure does not prevent the start.
 pub(super) fn add(folder: Option<&Path>, node: &str, report: &Report, style: Style) {
     let Some(folder) = folder else { return };
     let (passports, node, stamps) = (Passports::at(folder), node.to_owned(), stamps(report));
@@ -68,16 +68,16 @@ pub(super) fn add(folder: Option<&Path>, node: &str, report: &Report, style: Sty
     }
 }
 
-/// Does it on a thread that nobody has to wait for.
+/// Does the work on a thread, so that the caller can stop waiting.
 fn beside<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Receiver<io::Result<T>> {
     let (sender, receiver) = mpsc::channel();
     let work = move || {
-        // Nobody may be waiting any more.
+        // The caller may have stopped waiting.
         let _ = sender.send(work());
     };
-    // Without a thread nothing will come.
+    // If the thread does not start, the receiver gets nothing.
     let _ = thread::Builder::new().name("passports".to_owned()).spawn(work);
     receiver
 }
@@ -100,7 +100,7 @@ fn stamps(report: &Report) -> Vec<Stamp> {
     report
         .samples
         .iter()
-        // That nothing came through is told, and is no measurement of a link.
+        // A path without any throughput is a finding, and not a measurement of a link.
         .filter(|sample| sample.value > 0.0 || sample.metric == Metric::PairLoss)
         .map(|sample| Stamp {
             at,
@@ -114,7 +114,7 @@ fn stamps(report: &Report) -> Vec<Stamp> {
         .collect()
 }
 
-/// Whether something was found against what a sample is of. A way is also slow by what it loses, or by an end that does.
+/// Whether a finding concerns the sample's subject. A path is also slow because of its loss, or of one of its ends.
 fn accused(report: &Report, sample: &Sample) -> bool {
     let ways = [Metric::PairBusbw, Metric::PairLatency, Metric::PairLoss];
     let is_alike =

@@ -1,4 +1,4 @@
-//! A preflight's report for people: nodes and metrics as a table, what was found, what to do.
+//! A preflight's report as text: nodes and metrics as a table, findings, actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,12 +11,12 @@ use paceline_health::verdict::Severity;
 
 use crate::output::{Paint, Style, wrap};
 
-/// Rows of a table; of more nodes only those with findings are shown.
+/// Maximum rows of a table; with more nodes, only those with findings are shown.
 const ROWS: usize = 40;
-/// Ways between so many nodes are shown as a matrix.
+/// Maximum number of nodes for a matrix of the paths between them.
 const MATRIX: usize = 16;
 
-/// All of it.
+/// Renders the whole report.
 pub(super) fn render(report: &Report, style: Style) -> String {
     let mut text = head(report, style);
     text += &carried(report, style);
@@ -67,7 +67,7 @@ fn head(report: &Report, style: Style) -> String {
     format!("preflight {}\n", summary.line(style))
 }
 
-/// What it came to, in one line.
+/// The result in one line.
 pub(crate) struct Summary<'a> {
     pub(crate) mode: &'a str,
     pub(crate) simulated: bool,
@@ -100,7 +100,7 @@ impl Summary<'_> {
     }
 }
 
-/// An outcome in words.
+/// An outcome as text.
 pub(crate) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
     match outcome {
         Outcome::Ok => (Paint::Good, "no problem"),
@@ -110,7 +110,7 @@ pub(crate) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
     }
 }
 
-/// Over what was measured, and why not over NCCL: a line for each transport and reason.
+/// The transports that were used, and why not NCCL: a line for each transport and reason.
 fn carried(report: &Report, style: Style) -> String {
     if report.simulated {
         return String::new();
@@ -141,7 +141,7 @@ fn carried(report: &Report, style: Style) -> String {
     text
 }
 
-/// Head of a metric's column, its unit, and what one of the metric's own unit is in that.
+/// Heading of a metric's column, its unit, and the factor from the metric's own unit.
 pub(crate) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
     match metric {
         Metric::Gemm => ("GEMM", "TFLOP/s", 1.0),
@@ -158,7 +158,7 @@ pub(crate) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
     }
 }
 
-/// A value in few digits.
+/// A value with few digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -168,7 +168,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// How bad a cell is: what was found against this node (or a GPU of it) in this metric.
+/// Severity of a cell: of the findings about this node (or one of its GPUs) in this metric.
 pub(crate) fn severity(findings: &[Noted], node: &NodeId, metric: Metric) -> Option<Severity> {
     let of_node = |noted: &&Noted| noted.metric() == Some(metric) && noted.place.node() == Some(node);
     findings.iter().filter(of_node).map(|noted| noted.severity).max()
@@ -183,12 +183,12 @@ fn cell(text: String, width: usize, severity: Option<Severity>, style: Style) ->
     }
 }
 
-/// The metrics that any of these nodes has.
+/// The metrics that at least one of these nodes has.
 pub(crate) fn metrics<'a>(rows: impl Iterator<Item = &'a NodeRow>) -> BTreeSet<Metric> {
     rows.flat_map(|row| row.values.keys().copied()).collect()
 }
 
-/// Nodes and metrics; of more than `most` nodes only those with findings.
+/// Nodes and metrics; with more than `most` nodes, only those with findings.
 pub(crate) fn table(
     nodes: &BTreeMap<NodeId, NodeRow>,
     findings: &[Noted],
@@ -248,12 +248,12 @@ pub(crate) fn table(
     text + "\n"
 }
 
-/// A node's name, which the node has told itself.
+/// A node's name, as reported by the node itself.
 fn name_of(node: &NodeId) -> String {
     sanitize::name(node.as_str())
 }
 
-/// The best bus bandwidth of each way that was measured, from both its ends.
+/// The best bus bandwidth of each measured path, from both its ends.
 pub(super) fn ways(report: &Report) -> BTreeMap<(&NodeId, &NodeId), f64> {
     let mut ways = BTreeMap::new();
     for sample in &report.samples {
@@ -267,7 +267,7 @@ pub(super) fn ways(report: &Report) -> BTreeMap<(&NodeId, &NodeId), f64> {
     ways
 }
 
-/// Bus bandwidth of each way that was measured, node by node.
+/// Bus bandwidth of each measured path, node by node.
 fn matrix(report: &Report, style: Style) -> String {
     let nodes: Vec<&NodeId> = report.nodes.keys().collect();
     if !(3..=MATRIX).contains(&nodes.len()) {
@@ -311,7 +311,7 @@ fn matrix(report: &Report, style: Style) -> String {
     text + "\n"
 }
 
-/// A finding in a sentence.
+/// A finding as a sentence.
 pub(crate) fn sentence(noted: &Noted) -> String {
     let mut line = format!("{}: {}", noted.place, noted.says);
     if let (Some(value), Some(metric)) = (noted.value, noted.metric()) {

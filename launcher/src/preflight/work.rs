@@ -1,4 +1,4 @@
-//! Doing it: meets, leads or attends, keeps what was measured.
+//! Runs a preflight: rendezvous, coordination or participation, and storage of the results.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use crate::output::progress::Progress;
 use crate::output::{self, Color, Style};
 use crate::run::cluster;
 
-/// What is asked for.
+/// The request.
 pub(crate) struct Wish {
     pub(crate) mode: Mode,
     pub(crate) meeting: MeetingArgs,
     pub(crate) job: String,
     pub(crate) node: String,
     pub(crate) run_dir: Option<PathBuf>,
-    /// The command that will be run, if one will.
+    /// The command that will run after it, if any.
     pub(crate) command: Vec<OsString>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// This program again, as one rank over NCCL.
+/// The command line of this program as one NCCL rank.
 fn rank_command() -> Vec<OsString> {
     let own = std::env::current_exe().map(PathBuf::into_os_string);
     own.map_or(Vec::new(), |own| {
@@ -95,7 +95,7 @@ fn rank_command() -> Vec<OsString> {
     })
 }
 
-/// This machine, with the libraries that the environment names.
+/// This machine, with the libraries from the environment.
 pub(super) fn machine() -> Machine {
     Machine {
         nvml_lib: std::env::var_os("PACELINE_NVML_LIB").map(PathBuf::from),
@@ -106,7 +106,7 @@ pub(super) fn machine() -> Machine {
     }
 }
 
-/// Runs one on machines that are not there.
+/// Runs a preflight on simulated machines.
 pub(crate) fn simulate(script: &str, wish: &Wish, color: Color) -> anyhow::Result<Report> {
     let mut fleet = SimFleet::parse(script).map_err(usage)?;
     let brief = Brief {
@@ -135,8 +135,8 @@ fn demand(report: &mut Report, meeting: &MeetingArgs) {
     }
 }
 
-/// preflight.json and preflight.html, each whole or not at all. What was found counts also where it cannot be kept: all
-/// nodes must come to the same.
+/// Writes preflight.json and preflight.html atomically. Findings count even if they cannot be stored: all nodes must
+/// come to the same decision.
 fn keep(report: &Report, run_dir: Option<&Path>, style: Style) {
     let Some(dir) = run_dir else { return };
     let json = serde_json::to_vec(report).map_err(std::io::Error::other);

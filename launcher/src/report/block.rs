@@ -1,4 +1,4 @@
-//! The verdict block: who, since when, why, what it costs, what to do, all on the first screen.
+//! The verdict block: where, since when, why, what it costs, what to do, all on the first screen.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,25 +13,25 @@ use super::ending;
 use super::heading::short_subject;
 use crate::output::{self, Paint, Style};
 
-/// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
+/// Maximum number of findings in full; the rest get a line each, to fit on the first screen.
 const IN_FULL: usize = 3;
-/// Lines for the rest.
+/// Maximum number of lines for the rest.
 const IN_SHORT: usize = 8;
 /// Width of the labels in front of a finding's lines.
 const LABEL: usize = 10;
-/// Times that a node was not watched, and notes, that have a line.
+/// Maximum number of gaps in monitoring, and of notes, with a line.
 const GAPS: usize = 6;
 const NOTES: usize = 8;
-/// Characters of a text.
+/// Maximum characters of a text.
 const LONGEST: usize = 2000;
-/// Noted where the run directory was taken away: that nothing is known then says nothing of the job.
+/// Note for a run directory that was removed: missing data then says nothing about the job.
 pub(crate) const REMOVED: &str = "the run directory was removed while the job ran: its data is lost";
-/// Of fewer steps nobody can say that ranks kept pace: the detector decides from 5 steps on that are steady.
+/// With fewer steps, nothing can be concluded about the ranks' pace: the detector decides after 5 steady steps.
 const FEWEST_STEPS: u64 = 8;
-/// Cells of the longer bar.
+/// Cells of the longest bar.
 const BAR: f64 = 30.0;
 
-/// The whole block, newline at its end. `places`: where the report lies.
+/// The whole block with a final newline. `places`: paths of the report.
 pub(crate) fn render(report: &Report, policy: &Policy, style: Style, places: &[&Path]) -> String {
     let mut block = Block {
         text: String::new(),
@@ -104,7 +104,7 @@ impl Block {
     fn heading(&mut self, report: &Report) {
         let (dot, dash) = (self.style.glyph(" · ", ", "), self.style.glyph("─", "-"));
         let mut facts = Vec::new();
-        // A journal whose beginning is missing does not name it.
+        // A journal without its beginning does not have the job's name.
         if !report.job.as_str().is_empty() {
             facts.push(format!("job {}", sanitize::name(report.job.as_str())));
         }
@@ -117,7 +117,7 @@ impl Block {
         }
         facts.push(span(report.duration_s));
         let title = |facts: &[String]| format!(" paceline {dash}{dash} {} ", facts.join(dot));
-        // On a narrow screen the last facts go first.
+        // On a narrow screen the last facts are dropped first.
         while facts.len() > 1 && title(&facts).chars().count() + 2 > self.style.width {
             facts.pop();
         }
@@ -172,7 +172,7 @@ impl Block {
             .sum::<usize>()
             + 3;
         let is_narrow = length > self.style.width;
-        // On a narrow screen whom it is about has lines of its own.
+        // On a narrow screen the subject has its own lines.
         let (between, subject) = match is_narrow {
             true => (
                 "\n   ",
@@ -221,7 +221,7 @@ impl Block {
         }
     }
 
-    /// The subject's self-time beside its peers', to scale.
+    /// The subject's self-time next to its peers', to scale.
     fn bars(&mut self, verdict: &Verdict) {
         let Some(ratio) = verdict.slowdown_ratio else {
             return;
@@ -230,7 +230,7 @@ impl Block {
             .evidence
             .iter()
             .find(|evidence| &*evidence.what == "self_time_s");
-        // The ratio runs up to now, the evidence only to the last change of the verdict.
+        // The ratio is current; the evidence is from the verdict's last change.
         let Some(peers) = own.and_then(|own| own.peers) else {
             return;
         };
@@ -240,7 +240,7 @@ impl Block {
             return;
         }
         let cell = self.style.glyph("█", "#");
-        // Labels before it, a number behind it.
+        // Space for labels before it and a number after it.
         let room = self.style.width.saturating_sub(LABEL + 3 + 6 + 10) as f64;
         let reference = evidence::reference(verdict);
         let rows = [
@@ -249,7 +249,7 @@ impl Block {
         ];
         let width = reference.len().max(5);
         for (index, (seconds, paint, label)) in rows.into_iter().enumerate() {
-            // What is not nothing has a bar.
+            // A nonzero value has a bar.
             let bar = cell.repeat((seconds / longest * BAR.min(room)).round().max(1.0) as usize);
             let length = humanize::span_beside(seconds, value + peers - seconds);
             let text = format!("{label:>width$} {} {length}", self.style.paint(paint, bar));
@@ -294,7 +294,7 @@ impl Block {
 
     pub(super) fn labelled(&mut self, label: &str, text: &str) {
         let room = self.style.width.saturating_sub(LABEL + 3).max(20);
-        // Names and sentences come from the job's nodes, and must not speak to the terminal.
+        // Names and sentences come from the job's nodes, and must not contain terminal control sequences.
         let text = sanitize::clip(text, LONGEST);
         for (index, line) in output::wrap(&text, room).iter().enumerate() {
             self.raw_line(if index == 0 { label } else { "" }, line);
@@ -311,12 +311,12 @@ impl Block {
     }
 }
 
-/// How much was seen, and what was lost on the way.
+/// Coverage: how much was observed, and what was lost in transit.
 pub(super) fn coverage_words(seen: &Coverage) -> String {
     let expected = seen.ranks_expected.max(seen.ranks_seen);
     let mut parts = vec![format!("{} of {} ranks", seen.ranks_seen, expected)];
     if let Some(ratio) = seen.steps_ratio {
-        // Rounded down, so that 100 % is said of a whole journal only.
+        // Rounded down, so that only a complete journal shows 100 %.
         parts.push(format!("{:.0} % of their steps", (ratio * 100.0).floor()));
     }
     let losses = [
@@ -341,7 +341,7 @@ pub(super) fn coverage_words(seen: &Coverage) -> String {
     parts.join(", ")
 }
 
-/// What is said where nothing was found, and whether that is good: absence of data is never health.
+/// The text without findings, and whether that is good: absence of data is never health.
 pub(super) fn nothing_found(report: &Report) -> (bool, String) {
     let seen = &report.coverage;
     let (ranks, steps) = (count(seen.ranks_seen.into(), "rank"), count(report.steps, "step"));

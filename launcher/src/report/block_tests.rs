@@ -17,7 +17,7 @@ fn rendered(report: &Report) -> String {
     render(report, &Policy::default(), STYLE, &[])
 }
 
-/// A whole job has no peers: it is beside what it was.
+/// A whole job has no peers: it is compared with its own past.
 #[test]
 fn steps_of_the_whole_job_are_beside_those_before() {
     let subject = Subject::Job { job: "j".into() };
@@ -138,7 +138,7 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
 ------------------------------------------------------------------------------------------
 ";
     assert_eq!(text, expected);
-    // Nobody saw a GPU.
+    // No GPU was observed.
     found.coverage.signals.clear();
     assert!(rendered(&found).contains("lost      12.40 rank-hours of 310.00 rank-hours"));
     found.cost = Cost {
@@ -198,7 +198,7 @@ fn times_of_the_job_and_of_the_ranks_that_stand_out() {
     assert_eq!(text, expected);
 }
 
-/// What a node calls itself must not move the cursor of whoever reads of it.
+/// A node's name must not move the cursor in a reader's terminal.
 #[test]
 fn hostile_names_do_not_speak_to_the_terminal() {
     let hostile = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}";
@@ -221,7 +221,8 @@ fn hostile_names_do_not_speak_to_the_terminal() {
     assert!(text.contains("␛[2J"), "{text}");
 }
 
-/// Eight cards would hide what else there is: GPUs of a node with the same finding are one, here and on the page of the report.
+/// Eight cards would hide the other findings: GPUs of a node with the same finding share one card, here and on the
+/// report's page.
 #[test]
 fn hot_gpus_of_a_node_are_one_card() {
     let hot = |gpu: u64| {

@@ -1,16 +1,16 @@
-//! Wall clock times for people.
+//! Wall clock times for display.
 
 use paceline_health::text::date::Date;
 
-/// Past the year 9999 nothing is measured.
+/// The end of the year 9999, the largest time.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// `2026-11-22 18:20:41` of milliseconds since 1970, UTC.
+/// Milliseconds since 1970 as `2026-11-22 18:20:41`, UTC.
 pub(crate) fn utc_second(unix_ms: u64) -> String {
     format!("{}:{:02}", utc(unix_ms), Date::of(unix_ms.min(LAST_MS)).second)
 }
 
-/// `2026-11-22 18:20` of milliseconds since 1970, UTC.
+/// Milliseconds since 1970 as `2026-11-22 18:20`, UTC.
 pub(crate) fn utc(unix_ms: u64) -> String {
     let at = Date::of(unix_ms.min(LAST_MS));
     format!(

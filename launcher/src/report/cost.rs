@@ -1,4 +1,4 @@
-//! What it costs: the job so far, by what it was lost to, and each finding by itself.
+//! Costs: of the job so far, by cause of the loss, and of each finding.
 
 use paceline_health::report::{Cost, Report};
 use paceline_health::text::humanize::{self, GpuTime, money, percent, span_beside, whose};
@@ -6,16 +6,16 @@ use paceline_health::verdict::{State, Verdict};
 
 use super::block::Block;
 
-/// Causes that are told by name.
+/// Maximum number of causes with a name.
 const NAMED: usize = 5;
-/// Smaller losses, in hours, have no daily amount beside them: it would need another unit, and rests on too little.
+/// Smaller losses, in hours, have no daily rate: it would need another unit, and is based on too little.
 const DAILY_FROM_HOURS: f64 = 0.1;
 
-/// Evidence of findings after which steps have to be trained again.
+/// Evidence of findings after which steps must be trained again.
 const RETRAINED: [&str; 2] = ["last_clean_checkpoint_step", "no_clean_checkpoint"];
 
 impl Block {
-    /// The job so far. Nothing is said before anything was spent.
+    /// The job so far. Prints nothing before any time was spent.
     pub(super) fn job_cost(&mut self, report: &Report) {
         let cost = &report.cost;
         let whose = whose(report);
@@ -45,7 +45,7 @@ impl Block {
         }
     }
 
-    /// What one finding costs.
+    /// Prints what one finding costs.
     pub(super) fn finding_cost(&mut self, verdict: &Verdict, report: &Report) {
         let text = of_finding(verdict, report);
         if !text.is_empty() {
@@ -54,7 +54,7 @@ impl Block {
     }
 }
 
-/// What one finding costs, in words; empty: nothing, as far as is known.
+/// The cost of one finding as text; empty: none known.
 pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     let mut parts = Vec::new();
     if verdict.lost_gpu_hours > 0.0 {
@@ -65,7 +65,7 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
         if let Some(price) = verdict.lost_cost {
             lost += &format!(", worth {}", money(price));
         }
-        // What has to be trained again is lost once.
+        // Steps to be trained again are lost once.
         let is_once = verdict
             .evidence
             .iter()
@@ -110,7 +110,7 @@ fn lost(cost: &Cost, unit: GpuTime) -> String {
     text
 }
 
-/// GPU-hours by what they were lost to: the largest first; equal ones by name. What would read as nothing is left out.
+/// GPU-hours by cause of the loss: the largest first; equal ones by name. Losses that would print as zero are omitted.
 pub(super) fn losses(cost: &Cost) -> Vec<(&str, f64)> {
     let all = cost.by_cause.iter().map(|(cause, lost)| (&**cause, *lost));
     let mut causes: Vec<_> = all.filter(|(_, lost)| lost * 3600.0 >= 0.05).collect();
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::report::samples;
 
-    /// Steps that have to be trained again since a checkpoint are lost once: no day costs more than it has hours.
+    /// Steps to be trained again since a checkpoint are lost once: a daily rate would exceed the hours of a day.
     #[test]
     fn what_is_trained_again_has_no_daily_amount() {
         let mut verdict = samples::verdict(1, Finding::Straggler, samples::rank(5), Cause::Ecc);

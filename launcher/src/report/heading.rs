@@ -1,12 +1,11 @@
-//! What stands below a report's title: how many ranks and steps, how long, since when; and a finding's subject in a
-//! headline.
+//! The lines below a report's title: ranks, steps, duration, start; and a finding's subject for a headline.
 
 use paceline_health::report::Report;
 use paceline_health::text::humanize::{count, span};
 use paceline_health::text::sanitize;
 use paceline_health::verdict::{Subject, Verdict};
 
-/// Ranks, steps, duration and, where it is known, the start (UTC).
+/// Ranks, steps, duration and, if known, the start (UTC).
 pub(super) fn facts(report: &Report) -> Vec<String> {
     let mut facts = Vec::new();
     if report.world_size > 0 {
@@ -23,7 +22,7 @@ pub(super) fn facts(report: &Report) -> Vec<String> {
     facts
 }
 
-/// The subject for a headline: a UUID's first letters are enough to tell two GPUs of a node apart.
+/// The subject for a headline: a UUID's first letters are enough to distinguish two GPUs of a node.
 pub(crate) fn short_subject(verdict: &Verdict) -> String {
     match &verdict.subject {
         Subject::Rank {

@@ -1,4 +1,4 @@
-//! The report as Markdown: the same words in the same order as the verdict block, for an issue, a chat or a wiki.
+//! The report as Markdown: the verdict block's text in the same order, for an issue, a chat or a wiki.
 
 use std::fmt::Write as _;
 
@@ -14,14 +14,14 @@ use super::cost::of_finding;
 use super::heading::short_subject;
 use super::{ending, heading, runbook};
 
-/// Findings that are told in full; the rest have a row each.
+/// Maximum number of findings in full; the rest have a row each.
 const IN_FULL: usize = 3;
-/// Rows of the rest.
+/// Maximum number of rows for the rest.
 const IN_SHORT: usize = 60;
-/// Characters of a text.
+/// Maximum characters of a text.
 const LONGEST: usize = 2000;
 
-/// The whole document.
+/// Renders the document.
 pub(super) fn render(report: &Report, policy: &Policy) -> String {
     let mut text = format!(
         "# Job {}\n\n{}\n",
@@ -108,7 +108,7 @@ fn rest(text: &mut String, cards: &[Card<'_>]) {
     }
 }
 
-/// Names come from the job's nodes: none of them is markup, a link or a new line.
+/// Names come from the job's nodes: none of them may become markup, a link or a new line.
 fn escaped(text: &str) -> String {
     let mut safe = String::new();
     for letter in sanitize::clip(text, LONGEST).chars() {

@@ -1,4 +1,4 @@
-//! When a profiler tells more than Paceline does, on which rank to run it, and the command for it.
+//! Whether a profiler shows more than Paceline does, on which rank to run it, and the command.
 
 use paceline_health::id::Rank;
 use paceline_health::report::{Part, Report};
@@ -7,27 +7,27 @@ use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
 use super::advice::Advice;
 use super::by_weight;
 
-/// What to run, if anything.
+/// The profiler to run, if any.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Profiling {
-    /// Whether, on which ranks and why.
+    /// Whether to profile, on which ranks and why.
     pub(crate) says: String,
-    /// Tools with their commands, the most telling first.
+    /// Tools with their commands, the most useful first.
     pub(crate) commands: Vec<(&'static str, String)>,
 }
 
-/// What would be seen.
+/// The subject of a profile.
 #[derive(Clone, Copy, PartialEq)]
 enum Look {
-    /// Operators and kernels of a rank beside a peer's.
+    /// Operators and kernels of a rank, compared with a peer's.
     Operators,
     /// The process and its system: cores, system calls, gaps between kernels.
     System,
-    /// What NCCL chose and met.
+    /// NCCL's choices and problems.
     Nccl,
 }
 
-/// From the weightiest finding that holds; without one, from what binds the job.
+/// Based on the most important active finding; without one, on what limits the job.
 pub(crate) fn of(report: &Report, advice: Option<&Advice>) -> Profiling {
     let holds = |verdict: &&Verdict| verdict.state == State::Raised && looks(verdict).is_some();
     let found = by_weight(report).into_iter().find(holds);
@@ -94,12 +94,12 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
     }
 }
 
-/// What would explain a finding; `None`: nothing that a profiler of the trainer knows of. Empty: it is explained.
+/// The profiles that would explain a finding; `None`: a profiler of the trainer cannot. Empty: it is explained already.
 fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
     use Finding as F;
     let is_hang = matches!(verdict.finding, F::RankSilent | F::JobHang);
     if is_hang && verdict.cause != Cause::Unknown {
-        // What it does is known, and it makes no steps.
+        // Its activity is known, and it makes no steps.
         return Some(&[]);
     }
     match verdict.cause {
@@ -109,7 +109,7 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
         Cause::Network => return Some(&[Look::Nccl]),
         Cause::DataLoading | Cause::CpuContention => return Some(&[Look::System, Look::Operators]),
         Cause::GcPause | Cause::Imbalance => return Some(&[Look::Operators]),
-        // What it does is known.
+        // Its activity is known.
         Cause::Checkpoint | Cause::Evaluation => return Some(&[]),
         _ => {}
     }
@@ -131,7 +131,7 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
     }
 }
 
-/// The rank whose self-time (else its step) is the median: what is usual.
+/// The rank with the median self-time (else step time), as a typical one.
 fn usual(report: &Report, not: Option<Rank>) -> Option<Rank> {
     let of = |part: Part| {
         let ranks = report.times.ranks.iter().filter(|rank| Some(rank.rank) != not);
@@ -148,7 +148,7 @@ fn usual(report: &Report, not: Option<Rank>) -> Option<Rank> {
 
 fn commands(report: &Report, looks: &[Look], ranks: &[Rank]) -> Vec<(&'static str, String)> {
     let numbers: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
-    // As many on each node as on the others, where that is so; else torchrun counts the GPUs.
+    // The same number on each node, if that is possible; else torchrun counts the GPUs.
     let workers = match report.exits.len() as u32 {
         nodes @ 1.. if report.world_size.is_multiple_of(nodes) => (report.world_size / nodes).to_string(),
         _ => "gpu".to_owned(),

@@ -1,11 +1,11 @@
-//! What was done about findings, and what was not, as the verdict block has it.
+//! Remedies that ran and that did not, as the verdict block shows them.
 
 use paceline_health::remedy::{ACT, AuditedDecision, Remedies};
 use paceline_health::report::Report;
 
 use super::block::Block;
 
-/// Decisions that are listed one by one, the latest.
+/// Maximum number of listed decisions, the latest.
 const ROWS: usize = 3;
 
 impl Block {
@@ -16,7 +16,7 @@ impl Block {
     }
 }
 
-/// What was done and what would have been; the rest as numbers.
+/// Executed and dry-run remedies as text; the rest as counts.
 fn words(remedies: &Remedies) -> String {
     let is_meant = |outcome: &str| outcome == ACT || outcome == DRY_RUN;
     let meant: Vec<&AuditedDecision> = remedies
@@ -51,7 +51,7 @@ fn words(remedies: &Remedies) -> String {
     parts.join("; ")
 }
 
-/// The reason of what was only said.
+/// The outcome of a dry run.
 const DRY_RUN: &str = "dry-run";
 
 pub(super) fn one(decision: &AuditedDecision) -> String {

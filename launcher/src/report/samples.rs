@@ -53,7 +53,7 @@ pub(crate) fn piece(what: &str, value: f64, peers: f64) -> Evidence {
     }
 }
 
-/// A rank whose self-time is usually this.
+/// A rank with this typical self-time.
 pub(crate) fn times(rank: u32, own_s: f64) -> RankTimes {
     let usual = Usual {
         p50_s: own_s,

@@ -1,16 +1,16 @@
-//! How long steps took, and which ranks take longest for their own part.
+//! Step times, and the ranks with the longest self-time.
 
 use paceline_health::report::{Part, PartTimes, RankTimes, Report};
 use paceline_health::text::humanize::{percent, span};
 
 use super::block::Block;
 
-/// Parts of a step that are told: the largest.
+/// Maximum number of step parts shown: the largest.
 const PARTS: usize = 3;
-/// Ranks that are told.
+/// Maximum number of ranks shown.
 const RANKS: usize = 3;
-/// A part that takes less of the median step is not worth a word, and neither is a rank that takes no more than this
-/// longer than the median rank.
+/// A part with a smaller share of the median step is omitted, and so is a rank whose self-time exceeds the median
+/// rank's by no more than this.
 const WORTH_TELLING: f64 = 0.02;
 
 impl Block {
@@ -29,7 +29,7 @@ impl Block {
                 span(step.max_s)
             ),
         );
-        // Those that a step is the sum of.
+        // The parts that add up to a step.
         let parts = [Part::Data, Part::Compute, Part::Wait, Part::Optimizer];
         let mut parts: Vec<&PartTimes> = parts
             .into_iter()
@@ -52,7 +52,7 @@ impl Block {
     }
 }
 
-/// The ranks whose usual self-time stands out from the median rank's.
+/// The ranks whose typical self-time exceeds the median rank's.
 fn longest(ranks: &[RankTimes]) -> Vec<String> {
     let own = |rank: &RankTimes| Some((rank.parts.get(&Part::Own)?.p50_s, rank.rank));
     let mut own: Vec<_> = ranks.iter().filter_map(own).collect();

@@ -1,7 +1,7 @@
-//! What a run prints while its command runs: the address of the job's page, and a line for each change of a finding.
+//! Output of a run while its command runs: the address of the job's page, and a line for each change of a finding.
 //!
-//! Only the launcher whose sidecar holds the aggregator gets either, so one launcher of a job prints. The address comes as soon as
-//! the aggregator listens: a port of zero is chosen only then, and one that was asked for may be taken.
+//! Only the launcher whose sidecar runs the aggregator receives either, so only one launcher of a job prints. The
+//! address is printed once the aggregator listens: port zero is resolved only then, and a requested port may be in use.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -22,12 +22,12 @@ pub(super) struct Announcer {
     is_silent: bool,
     said: Option<String>,
     notices: Notices,
-    /// Where all findings are.
+    /// The path of the report with all findings.
     report: String,
 }
 
 impl Announcer {
-    /// For the run of `plan`.
+    /// Creates one for the run of `plan`.
     pub(super) fn new(plan: &Plan) -> Announcer {
         Announcer {
             style: plan.style,
@@ -39,7 +39,7 @@ impl Announcer {
         }
     }
 
-    /// What is to be said of a sidecar's word.
+    /// The line to print for a sidecar's status.
     fn line(&mut self, status: &Status) -> Option<String> {
         let Status::Ready {
             http: Some(http),
@@ -92,13 +92,13 @@ impl Watcher for Announcer {
         self.notices.wake_at().filter(|_| !self.is_silent)
     }
 
-    /// A page that goes with the job is nobody's any more, and the report says what was found.
+    /// The page ends with the job, and the report has the findings.
     fn ended(&mut self) {
         self.is_silent = true;
     }
 }
 
-/// Where others find what listens at `bound`: of all addresses, or of all that an interface has, by the host's name.
+/// The address under which other hosts reach `bound`: for a wildcard address, the host's name.
 fn reachable(bound: &str, hostname: impl Fn() -> String) -> String {
     match bound.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() => format!("{}:{}", hostname(), address.port()),
@@ -146,7 +146,7 @@ mod tests {
             Some("paceline: live page http://127.0.0.1:4000/, for Prometheus http://127.0.0.1:4000/metrics")
         );
         assert_eq!(announcer.line(&first), None);
-        // A sidecar that was started again.
+        // After a restart of the sidecar.
         let second = announcer.line(&ready(Some("127.0.0.1:5000"), Some("port 4000 is taken")));
         assert_eq!(
             second.as_deref(),

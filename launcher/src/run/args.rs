@@ -38,10 +38,10 @@ mod tests {
 
     use crate::cli::Cli;
 
-    /// Of the sidecar's own command, which `--help` does not show; or of another program.
+    /// Options of the sidecar's own command, which `--help` does not show; or of another program.
     const OTHERS: [&str; 2] = ["relay", "policy"];
 
-    /// Somebody who reads of an option has `paceline run` to give it to, and not the sidecar.
+    /// Users read about options to pass them to `paceline run`, not to the sidecar.
     #[test]
     fn run_takes_what_the_docs_name_of_the_sidecars_options() {
         let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");

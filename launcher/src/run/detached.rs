@@ -1,9 +1,9 @@
-//! Watching tasks that somebody else starts, as Slurm does with a TaskProlog in front: no launcher of ours stands between.
+//! Monitors tasks that a scheduler starts, such as Slurm with a TaskProlog: without a launcher of ours as their parent.
 //!
-//! Each task is noted in a directory that those of its node, step and user share, and is told where that is. Whoever notes
-//! the first starts a process of its own session, which waits: until one of the tasks writes, nothing is made where the
-//! user could see it, and no sidecar runs. Then it keeps the node's sidecar as a launcher would, but for what only a parent
-//! can know: the codes with which the tasks end.
+//! Each task is registered in a directory shared by the tasks of its node, step and user, and receives that path. The
+//! process that registers the first task starts a watch in its own session, which waits: until a task writes, it
+//! creates nothing visible to the user, and runs no sidecar. Then it manages the node's sidecar like a launcher,
+//! without what only a parent process gets: the tasks' exit codes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -33,17 +33,17 @@ use super::{Plan, hook, identity, remedy};
 use crate::config::{Settings, StepLog};
 use crate::output::Style;
 
-/// The tasks are looked at this often.
+/// Polling interval for the tasks.
 const LOOK: Duration = Duration::from_millis(200);
-/// Tasks that are to come and do not are waited for so long after the others are over.
+/// Maximum wait for missing tasks after the others have ended.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A sidecar that died is started again after this, and each time after twice as long.
+/// Delay before the first restart of a dead sidecar; it doubles with each restart.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Left by whoever waits behind a task until we are done: until then the scheduler does not take the step for over.
+/// Exists if a process waits for us after a task: until then the scheduler does not consider the step as ended.
 const BEHIND: &str = "behind";
-/// How long after the tasks' end word of that may come.
+/// Maximum delay of this file after the tasks' end.
 const BEHIND_COMES: Duration = Duration::from_secs(4);
 
 /// The tasks of one node.
@@ -51,26 +51,26 @@ pub(crate) struct Detached {
     plan: Plan,
     dir: PathBuf,
     expected: u32,
-    /// Somebody said where the aggregator is.
+    /// Whether the aggregator's address was configured.
     is_named: bool,
 }
 
 impl Detached {
-    /// As settings and environment have it.
+    /// From the settings and the environment.
     pub(crate) fn new(mut settings: Settings, style: Style) -> Detached {
-        // What is printed here would stand in the user's output.
+        // Our output would end up in the user's output.
         (settings.quiet, settings.json) = (true, false);
         let mut plan = Plan::new(settings, Vec::new(), style);
         let is_named = plan.settings.aggregator.is_some();
         plan.find_first();
         if !is_named && cluster::step(&super::surroundings).is_none() {
-            // A batch script may start an mpirun, whose daemons on the other nodes join (see `join_batch_script`).
+            // A batch script may start an mpirun, whose daemons on other nodes join its job (see `join_batch_script`).
             plan.settings.aggregator = cluster::first_of_allocation(&super::surroundings);
         }
         let task = cluster::task(&super::surroundings).unwrap_or(Task { on_node: 1 });
         plan.task = Some(task);
         let memory = place::places().into_iter().find(|place| place.is_dir());
-        // Of its own: a `paceline run` inside has the other one.
+        // Separate from the directory of a `paceline run` inside the task.
         let dir = Share::dir_in(
             &memory.unwrap_or_default(),
             &format!("{}\0detached", plan.job),
@@ -84,18 +84,18 @@ impl Detached {
         }
     }
 
-    /// Notes a task that is about to become this process, has somebody watch (`watch` is started where nobody does), and
-    /// says what the task has to find in its environment.
+    /// Registers a task that is about to become this process, starts `watch` unless a watch is running, and returns the
+    /// environment variables for the task.
     ///
     /// # Errors
-    /// The task then runs unwatched.
+    /// The task then runs unmonitored.
     pub(crate) fn note(
         &self,
         name: &str,
         process: u32,
         mut watch: Command,
     ) -> anyhow::Result<Vec<(&'static str, OsString)>> {
-        // Whoever was the last of others may remove it between two steps.
+        // The last task of an earlier group may remove the directory in between.
         let mut noted = Err(io::ErrorKind::NotFound.into());
         for _ in 0..3 {
             noted = share::note_guest(&self.dir, name, process);
@@ -124,7 +124,7 @@ impl Detached {
 
     fn variables(&self, python: &Path) -> Vec<Variable> {
         let mut added = additions(&self.plan, Some(&self.dir), Some(python));
-        // The names of the job and the node are those of this step: of a batch script its steps must not inherit them.
+        // The job and node names are those of this step: the steps of a batch script must not inherit them.
         added.retain(|(name, _)| !matches!(*name, "PACELINE_JOB" | "PACELINE_NODE"));
         let outer = super::surroundings("PACELINE_RING_DIR").map(|dir| Path::new(&dir).join("python"));
         for (name, value) in &mut added {
@@ -135,14 +135,14 @@ impl Detached {
         added
     }
 
-    /// Watches until the tasks are over. `Some`: trainers were seen, and this is the job's run directory with its report,
-    /// where the aggregator was on this node.
+    /// Watches until the tasks have ended. `Some`: trainers were seen, and this is the job's run directory with its
+    /// report, if the aggregator ran on this node.
     ///
     /// # Errors
-    /// Where nothing can be watched.
+    /// If monitoring is impossible.
     pub(crate) fn watch(&mut self) -> anyhow::Result<Option<PathBuf>> {
         let _held = tasks::hold(&self.dir);
-        // Whoever signals all that is there means the tasks: the watch goes on until they are over.
+        // A signal to all processes is meant for the tasks: the watch continues until they have ended.
         let _signals = Signals::take().context("cannot listen to signals")?;
         let mut end = End::new(self.expected);
         loop {
@@ -163,7 +163,7 @@ impl Detached {
         }
         let place = Place::around(&self.plan, &self.dir)?;
         let kept = self.keep(&place, &mut end);
-        // A sidecar that ended in order has removed it.
+        // A sidecar that ended normally has removed it.
         if end.is_over(&self.dir) {
             let _ = fs::remove_dir_all(&self.dir);
         }
@@ -172,8 +172,8 @@ impl Detached {
         kept
     }
 
-    /// What may be done about findings, as far as it can be done to these tasks. Nobody is there to whom a refusal could be
-    /// said: what would end the job for nothing becomes a signal, which the audit shows.
+    /// The remedies that are possible for these tasks. A refusal could not be shown to the user: a remedy that would
+    /// end the job for nothing is reduced to a signal, which the audit log shows.
     fn remedies(&self, command: &[OsString]) -> RemedyOptions {
         let asked = &self.plan.settings.remedy;
         let checked = |options: RemedyOptions| remedy::checked(options, command, &super::surroundings);
@@ -182,7 +182,7 @@ impl Detached {
             .unwrap_or_default()
     }
 
-    /// The ranks of this step are some of an mpirun's, which stands in the batch script: its job is theirs.
+    /// The step's ranks belong to an mpirun in the batch script: they join its job.
     fn join_batch_script(&mut self) {
         let around = &super::surroundings;
         let plan = &mut self.plan;
@@ -199,16 +199,16 @@ impl Detached {
         }
     }
 
-    /// Keeps a sidecar running until one has ended with its work done.
+    /// Restarts the sidecar until one has finished its work.
     fn keep(&self, place: &Place, end: &mut End) -> anyhow::Result<Option<PathBuf>> {
         let step_log = match &self.plan.settings.step_log {
             Some(StepLog::File(path)) => Some(std::path::absolute(path)?),
-            // What tasks print is not ours to read.
+            // The tasks' output does not pass through us.
             Some(StepLog::Stdout | StepLog::Stderr) | None => None,
         };
         let words = arguments(&self.plan, &place.run_dir, &self.dir, step_log.as_deref());
         let (mut pause, mut aggregates_in) = (FIRST_PAUSE, None);
-        // The sidecar is to hear why the tasks are over before it takes them for over.
+        // The sidecar must get the reason of the tasks' end before it considers them as ended.
         end.stay = share::stay(&self.dir).ok();
         let mut stopper = Stopper::new(&self.dir);
         loop {
@@ -228,7 +228,7 @@ impl Detached {
                     None => thread::sleep(LOOK),
                 }
             };
-            // Once more for what the rings hold, and not for ever.
+            // One more run for the remaining data in the rings, but only one.
             if status.success() || was_over {
                 return Ok(aggregates_in);
             }
@@ -241,8 +241,8 @@ impl Detached {
         }
     }
 
-    /// Whether the step lasts until we are done: as long as a job only trains Slurm then calls it running. Else a scheduler
-    /// that says that the job ends may mean that it is over.
+    /// Whether the step lasts until we have finished: then Slurm reports the job as running as long as it trains.
+    /// Otherwise a scheduler that reports the end of the job may mean only that the step has ended.
     fn is_waited_for(&self) -> bool {
         let until = Instant::now() + BEHIND_COMES;
         loop {
@@ -261,12 +261,12 @@ impl Detached {
         }
     }
 
-    /// After a task's end: when it was the node's last, waits until the watch is over, so long at most.
+    /// After a task's end: if it was the node's last, waits up to `limit` until the watch has finished.
     pub(crate) fn wait(&self, limit: Duration) {
         let Ok(lock) = share::watch_of(&self.dir) else {
             return;
         };
-        // Without it the watch does not ask why the job ends, and no more.
+        // Without the file, the watch does not query why the job ends.
         let _ = fs::write(self.dir.join(BEHIND), "");
         if !guests(&self.dir, self.expected).is_over() {
             return;
@@ -278,7 +278,7 @@ impl Detached {
     }
 }
 
-/// The words of a process.
+/// The command line of a process.
 fn command_of(pid: u32) -> Option<Vec<OsString>> {
     let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = words.strip_suffix(b"\0")?;
@@ -286,11 +286,11 @@ fn command_of(pid: u32) -> Option<Vec<OsString>> {
     Some(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
-/// When the tasks of a node are over.
+/// Whether the tasks of a node have ended.
 struct End {
     expected: u32,
     idle_since: Option<Instant>,
-    /// Our own place among the tasks.
+    /// Our own entry among the tasks.
     stay: Option<fs::File>,
 }
 
@@ -313,14 +313,14 @@ impl End {
     }
 }
 
-/// The tasks without the watch itself, which alone has a lock among them.
+/// The tasks without the watch itself, the only one with a lock.
 fn guests(dir: &Path, expected: u32) -> Look {
     let mut now = tasks::look(dir, expected);
     now.came = now.came.saturating_sub(now.launchers);
     now
 }
 
-/// Whether a trainer has something to say: a ring, or the exception that it ended with.
+/// Whether a trainer has written a ring, or the exception that ended it.
 fn is_written(dir: &Path) -> bool {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names = entries.map(|entry| entry.file_name());
@@ -330,7 +330,7 @@ fn is_written(dir: &Path) -> bool {
     })
 }
 
-/// A search path without one of its folders.
+/// A search path without one of its directories.
 fn without(path: &OsStr, folder: Option<&Path>) -> OsString {
     let Some(folder) = folder else {
         return path.to_owned();

@@ -1,4 +1,4 @@
-//! `paceline run --dry-run`: what would be set and started. Nothing is, and nothing is made.
+//! `paceline run --dry-run`: prints what would be set and started. It starts and creates nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ struct Dry {
     node: String,
     run_dir: PathBuf,
     aggregator: String,
-    /// Tasks of this node that share one sidecar.
+    /// Tasks on this node that share one sidecar.
     tasks: u32,
     environment: Vec<(&'static str, String)>,
     sidecar: Vec<String>,
@@ -113,7 +113,7 @@ fn words(words: &[String]) -> String {
         .join(" ")
 }
 
-/// As a shell takes it for one word.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-+=/.,:@%[]".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,7 +1,7 @@
-//! After the end: the report, in whatever way the sidecar ended.
+//! After the end of a run: provides the report, however the sidecar ended.
 //!
-//! In order the sidecar has written it. Else it is folded from the journal here, with what was not seen said in its
-//! coverage; without a journal it says that nothing was seen.
+//! A sidecar that ended normally has written it. Otherwise it is folded from the journal here, with the missing data in
+//! its coverage; without a journal it states that nothing was observed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,27 +27,27 @@ use crate::journal::{self, Journal};
 use crate::output::{self, Paint};
 use crate::report::{self, block, page};
 
-/// The aggregator beats once a second; what is missing at the end beyond this was not watched.
+/// The aggregator writes a heartbeat every second; a longer gap at the end is not covered.
 const UNHEARD_S: f64 = 2.0;
-/// The clocks of a file system and of ours may differ by this much.
+/// Tolerated difference between the file system's clock and ours.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// What is known of the job in the end, and where it stands.
+/// The final data about the job, and where it is stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     /// The report.
     pub(crate) report: Report,
     /// Its file, if it could be written.
     pub(crate) place: Option<PathBuf>,
-    /// The same as a page, if it was drawn.
+    /// Its HTML page, if it was written.
     pub(crate) page: Option<PathBuf>,
-    /// Where the aggregator is that was told everything, if that is another host's, or another command's.
+    /// Address of the aggregator that has all data, if it runs on another host or under another command.
     pub(crate) elsewhere: Option<String>,
-    /// Other tasks of this node go on, and tell it.
+    /// Other tasks of this node continue, and will print the report.
     pub(crate) is_left_to_others: bool,
 }
 
-/// The report of a command that could not be started: that, and nothing else, is known.
+/// The report of a command that could not be started: nothing else is known.
 pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartError) -> Known {
     let ended = Ended {
         code: failed.code(),
@@ -70,7 +70,8 @@ pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartErr
     }
 }
 
-/// Counts how it ended, where somebody wants that. Several runs may have one directory, so each has its time as well.
+/// Counts the end of the job if a textfile is configured. Several runs may share a directory, so the time is part of
+/// the name.
 pub(crate) fn count(plan: &Plan, known: &Known) {
     let Some(path) = &plan.settings.textfile else {
         return;
@@ -87,7 +88,7 @@ pub(crate) fn count(plan: &Plan, known: &Known) {
     }
 }
 
-/// Finds or makes the report.
+/// Finds or creates the report.
 pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let Some(life) = &ended.life else {
         let report = folded(plan, ended, None, "the job ran unwatched");
@@ -128,7 +129,7 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let journal = is_of_this_run(plan, &journal).then_some(journal);
     let report = folded(plan, ended, journal.as_deref(), why);
     let elsewhere = life.joined.clone().filter(|_| life.finished);
-    // On a file system that all nodes share there may be the aggregator's own, which knows more.
+    // On a shared file system, the aggregator's own report may be here, which has more data.
     let path = dir.join(report::FILE);
     let is_told = elsewhere.is_some() && is_of_this_run(plan, &path) && is_of_this_job(plan, &path);
     let place = if is_told {
@@ -145,7 +146,7 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     }
 }
 
-/// Draws the report as a page beside it; where it lies. What another host's aggregator knows is drawn there.
+/// Writes the report's page next to it, and returns its path. A report on another host gets its page there.
 pub(crate) fn draw(plan: &Plan, known: &Known) -> Option<PathBuf> {
     if known.elsewhere.is_some() || known.is_left_to_others {
         return None;
@@ -165,12 +166,12 @@ pub(crate) fn draw(plan: &Plan, known: &Known) -> Option<PathBuf> {
 /// The report that the aggregator wrote at its end.
 fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
     let path = dir.join(report::FILE);
-    // What lies there may be another node's, on a file system that all share.
+    // On a shared file system, the file may be another node's.
     if !life.finished || life.aggregates_in.is_none() || !is_of_this_run(plan, &path) {
         return None;
     }
     let report = report::read(&path).ok()?;
-    // Without an exit it is of before the end: the last one could not be written.
+    // A report without an exit is from before the end: the last one could not be written.
     let is_last = report.job.as_str() == plan.job && !report.exits.is_empty();
     is_last.then(|| Known {
         report,
@@ -193,7 +194,7 @@ pub(super) fn not_begun(plan: &Plan, place: Option<&Place>, failed: &StartError)
     ));
     let run_dir = place.map(|place| place.run_dir.as_path());
     let mut known = never_began(plan, run_dir, failed);
-    // A page of an earlier run must not stand beside this report.
+    // A page of an earlier run must not remain next to this report.
     known.page = draw(plan, &known);
     Outcome {
         code: failed.code(),
@@ -202,7 +203,7 @@ pub(super) fn not_begun(plan: &Plan, place: Option<&Place>, failed: &StartError)
     }
 }
 
-/// The run directory as the user wrote it.
+/// The report's path, with the run directory as the user wrote it.
 fn shown(plan: &Plan, dir: &Path, path: &Path) -> PathBuf {
     let same = fs::canonicalize(&plan.run_dir).is_ok_and(|run_dir| run_dir == dir);
     if same {
@@ -212,7 +213,7 @@ fn shown(plan: &Plan, dir: &Path, path: &Path) -> PathBuf {
     }
 }
 
-/// A file of an earlier run in the same directory says nothing about this one.
+/// Whether the file is of this run: an earlier one in the same directory does not count.
 fn is_of_this_run(plan: &Plan, path: &Path) -> bool {
     let began = SystemTime::now().checked_sub(plan.started.elapsed() + CLOCK_SLACK);
     let file = fs::metadata(path).ok().filter(fs::Metadata::is_file);
@@ -220,7 +221,7 @@ fn is_of_this_run(plan: &Plan, path: &Path) -> bool {
     modified.is_some_and(|modified| began.is_some_and(|began| modified >= began))
 }
 
-/// What the journal leads to up to the child's end, and what it could not see.
+/// The report from the journal up to the child's end, with the gaps.
 fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Report {
     let mut notes = vec![format!("{why} (folded by the launcher)")];
     let (mut detector, seen) = match journal.map(|path| fold(plan, path)) {
@@ -234,7 +235,7 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
         }
         None => (begin(plan), Seen::default()),
     };
-    // The journal's own time began with its first entry, a little after ours.
+    // The journal's time starts with its first entry, a little after ours.
     let lasted = ended.at.duration_since(plan.started);
     let end = (Time::ZERO + lasted).max(seen.last);
     detector.advance(end);
@@ -252,7 +253,7 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
             code: ended.code,
         });
     }
-    // Its command has ended, whatever nobody heard.
+    // Its command has ended, even if the aggregator lost contact.
     let is_of_others = |end: &Ending| end.reason != Reason::NodeLost || end.node.as_ref() != Some(&node);
     report.end = Some(
         report
@@ -262,7 +263,7 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
     );
     report.duration_s = report.duration_s.max(to_s);
     let gaps = &mut report.coverage.gaps;
-    // A gap that the detector knows of lasts: nothing told it of the end.
+    // A gap that the detector knows is still open: it did not get the end.
     let told = gaps.iter().any(|gap| gap.node == node && gap.to_s.is_none());
     if to_s - from_s > UNHEARD_S && !told {
         gaps.push(Gap {
@@ -279,7 +280,7 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
     report
 }
 
-/// Where the journal left off.
+/// The end of the journal.
 #[derive(Default)]
 struct Seen {
     last: Time,
@@ -289,14 +290,14 @@ struct Seen {
 
 fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>)> {
     let (mut journal, known) = Journal::resume(path, true)?;
-    // A snapshot is of a moment in which somebody was there.
+    // At a snapshot's time, the node was connected.
     let at = Time::from_secs_f64(known.report().duration_s);
     let mut seen = Seen { last: at, heard: at };
-    // The tables as shipped: changes stand in the journal as events.
+    // The default tables: changes are events in the journal.
     let detector = journal.fold_on(known, |entry, detector| {
         while detector.poll().is_some() {}
         seen.last = seen.last.max(entry.at_ns);
-        // The aggregator's own entries carry its node's name, and are no sign of its sidecar.
+        // The aggregator's own entries have its node's name, but do not come from the node's sidecar.
         if entry.frame.node.as_str() == plan.node && entry.frame.agent != OWN_AGENT {
             seen.heard = seen.heard.max(entry.at_ns);
         }
@@ -306,7 +307,7 @@ fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>
     Ok((detector, seen, warnings))
 }
 
-/// A detector that knows the job's name and nothing else.
+/// A detector that has only the job's name.
 fn begin(plan: &Plan) -> Detector {
     let mut detector = Detector::new(plan.settings.policy.clone());
     let job = Job {
@@ -327,7 +328,7 @@ fn begin(plan: &Plan) -> Detector {
     detector
 }
 
-/// Writes the report, unless an aggregator lives that will write a better one.
+/// Writes the report, unless a running aggregator will write a better one.
 fn write(plan: &Plan, dir: &Path, report: &Report) -> Option<PathBuf> {
     let path = dir.join(report::FILE);
     let lock = File::open(dir).ok()?;
@@ -335,7 +336,7 @@ fn write(plan: &Plan, dir: &Path, report: &Report) -> Option<PathBuf> {
     if taken {
         return path.exists().then(|| shown(plan, dir, &path));
     }
-    // Given up by a full disk for just this.
+    // Reserved space, to be released on a full disk for this.
     let _ = fs::remove_file(dir.join(".reserve"));
     match report::write(dir, report) {
         Ok(path) => Some(shown(plan, dir, &path)),

@@ -1,5 +1,5 @@
-//! What was asked for and will not work as things are: told at the start, where somebody looks, and no reason to run a job
-//! unwatched. It may be there when it is needed.
+//! Requested features that cannot work at present: a warning at the start, where a user sees it, but no reason to run a
+//! job unmonitored. They may be available when needed.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,9 +12,9 @@ use super::Plan;
 use crate::config::variables;
 use crate::output;
 
-/// Says it on stderr.
+/// Prints the warnings to stderr.
 pub(super) fn tell(plan: &Plan) {
-    // Of several that were started alike one says it.
+    // Only one of several instances started together prints it.
     if !plan.follows {
         let unknown = variables::unknown(std::env::vars_os().map(|(name, _)| name));
         let mistaken = variables::mistaken(|name| std::env::var(name).ok());
@@ -55,7 +55,7 @@ pub(super) fn tell(plan: &Plan) {
     }
 }
 
-/// Whether a program can be started, as the system looks for it.
+/// Whether a program can be started, with the system's search.
 fn found(program: &str, path: &OsStr) -> io::Result<()> {
     let runs = |file: &Path| {
         let meta = file.metadata()?;
@@ -73,7 +73,7 @@ fn found(program: &str, path: &OsStr) -> io::Result<()> {
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Whether a file may be made where this one is to be.
+/// Whether a file can be created at this path.
 fn takes_files(file: &Path) -> io::Result<()> {
     let dir = match file.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),

@@ -1,7 +1,7 @@
-//! `paceline run`: the command as if it had been started alone, and a sidecar beside it.
+//! `paceline run`: runs the command as if it had been started alone, with a sidecar next to it.
 //!
-//! Three rules hold everywhere in here: the child never waits for us, its exit code is ours, and whatever fails of
-//! ours is a warning.
+//! Three rules apply to all code here: the child never waits for us, its exit code is ours, and our own failures are
+//! only warnings.
 
 mod address;
 mod args;
@@ -47,39 +47,39 @@ pub(crate) use instrumentation::{hook, plugin};
 pub(crate) use process::signals::outlive_file_limit;
 pub(crate) use supervise::Watcher;
 
-/// What is run, under which names, and where its traces go.
+/// The command, its identity, and where its data goes.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// The job's name.
     pub(crate) job: String,
     /// This node's name.
     pub(crate) node: String,
-    /// Journal and report.
+    /// Directory for journal and report.
     pub(crate) run_dir: PathBuf,
-    /// The rest.
+    /// All other settings.
     pub(crate) settings: Settings,
     /// The command and its arguments.
     pub(crate) command: Vec<OsString>,
-    /// Which of several tasks of this node that are started alike; `None`: there is only this one.
+    /// This task among several identical ones on this node; `None`: there is only one.
     pub(crate) task: Option<cluster::Task>,
-    /// Others speak on the same terminal, before us.
+    /// Whether another instance, before us, prints to the same terminal.
     pub(crate) follows: bool,
-    /// Variables that the command gets besides ours.
+    /// Further variables for the command.
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// CLOCK_MONOTONIC at which the time of simulated GPUs begins.
+    /// CLOCK_MONOTONIC at the start of the simulated GPUs' time.
     pub(crate) origin_ns: u64,
-    /// What is known before the watch begins, and where that comes from.
+    /// Events from before monitoring starts, and their provenance.
     pub(crate) told: (Provenance, Vec<Event>),
-    /// When all this began.
+    /// Start time of the run.
     pub(crate) started: Instant,
-    /// What may be done about findings, and who is told.
+    /// Automatic actions and notifications.
     pub(crate) remedy: RemedyOptions,
-    /// How stderr looks.
+    /// Style of stderr.
     pub(crate) style: Style,
 }
 
 impl Plan {
-    /// Fills in what nobody said.
+    /// Fills in missing settings.
     pub(crate) fn new(settings: Settings, command: Vec<OsString>, style: Style) -> Plan {
         let around = surroundings;
         let job = settings
@@ -108,23 +108,24 @@ impl Plan {
         }
     }
 
-    /// Starts as the preflight says.
+    /// Applies the preflight's decision.
     fn take(&mut self, start: preflight::Start) {
         self.env.extend(start.env);
         self.command = start.command.unwrap_or_else(|| std::mem::take(&mut self.command));
-        // The node at which it would be may be the one that was left out.
+        // Its default node may be the excluded one.
         self.settings.aggregator = start.aggregator.or_else(|| self.settings.aggregator.take());
         self.told = (start.provenance, start.told);
     }
 }
 
-/// The environment, without variables that are empty.
+/// The environment, without empty variables.
 fn surroundings(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl Plan {
-    /// Where nobody said where the aggregator is: on the job's first node. After a preflight that may be another one.
+    /// Without a configured address, the aggregator runs on the job's first node. After a preflight that may be another
+    /// node.
     fn find_first(&mut self) {
         let found = |name: &str| {
             let ours = self.env.iter().find(|(known, _)| *known == name);
@@ -136,22 +137,22 @@ impl Plan {
     }
 }
 
-/// Whether others that were started with us speak on the same terminal, and we are not the first of them.
+/// Whether several instances started together print to the same terminal, and we are not the first of them.
 pub(crate) fn is_follower() -> bool {
     cluster::is_follower(&surroundings)
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Outcome {
     /// The child's exit code, 128 + n for a signal.
     pub(crate) code: i32,
-    /// What is known of the job.
+    /// The report and its location.
     pub(crate) known: ending::Known,
-    /// The command could be started.
+    /// Whether the command could be started.
     pub(crate) began: bool,
 }
 
-/// All that is asked for, if it makes sense.
+/// Loads and checks all settings.
 pub(crate) fn check(args: &RunArgs) -> anyhow::Result<(Settings, RemedyOptions)> {
     let settings = config::load(&args.settings)?;
     let remedy = args.remedy.clone().or(settings.remedy.clone());
@@ -167,7 +168,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     plan.follows = is_follower();
     missing::tell(&plan);
     plan.task = cluster::task(&surroundings);
-    // Who names its nodes knows better which agent is which.
+    // With an explicit node name, the user distinguishes the agents.
     if plan.settings.node.is_none() {
         plan.task = plan
             .task
@@ -217,9 +218,9 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     Ok(exit_code(outcome.code))
 }
 
-/// Starts the command and the sidecar, waits for the first, ends the second, and finds or makes the report.
+/// Starts the command and the sidecar, waits for the first, ends the second, and finds or creates the report.
 pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<Outcome> {
-    // Before anything is started: a signal that comes early must not be lost, nor end us alone.
+    // Before anything is started: an early signal must not be lost, or end only us.
     let signals = match signals::Signals::take() {
         Ok(signals) => signals,
         Err(problem) => {
@@ -231,7 +232,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         }
     };
     let made = place::Place::make(plan).or_else(|_| {
-        // What killed runs have left may take all the room.
+        // Leftovers of killed runs may fill the memory.
         place::clear_left_behind();
         place::Place::make(plan)
     });
@@ -242,7 +243,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
             (None, None)
         }
     };
-    // A program that has `import paceline` in it must not fail for what we could not do.
+    // A program that imports paceline must not fail because of our problems.
     let spare_hook = match &place {
         None => hook_dir::HookDir::make().ok(),
         Some(_) => None,
@@ -255,7 +256,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     let tee = place.as_ref().and_then(|_| open_tee(plan));
     let child = match child::Child::start(plan, place.as_ref(), python, terminal, tee.as_ref()) {
         Ok(child) => child,
-        // Without descriptors or processes for both there may be enough for the command alone.
+        // Descriptors or processes may suffice for the command alone.
         Err(failed) if failed.is_of_us() => {
             drop((signals, tee, share, place, spare_hook));
             return Ok(ending::not_begun(
@@ -271,7 +272,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
             return Ok(ending::not_begun(plan, place.as_ref(), &failed));
         }
     };
-    // Nothing that can take time stands between a job and its start.
+    // Nothing slow may come between the launch and the job's start.
     if let Some(place) = &place {
         tasks::note_command(&place.ring_dir, child.id());
     }
@@ -280,7 +281,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         sidecar::Keeper::new(plan, place, share, child.id(), tee.as_ref().map(|tee| &*tee.path))
     });
     let ring_dir = place.as_ref().map(|place| place.ring_dir.as_path());
-    // From here on the command writes on stderr, too.
+    // From here on the command also writes to stderr.
     let passed = || tee.as_ref().and_then(|tee| tee.passed.clone());
     let background = (!watcher.draws()).then(|| output::Background::start(passed()));
     let place = (ring_dir, cluster::is_scheduled(&surroundings));
@@ -298,7 +299,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     })
 }
 
-/// What the steps are read from, if they are to be read from what is printed.
+/// The source of steps, if they are read from printed output.
 fn open_tee(plan: &Plan) -> Option<tee::Tee> {
     let opened = tee::Tee::of(plan.settings.step_log.as_ref()?);
     opened
@@ -311,22 +312,22 @@ fn open_tee(plan: &Plan) -> Option<tee::Tee> {
         .ok()
 }
 
-/// Prints the verdict block and, if asked for, the report.
+/// Prints the verdict block and, if requested, the report.
 pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     let known = &outcome.known;
-    // Another task of this node will tell it.
+    // Another task of this node will print it.
     if known.is_left_to_others {
         return;
     }
-    // The first node says it all, on the same terminal.
+    // The first node prints everything, to the same terminal.
     if known.elsewhere.is_some() && plan.follows {
         return;
     }
-    // Of a command that could not be started all was said.
+    // A start failure was reported already.
     if !plan.settings.quiet && outcome.began {
         let policy = &plan.settings.policy;
         let text = match &known.elsewhere {
-            // A report of this node alone would say that nothing is known.
+            // This node's own report has no data.
             Some(aggregator) => format!(
                 "{} the data of {} is in the report of the job's aggregator at {aggregator}",
                 plan.style.paint(Paint::Faint, "paceline:"),
@@ -341,7 +342,7 @@ pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// Where the report lies, as file and as page.
+/// Paths of the report and its page.
 fn places(known: &ending::Known) -> Vec<&Path> {
     [&known.place, &known.page]
         .into_iter()
@@ -350,7 +351,7 @@ fn places(known: &ending::Known) -> Vec<&Path> {
         .collect()
 }
 
-/// What the aggregator, if it was ours, could not send. It lies beside the report.
+/// Warns about notices that our own aggregator could not send. They are stored next to the report.
 fn say_untold(plan: &Plan, known: &ending::Known) {
     let dir = known.place.as_deref().and_then(Path::parent);
     if let (Some(dir), None, false) = (dir, &known.elsewhere, known.is_left_to_others) {
@@ -371,7 +372,7 @@ fn print_json(found: &Report, style: Style) {
     }
 }
 
-/// A child's code as ours; what does not fit in a byte cannot come from a process.
+/// The child's exit code as ours; a code that does not fit in a byte cannot come from a process.
 pub(crate) fn exit_code(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }

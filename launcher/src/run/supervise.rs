@@ -1,4 +1,4 @@
-//! The one loop of a run: signals to the child, the sidecar's words, the child's end, the sidecar's end.
+//! The main loop of a run: signals to the child, the sidecar's messages, the child's end, the sidecar's end.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -15,45 +15,45 @@ use super::process::signals::Signals;
 use super::remedy::Ender;
 use super::sidecar::{Farewell, Keeper, Life, Status};
 
-/// How long the sidecar may take to finish after the child's end.
+/// Time for the sidecar to finish after the child's end.
 const FINISH: Duration = Duration::from_secs(5);
-/// What is left of that when somebody is in a hurry, and what SIGTERM gives it.
+/// Remaining time for the sidecar after a further signal to us, and after our SIGTERM to it.
 const HURRY: Duration = Duration::from_secs(1);
-/// The end of a sidecar that another task started is looked for this often.
+/// Polling interval for the end of a sidecar that another task started.
 const FOREIGN: Duration = Duration::from_millis(50);
 
-/// All processes of a step are signalled one after the other, within this.
+/// Maximum time in which a signal reaches all processes of a step.
 const SPREAD: Duration = Duration::from_millis(200);
 
-/// Somebody who looks on, and may ask the child to end.
+/// An observer of the run, which may request the child's end.
 pub(crate) trait Watcher {
-    /// The sidecar said something.
+    /// A status of the sidecar.
     fn status(&mut self, status: &Status);
-    /// Called when [`Watcher::wake_at`] is reached. True: the child is to end (SIGTERM, once).
+    /// Called when [`Watcher::wake_at`] is reached. True: end the child (SIGTERM, once).
     fn tick(&mut self, now: Instant) -> bool;
-    /// When to call next.
+    /// The time of the next call.
     fn wake_at(&self) -> Option<Instant>;
-    /// The child has ended. What is said after that comes from a sidecar that is about to.
+    /// The child has ended. Later statuses come from a sidecar that is about to end.
     fn ended(&mut self) {}
-    /// It draws on stderr itself, and lines go beside its pictures.
+    /// Whether it draws on stderr itself, next to other lines.
     fn draws(&self) -> bool {
         false
     }
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// The child's exit code, 128 + n for a signal.
     pub(crate) code: i32,
-    /// When.
+    /// Time of the end.
     pub(crate) at: Instant,
-    /// What became of the sidecars, if there were any.
+    /// The sidecars' results, if there were any.
     pub(crate) life: Option<Life>,
 }
 
-/// Runs the loop to the end of both. `ring_dir`: where the sidecar finds what we note, and we what it does. `is_scheduled`:
-/// whoever started us may signal all that he started, and not only us.
+/// Runs the loop until both have ended. `ring_dir`: the directory for notes between the sidecar and us. `is_scheduled`:
+/// the scheduler may signal all processes of the step, not only us.
 pub(crate) fn run(
     mut signals: Signals,
     mut child: Child,
@@ -104,7 +104,7 @@ pub(crate) fn run(
         }
     };
     let at = Instant::now();
-    // Sent to all, one after the other: the child may have been quicker to end than we to be told.
+    // The signal went to all processes in turn: the child may have ended before we received it.
     for signal in signals.drain(at) {
         note(signal, ring_dir);
     }
@@ -120,14 +120,14 @@ pub(crate) fn run(
     }
 }
 
-/// Leaves word for the sidecar of a signal that asks the command to end.
+/// Notes for the sidecar a signal that requests the command's end.
 fn note(signal: Signal, ring_dir: Option<&Path>) {
     if let (Some(name), Some(dir)) = (asks_to_end(signal), ring_dir) {
         ends::note_asked(dir, name);
     }
 }
 
-/// Its name, if it is one by which commands are asked to end.
+/// The signal's name, if it requests the end of a command.
 fn asks_to_end(signal: Signal) -> Option<&'static str> {
     match signal {
         Signal::TERM => Some("SIGTERM"),
@@ -138,7 +138,8 @@ fn asks_to_end(signal: Signal) -> Option<&'static str> {
     }
 }
 
-/// Whether the child has had this signal, for the sidecar has ([`witness`]). A moment is waited for that.
+/// Whether the child has received this signal too, judged by the sidecar ([`witness`]). Waits up to [`SPREAD`] for
+/// that.
 fn was_sent_to_all(signal: Signal, ring_dir: &Path) -> bool {
     let now = Instant::now();
     let since_ns = paceline_ring::monotonic_ns().saturating_sub(SPREAD.as_nanos() as u64);
@@ -153,7 +154,7 @@ fn was_sent_to_all(signal: Signal, ring_dir: &Path) -> bool {
     }
 }
 
-/// Waits until something may have changed. A missed wake-up costs at most a second.
+/// Waits for a possible change. A missed wake-up costs at most a second.
 fn wait(signals: &Signals, keeper: Option<&Keeper>, deadline: Option<Instant>) {
     let longest = Duration::from_secs(1);
     let time = deadline.map_or(longest, |at| {
@@ -167,18 +168,18 @@ fn wait(signals: &Signals, keeper: Option<&Keeper>, deadline: Option<Instant>) {
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
-    // Rounded up, so that a deadline is past when we look.
+    // Rounded up, so that a deadline has passed when we check it.
     let time = Timespec::try_from(time + Duration::from_micros(100)).ok();
     // Interrupted: a signal, which is what we wait for.
     let _ = poll(&mut fds, time.as_ref());
 }
 
-/// Tells the sidecar, and waits for it: five seconds, then SIGTERM, then SIGKILL. Nothing of ours stays.
+/// Notifies the sidecar, and waits for it: five seconds, then SIGTERM, then SIGKILL. Leaves no process of ours.
 fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut dyn Watcher) {
     keeper.tell_exit(code);
     let mut deadline = Instant::now() + FINISH;
     let mut next = [Signal::TERM, Signal::KILL].into_iter();
-    // One that dies now was perhaps hit with the job: another may still do its work.
+    // A sidecar that dies now may have been killed with the job: another one can still finish the work.
     let mut again = true;
     loop {
         match keeper.farewell() {
@@ -207,7 +208,7 @@ fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut d
             deadline
         };
         wait(signals, Some(keeper), Some(look.min(deadline)));
-        // Whoever sends us a signal now means us: the child is gone.
+        // A signal is now meant for us: the child has ended.
         let hurry = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
         if signals
             .drain(Instant::now())

@@ -1,4 +1,4 @@
-//! Draining a node and giving it back, with what stands before either: permission, a budget, and marks of ownership.
+//! Drains a node and resumes it, after checks for either: permission, a budget, and marks of ownership.
 
 use std::fs;
 use std::path::Path;
@@ -13,19 +13,19 @@ use super::scontrol::{self, Drained, MARK};
 
 /// Seconds of a day.
 const DAY: u64 = 86_400;
-/// Longest reason that operators want to read in sinfo.
+/// Maximum length of a reason, still readable in sinfo.
 const MOST_REASON: usize = 300;
-/// The controller notes drains by the second: after this all that it noted in the second of ours are to be seen.
+/// The controller records drains by the second: after this time, all drains of our second are visible.
 const SAME_SECOND: Duration = Duration::from_millis(1500);
-/// A controller in a storm may be too busy for one word.
+/// Attempts for a request: the controller may be overloaded.
 const TRIES: u32 = 3;
 
-/// How the trouble was seen, which is how its end has to be seen.
+/// How a fault was detected, which is also how its end must be confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
     /// By reading.
     Read,
-    /// At work.
+    /// By measurement.
     Measured,
 }
 
@@ -37,7 +37,7 @@ impl Depth {
         }
     }
 
-    /// Of a node that we have drained, as its reason has it.
+    /// From the reason of a node that we have drained.
     pub(super) fn of_reason(reason: &str) -> Option<Depth> {
         let rest = reason.strip_prefix(MARK)?;
         [Depth::Read, Depth::Measured]
@@ -46,7 +46,7 @@ impl Depth {
     }
 }
 
-/// Drains the node of `decision` for what was found, unless something speaks against it; says in `decision` what was done.
+/// Drains the node of `decision` because of its findings, unless a check refuses it; records the result in `decision`.
 pub(super) fn drain(args: &CheckArgs, depth: Depth, decision: &mut Decision) {
     let found = decision.found.join("; ");
     let (refuse, why) = match refusal(args, &decision.node) {
@@ -68,8 +68,8 @@ pub(super) fn drain(args: &CheckArgs, depth: Depth, decision: &mut Decision) {
     yield_to_others(args.most_drained, &reason, decision);
 }
 
-/// Checks of many nodes at once count before any of them drains, and so each counts again after its own drain: whoever is not
-/// among the first takes it back. All see the same order, so that as many stay drained as may be.
+/// Simultaneous checks of many nodes all count before any of them drains, so each counts again after its own drain: a
+/// node beyond the limit is resumed. All see the same order, so that as many as allowed stay drained.
 fn yield_to_others(most: usize, reason: &str, decision: &mut Decision) {
     thread::sleep(SAME_SECOND);
     let before = match again(scontrol::drained_by_us) {
@@ -83,7 +83,7 @@ fn yield_to_others(most: usize, reason: &str, decision: &mut Decision) {
         return;
     };
     let said = format!("paceline drained {before} nodes before it, and --most-drained is {most}");
-    // Whoever said something of the node since then has it now, and so it stays drained.
+    // If another person or program has changed the node since then, it stays drained.
     let taken_back = again(|| match scontrol::node_state(&decision.node)? {
         (_, now) if !now.starts_with(reason) => anyhow::bail!("its reason has changed: {now}"),
         _ => scontrol::resume(&decision.node),
@@ -134,7 +134,7 @@ fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
     }
 }
 
-/// Who, what, evidence: `paceline[read]: GPU 3: ... (epilog of job 7 of ada, which reported: ...)`.
+/// Source, finding, evidence: `paceline[read]: GPU 3: ... (epilog of job 7 of ada, which reported: ...)`.
 fn reason(depth: Depth, decision: &Decision) -> String {
     let mut around = decision.by.to_owned();
     if let (Some(job), Some(user)) = (&decision.job, &decision.user) {
@@ -151,8 +151,8 @@ fn reason(depth: Depth, decision: &Decision) -> String {
     scontrol::plain(&text, MOST_REASON)
 }
 
-/// Notes in `folder` that a node is given back at `now_s`; false: that was so often within a day that it may not be. What
-/// cannot be noted may not be either.
+/// Records in `folder` that a node is resumed at `now_s`; false: it was resumed too often within a day, or recording
+/// failed.
 pub(super) fn may_resume(folder: &Path, node: &str, most: usize, now_s: u64) -> bool {
     let name: String = node
         .chars()

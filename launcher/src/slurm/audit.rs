@@ -1,4 +1,4 @@
-//! One line for each decision, refusals too: what was looked at, what was found, what was done or why not.
+//! One line for each decision, including refusals: the check, the findings, the action or why there was none.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,22 +16,22 @@ pub(super) struct Decision {
     pub(super) by: &'static str,
     /// The node.
     pub(super) node: String,
-    /// The job before or after which it was, with its user.
+    /// The job before or after the check, with its user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) job: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<String>,
-    /// What was done: `none`, `drain`, `yield` (drained, and given back to stay below the budget), `resume`, `refuse`.
+    /// The action: `none`, `drain`, `yield` (drained, and resumed to stay within the budget), `resume`, `refuse`.
     pub(super) done: &'static str,
-    /// Why.
+    /// The reason.
     pub(super) why: String,
-    /// What was found at the node.
+    /// The findings about the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) found: Vec<String>,
-    /// What the job had said of it.
+    /// The job's own findings about it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) said: Vec<String>,
-    /// How the job ended, as it says itself.
+    /// The end of the job, from its report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<String>,
 }
@@ -43,7 +43,7 @@ struct Line<'a> {
     decision: &'a Decision,
 }
 
-/// Keeps it, in the log and on stderr. A log that cannot be written stops nothing.
+/// Writes it to the log and to stderr. An unwritable log is ignored.
 pub(super) fn keep(decision: &Decision, log: &Path) {
     let unix_s = SystemTime::now()
         .duration_since(UNIX_EPOCH)

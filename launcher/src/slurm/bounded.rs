@@ -1,4 +1,4 @@
-//! A command with an end: what it prints, within a time, and no waiting for one that cannot even be killed.
+//! Runs a command with a time limit: returns its output, and does not wait for one that cannot be killed.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-/// More than this no command of these prints.
+/// Maximum output, more than these commands print.
 const MOST: u64 = 4 << 20;
-/// How long one that was killed is waited for: a driver that hangs holds it longer.
+/// How long to wait for a killed process: a driver that hangs keeps it longer.
 const BURIAL: Duration = Duration::from_millis(500);
 
-/// Why there is no answer.
+/// Why there is no result.
 #[derive(Debug, Error)]
 pub(super) enum Failed {
-    /// It is not there, or may not be run.
+    /// It does not exist, or is not executable.
     #[error("{program} cannot be started: {source}")]
     Start { program: String, source: std::io::Error },
-    /// It takes too long, and was killed.
+    /// It exceeded its time limit, and was killed.
     #[error("{program} did not end within {} s", limit.as_secs())]
     Late { program: String, limit: Duration },
 }
 
-/// What came of one.
+/// The result of a command.
 #[derive(Debug)]
 pub(super) struct Ran {
     /// Exit code; `None`: a signal.
@@ -33,7 +33,7 @@ pub(super) struct Ran {
     pub(super) stderr: String,
 }
 
-/// Runs it to its end, or until `limit` is over.
+/// Runs it until it ends, or `limit` has passed.
 pub(super) fn run(command: &mut Command, limit: Duration) -> Result<Ran, Failed> {
     let program = command.get_program().to_string_lossy().into_owned();
     let began = Instant::now();
@@ -52,7 +52,7 @@ pub(super) fn run(command: &mut Command, limit: Duration) -> Result<Ran, Failed>
         let _ = wait(&mut child, BURIAL);
         return Err(late);
     };
-    // Something it started may hold the pipe open.
+    // Its child processes may hold the pipe open.
     let left = limit.saturating_sub(began.elapsed()).max(BURIAL);
     let text = |pipe: std::sync::mpsc::Receiver<String>| pipe.recv_timeout(left).unwrap_or_default();
     Ok(Ran {

@@ -1,4 +1,4 @@
-//! The hardware itself, read and, where it is asked for, at work. In a process of its own each: a driver that hangs must not
+//! Hardware checks by reading and, if requested, under load. Each runs in its own process: a driver that hangs must not
 //! hang slurmd.
 
 use std::path::PathBuf;
@@ -14,20 +14,20 @@ use super::bounded;
 use crate::output;
 use crate::preflight;
 
-/// Reading takes three seconds at most; the rest is a machine under load.
+/// Reading takes at most three seconds; the rest is for a machine under load.
 const READ: Duration = Duration::from_secs(10);
-/// A quick preflight of one node, with all its limits.
+/// A quick preflight of one node, including all its time limits.
 const MEASURE: Duration = Duration::from_secs(90);
 
-/// How well a node is.
+/// The health of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Health {
-    /// Its GPUs were read, and nothing is bad.
+    /// Its GPUs were read, and none is bad.
     Well,
-    /// What should keep it out.
+    /// Reasons to exclude it.
     Ill(Vec<String>),
-    /// What could not be told.
+    /// What could not be checked.
     Unknown(Vec<String>),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct LookArgs {
     node: String,
 }
 
-/// Reads the node here: one line of JSON.
+/// Reads the node in this process: one line of JSON.
 pub(super) fn look(args: &LookArgs) -> anyhow::Result<ExitCode> {
     let node = NodeId::from(args.node.as_str());
     let health = match preflight::read_node(&node) {
@@ -54,7 +54,7 @@ pub(super) fn look(args: &LookArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the node.
+/// Reads the node in a child process.
 pub(super) fn read(node: &str) -> Health {
     let ran = match bounded::run(ours().args(["slurm", "look", "--node", node]), READ) {
         Ok(ran) => ran,
@@ -66,7 +66,7 @@ pub(super) fn read(node: &str) -> Health {
     })
 }
 
-/// Lets it work, alone: a quick preflight, which reads it as well.
+/// Measures it alone with a quick preflight, which also reads it.
 pub(super) fn measure(node: &str) -> Health {
     let words = [
         "preflight",
@@ -111,11 +111,11 @@ fn of_preflight(report: &Report, node: &NodeId) -> Health {
     }
 }
 
-/// This very program, with what slurmd leaves out of the environment.
+/// This program, with variables that slurmd omits from the environment.
 fn ours() -> Command {
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
     let mut command = Command::new(program);
-    // Its own key is made there; nobody else takes part.
+    // Its own key is created there; no other node takes part.
     if std::env::var_os("HOME").is_none() && rustix::process::geteuid().is_root() {
         command.env("HOME", "/root");
     }

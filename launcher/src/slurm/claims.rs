@@ -1,5 +1,5 @@
-//! What a job's reports say of a node. They are the user's files, so they are read as that user, in a process of its own, and
-//! what they say is a reason to look and nothing more.
+//! A job's own findings about a node. Its reports are the user's files, so they are read as that user, in a separate
+//! process, and their contents are only a reason to check the node.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -19,16 +19,16 @@ use super::{bounded, scontrol, variable};
 use crate::output;
 use crate::report;
 
-/// A shared file system may hang.
+/// Time limit, since a shared file system may hang.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Longest report that is read.
+/// Maximum size of a report.
 const MOST_BYTES: u64 = 16 << 20;
-/// Claims that are told of one node, and how long each may be.
+/// Maximum number of claims about a node, and maximum length of each.
 const MOST: usize = 8;
 const MOST_WORDS: usize = 160;
-/// Runs of which it is told how they ended.
+/// Maximum number of runs whose end is reported.
 const MOST_ENDS: usize = 64;
-/// Entries of the job's directory that are looked at.
+/// Maximum number of entries read from the job's directory.
 const MOST_ENTRIES: usize = 10_000;
 
 #[derive(Debug, Args)]
@@ -44,33 +44,33 @@ pub(super) struct SaidArgs {
     dir: PathBuf,
 }
 
-/// What a job said.
+/// A job's own statements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Said {
-    /// Of this node.
+    /// About this node.
     pub(super) claims: Vec<String>,
-    /// Of itself, in one line.
+    /// About the job, in one line.
     pub(super) summary: Option<String>,
-    /// How its runs ended.
+    /// The ends of its runs.
     #[serde(default)]
     pub(super) ends: Vec<End>,
-    /// Why that is not known.
+    /// Why there are none.
     #[serde(default)]
     pub(super) problem: Option<String>,
 }
 
-/// How a run of a job ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
     /// Name of its directory.
     pub(super) run: String,
-    /// Why; `None`: its report has no end.
+    /// The reason; `None`: its report has no end.
     pub(super) reason: Option<Reason>,
-    /// The first of its nodes by name, of those whose command ended.
+    /// The first by name of the nodes whose command ended.
     pub(super) first: Option<String>,
 }
 
-/// What the job that has just ended on `node` said, read as its user.
+/// The statements of the job that has just ended on `node`, read as its user.
 pub(super) fn of_job(node: &str) -> Said {
     read_as_user(node).unwrap_or_else(|problem| Said {
         problem: Some(format!("{problem:#}")),
@@ -97,13 +97,13 @@ fn read_as_user(node: &str) -> anyhow::Result<Said> {
         .env_clear()
         .current_dir("/");
     if rustix::process::geteuid().is_root() {
-        // Without the groups of root, which the standard library drops when it changes the user.
+        // Without root's groups: the standard library drops them when it changes the user.
         command.uid(uid).gid(gid);
     }
     let ran = bounded::run(&mut command, LIMIT)?;
     anyhow::ensure!(ran.code == Some(0), "{}", ran.stderr.trim());
     let mut said: Said = serde_json::from_str(&ran.stdout)?;
-    // The user's process may have been made to say anything.
+    // The user may have manipulated the process's output.
     said.claims.truncate(MOST);
     said.ends.truncate(MOST_ENDS);
     let runs = said.ends.iter_mut().map(|end| &mut end.run);
@@ -169,7 +169,7 @@ fn end(path: &Path, report: &Report) -> Option<End> {
     Some(End { run, reason, first })
 }
 
-/// Only what was really seen, and bad enough to be told.
+/// Only live findings that are severe enough.
 fn blames(verdict: &Verdict, name: &str) -> bool {
     let node = match &verdict.subject {
         Subject::Node { node } | Subject::Rank { node, .. } | Subject::Gpu { node, .. } => node,
@@ -188,7 +188,7 @@ fn sentence(verdict: &Verdict) -> String {
     )
 }
 
-/// How it ended, and the finding that comes first.
+/// The end of the run, and the most important finding.
 fn summary(report: &Report) -> String {
     let end = report
         .end

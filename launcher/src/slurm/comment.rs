@@ -1,5 +1,6 @@
-//! One line about a job in its own Comment, which `squeue -o %k` and `scontrol show job` show, written at its end from
-//! inside the job as its user; for a job of root in its AdminComment as well. What a person has written there stays.
+//! A summary line in a job's own Comment, shown by `squeue -o %k` and `scontrol show job`; written at the job's end
+//! from inside the job as its user, and for a job of root also in its AdminComment. A comment of another origin is
+//! kept.
 
 use std::path::Path;
 
@@ -11,20 +12,20 @@ use paceline_health::verdict::{Severity, Verdict};
 use super::{scontrol, variable};
 use crate::report;
 
-/// By which a line is known as ours.
+/// Prefix that identifies our lines.
 const MARK: &str = "paceline: ";
-/// Longest line.
+/// Maximum length of the line.
 const MOST: usize = 200;
 
-/// Of the report in a run directory, if it is there.
+/// Writes the line for the report in a run directory, if there is one.
 pub(super) fn of_run(run_dir: &Path) {
     if let Ok(report) = report::read(&run_dir.join(report::FILE)) {
         write(&report);
     }
 }
 
-/// Writes it, should this be a Slurm job whose comment is empty or ours. It is asked and told within three seconds at most,
-/// and what fails is not worth a word at a job's end.
+/// Writes the line if this is a Slurm job whose comment is empty or ours. The two Slurm commands take at most three
+/// seconds in total, and a failure at a job's end is not reported.
 pub(crate) fn write(report: &Report) {
     let Some(job) = variable("SLURM_JOB_ID") else {
         return;
@@ -33,7 +34,7 @@ pub(crate) fn write(report: &Report) {
         return;
     };
     let line = scontrol::plain(&line(report), MOST);
-    // Of the second Slurm lets operators alone write; to ask for others would fill the controller's log.
+    // Only operators may write the second field; attempts by others would fill the controller's log.
     let is_root = rustix::process::geteuid().is_root();
     for field in ["Comment", "AdminComment"] {
         if is_free(&shown, field) && (field == "Comment" || is_root) {
@@ -43,7 +44,7 @@ pub(crate) fn write(report: &Report) {
     }
 }
 
-/// Nobody but us has written there.
+/// Whether the field is empty, or ours.
 fn is_free(shown: &str, field: &str) -> bool {
     let value = |line: &str| {
         Some(
@@ -57,10 +58,10 @@ fn is_free(shown: &str, field: &str) -> bool {
     comment.is_none_or(|said| said.is_empty() || said == "(null)" || said.starts_with(MARK))
 }
 
-/// How it ended, and the finding that comes first.
+/// The end of the job, and the most important finding.
 fn line(report: &Report) -> String {
     let end = match &report.end {
-        // Where no launcher of ours was, nobody knows the codes.
+        // Without a launcher of ours, the exit codes are unknown.
         None => "",
         Some(end) if end.reason == Reason::Success => "ended well, ",
         Some(end) => &format!("{}, ", end.reason.name()),

@@ -1,6 +1,5 @@
-//! The targets over HTTP, as Prometheus polls them (<https://prometheus.io/docs/prometheus/latest/http_sd/>). Whoever reaches the
-//! address reads what squeue tells everybody; nothing can be asked and nothing be changed, so what is sent is not even looked at
-//! beyond its end.
+//! Serves the targets over HTTP for Prometheus (<https://prometheus.io/docs/prometheus/latest/http_sd/>). Every client
+//! that can reach the address gets what squeue shows to all users; requests have no parameters and change nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,36 +13,36 @@ use paceline_sidecar::sink::http::HostNames;
 
 use crate::output::{self, Color, Style};
 
-/// Connections at once; others are cut.
+/// Maximum simultaneous connections; others are closed.
 const MOST: usize = 16;
-/// A request comes and an answer goes within this.
+/// Time limit of a request and its response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// No request is longer.
+/// Maximum size of a request.
 const MOST_BYTES: usize = 16 << 10;
-/// The controller is asked this often at most, however many poll.
+/// Minimum interval between queries to the controller, however many clients poll.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// `9811` or `ADDR:9811`; loopback where no address is said.
+/// `9811` or `ADDR:9811`; loopback without an address.
 pub(super) fn parse(text: &str) -> Result<SocketAddr, String> {
     let port = text.parse().map(|port| (IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     let place = port.map(SocketAddr::from).or_else(|_| text.parse());
     place.map_err(|_| "expected PORT (of loopback) or ADDR:PORT".to_owned())
 }
 
-/// The last answer and when it was found; and whether it was told that there is none.
+/// The last response and its time; and whether a failure was reported.
 #[derive(Default)]
 struct Kept {
     last: Option<(Instant, String)>,
     is_told: bool,
 }
 
-/// Answers with what `find` gives, until the process ends.
+/// Responds with the result of `find`, until the process ends.
 pub(super) fn serve(listener: &TcpListener, find: impl Fn() -> anyhow::Result<String> + Sync) -> ! {
     let (kept, busy) = (Mutex::<Kept>::default(), AtomicUsize::new(0));
     thread::scope(|scope| {
         loop {
             let Ok((stream, _)) = listener.accept() else {
-                // No descriptors are left.
+                // Out of file descriptors.
                 thread::sleep(Duration::from_millis(100));
                 continue;
             };
@@ -53,7 +52,7 @@ pub(super) fn serve(listener: &TcpListener, find: impl Fn() -> anyhow::Result<St
             }
             let (kept, busy, find) = (&kept, &busy, &find);
             let answered = thread::Builder::new().spawn_scoped(scope, move || {
-                // Who has gone needs no answer.
+                // A client that has disconnected needs no response.
                 let _ = answer(&stream, || fresh(kept, find));
                 busy.fetch_sub(1, Ordering::Relaxed);
             });
@@ -65,7 +64,7 @@ pub(super) fn serve(listener: &TcpListener, find: impl Fn() -> anyhow::Result<St
 }
 
 fn fresh(kept: &Mutex<Kept>, find: &impl Fn() -> anyhow::Result<String>) -> Option<String> {
-    // Whoever comes while the controller is asked waits for its answer.
+    // Requests during a query to the controller wait for its result.
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, text)) = &kept.last
         && at.elapsed() < FRESH
@@ -95,7 +94,7 @@ fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::
     let (status, kind, body) = match asks(stream)? {
         Asked::List => match find() {
             Some(text) => ("200 OK", "application/json", text),
-            // Prometheus keeps what it knew.
+            // Prometheus keeps the previous targets.
             None => (
                 "503 Service Unavailable",
                 "text/plain",
@@ -117,10 +116,10 @@ fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::
     stream.write_all(body.as_bytes())
 }
 
-/// What a request is.
+/// The kind of a request.
 enum Asked {
     List,
-    /// By a name that a web page may have let point to loopback, so that a browser reads the list for it.
+    /// Under a name that a web page could let resolve to loopback, so that a browser reads the list for it.
     OtherHost,
     Other,
 }
@@ -145,7 +144,7 @@ fn asks(mut stream: &TcpStream) -> io::Result<Asked> {
     let mut hosts = headers.filter(|(name, _)| name.eq_ignore_ascii_case("host"));
     let names = HostNames::new(&host::hostname(), &[]);
     let is_ours = hosts.all(|(_, host)| names.is_ours(host.trim()));
-    // Where it was made reachable it has whatever names a site gives it.
+    // On a reachable address, sites use their own names.
     let is_shared = !stream.local_addr()?.ip().is_loopback();
     Ok(if is_ours || is_shared {
         Asked::List
@@ -188,7 +187,7 @@ mod tests {
         let rebound = "GET /targets HTTP/1.1\r\nHost: evil.example\r\n\r\n";
         assert!(ask(address, rebound).starts_with("HTTP/1.1 421 "));
         assert!(ask(address, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-        // Neither one that says nothing nor one that says too much is in anybody's way.
+        // Neither an idle client nor an oversized request blocks the others.
         let _silent = TcpStream::connect(address).unwrap();
         let mut long = TcpStream::connect(address).unwrap();
         let _ = long.write_all(&vec![b'x'; MOST_BYTES + 1024]);

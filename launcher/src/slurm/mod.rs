@@ -1,8 +1,8 @@
-//! `paceline slurm`: what a site's Slurm calls: prolog, epilog, health check, and around each task [`task`]; and what its
-//! people call: requeue, targets.
+//! `paceline slurm`: the programs for a site's Slurm: prolog, epilog, health check, and around each task [`task`]; and
+//! commands for users: requeue, targets.
 //!
-//! Most of it runs as root between other people's jobs, so three rules hold: what could not be told changes nothing; what a
-//! user's files say is only a reason to look; and nothing here waits longer than it says.
+//! Most of it runs as root between users' jobs, so three rules apply: an unknown result changes nothing; the contents
+//! of a user's files are only a reason to check; and every wait has a documented limit.
 
 mod act;
 mod audit;
@@ -104,7 +104,7 @@ struct HealthArgs {
     state: PathBuf,
 }
 
-/// Runs one of them.
+/// Runs the subcommand.
 pub(crate) fn command(args: &SlurmArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         SlurmCommand::Prolog(args) => node::prolog(args),

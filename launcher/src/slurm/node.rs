@@ -1,4 +1,4 @@
-//! The three programs that slurmd calls on a node.
+//! The three programs that slurmd runs on a node.
 
 use std::io;
 use std::path::Path;
@@ -15,10 +15,10 @@ use super::scontrol;
 use super::{CheckArgs, EpilogArgs, HealthArgs, claims, variable};
 use crate::output;
 
-/// What a prolog ends with where the node was drained; any other code but 0 is an error of ours, and no reason.
+/// A prolog's exit code after it drained the node; any code but 0 and this is an error of ours, not a reason to drain.
 const DRAINED: u8 = 2;
 
-/// Before a job: 2 where the node was drained, so that Slurm starts the job elsewhere; else 0.
+/// Before a job: 2 if the node was drained, so that Slurm starts the job elsewhere; else 0.
 pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut decision = begin("prolog", args)?;
     let alone = Alone::of(&decision, args.measure);
@@ -32,7 +32,7 @@ pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// After a job. Always 0: any other code would drain the node, whatever was found.
+/// After a job. Always 0: any other code would drain the node, regardless of the findings.
 pub(super) fn epilog(args: &EpilogArgs) -> anyhow::Result<ExitCode> {
     let EpilogArgs {
         check: args,
@@ -60,18 +60,18 @@ pub(super) fn epilog(args: &EpilogArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Now and then, on idle nodes.
+/// Periodically, on idle nodes.
 pub(super) fn health_check(args: &HealthArgs) -> anyhow::Result<ExitCode> {
     let mut decision = begin("health-check", &args.check)?;
     let (state, reason) = scontrol::node_state(&decision.node)?;
     let is_idle = state.starts_with("IDLE");
     match Depth::of_reason(&reason).filter(|_| state.contains("DRAIN")) {
-        // What is at work on it would be measured with it; reading disturbs nobody.
+        // A measurement would include other work on the node.
         Some(_) if !is_idle => return Ok(ExitCode::SUCCESS),
         Some(depth) => give_back(args, depth, &mut decision),
         None => {
             let (depth, health) = examine(&decision.node, args.check.measure && is_idle);
-            // Every few minutes on every node: what is well fills no log.
+            // This runs every few minutes on every node: healthy ones are not logged.
             if health == Health::Well {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -93,13 +93,13 @@ fn begin(by: &'static str, args: &CheckArgs) -> anyhow::Result<Decision> {
     })
 }
 
-/// Whether a node may work: measured beside a job of others, it would be found slow, and slow that job down.
+/// Whether a node may be measured: next to another job, it would appear slow, and slow that job down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Alone {
-    /// Nobody asks for it.
+    /// Not requested.
     Unasked,
     Yes,
-    /// Who else is there, or why that is not known.
+    /// Which other job runs there, or why that is unknown.
     No(String),
 }
 
@@ -117,7 +117,7 @@ impl Alone {
         }
     }
 
-    /// Says what was left out.
+    /// Records that the measurement was skipped.
     fn tell(&self, decision: &mut Decision) {
         if let Alone::No(why) = self {
             decision.why += &format!("; only read, not measured: {why}");
@@ -125,7 +125,8 @@ impl Alone {
     }
 }
 
-/// What the job's reports say, of runs whose first node this was. A user can have it count what never was, and no more.
+/// Counts the ends of runs whose first node this was, from the job's reports. A user can cause false counts, but
+/// nothing else.
 fn count_ends(path: &Path, decision: &Decision, said: &claims::Said) -> io::Result<()> {
     let is_ours = |end: &&claims::End| match &end.first {
         Some(first) => *first == decision.node,
@@ -137,20 +138,20 @@ fn count_ends(path: &Path, decision: &Decision, said: &claims::Said) -> io::Resu
     ends::count(path, &ends)
 }
 
-/// Of the job's nodes, as slurmd says them.
+/// Whether it is the first of the job's nodes, as listed by slurmd.
 fn is_first(node: &str) -> bool {
     let names = variable("SLURM_JOB_NODELIST").or_else(|| variable("SLURM_NODELIST"));
     let names = names.and_then(|names| hosts::expand(&names).ok());
     names.is_some_and(|names| names.first().is_some_and(|first| first == node))
 }
 
-/// Reading first: it is quick, and what it finds needs no work.
+/// Reads first: that is fast, and its findings need no measurement.
 fn examine(node: &str, measure: bool) -> (Depth, Health) {
     match check::read(node) {
         health @ Health::Ill(_) => (Depth::Read, health),
         health if !measure => (Depth::Read, health),
         read => match check::measure(node) {
-            // Alone, without a past, a measurement has nothing to compare with: then what was read stands.
+            // A measurement of a single node without history has nothing to compare with: then the reading counts.
             Health::Unknown(_) => (Depth::Read, read),
             health => (Depth::Measured, health),
         },
@@ -171,7 +172,7 @@ fn judge(args: &CheckArgs, depth: Depth, health: Health, decision: &mut Decision
     }
 }
 
-/// A node of ours that is out and idle: the same look by which it was drained must find nothing now.
+/// For an idle node that we have drained: the same check that drained it must find nothing now.
 fn give_back(args: &HealthArgs, drained: Depth, decision: &mut Decision) {
     let health = match (check::read(&decision.node), drained) {
         (Health::Well, Depth::Measured) => check::measure(&decision.node),

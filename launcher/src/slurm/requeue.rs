@@ -1,4 +1,4 @@
-//! `paceline slurm requeue`: the same job again, with all its options, away from nodes that are bad.
+//! `paceline slurm requeue`: requeues the same job with all its options, excluding bad nodes.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // From inside the job: the requeue ends us too, and the exclusion is still to come.
+    // From inside the job: the requeue ends us too, and the exclusion has not been set yet.
     // SAFETY: no handler is installed; the signal is only ignored.
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
     let is_pending = scontrol::field(&shown, "JobState") == Some("PENDING");
@@ -57,7 +57,7 @@ pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A list may only change while the job waits.
+/// The list may change only while the job is pending.
 fn exclude(job: &str, nodes: &str) -> anyhow::Result<()> {
     let began = Instant::now();
     let (id, list) = (format!("jobid={job}"), format!("excnodelist={nodes}"));
@@ -70,7 +70,7 @@ fn exclude(job: &str, nodes: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Those that the job excludes already, and the new ones.
+/// The nodes that the job already excludes, and the new ones.
 fn excluded(shown: &str, new: &str) -> String {
     match scontrol::field(shown, "ExcNodeList") {
         None | Some("(null)" | "") => new.to_owned(),

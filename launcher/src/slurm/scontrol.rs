@@ -1,4 +1,4 @@
-//! The few words with Slurm's controller.
+//! The requests to Slurm's controller.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use anyhow::{Context as _, bail};
 
 use super::bounded;
 
-/// A busy controller answers late; without an answer nothing is done.
+/// Timeout: a busy controller answers late, and without an answer nothing is done.
 const LIMIT: Duration = Duration::from_secs(5);
-/// At the end of a job nobody waits longer for each of two words.
+/// Timeout of each of the two requests at the end of a job.
 const QUICK: Duration = Duration::from_secs(1);
-/// slurmd calls its programs without PATH.
+/// slurmd runs its programs without PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin";
-/// What stands in front of a drained node's reason, by which the health check knows ours.
+/// Prefix of a drained node's reason, by which the health check recognizes ours.
 pub(super) const MARK: &str = "paceline";
 
-/// One of Slurm's commands; what it prints.
+/// Runs one of Slurm's commands and returns its output.
 pub(super) fn ask(program: &str, words: &[&str]) -> anyhow::Result<String> {
     ask_within(LIMIT, program, words)
 }
 
-/// scontrol, where somebody waits for us to end.
+/// Runs scontrol with a short timeout, while a job waits for our end.
 pub(super) fn quickly(words: &[&str]) -> anyhow::Result<String> {
     ask_within(QUICK, "scontrol", words)
 }
@@ -40,7 +40,7 @@ fn ask_within(limit: Duration, program: &str, words: &[&str]) -> anyhow::Result<
     Ok(ran.stdout)
 }
 
-/// The value of `NAME=` in what scontrol shows; a reason goes to the end of its line.
+/// The value of `NAME=` in scontrol's output; a reason extends to the end of its line.
 pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let rest = line.trim_start();
@@ -52,7 +52,7 @@ pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Words as they may stand in a reason or a comment: one line of plain characters.
+/// A text that is valid in a reason or a comment: one line of plain characters.
 pub(super) fn plain(text: &str, most: usize) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let shown = words.chars().map(|c| match c {
@@ -63,7 +63,7 @@ pub(super) fn plain(text: &str, most: usize) -> String {
     shown.take(most).collect()
 }
 
-/// Takes a node out, so that nothing new starts there.
+/// Drains a node, so that no new job starts there.
 pub(super) fn drain(node: &str, reason: &str) -> anyhow::Result<()> {
     let (node, reason) = (
         format!("nodename={node}"),
@@ -72,7 +72,7 @@ pub(super) fn drain(node: &str, reason: &str) -> anyhow::Result<()> {
     ask("scontrol", &["update", &node, "state=drain", &reason]).map(drop)
 }
 
-/// Gives it back.
+/// Resumes it.
 pub(super) fn resume(node: &str) -> anyhow::Result<()> {
     ask(
         "scontrol",
@@ -81,7 +81,7 @@ pub(super) fn resume(node: &str) -> anyhow::Result<()> {
     .map(drop)
 }
 
-/// A node's state and the reason for it, if one is given.
+/// A node's state and its reason, if there is one.
 pub(super) fn node_state(node: &str) -> anyhow::Result<(String, String)> {
     let shown = ask("scontrol", &["show", "node", node])?;
     let state = field(&shown, "State").with_context(|| format!("{node}: no state"))?;
@@ -89,15 +89,14 @@ pub(super) fn node_state(node: &str) -> anyhow::Result<(String, String)> {
     Ok((state.to_owned(), reason.to_owned()))
 }
 
-/// A node that is out because of us. In the order in which they were taken out, by the controller's clock; those of one second
-/// by their names.
+/// A node that we have drained. Sorted by the time of the drain by the controller's clock, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Drained {
     since: String,
     pub(super) node: String,
 }
 
-/// Nodes that are out because of us, in their order.
+/// Nodes that we have drained, in that order.
 pub(super) fn drained_by_us() -> anyhow::Result<Vec<Drained>> {
     let shown = ask("sinfo", &["-h", "-N", "-o", "%N|%H|%E"])?;
     Ok(drained(&shown))
@@ -113,19 +112,19 @@ fn drained(shown: &str) -> Vec<Drained> {
         })
     });
     let mut nodes: Vec<Drained> = ours.collect();
-    // A node stands there once for each of its partitions.
+    // sinfo lists a node once for each of its partitions.
     nodes.sort();
     nodes.dedup();
     nodes
 }
 
-/// Jobs that are on a node now, by number.
+/// The current jobs on a node, by number.
 pub(super) fn jobs_on(node: &str) -> anyhow::Result<Vec<String>> {
     let shown = ask("squeue", &["-h", "-t", "R,CF,S", "-w", node, "-o", "%A"])?;
     Ok(shown.lines().map(|line| line.trim().to_owned()).collect())
 }
 
-/// Whether it is the name of one node, and not of several or of all: it goes into `nodename=`.
+/// Whether it is the name of a single node, and not of several or all: it is used in `nodename=`.
 pub(super) fn is_node_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= 253 && name.chars().all(is_plain) && !name.eq_ignore_ascii_case("ALL")

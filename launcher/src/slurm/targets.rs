@@ -1,4 +1,4 @@
-//! `paceline slurm targets`: where the aggregators of live jobs serve their metrics, as Prometheus reads it from a file
+//! `paceline slurm targets`: the metrics addresses of live jobs' aggregators, for Prometheus
 //! (<https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config>).
 
 use std::collections::BTreeMap;
@@ -57,9 +57,10 @@ pub(super) fn command(args: &TargetsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As Prometheus reads it.
+/// The targets in Prometheus's format.
 fn found(node: &str) -> anyhow::Result<String> {
-    // Directory and name are the user's, and may hold anything, line ends too. What ends a record no user can foresee.
+    // Directory and name are the user's and may contain anything, including newlines. The end mark of a record is
+    // random.
     let end = format!("|{:016x}", identity::chance());
     let wanted = format!("%A|%u|%N|%Z|%j{end}");
     let shown = scontrol::ask("squeue", &["-h", "-t", "R", "-w", node, "-o", &wanted])?;
@@ -77,14 +78,14 @@ fn found(node: &str) -> anyhow::Result<String> {
 }
 
 fn records<'a>(shown: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
-    // Each but the first begins with the end of a line.
+    // Each record but the first begins with a newline.
     let records = shown
         .split(end)
         .map(|record| record.strip_prefix('\n').unwrap_or(record));
     records.filter(|record| !record.is_empty())
 }
 
-/// A job of squeue's.
+/// A job in squeue's output.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     id: &'a str,
@@ -106,13 +107,13 @@ impl Job<'_> {
         })
     }
 
-    /// Whether the aggregator is there.
+    /// Whether its aggregator runs on `node`.
     fn is_led_by(&self, node: &str) -> bool {
         hosts::expand(self.nodes).is_ok_and(|nodes| nodes.first().is_some_and(|first| first == node))
     }
 }
 
-/// Of the job's runs, in its directory.
+/// The addresses of the job's runs, from its directory.
 fn addresses(dir: &Path, job: &str) -> Vec<(String, SocketAddr)> {
     let start = format!("paceline-{job}");
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -121,19 +122,19 @@ fn addresses(dir: &Path, job: &str) -> Vec<(String, SocketAddr)> {
         let rest = name.strip_prefix(&start)?;
         let is_of_job = rest.is_empty() || rest.starts_with(['.', '-']);
         let said = is_of_job.then(|| metrics_said(&entry.path()))??;
-        // Whether it is served is Prometheus' to see: whoever asks here may be in another network namespace.
+        // Prometheus finds out whether it is served: we may be in another network namespace.
         let address = of_this_node(said)?;
         Some((name.strip_prefix("paceline-")?.to_owned(), address))
     };
     entries.filter_map(of).collect()
 }
 
-/// The file is the user's: Prometheus is sent to this node and to no other, whatever stands there.
+/// The file is the user's: only an address of this node is used, whatever it contains.
 fn of_this_node(address: SocketAddr) -> Option<SocketAddr> {
     if address.ip().is_unspecified() {
         return Some((Ipv4Addr::LOCALHOST, address.port()).into());
     }
-    // Only an address of one's own can be bound.
+    // Only an address of this node can be bound.
     UdpSocket::bind((address.ip(), 0)).is_ok().then_some(address)
 }
 
@@ -166,7 +167,7 @@ mod tests {
         for (address, wanted) in [
             ("127.0.0.1:9000", Some("127.0.0.1:9000")),
             ("0.0.0.0:9000", Some("127.0.0.1:9000")),
-            // Documentation's, and nobody's (RFC 5737).
+            // Reserved for documentation (RFC 5737).
             ("192.0.2.7:80", None),
         ] {
             let found = of_this_node(address.parse().unwrap()).map(|found| found.to_string());

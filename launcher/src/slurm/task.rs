@@ -1,11 +1,11 @@
-//! TaskProlog and TaskEpilog: a trainer is watched though nobody wrote `paceline run`.
+//! TaskProlog and TaskEpilog: monitor a trainer without `paceline run`.
 //!
-//! slurmstepd runs the first as the job's user in each task, before the command, and takes lines `export NAME=VALUE` from
-//! what it prints (<https://slurm.schedmd.com/prolog_epilog.html>). It then kills what is left of the program's process
-//! group, so the watch has a session of its own; it stays in the step's control group, and ends with the step. The second
-//! runs when a task has ended and before Slurm ends what is left of the step: there the watch gets its last seconds.
+//! slurmstepd runs the first as the job's user in each task, before the command, and takes lines `export NAME=VALUE`
+//! from its output (<https://slurm.schedmd.com/prolog_epilog.html>). It then kills the rest of the program's process
+//! group, so the watch has its own session; it stays in the step's control group, and ends with the step. The second
+//! runs after a task has ended and before Slurm ends the rest of the step: it gives the watch time to finish.
 //!
-//! A task never fails for it: whatever happens the code is 0, and the task runs unwatched.
+//! A task never fails because of it: the exit code is always 0, and the task then runs unmonitored.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -20,16 +20,16 @@ use crate::config;
 use crate::output::{self, Color, Style};
 use crate::run::{Detached, is_follower};
 
-/// A user's word against all this.
+/// The user's switch for all this.
 const SWITCH: &str = "PACELINE_WATCH";
-/// The last words of a watch take at most this; the nodes of a job that is killed have KillWait, 30 s.
+/// Maximum time for a watch to finish; nodes of a killed job have KillWait, 30 s.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Before a task: prints what is to be exported to it.
+/// Before a task: prints the variables to export.
 pub(super) fn prolog() -> ExitCode {
     if is_wanted() {
         let said = begin().and_then(|lines| Ok(output::print(&lines)?));
-        // Once, not from each of thousands.
+        // Once, not in each of thousands of tasks.
         if let (Err(problem), false) = (said, is_follower()) {
             output::warning(style(), format_args!("the tasks run unwatched: {problem:#}"));
         }
@@ -88,7 +88,7 @@ fn style() -> Style {
     Style::stderr(Color::Never)
 }
 
-/// Nobody has said no, and this is a task of Slurm's.
+/// Whether this is a Slurm task, and the user has not disabled it.
 fn is_wanted() -> bool {
     let refused = std::env::var_os(SWITCH).is_some_and(|said| said.as_bytes().eq_ignore_ascii_case(b"off"));
     !refused && variable("SLURM_JOB_ID").is_some()

@@ -1,4 +1,4 @@
-//! What is looked at, and what keys change of it.
+//! The state of the view, and how keys change it.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::client::choose::Aside;
 use super::client::response::{Ending, Verdict};
 use super::job::{Job, Sort};
 
-/// What fills the screen.
+/// The current page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {
     /// The answer and all ranks.
@@ -16,68 +16,68 @@ pub(super) enum Page {
     Ranks,
     /// One rank.
     Rank(u32),
-    /// The finding that the answer shows, in full.
+    /// All details of the finding in the answer.
     Finding,
     /// The keys.
     Keys,
 }
 
-/// How it stands with the aggregator.
+/// The state of the connection to the aggregator.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Link {
-    /// It answers.
+    /// It responds.
     #[default]
     Live,
-    /// It does not.
+    /// It does not respond.
     Away {
-        /// For so many seconds.
+        /// Since this many seconds.
         for_s: u64,
-        /// As the last attempt ended.
+        /// The result of the last attempt.
         why: String,
     },
-    /// Its job has ended, and it with it; as far as is known, how.
+    /// Its job has ended, and the aggregator with it; the reason, if known.
     Ended(Option<Box<Ending>>),
 }
 
-/// See the module.
+/// The state of the view; see the module.
 #[derive(Debug, Default)]
 pub(super) struct App {
     pub(super) job: Job,
     pub(super) link: Link,
-    /// Where its answers come from.
+    /// The aggregator's address.
     pub(super) address: String,
-    /// Of jobs that are not shown.
+    /// A note about jobs that are not shown.
     pub(super) aside: Option<Aside>,
-    /// No step was finished by all ranks for so long, seconds.
+    /// Time since the last step that all ranks finished, seconds.
     pub(super) still_s: f64,
     pub(super) page: Page,
     pub(super) sort: Sort,
     pub(super) is_reversed: bool,
     pub(super) filter: String,
-    /// The filter is being typed.
+    /// Whether the filter is being typed.
     pub(super) is_typing: bool,
     pub(super) is_paused: bool,
     pub(super) is_over: bool,
-    /// Ranks that are shown, in order.
+    /// Displayed ranks, in order.
     pub(super) order: Vec<u32>,
-    /// The rank that keys are about; `None`: the first, whoever that is.
+    /// The selected rank; `None`: the first.
     pub(super) selected: Option<u32>,
-    /// The finding that is shown; `None`: the worst.
+    /// The selected finding; `None`: the worst.
     pub(super) finding: Option<u64>,
-    /// Place of the first rank on the screen, and how many there are.
+    /// Index of the first rank on the screen, and number of ranks.
     pub(super) first: usize,
     pub(super) rows: usize,
-    /// Lines of a page that are above the screen.
+    /// Number of lines of a page above the screen.
     pub(super) scrolled: usize,
 }
 
 impl App {
-    /// Something is new, or looked at in another way.
+    /// Sorts and filters after new data or a changed view.
     pub(super) fn put_in_order(&mut self) {
         self.order = self.job.order(self.sort, self.is_reversed, &self.filter);
     }
 
-    /// Time has passed: how long nothing has moved by now.
+    /// Updates the time since the last step.
     pub(super) fn pass(&mut self, now: Instant) {
         let has_ended = self
             .job
@@ -88,7 +88,7 @@ impl App {
         self.still_s = moves.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
     }
 
-    /// Place of the selected rank in the order.
+    /// Index of the selected rank in the order.
     pub(super) fn place(&self) -> usize {
         let chosen = self.selected;
         chosen
@@ -96,18 +96,18 @@ impl App {
             .unwrap_or(0)
     }
 
-    /// The rank that keys are about.
+    /// The selected rank.
     pub(super) fn rank(&self) -> Option<u32> {
         self.order.get(self.place()).copied()
     }
 
-    /// The finding that is shown: the one that was chosen, else the worst that holds.
+    /// The displayed finding: the selected one, else the worst active one.
     pub(super) fn verdict(&self) -> Option<&Verdict> {
         let chosen = |id: u64| self.job.verdicts().iter().find(|verdict| verdict.id == id);
         self.finding.and_then(chosen).or_else(|| self.job.raised().next())
     }
 
-    /// A key was pressed.
+    /// Handles a key press.
     pub(super) fn press(&mut self, key: KeyEvent) {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             self.is_over = true;
@@ -220,7 +220,7 @@ impl App {
         self.selected = self.order.get(place).copied();
     }
 
-    /// To the next finding, or the one before.
+    /// Selects the next or previous finding.
     fn walk(&mut self, by: isize) {
         let ids: Vec<u64> = self.job.verdicts().iter().map(|verdict| verdict.id).collect();
         let shown = self.verdict().map(|verdict| verdict.id);

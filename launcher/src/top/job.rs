@@ -1,4 +1,4 @@
-//! A job as it was last told: who stands where, in which order, and what was found of whom.
+//! The last known state of a job: its ranks, their order, and their findings.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use paceline_sidecar::sink::page::ranks::Standing;
 
 use super::client::response::{GpuNow, News, Places, Ranks, Report, StepTimes, Text, Verdict};
 
-/// A rank's cell from which on it is said to be slow, 5 %; the page has the same.
+/// A rank counts as slow from this cell value on, 5 %; the page uses the same.
 const SLOW: u8 = LEVEL + 3;
 
-/// See the module.
+/// The last known state of a job; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Job {
     pub(super) epoch: Text,
@@ -24,22 +24,22 @@ pub(super) struct Job {
     places: Places,
     gpus: Vec<u8>,
     ranks: Ranks,
-    /// By rank: the place of the worst finding that holds of it, its GPU, node or rack in the report.
+    /// By rank: index in the report of the worst active finding about it, its GPU, node or rack.
     found: Vec<Option<usize>>,
 }
 
-/// A rank now.
+/// The current state of a rank.
 #[derive(Debug)]
 pub(super) struct RankNow<'a> {
     pub(super) rank: u32,
     pub(super) node: Option<&'a Text>,
     pub(super) gpu: Option<GpuAt<'a>>,
-    /// Its process lives.
+    /// Whether its process is running.
     pub(super) is_up: bool,
     pub(super) standing: Standing,
-    /// The step that it has finished.
+    /// Its last finished step.
     pub(super) step: Option<u64>,
-    /// The worst finding that is about it, and its place among all.
+    /// The worst finding about it, and its index among all.
     pub(super) verdict: Option<&'a Verdict>,
     found: Option<usize>,
 }
@@ -54,7 +54,7 @@ pub(super) struct GpuAt<'a> {
 }
 
 impl RankNow<'_> {
-    /// Self-time (or step time) over that of its peers; `None`: not known.
+    /// Ratio of self-time (or step time) to that of its peers; `None`: not known.
     pub(super) fn slowdown(&self) -> Option<f64> {
         ratio(self.standing.cell)
     }
@@ -126,12 +126,12 @@ impl Sort {
 }
 
 impl Job {
-    /// Takes what is new.
+    /// Adds new data.
     pub(super) fn take(&mut self, news: News) {
         let step = news.last_step();
         self.step_at = news.step_at(Instant::now()).or(self.step_at);
         if news.epoch != self.epoch {
-            // Another aggregator: what the one before told stands until this one tells it anew.
+            // Another aggregator: the previous data remains until it sends its own.
             self.epoch = news.epoch;
         }
         self.serial = news.serial;
@@ -152,7 +152,7 @@ impl Job {
         }
     }
 
-    /// Ranks that were ever heard of.
+    /// Number of known ranks.
     pub(super) fn len(&self) -> usize {
         self.places.ranks.len().max(self.ranks.len())
     }
@@ -165,12 +165,12 @@ impl Job {
         !self.places.gpus.is_empty()
     }
 
-    /// All findings that are told, those that hold first.
+    /// All reported findings, active ones first.
     pub(super) fn verdicts(&self) -> &[Verdict] {
         self.report.as_ref().map_or(&[], |report| &report.verdicts)
     }
 
-    /// Those that hold, the worst first.
+    /// Active findings, the worst first.
     pub(super) fn raised(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts().iter().filter(|verdict| verdict.raised)
     }
@@ -214,14 +214,14 @@ impl Job {
         }
     }
 
-    /// Ranks that the filter lets through, in order.
+    /// Ranks that match the filter, in order.
     pub(super) fn order(&self, sort: Sort, is_reversed: bool, filter: &str) -> Vec<u32> {
         let filter = Filter::of(filter);
         let mut ranks: Vec<u32> = (0..self.len() as u32)
             .filter(|rank| filter.takes(&self.rank(*rank)))
             .collect();
         if sort == Sort::Node {
-            // Names are compared, not made.
+            // Comparing names avoids allocating keys.
             ranks.sort_by(|a, b| self.rank(*a).node.cmp(&self.rank(*b).node));
         } else {
             ranks.sort_by_cached_key(|rank| key(sort, &self.rank(*rank)));
@@ -232,14 +232,14 @@ impl Job {
         ranks
     }
 
-    /// Finds out which finding is shown beside which rank.
+    /// Finds the finding to show next to each rank.
     fn find(&mut self) {
         let mut found: Vec<Option<usize>> = vec![None; self.len()];
         let verdicts = self.report.as_ref().map_or(&[][..], |report| &report.verdicts);
         let mut by_node: BTreeMap<&Text, usize> = BTreeMap::new();
         let mut by_rack: BTreeMap<&Text, usize> = BTreeMap::new();
         let mut by_gpu: BTreeMap<&Text, usize> = BTreeMap::new();
-        // They come the worst first.
+        // They are sorted, the worst first.
         for (place, verdict) in verdicts.iter().enumerate().filter(|(_, verdict)| verdict.raised) {
             let subject = &verdict.subject;
             match (subject.rank, &subject.gpu, &subject.rack) {
@@ -284,7 +284,7 @@ fn at<T>(list: &[T], place: i64) -> Option<&T> {
     list.get(usize::try_from(place).ok()?)
 }
 
-/// What comes first has the smallest; what is not known comes last.
+/// Sort key: the first rank has the smallest; unknown values come last.
 fn key(sort: Sort, now: &RankNow<'_>) -> u64 {
     let most = |value: Option<u64>| value.map_or(u64::MAX, |value| u64::MAX - 1 - value.min(u64::MAX - 1));
     let gpu = now.gpu_now();
@@ -317,7 +317,7 @@ fn key(sort: Sort, now: &RankNow<'_>) -> u64 {
     }
 }
 
-/// What was typed: a rank's number, or text to be found in names.
+/// The typed filter: a rank's number, or text to search in names.
 enum Filter {
     All,
     Rank(u32),

@@ -1,10 +1,10 @@
-//! `paceline top`: a running job in a terminal. It asks the aggregator what the live page asks (docs/page.md), shows it as far as
-//! there is room, and changes nothing.
+//! `paceline top`: a running job in a terminal. It queries the aggregator like the live page (docs/page.md), shows as
+//! much as fits, and changes nothing.
 //!
-//! - `client`: `link`: the connection to the aggregator. `place`, `choose`: which job. `response`: its answers.
-//! - `job`: what is known of the job. `app`: what is looked at, and keys. `once`: JSON.
-//! - `screen`: `view`, `answer`, `table`, `detail`, `say`: the screen as lines; `paper`: lines on a screen. `terminal`: the
-//!   terminal while it is ours.
+//! - `client`: `link`: the connection to the aggregator. `place`, `choose`: which job. `response`: its data.
+//! - `job`: the state of the job. `app`: the state of the view, and keys. `once`: JSON.
+//! - `screen`: `view`, `answer`, `table`, `detail`, `say`: the screen as lines; `paper`: lines on a screen. `terminal`:
+//!   the terminal while we control it.
 
 mod app;
 mod client;
@@ -65,7 +65,7 @@ pub(crate) struct TopArgs {
     http_cert: Option<PathBuf>,
 }
 
-/// Shows it.
+/// Shows the job.
 pub(crate) fn command(args: &TopArgs, color: Color) -> anyhow::Result<ExitCode> {
     let scheme = if args.http_cert.is_some() { "https" } else { "http" };
     let passport = Passport::read(args.http_token_file.as_deref(), args.http_cert.as_deref())
@@ -105,17 +105,17 @@ pub(crate) fn command(args: &TopArgs, color: Color) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is seen of the newest job that runs here.
+/// The state of the newest running job on this machine.
 pub(crate) struct Seen {
     pub(crate) job: String,
     pub(crate) steps: u64,
-    /// How self-times are known: S0 to S3.
+    /// Sources of the self-times: S0 to S3.
     pub(crate) signals: Vec<String>,
-    /// What limits the verdicts.
+    /// Limits of the verdicts.
     pub(crate) notes: Vec<String>,
 }
 
-/// Asks the newest job of this user on this host.
+/// Queries this user's newest job on this host.
 pub(crate) fn newest() -> anyhow::Result<Seen> {
     let passport = Passport::read(None, None).map_err(|problem| Usage(problem.to_string()))?;
     let (_, news, _) = choose::newest(Visitor::with(passport), "http")?;
@@ -129,7 +129,7 @@ pub(crate) fn newest() -> anyhow::Result<Seen> {
     })
 }
 
-/// The job that was named.
+/// Connects to the given job.
 fn named(target: Target, visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News)> {
     let hint = || target.hint();
     let base = target

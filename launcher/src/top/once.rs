@@ -1,4 +1,4 @@
-//! The whole as JSON: what scripts read. Its form is in docs/wire.md; `schema_version` changes with it.
+//! All data as JSON for scripts. docs/wire.md describes its form; `schema_version` changes with it.
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ struct Told<'a> {
     steps: u64,
     median_step_s: Option<f64>,
     last_step: Option<StepTimes>,
-    /// No step was finished by all ranks for so long.
+    /// Time since the last step that all ranks finished, seconds.
     still_s: f64,
     duration_s: f64,
     goodput_ratio: Option<f64>,
@@ -47,7 +47,7 @@ struct RankTold<'a> {
     step_s: Option<f64>,
     phases: Option<Phases>,
     gpu: Option<GpuTold<'a>>,
-    /// The finding that is shown beside it.
+    /// The finding shown next to it.
     verdict: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! All ranks on this host, each a process of its own, as training would start them.
+//! All ranks on this host, each in its own process, as in training.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -13,27 +13,27 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::options::{BenchOptions, Carrier};
 use crate::transport::nccl::SHARE;
 
-/// Between two looks at the ranks.
+/// Interval of checks on the ranks.
 const LOOK: Duration = Duration::from_millis(10);
-/// When one has failed, so long may the others take to say what they saw of it.
+/// After a failure, time for the other ranks to report their errors.
 const GRACE: Duration = Duration::from_secs(6);
-/// Tells a rank that it has a parent to outlive.
+/// Marks a rank that must not outlive its parent.
 const STARTED: &str = "PACELINE_BENCH_STARTED";
 
-/// Processes that end with this one.
+/// Processes that are killed when this is dropped.
 struct Ranks(Vec<Child>);
 
 impl Drop for Ranks {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It may have ended already.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Starts this program again once for each rank, with the same words; the first of them prints the result.
+/// Starts this program again once per rank, with the same arguments; rank 0 prints the result.
 pub(super) fn start(ranks: usize, share: bool) -> Result<ExitCode> {
     let program = std::env::current_exe().context("where this program is")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listening on loopback")?;
@@ -49,7 +49,7 @@ pub(super) fn start(ranks: usize, share: bool) -> Result<ExitCode> {
             command.env(SHARE.0, SHARE.1);
         }
         match listener.take() {
-            // The port is held from here on: nobody else can get it before rank 0 listens.
+            // The port is reserved from here on: no other process can take it before rank 0 listens.
             Some(listener) => command.arg("--listener-on-stdin").stdin(Stdio::from(listener)),
             None => command.stdin(Stdio::null()).stdout(Stdio::null()),
         };
@@ -71,7 +71,7 @@ fn given(option: &str) -> bool {
     std::env::args_os().any(is)
 }
 
-/// Rank 0's exit code; that of the first other that failed if rank 0 did not.
+/// Rank 0's exit code; if rank 0 succeeded, that of the first failed rank.
 fn wait(ranks: &mut Ranks) -> Result<ExitCode> {
     let mut ended: Vec<Option<ExitStatus>> = vec![None; ranks.0.len()];
     let mut until: Option<Instant> = None;
@@ -101,21 +101,21 @@ fn wait(ranks: &mut Ranks) -> Result<ExitCode> {
     Ok(ExitCode::from(code.unwrap_or(super::NOT_MEASURED)))
 }
 
-/// In a rank that was started so: it does not outlive the one that started it, and has cores of its own.
+/// Configures a rank started this way: it does not outlive its parent, and it has its own cores.
 pub(super) fn settle(options: &BenchOptions) {
     if std::env::var_os(STARTED).is_none() {
         return;
     }
-    // Without it the rank ends all the same when its peers do.
+    // Without it the rank still ends together with its peers.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // NCCL's threads belong near their GPU, which only it knows.
+    // NCCL's threads belong close to their GPU, and NCCL places them.
     if let (Carrier::Tcp, Some(rank), Some(ranks)) = (options.transport, options.rank, options.ranks) {
         bind(rank as usize, ranks as usize);
     }
 }
 
-/// To the rank's part of the cores, as mpirun does, where each has one at least: a short measurement is over before the
-/// kernel has moved ranks that began on one core apart. Where it may not be, nothing is lost but that.
+/// Binds the rank to its share of the cores, as mpirun does, if there is at least one core per rank: a short
+/// measurement would end before the kernel separates ranks that started on one core. Failures are ignored.
 fn bind(rank: usize, ranks: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;

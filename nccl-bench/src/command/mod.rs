@@ -1,4 +1,4 @@
-//! The command: reads options, joins the other ranks or starts them, measures, prints.
+//! The command: reads options, joins or starts the ranks, measures, prints.
 
 mod local;
 mod options;
@@ -29,34 +29,34 @@ use who::{Identity, Who};
 
 /// Results were wrong.
 const WRONG: u8 = 2;
-/// A rank, a library or a device was missing, or one was lost.
+/// A rank, a library or a device was missing or lost.
 const NOT_MEASURED: u8 = 3;
-/// A mistake in the command line (`EX_USAGE` of sysexits.h).
+/// Invalid command line (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
 
-/// What to do without what NCCL needs.
+/// Hint for hosts without the requirements of NCCL.
 const NO_NCCL: &str = "hint: --transport tcp measures the hosts' network without GPUs; --transport sim shows what a result looks like";
 
-/// A mistake in the command line or the environment.
+/// Invalid command line or environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// The whole command.
+/// Runs the command.
 pub fn main(options: &BenchOptions) -> ExitCode {
     ended(command(options))
 }
 
-/// Handlers that run at the exit of a process may wait for a thread that is stuck in NCCL or in the driver. With such a thread the
+/// Exit handlers of a process may wait for a thread that is stuck in NCCL or in the driver. With such a thread the
 /// process ends without them, after all output.
 fn ended(code: ExitCode) -> ExitCode {
     if !nccl::is_any_left_behind() {
         return code;
     }
     let number = (0..=u8::MAX).find(|number| ExitCode::from(*number) == code);
-    // The exit code says more than a failed write of the last line.
+    // The exit code matters more than a failed write of the last line.
     let _ = io::stdout().flush();
-    // SAFETY: ends the process; nothing of it is used again.
+    // SAFETY: ends the process; nothing runs afterwards.
     unsafe { libc::_exit(number.unwrap_or(NOT_MEASURED).into()) }
 }
 
@@ -67,7 +67,7 @@ fn command(options: &BenchOptions) -> ExitCode {
     local::settle(options);
     let outcome = run(options);
     outcome.unwrap_or_else(|problem| {
-        // Whoever saw it first-hand has said so, or rank 0 says so for all.
+        // The rank that detected the failure reports it, or rank 0 does for all.
         let heard = matches!(problem.downcast_ref(), Some(TransportError::Aborted { .. }));
         if !heard || options.rank.is_none_or(|rank| rank == 0) {
             let _ = writeln!(io::stderr(), "paceline nccl-bench: error: {problem:#}");
@@ -93,7 +93,7 @@ fn run(options: &BenchOptions) -> Result<ExitCode> {
     }
     match who::who(options, |name| std::env::var(name).ok())? {
         Who::All(ranks) => {
-            sweep(options, ranks)?; // Mistakes are told once, not by each rank.
+            sweep(options, ranks)?; // Invalid sizes are reported once, not by each rank.
             local::start(ranks, options.share_gpus)
         }
         Who::One(identity) => one(options, identity),
@@ -110,7 +110,7 @@ fn one(options: &BenchOptions, identity: Identity) -> Result<ExitCode> {
     measure(options, &sweep, transport.as_mut())
 }
 
-/// All ranks at once, on a fabric that is not there.
+/// All ranks at once, on a simulated fabric.
 fn simulated(options: &BenchOptions) -> Result<ExitCode> {
     let script = options.sim.as_deref().unwrap_or_default();
     let fabric = Fabric::parse(script).map_err(|problem| Usage(format!("--sim: {problem}")))?;
@@ -129,7 +129,7 @@ fn measure(options: &BenchOptions, sweep: &Sweep, transport: &mut dyn Transport)
     let mut progress = Progress::new(sweep.timings(), transport.rank() == 0);
     let mut written = Ok(());
     let report = sweep.run(transport, |seen| {
-        // Rows are printed as they come: of a run that fails what was measured remains.
+        // Rows are printed immediately: after a failure the completed measurements remain visible.
         let text = match seen {
             Seen::Timed(row) => return progress.seen(row),
             Seen::Began(report) => table::head(report),
@@ -159,10 +159,10 @@ fn measure(options: &BenchOptions, sweep: &Sweep, transport: &mut dyn Transport)
     })
 }
 
-/// The seal's purpose of streams between ranks.
+/// The purpose of sealed streams between ranks.
 const PURPOSE: &str = "paceline nccl-bench 1";
 
-/// Who is reached from other hosts lets nobody in who does not know the key.
+/// A rank that is reachable from other hosts accepts only peers with the key.
 fn handshake(options: &BenchOptions, identity: &Identity) -> Result<Option<Handshake>> {
     if identity.is_local() && options.key_file.is_none() {
         return Ok(None);
@@ -243,13 +243,13 @@ fn transport(
     }
 }
 
-/// The table that users of nccl-tests know, with the slowest rank and the percentiles after it.
+/// The table of nccl-tests, with the slowest rank and the percentiles in additional columns.
 pub fn render(report: &Report) -> String {
     let rows: String = report.results.iter().map(table::row).collect();
     table::head(report) + &rows + &table::foot(report)
 }
 
-/// What stands below the rows, or all of it as JSON.
+/// Prints the lines below the rows, or everything as JSON.
 fn finish(options: &BenchOptions, report: &Report) -> Result<()> {
     let json = || serde_json::to_string(report).context("writing the result as JSON");
     if let Some(path) = &options.json_file {
@@ -266,7 +266,7 @@ fn finish(options: &BenchOptions, report: &Report) -> Result<()> {
 fn put(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // A reader that went away (`| head`) is no error.
+        // A closed pipe (`| head`) is not an error.
         Err(problem) if problem.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("writing the result"),
     }

@@ -1,4 +1,4 @@
-//! The command line, as it is written and as it is meant.
+//! The command-line options.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

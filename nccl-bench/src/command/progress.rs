@@ -1,4 +1,4 @@
-//! A progress bar on stderr: on a terminal only.
+//! A progress bar on stderr, if it is a terminal.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,7 +6,7 @@ use crate::measure::Row;
 
 const CELLS: usize = 30;
 
-/// A bar that is gone when it is dropped.
+/// A bar that is removed when it is dropped.
 pub(super) struct Progress {
     shown: bool,
     done: usize,
@@ -21,7 +21,7 @@ impl Progress {
         progress
     }
 
-    /// One more is done.
+    /// Counts one more timing.
     pub(super) fn seen(&mut self, row: &Row) {
         self.done += 1;
         let timing = row.in_place.as_ref().or(row.out_of_place.as_ref());
@@ -29,7 +29,7 @@ impl Progress {
         self.draw(&format!(" {} bytes{rate}", row.size));
     }
 
-    /// Makes room for something else on the terminal, until the next is seen.
+    /// Removes the bar until the next update, for other output.
     pub(super) fn clear(&self) {
         if self.shown {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -40,7 +40,7 @@ impl Progress {
         if self.shown {
             let full = CELLS * self.done / self.all.max(1);
             let (bar, rest) = ("=".repeat(full), "-".repeat(CELLS - full.min(CELLS)));
-            // A stderr that is closed stops nothing.
+            // A closed stderr is ignored.
             let _ = write!(
                 io::stderr(),
                 "\r{bar}{rest} {}/{}{last}\x1b[K",

@@ -1,9 +1,9 @@
-//! Sizes as people write them, and the series of them.
+//! Parses sizes, and generates series of them.
 
 use crate::collective::{Collective, Plan, SizeError};
 use crate::dtype::Dtype;
 
-/// More sizes than anybody waits for.
+/// Limit for accidental series.
 const MOST: usize = 10_000;
 
 /// Bytes of `64M`; K, M, G and T are powers of 1024, as in nccl-tests.
@@ -31,12 +31,12 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How one size follows the other.
+/// The step from one size to the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// So many times as large.
+    /// Multiply by this factor.
     Factor(f64),
-    /// So many bytes more.
+    /// Add this number of bytes.
     Bytes(u64),
 }
 
@@ -57,7 +57,7 @@ pub(super) fn plans(
     let mut bytes = begin;
     while bytes <= end {
         let plan = match step {
-            // What a factor makes of an element's size may end between elements.
+            // A size multiplied by a factor may not be a whole number of elements.
             Step::Factor(_) => Plan::new(collective, dtype, whole(bytes, begin, dtype), ranks),
             Step::Bytes(_) => Plan::new(collective, dtype, bytes, ranks),
         };
@@ -77,7 +77,7 @@ pub(super) fn plans(
     Ok(plans)
 }
 
-/// `bytes` in whole elements; the first size is left as it is, so that what was asked for is refused, not changed.
+/// Rounds `bytes` to whole elements; the first size is unchanged, so that an invalid size is rejected, not changed.
 fn whole(bytes: u64, begin: u64, dtype: Dtype) -> u64 {
     let size = dtype.size() as u64;
     if bytes == begin {

@@ -1,10 +1,10 @@
-//! The result as nccl-tests prints it, so that what reads that reads this; behind its columns stand ours.
+//! The result in the format of nccl-tests, for existing parsers; our columns come after its columns.
 
 use std::fmt::Write;
 
 use crate::measure::{Report, Row, Timing};
 
-/// What stands above the rows.
+/// The lines above the rows.
 pub(super) fn head(report: &Report) -> String {
     let mut text = String::new();
     let simulated = if report.about.simulated { ", simulated" } else { "" };
@@ -50,7 +50,7 @@ pub(super) fn head(report: &Report) -> String {
     text
 }
 
-/// One size.
+/// The row of one size.
 pub(super) fn row(row: &Row) -> String {
     let (out, inn) = (row.out_of_place.as_ref(), row.in_place.as_ref());
     format!(
@@ -67,7 +67,7 @@ pub(super) fn row(row: &Row) -> String {
     )
 }
 
-/// What stands below them.
+/// The lines below the rows.
 pub(super) fn foot(report: &Report) -> String {
     let timings = || {
         report
@@ -108,7 +108,7 @@ fn ours(timing: Option<&Timing>) -> String {
     format!("{:>10}{:>10}{slow:>6}", time(timing.p50), time(timing.p99))
 }
 
-/// Microseconds with as many digits as say something, as nccl-tests does.
+/// Microseconds with significant digits only, as in nccl-tests.
 fn time(us: f64) -> String {
     match us {
         us if us >= 10_000.0 => format!("{us:.0}"),

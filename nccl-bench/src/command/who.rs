@@ -1,5 +1,5 @@
-//! Which rank this process is, and how it finds the others: from options, else from what launchers leave in the
-//! environment.
+//! Determines the rank of this process and how it reaches the others: from options, else from the launcher's
+//! environment variables.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
@@ -9,7 +9,7 @@ use crate::net::{Handshake, Meeting, Place, Seat, meet};
 use crate::transport::{Deadline, TransportError};
 use paceline_health::codec::hash::fnv;
 
-/// Variables of a rank, the number of ranks, and the rank on its host.
+/// Variables of the rank, the number of ranks, and the local rank.
 const LAUNCHERS: [(&str, &str, &str); 3] = [
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     (
@@ -19,14 +19,14 @@ const LAUNCHERS: [(&str, &str, &str); 3] = [
     ),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 ];
-/// One after the port that torchrun uses if it is told nothing.
+/// torchrun's default port plus one.
 const PORT: u16 = 29501;
 
-/// This process's part.
+/// The role of this process.
 pub(super) enum Who {
-    /// It starts so many ranks here and waits for them.
+    /// It starts this many ranks and waits for them.
     All(usize),
-    /// It is one of them.
+    /// It is a single rank.
     One(Identity),
 }
 
@@ -39,16 +39,16 @@ pub(super) struct Identity {
     pub(super) found: Found,
 }
 
-/// How it finds the others.
+/// How the rank reaches the others.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Rank 0 knows them.
+    /// Rank 0 has the addresses.
     Master(SocketAddr),
-    /// They are all known.
+    /// All addresses are known.
     Peers(Vec<SocketAddr>),
 }
 
-/// Reads options, and `environment` for what they leave open.
+/// Evaluates options, and `environment` for what is missing.
 pub(super) fn who(
     options: &BenchOptions,
     environment: impl Fn(&str) -> Option<String>,
@@ -99,7 +99,7 @@ pub(super) fn who(
             known = (number(rank)?, known.1.or(number(ranks)?), number(local)?);
         }
     }
-    // Who gives --rank leaves the rank's number on its host, and so its GPU, to the environment.
+    // With --rank only, the local rank, and so the GPU, comes from the environment.
     for (_, _, local) in LAUNCHERS {
         if known.2.is_none() {
             known.2 = number(local)?;
@@ -150,7 +150,7 @@ fn resolve(address: &str) -> Result<SocketAddr, Usage> {
 }
 
 impl Identity {
-    /// Whether no other host can reach it.
+    /// Whether it is unreachable from other hosts.
     pub(super) fn is_local(&self) -> bool {
         match &self.found {
             Found::Master(master) => master.ip().is_loopback(),
@@ -158,7 +158,7 @@ impl Identity {
         }
     }
 
-    /// Takes the rank's seat among the others.
+    /// Joins the other ranks.
     pub(super) fn sit(
         self,
         options: &BenchOptions,

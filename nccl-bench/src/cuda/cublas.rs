@@ -1,4 +1,4 @@
-//! cuBLAS: one product of square matrices. <https://docs.nvidia.com/cuda/cublas/#cublasgemmex>
+//! cuBLAS: the product of square matrices. <https://docs.nvidia.com/cuda/cublas/#cublasgemmex>
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -24,7 +24,7 @@ functions! {
     }
 }
 
-/// What is multiplied. Sums are always of 32-bit floats.
+/// Element types. Accumulation is always in 32-bit floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gemm {
     /// bfloat16, on tensor cores.
@@ -34,7 +34,7 @@ pub enum Gemm {
 }
 
 impl Gemm {
-    /// Bytes of an element of A and B. C has four.
+    /// Bytes per element of A and B. C has four.
     pub fn width(self) -> usize {
         match self {
             Gemm::Bf16 => 2,
@@ -63,22 +63,22 @@ const DEFAULT: i32 = -1;
 pub struct Blas {
     functions: Functions,
     handle: *mut c_void,
-    /// Its version: 130100 is 13.1.0.
+    /// The library's version: 130100 is 13.1.0.
     pub version: i32,
-    /// Alive as long as the handle.
+    /// Keeps the GPU open as long as the handle.
     _gpu: Arc<Gpu>,
 }
 
 impl Blas {
-    /// Opens the library at `path`, or where the system has it.
+    /// Opens the library at `path`, or the system's.
     ///
     /// # Errors
-    /// When there is no library, or it does not get on with the driver.
+    /// If there is no library, or it does not work with the driver.
     pub fn open(path: Option<&Path>, stream: &Stream) -> Result<Blas, CudaError> {
         let functions = Functions::find(&Loaded::open(&CUBLAS, path)?)?;
         stream.gpu().enter()?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the signature is the header's; the pointer is valid for the call. So are those below.
+        // SAFETY: the signature is from the header; the pointer is valid for the call. The same holds below.
         check("cublasCreate", unsafe { (functions.create)(&mut handle) })?;
         let mut blas = Blas {
             functions,
@@ -100,7 +100,7 @@ impl Blas {
     /// Queues C = A B of `n` × `n`.
     ///
     /// # Errors
-    /// What cuBLAS answers.
+    /// cuBLAS errors.
     pub fn multiply(
         &self,
         kind: Gemm,
@@ -112,8 +112,8 @@ impl Blas {
         debug_assert!(a.bytes().min(b.bytes()) >= n * n * kind.width() && c.bytes() >= n * n * 4);
         let (one, zero, size) = (1.0f32, 0.0f32, n as i32);
         let (one, zero) = ((&raw const one).cast(), (&raw const zero).cast());
-        // SAFETY: the signature is the header's; the matrices are as large as said; the scalars are read in the call
-        // (host pointer mode, in which a handle begins).
+        // SAFETY: the signature is from the header; the matrices have the stated sizes; the scalars are read during the
+        // call (host pointer mode, the default of a handle).
         check("cublasGemmEx", unsafe {
             (self.functions.gemm)(
                 self.handle,

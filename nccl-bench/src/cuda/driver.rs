@@ -39,13 +39,13 @@ functions! {
     }
 }
 
-/// CUDA_ERROR_NOT_READY: no error.
+/// CUDA_ERROR_NOT_READY: not a failure.
 pub(super) const NOT_READY: i32 = 600;
 
-/// What can go wrong with a GPU.
+/// GPU errors.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CudaError {
-    /// The library.
+    /// The library could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A call failed.
@@ -55,32 +55,32 @@ pub enum CudaError {
         call: &'static str,
         /// Its code.
         code: i32,
-        /// The driver's name for it, and its words.
+        /// The driver's name and description of it.
         text: String,
     },
-    /// The driver shows none.
+    /// The driver reports no GPU.
     #[error("the CUDA driver shows no GPU to this process")]
     NoGpu,
-    /// There is no GPU of this number.
+    /// There is no GPU with this index.
     #[error("there is no GPU {index}: this process sees {count}")]
     NoSuchGpu {
-        /// Which was wanted.
+        /// The requested index.
         index: u32,
-        /// How many there are.
+        /// Number of GPUs.
         count: u32,
     },
-    /// It took too long.
+    /// Timeout.
     #[error("{what} did not end in {seconds:.1} s")]
     Deadline {
-        /// What was waited for.
+        /// The operation.
         what: String,
-        /// For how long.
+        /// Duration of the wait.
         seconds: f64,
     },
 }
 
 functions! {
-    /// What can be asked without initializing it.
+    /// Functions that work without initialization.
     Asked {
         version: "cuDriverGetVersion": fn(*mut i32) -> i32,
     }
@@ -89,11 +89,11 @@ functions! {
 /// The CUDA version of the driver's library, `13.0`. Touches no GPU.
 ///
 /// # Errors
-/// When there is no library.
+/// If there is no library.
 pub fn version(path: Option<&Path>) -> Result<String, CudaError> {
     let asked = Asked::find(&Loaded::open(&CUDA, path)?)?;
     let mut version = 0;
-    // SAFETY: the signature is the header's; the pointer is valid for the call.
+    // SAFETY: the signature is from the header; the pointer is valid for the call.
     match unsafe { (asked.version)(&mut version) } {
         0 => Ok(version_text(version)),
         code => Err(CudaError::Call {
@@ -104,7 +104,7 @@ pub fn version(path: Option<&Path>) -> Result<String, CudaError> {
     }
 }
 
-/// As people write it: 13000 is `13.0`.
+/// Formats a version: 13000 is `13.0`.
 fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
@@ -115,15 +115,15 @@ pub struct Driver {
     pub(super) functions: Functions,
     /// Its CUDA version: 13000 is 13.0.
     pub version: i32,
-    /// How many GPUs this process sees.
+    /// Number of GPUs visible to this process.
     pub gpus: u32,
 }
 
 impl Driver {
-    /// Opens the library at `path`, or where the system has it.
+    /// Opens the library at `path`, or the system's.
     ///
     /// # Errors
-    /// When there is no library, or no GPU that it can use.
+    /// If there is no library, or no usable GPU.
     pub fn open(path: Option<&Path>) -> Result<Arc<Driver>, CudaError> {
         let library = Loaded::open(&CUDA, path)?;
         let functions = Functions::find(&library)?;
@@ -132,7 +132,7 @@ impl Driver {
             version: 0,
             gpus: 0,
         };
-        // SAFETY: the signature is the header's.
+        // SAFETY: the signature is from the header.
         driver.check("cuInit", unsafe { (functions.init)(0) })?;
         let (mut version, mut count) = (0, 0);
         // SAFETY: as above; the pointers are valid for the call.
@@ -147,12 +147,12 @@ impl Driver {
         Ok(Arc::new(driver))
     }
 
-    /// The version as people write it: `13.0`.
+    /// The formatted version: `13.0`.
     pub fn version_text(&self) -> String {
         version_text(self.version)
     }
 
-    /// An answer as a result.
+    /// Converts a return code to a result.
     pub(super) fn check(&self, call: &'static str, code: i32) -> Result<(), CudaError> {
         match code {
             0 => Ok(()),
@@ -167,9 +167,9 @@ impl Driver {
     fn describe(&self, code: i32) -> String {
         let ask = |function: unsafe extern "C" fn(i32, *mut *const c_char) -> i32| {
             let mut text = std::ptr::null();
-            // SAFETY: the signature is the header's; the pointer is valid for the call.
+            // SAFETY: the signature is from the header; the pointer is valid for the call.
             let answer = unsafe { function(code, &mut text) };
-            // SAFETY: on success it is a text that lives as long as the library, which is never closed.
+            // SAFETY: on success it points to a string that stays valid as long as the library, which is never closed.
             (answer == 0 && !text.is_null())
                 .then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };

@@ -1,4 +1,4 @@
-//! Libraries that are opened at run time, and the functions in them.
+//! Loads libraries and their functions at run time.
 
 use std::ffi::OsString;
 use std::mem::ManuallyDrop;
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use super::places::Wanted;
 
-/// Why there is no library, or not all of it.
+/// Why a library or function is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// No place has it.
+    /// The library was not found.
     #[error("no {name} found; tried {}; name one with {flag}", tried.join("; "))]
     NotFound {
         /// The library's file name.
         name: &'static str,
-        /// How to name one.
+        /// The flag that sets its path.
         flag: &'static str,
-        /// Where it was looked for, and what the dynamic linker said.
+        /// The paths that were tried, with the dynamic linker's errors.
         tried: Vec<String>,
     },
-    /// It is there, a function is not.
+    /// The library lacks a function.
     #[error("{} has no function {symbol}: the wrong library, or too old", path.display())]
     NoSymbol {
         /// The library.
@@ -27,31 +27,30 @@ pub enum LoadError {
         /// The function.
         symbol: &'static str,
     },
-    /// It is there and too old.
+    /// The library is too old.
     #[error("{} is version {found}; {least} is needed {what}", path.display())]
     TooOld {
         /// The library.
         path: PathBuf,
         /// Its version.
         found: String,
-        /// The version that is needed.
+        /// The required version.
         least: String,
-        /// What for.
+        /// The feature that requires it.
         what: &'static str,
     },
 }
 
-/// A library that is open. It is never closed: NVIDIA's leave threads and exit handlers behind.
+/// An open library. It is never closed: NVIDIA's libraries leave threads and exit handlers behind.
 #[derive(Debug)]
 pub struct Loaded {
     library: ManuallyDrop<libloading::Library>,
-    /// The file that was opened, as it was named to the dynamic linker.
+    /// The opened file, as passed to the dynamic linker.
     pub path: PathBuf,
 }
 
 impl Loaded {
-    /// Opens the first that there is. `path` names a file, or a folder with it, and nothing else is tried then: who names
-    /// one wants that one.
+    /// Opens the first library found. If `path` names a file, or a folder that contains it, only that is tried.
     ///
     /// # Errors
     /// [`LoadError::NotFound`].
@@ -67,8 +66,8 @@ impl Loaded {
     fn first(wanted: &Wanted, places: Vec<PathBuf>) -> Result<Loaded, LoadError> {
         let mut tried = Vec::new();
         for path in places {
-            // SAFETY: a library of NVIDIA's, or one that the user put in its place; its initializers run as they would in
-            // any program that is linked to it.
+            // SAFETY: a library from NVIDIA, or the user's replacement; its initializers run as in any program that is
+            // linked to it.
             match unsafe { libloading::Library::new(OsString::from(&path)) } {
                 Ok(library) => {
                     let library = ManuallyDrop::new(library);
@@ -87,15 +86,15 @@ impl Loaded {
     /// A function, if the library has it.
     ///
     /// # Safety
-    /// `T` is the type of a function pointer with the signature that the library's header gives `symbol`.
+    /// `T` must be a function pointer type with the signature of `symbol` in the library's header.
     pub unsafe fn function<T: Copy>(&self, symbol: &str) -> Option<T> {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         let found = unsafe { self.library.get::<T>(symbol.as_bytes()) };
         found.ok().map(|function| *function)
     }
 }
 
-/// What the linker said, with the path once.
+/// The linker's error, with the path only once.
 fn told(path: &Path, error: &libloading::Error) -> String {
     let text = error.to_string();
     let path = path.display().to_string();
@@ -106,8 +105,8 @@ fn told(path: &Path, error: &libloading::Error) -> String {
     }
 }
 
-/// A table of functions of one library: `functions! { #[allow(dead_code, reason = "it is not found")] Table { create: "cuInit": fn(u32) -> i32, .. } }`. Those in
-/// `optional { .. }` behind it came with a later version and may be missing.
+/// Defines a table of functions of one library: `functions! { Table { create: "cuInit": fn(u32) -> i32, .. } }`.
+/// Functions in a following `optional { .. }` may be missing in older versions.
 macro_rules! functions {
     (
         $(#[$meta:meta])*
@@ -127,12 +126,12 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// Finds all of them.
+            /// Loads all functions.
             pub(crate) fn find(library: &$crate::cuda::Loaded) -> Result<$table, $crate::cuda::LoadError> {
                 let missing = |symbol| $crate::cuda::LoadError::NoSymbol { path: library.path.clone(), symbol };
                 Ok($table {
                     $(
-                        // SAFETY: the signature is that of the library's header.
+                        // SAFETY: the signature is from the library's header.
                         $name: unsafe { library.function($symbol) }.ok_or_else(|| missing($symbol))?,
                     )*
                     $($(
@@ -179,7 +178,7 @@ mod tests {
         }
         let table = Lenient::find(&libc).unwrap();
         assert!(table.absent.is_none());
-        // SAFETY: getpid takes nothing.
+        // SAFETY: getpid has no arguments.
         assert_eq!(unsafe { (table.pid)() }, std::process::id() as i32);
     }
 }

@@ -1,4 +1,4 @@
-//! One GPU and memory that it reaches.
+//! One GPU, and memory that is accessible to it.
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use super::driver::{CudaError, Driver};
 use super::stream::{Event, Stream};
 
-/// CU_STREAM_NON_BLOCKING: nothing of ours waits for the default stream.
+/// CU_STREAM_NON_BLOCKING: our streams do not wait for the default stream.
 const NON_BLOCKING: u32 = 1;
 
-/// A GPU with its primary context, the one that CUDA's runtime uses too.
+/// A GPU with its primary context, which is shared with the CUDA runtime.
 #[derive(Debug)]
 pub struct Gpu {
     pub(super) driver: Arc<Driver>,
     device: i32,
     context: *mut c_void,
-    /// Its number as this process counts.
+    /// Its index in this process.
     pub index: u32,
     /// Product name.
     pub model: String,
-    /// UUID as NVML writes it: `GPU-…`.
+    /// UUID in NVML's format: `GPU-…`.
     pub uuid: String,
     /// PCI bus id, `0000:b3:00.0`.
     pub pci: String,
@@ -32,10 +32,10 @@ unsafe impl Send for Gpu {}
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// Opens the GPU of this number and makes it the calling thread's.
+    /// Opens the GPU with this index and makes it current for the calling thread.
     ///
     /// # Errors
-    /// [`CudaError::NoSuchGpu`], or what the driver answers.
+    /// [`CudaError::NoSuchGpu`], or driver errors.
     pub fn open(driver: &Arc<Driver>, index: u32) -> Result<Arc<Gpu>, CudaError> {
         if index >= driver.gpus {
             return Err(CudaError::NoSuchGpu {
@@ -45,7 +45,7 @@ impl Gpu {
         }
         let functions = &driver.functions;
         let (mut device, mut uuid) = (0, [0; 16]);
-        // SAFETY: the signature is the header's; the pointer is valid for the call. So are those below.
+        // SAFETY: the signature is from the header; the pointer is valid for the call. The same holds below.
         driver.check("cuDeviceGet", unsafe {
             (functions.device)(&mut device, index as i32)
         })?;
@@ -82,7 +82,7 @@ impl Gpu {
         function: unsafe extern "C" fn(*mut c_char, i32, i32) -> i32,
     ) -> Result<String, CudaError> {
         let mut buffer = vec![0u8; 256];
-        // SAFETY: the signature is the header's; the buffer is as long as said, less one byte that stays zero.
+        // SAFETY: the signature is from the header; the buffer has the stated length plus one byte that stays zero.
         let code = unsafe { function(buffer.as_mut_ptr().cast(), 255, self.device) };
         self.driver.check(call, code)?;
         let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(0);
@@ -98,10 +98,10 @@ impl Gpu {
         &self.driver
     }
 
-    /// Makes it the calling thread's GPU.
+    /// Makes it current for the calling thread.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn enter(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as this is not dropped.
         self.driver.check("cuCtxSetCurrent", unsafe {
@@ -109,14 +109,14 @@ impl Gpu {
         })
     }
 
-    /// Memory of its own. What it holds is not said.
+    /// Allocates memory with undefined content.
     ///
     /// # Errors
-    /// What the driver answers, as when there is not enough.
+    /// Driver errors, for example out of memory.
     pub fn memory(self: &Arc<Gpu>, bytes: usize) -> Result<Memory, CudaError> {
         self.enter()?;
         let mut address = 0;
-        // SAFETY: the signature is the header's; the pointer is valid for the call.
+        // SAFETY: the signature is from the header; the pointer is valid for the call.
         self.driver.check("cuMemAlloc", unsafe {
             (self.driver.functions.alloc)(&mut address, bytes)
         })?;
@@ -127,10 +127,10 @@ impl Gpu {
         })
     }
 
-    /// Memory of the host that it reaches without a copy in between.
+    /// Allocates pinned host memory, which the GPU accesses directly.
     ///
     /// # Errors
-    /// What the driver answers: often a limit on locked memory.
+    /// Driver errors: often a limit on locked memory.
     pub fn pinned(self: &Arc<Gpu>, bytes: usize) -> Result<Pinned, CudaError> {
         self.enter()?;
         let mut address = std::ptr::null_mut();
@@ -138,7 +138,7 @@ impl Gpu {
         self.driver.check("cuMemAllocHost", unsafe {
             (self.driver.functions.alloc_pinned)(&mut address, bytes)
         })?;
-        // SAFETY: just allocated in this length, and nobody else knows it.
+        // SAFETY: just allocated with this length, and not shared yet.
         unsafe { address.cast::<u8>().write_bytes(0, bytes) };
         Ok(Pinned {
             gpu: Arc::clone(self),
@@ -147,10 +147,10 @@ impl Gpu {
         })
     }
 
-    /// A stream of its own.
+    /// Creates a stream.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn stream(self: &Arc<Gpu>) -> Result<Stream, CudaError> {
         self.enter()?;
         let mut handle = std::ptr::null_mut();
@@ -164,10 +164,10 @@ impl Gpu {
         })
     }
 
-    /// An event that keeps time.
+    /// Creates an event with timing.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn event(self: &Arc<Gpu>) -> Result<Event, CudaError> {
         self.enter()?;
         let mut handle = std::ptr::null_mut();
@@ -184,12 +184,12 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: retained once, released once. What it answers helps nobody any more.
+        // SAFETY: retained once, released once. An error would be useless here.
         unsafe { (self.driver.functions.context_release)(self.device) };
     }
 }
 
-/// `GPU-` and the bytes in the groups of RFC 9562.
+/// `GPU-` and the bytes in the format of RFC 9562.
 fn uuid_text(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
@@ -211,12 +211,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// How much it is.
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -224,12 +224,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated once, freed once; the driver waits for what still uses it.
+        // SAFETY: allocated once, freed once; the driver waits for pending uses.
         unsafe { (self.gpu.driver.functions.free)(self.address) };
     }
 }
 
-/// Locked memory of the host.
+/// Pinned host memory.
 #[derive(Debug)]
 pub struct Pinned {
     gpu: Arc<Gpu>,
@@ -237,17 +237,17 @@ pub struct Pinned {
     pub(super) bytes: usize,
 }
 
-// SAFETY: memory that this alone owns.
+// SAFETY: exclusively owned memory.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// What it holds. Only while no copy is under way.
+    /// The content. Only valid while no copy is in progress.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: allocated in this length and written once.
+        // SAFETY: allocated with this length and initialized.
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.bytes) }
     }
 
-    /// The same, to be written.
+    /// The content, writable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes) }

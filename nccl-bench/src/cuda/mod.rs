@@ -1,5 +1,5 @@
-//! The CUDA driver and cuBLAS, opened at run time: what a measurement needs, and nothing else. A library, a symbol or a
-//! GPU that is missing is an error that says where it was looked for.
+//! The CUDA driver and cuBLAS, loaded at run time: only the functions that measurements need. The error for a missing
+//! library, function or GPU lists the paths that were tried.
 
 mod cublas;
 mod driver;

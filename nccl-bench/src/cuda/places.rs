@@ -1,21 +1,21 @@
-//! Where libraries are looked for: what the environment names, Python's packages (PyTorch brings its own), and what the
-//! dynamic linker knows.
+//! Search paths of libraries: environment variables, Python packages (PyTorch includes its own libraries), and the
+//! dynamic linker.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A library, and what it may be called.
+/// A library and its possible file names.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// What it is called in an error.
+    /// Its name in errors.
     pub name: &'static str,
-    /// How to name one.
+    /// The flag that sets its path.
     pub flag: &'static str,
-    /// The variable that names one.
+    /// The variable that sets its path.
     variable: &'static str,
-    /// File names, the best first.
+    /// File names, best first.
     files: &'static [&'static str],
-    /// Variables that name a folder in which it was installed, and what to append.
+    /// Variables with an installation folder, and the subfolder to append.
     homes: &'static [(&'static str, &'static str)],
     /// Folders in a Python site directory.
     packages: &'static [&'static str],
@@ -31,7 +31,7 @@ pub const CUDA: Wanted = Wanted {
     packages: &[],
 };
 
-/// cuBLAS. The package of CUDA 13 has a folder of its own.
+/// cuBLAS. The CUDA 13 package has a separate folder.
 pub const CUBLAS: Wanted = Wanted {
     name: "libcublas.so",
     flag: "PACELINE_CUBLAS_LIB",
@@ -52,13 +52,13 @@ pub(crate) const NCCL: Wanted = Wanted {
 };
 
 impl Wanted {
-    /// What it may be called in a folder.
+    /// Its possible files in a folder.
     pub(crate) fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
         self.files.iter().map(|file| folder.join(file)).collect()
     }
 
-    /// All places, the first to be tried first. Whole paths are only those of files that exist; names without a folder
-    /// are left to the dynamic linker.
+    /// All candidates, in order. Full paths are only those of existing files; names without a folder are resolved by
+    /// the dynamic linker.
     pub(crate) fn places(&self, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
         let set = |name: &str| {
             variable(name)
@@ -100,7 +100,7 @@ fn sites(set: &impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let beside_python = listed("PATH")
         .into_iter()
         .filter(|folder| folder.join("python3").exists());
-    // A link to the interpreter in bin/ does not lead to the environment's packages: its own folder does.
+    // A symlink to the interpreter does not lead to the environment's packages: its own folder does.
     let beside_python = beside_python.filter_map(|folder| folder.parent().map(Path::to_owned));
     let prefixes = [set("VIRTUAL_ENV"), set("CONDA_PREFIX")].into_iter().flatten();
     let prefixes = prefixes

@@ -1,5 +1,5 @@
-//! Streams of a GPU and events in them. What waits polls, so that a GPU which never answers is an error by the deadline
-//! and not a process that hangs.
+//! GPU streams and their events. Waits poll, so that an unresponsive GPU causes an error at the deadline instead of a
+//! hang.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::driver::{CudaError, NOT_READY};
 use super::gpu::{Gpu, Memory, Pinned};
 
-/// Between two looks at an event that is not passed, once the first ones did not see it pass.
+/// Interval of polls for an event, after the first ones.
 const LOOK: Duration = Duration::from_micros(50);
 /// A queue of work for a GPU.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Stream {
     pub(super) handle: *mut c_void,
 }
 
-// SAFETY: a handle that is only passed back to the driver, which is thread-safe.
+// SAFETY: a handle that is only passed to the driver, which is thread-safe.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -31,11 +31,11 @@ impl Stream {
         &self.gpu
     }
 
-    /// Queues a copy from the host. The memory must stay until an event behind it has passed: so `from` is borrowed for as
-    /// long as [`Stream::finish`] takes, by everyone who calls this.
+    /// Queues a copy from the host. The memory must stay valid until a later event has completed: every caller borrows
+    /// `from` until [`Stream::finish`] returns.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn copy_in(&self, to: &Memory, offset: usize, from: &Pinned, bytes: usize) -> Result<(), CudaError> {
         debug_assert!(offset + bytes <= to.bytes && bytes <= from.bytes);
         let (to, from, functions) = (
@@ -43,7 +43,7 @@ impl Stream {
             from.address.cast_const(),
             &self.gpu.driver.functions,
         );
-        // SAFETY: both sides are allocated in this length.
+        // SAFETY: both buffers have this length.
         self.gpu.driver.check("cuMemcpyHtoDAsync", unsafe {
             (functions.copy_in)(to, from, bytes, self.handle)
         })
@@ -52,7 +52,7 @@ impl Stream {
     /// Queues a copy to the host; see [`Stream::copy_in`].
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn copy_out(
         &self,
         to: &mut Pinned,
@@ -63,25 +63,25 @@ impl Stream {
         debug_assert!(offset + bytes <= from.bytes && bytes <= to.bytes);
         let functions = &self.gpu.driver.functions;
         let from = from.address + offset as u64;
-        // SAFETY: both sides are allocated in this length.
+        // SAFETY: both buffers have this length.
         self.gpu.driver.check("cuMemcpyDtoHAsync", unsafe {
             (functions.copy_out)(to.address, from, bytes, self.handle)
         })
     }
 
-    /// Queues a copy from one memory of the GPU to another.
+    /// Queues a copy within the GPU's memory.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn copy_within(&self, to: &Memory, from: &Memory, bytes: usize) -> Result<(), CudaError> {
         debug_assert!(bytes <= from.bytes && bytes <= to.bytes);
         let functions = &self.gpu.driver.functions;
-        // SAFETY: both sides are allocated in this length, and are not the same.
+        // SAFETY: both buffers have this length, and they are different.
         let code = unsafe { (functions.copy_within)(to.address, from.address, bytes, self.handle) };
         self.gpu.driver.check("cuMemcpyDtoDAsync", code)
     }
 
-    /// Waits until everything queued so far is done.
+    /// Waits until all queued work is complete.
     ///
     /// # Errors
     /// As [`Event::wait`].
@@ -94,12 +94,12 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: created once, destroyed once; the driver lets what is queued end by itself.
+        // SAFETY: created once, destroyed once; the driver completes queued work.
         unsafe { (self.gpu.driver.functions.stream_destroy)(self.handle) };
     }
 }
 
-/// A mark in a stream that keeps the GPU's time.
+/// A marker in a stream with a GPU timestamp.
 #[derive(Debug)]
 pub struct Event {
     pub(super) gpu: Arc<Gpu>,
@@ -110,34 +110,34 @@ pub struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// Queues it.
+    /// Queues the event.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         let functions = &self.gpu.driver.functions;
-        // SAFETY: both handles live.
+        // SAFETY: both handles are valid.
         self.gpu.driver.check("cuEventRecord", unsafe {
             (functions.event_record)(self.handle, stream.handle)
         })
     }
 
-    /// Whether the GPU has come past it.
+    /// Whether the event has completed.
     ///
     /// # Errors
-    /// What the driver answers: also what went wrong with anything before it.
+    /// Driver errors, including those of earlier work.
     pub fn is_passed(&self) -> Result<bool, CudaError> {
-        // SAFETY: the handle lives.
+        // SAFETY: the handle is valid.
         match unsafe { (self.gpu.driver.functions.event_query)(self.handle) } {
             NOT_READY => Ok(false),
             code => self.gpu.driver.check("cuEventQuery", code).map(|()| true),
         }
     }
 
-    /// Waits for it.
+    /// Waits for the event.
     ///
     /// # Errors
-    /// What [`Event::is_passed`] says; [`CudaError::Deadline`] names `what`.
+    /// As [`Event::is_passed`]; [`CudaError::Deadline`] names `what`.
     pub fn wait(&self, what: &str, until: Instant) -> Result<(), CudaError> {
         let began = Instant::now();
         for looks in 0u32.. {
@@ -155,21 +155,21 @@ impl Event {
         Ok(())
     }
 
-    /// Time on the GPU from `before` to this; both have passed.
+    /// GPU time from `before` to this event; both have completed.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Driver errors.
     pub fn since(&self, before: &Event) -> Result<Duration, CudaError> {
         let mut milliseconds = 0.0;
         let functions = &self.gpu.driver.functions;
-        // SAFETY: both handles live; the pointer is valid for the call.
+        // SAFETY: both handles are valid; the pointer is valid for the call.
         let code = unsafe { (functions.event_elapsed)(&mut milliseconds, before.handle, self.handle) };
         self.gpu.driver.check("cuEventElapsedTime", code)?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
 }
 
-/// Between two looks: short work is caught at once, long work leaves the CPU to others. The GPU keeps the time.
+/// Pause between polls: short work is detected at once, long work leaves the CPU free. The GPU measures the time.
 pub(crate) fn pause(looks: u32) {
     if looks < 64 {
         std::thread::yield_now();

@@ -1,10 +1,10 @@
-//! Chance that is the same each time.
+//! Reproducible pseudorandom numbers.
 
-/// SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>): the same numbers for the same words, whatever was asked before.
+/// SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>): the same words give the same numbers.
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// Of these words.
+    /// Seeded with these words.
     pub(crate) fn of(words: &[u64]) -> Dice {
         let mut dice = Dice(0);
         for word in words {

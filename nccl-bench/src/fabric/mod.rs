@@ -1,7 +1,7 @@
-//! A fabric that is simulated: what links between GPUs and nodes carry when they are well, and with a fault. One model
-//! for the preflight's fleet and the bench's transport; what comes of it is marked as simulated wherever it is shown.
+//! A simulated fabric: bandwidths and delays of links between GPUs and nodes, healthy and with faults. The same model
+//! serves the preflight's fleet and the bench's transport; its results are always marked as simulated.
 //!
-//! It knows bandwidths and delays, and nothing of algorithms, switches or congestion.
+//! It models bandwidths and delays, but no algorithms, switches or congestion.
 
 mod dice;
 mod script;
@@ -11,22 +11,22 @@ use std::time::Duration;
 pub(crate) use dice::Dice;
 pub use script::{SimError, SimFault};
 
-/// Bus bandwidth of an all-reduce of large messages inside a node, between two, and over more, GB/s: about what machines
-/// with eight H100s and eight ports of 400 Gb/s reach. Nothing is judged by these: a fleet is compared with itself.
+/// Bus bandwidth of an all-reduce of large messages inside a node, between two, and over more, GB/s: about that of
+/// machines with eight H100s and eight 400 Gb/s ports. They are no reference: a fleet is compared with itself.
 const INSIDE: f64 = 480.0;
 const PAIR: f64 = 365.0;
 const MANY: f64 = 340.0;
-/// What a rail of its own carries.
+/// Bandwidth of a single rail.
 const RAIL: f64 = 46.0;
-/// Delay of a collective of nothing: inside a node, and what each doubling of nodes adds.
+/// Delay of an empty collective: inside a node, and the increase with each doubling of nodes.
 const BEGIN: f64 = 12e-6;
 const HOP: f64 = 9e-6;
-/// A message to or from a node whose messages are delayed takes so much longer.
+/// Additional delay of messages to or from a node with delayed messages.
 const LATE: f64 = 5e-3;
-/// Share of packets that a bad node loses.
+/// Packet loss of a bad node.
 const LOST: f64 = 0.01;
 
-/// See the module. Nodes and GPUs count from 1.
+/// See the module. Nodes and GPUs are numbered from 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fabric {
     nodes: u32,
@@ -36,22 +36,22 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// How many nodes it has.
+    /// Number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// GPUs of each node.
+    /// GPUs per node.
     pub fn gpus(&self) -> u32 {
         self.gpus
     }
 
-    /// The number from which all chance comes.
+    /// The seed of all random numbers.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// What is wrong with it.
+    /// Its faults.
     pub fn faults(&self) -> &[SimFault] {
         &self.faults
     }
@@ -66,12 +66,12 @@ impl Fabric {
         self.faults.iter().any(wanted)
     }
 
-    /// Whether a node never answers.
+    /// Whether a node never responds.
     pub(crate) fn is_absent(&self, node: u32) -> bool {
         self.any(|fault| *fault == SimFault::Absent(node))
     }
 
-    /// By how much a GPU computes slower.
+    /// A GPU's slowdown.
     pub(crate) fn slowness(&self, node: u32, gpu: u32) -> f64 {
         let of = |fault: &SimFault| match fault {
             SimFault::SlowGpu(at, index, factor) if (*at, *index) == (node, gpu) => Some(*factor),
@@ -84,7 +84,7 @@ impl Fabric {
     pub(crate) fn busbw(&self, nodes: &[u32]) -> f64 {
         let is_half = |fault: &SimFault| match fault {
             SimFault::HalfNic(at) => nodes.len() > 1 && nodes.contains(at),
-            // Of more than two nodes only neighbours talk much.
+            // With more than two nodes most traffic is between neighbors.
             SimFault::HalfWay(a, b) => nodes.windows(2).any(|two| two == [*a, *b] || two == [*b, *a]),
             _ => false,
         };
@@ -96,7 +96,7 @@ impl Fabric {
         if self.any(is_half) { well / 2.0 } else { well }
     }
 
-    /// The same of one rail between two nodes, from 0. The slow port of a node is that of its first.
+    /// The same for one rail, from 0, between two nodes. A node's slow port is the first one.
     pub(crate) fn rail_busbw(&self, a: u32, b: u32, rail: u32) -> f64 {
         let is_half = |fault: &SimFault| match fault {
             SimFault::HalfNic(at) => rail == 0 && [a, b].contains(at),
@@ -106,7 +106,7 @@ impl Fabric {
         if self.any(is_half) { RAIL / 2.0 } else { RAIL }
     }
 
-    /// By how much longer a message there and back takes among these nodes, seconds.
+    /// Additional round-trip delay among these nodes, seconds.
     pub(crate) fn delay(&self, nodes: &[u32]) -> f64 {
         let is_late = |fault: &SimFault| matches!(fault, SimFault::Delay(at) if nodes.contains(at));
         if nodes.len() > 1 && self.any(is_late) {
@@ -116,13 +116,13 @@ impl Fabric {
         }
     }
 
-    /// Share of packets that are lost among these nodes.
+    /// Packet loss among these nodes.
     pub(crate) fn loss(&self, nodes: &[u32]) -> f64 {
         let is_bad = |fault: &SimFault| matches!(fault, SimFault::Loss(at) if nodes.contains(at));
         if self.any(is_bad) { LOST } else { 0.0 }
     }
 
-    /// How long a collective takes that carries so many bytes over each rank's link.
+    /// Duration of a collective that sends this many bytes over each rank's link.
     pub(crate) fn time(&self, nodes: &[u32], carried: f64) -> Duration {
         let hops = (nodes.len().max(1) as f64).log2().ceil();
         let begin = BEGIN + HOP * hops + self.delay(nodes);

@@ -1,43 +1,43 @@
-//! A fabric of machines that are not there, and the words that describe it.
+//! A fabric of simulated machines, and its text form.
 
 use super::Fabric;
 
-/// Nodes that can be simulated at most.
+/// Most simulated nodes.
 const MOST_NODES: u32 = 16_384;
-/// GPUs of a node at most.
+/// Most GPUs per node.
 const MOST_GPUS: u32 = 16;
 
-/// What is wrong with one machine. Nodes and GPUs count from 1, as their names do.
+/// A fault of one machine. Nodes and GPUs are numbered from 1, like their names.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SimFault {
-    /// A GPU computes so many times slower.
+    /// A GPU is slower by this factor.
     SlowGpu(u32, u32, f64),
-    /// A GPU's slot has half its lanes.
+    /// A GPU's PCIe slot has half its lanes.
     NarrowSlot(u32, u32),
-    /// One of a node's ports has half its rate; the slowest bounds all-reduce.
+    /// One of a node's ports runs at half its rate; the slowest port limits all-reduce.
     HalfNic(u32),
     /// Messages to and from a node take 5 ms longer.
     Delay(u32),
     /// A node loses 1 % of its packets.
     Loss(u32),
-    /// Only the way between two is at half.
+    /// Only the link between two nodes runs at half its rate.
     HalfWay(u32, u32),
-    /// A node never answers.
+    /// A node never responds.
     Absent(u32),
 }
 
-/// Why a script is not understood.
+/// Why a script is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{word}\": {what}")]
 pub struct SimError {
     /// The word.
     pub word: String,
-    /// What is wrong with it.
+    /// The error.
     pub what: &'static str,
 }
 
 impl Fabric {
-    /// From words such as `nodes=64 gpus=8 seed=3 slow-gpu=12.3x1.2 narrow-slot=5.1 half-nic=7 half-way=3-4 delay=9
+    /// Parses words such as `nodes=64 gpus=8 seed=3 slow-gpu=12.3x1.2 narrow-slot=5.1 half-nic=7 half-way=3-4 delay=9
     /// loss=2 absent=4`.
     pub fn parse(script: &str) -> Result<Fabric, SimError> {
         let mut fabric = Fabric {

@@ -1,5 +1,5 @@
-//! The CPU in the place of GPUs: a product of matrices and a copy of memory, by all threads together. Plain code: what a
-//! library makes of a CPU is not the question, only whether this node does as much as the others.
+//! The CPU instead of GPUs: a matrix product and a memory copy, by all threads together. Plain code without a library:
+//! it only shows whether this node is as fast as the others.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use paceline_health::event::Missing;
 use super::work::{Teller, Told};
 use super::{Device, Measured, Metric, Options, Outcome, Place};
 
-/// Rows and columns of a block: three of them fit into a first-level cache.
+/// Rows and columns of a block: three of them fit into the first-level cache.
 const BLOCK: usize = 48;
 
-/// Measures it, and tells.
+/// Measures the CPU, and reports.
 pub(super) fn run(options: &Options, until: Instant, teller: &Teller) {
     let threads = options
         .threads
@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options, until: Instant, teller: &Teller) {
     teller.tell(Told::Done);
 }
 
-/// Runs what `make` makes in each thread, over and over; each run is worth `amount`.
+/// Runs the closures from `make` in each thread, repeatedly; each run counts as `amount`.
 fn passes<R: FnMut()>(
     options: &Options,
     threads: usize,
@@ -52,8 +52,8 @@ fn passes<R: FnMut()>(
     amount: f64,
     make: impl Fn() -> R + Sync,
 ) -> Outcome {
-    // By time and not by a count: a control group that lets a first run pass and stops the next would make a counted
-    // pass many times longer than it was meant to be.
+    // Limited by time instead of a count: a control group that throttles after the first run would make a counted pass
+    // many times longer than intended.
     let pass = || {
         let start = Barrier::new(threads);
         let runs: Vec<(u64, f64)> = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The work of one GPU. Results are looked at too: a GPU that computes fast and wrong is no good one.
+//! Measures one GPU. Results are verified: a GPU that computes fast but wrong is faulty.
 
 use std::cell::RefCell;
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -11,12 +11,12 @@ use super::work::{Teller, Told, Turn};
 use super::{Device, Measured, Metric, Options, Outcome, Place};
 use crate::cuda::{Blas, CudaError, Driver, Event, Gemm, Gpu, Memory, Pinned, Stream};
 
-/// Most runs that a pass is made of.
+/// Most runs per pass.
 const MOST_RUNS: f64 = 2000.0;
-/// Elements of a product that are computed again on the host.
+/// Elements of a product that are verified on the host.
 const SAMPLES: usize = 16;
 
-/// Measures all of a GPU, and tells.
+/// Takes all measurements of a GPU, and reports.
 pub(super) fn run(
     driver: &Arc<Driver>,
     index: u32,
@@ -52,11 +52,11 @@ fn missing(error: &CudaError) -> Outcome {
     Outcome::Missing(Missing::Error(error.to_string().into()))
 }
 
-/// Why a metric has no figures.
+/// Why a metric has no result.
 enum Failure {
-    /// The GPU or a library.
+    /// An error of the GPU or a library.
     Cuda(CudaError),
-    /// What it computed or copied is not what it must be.
+    /// A wrong result of a computation or copy.
     Wrong(String),
 }
 
@@ -75,14 +75,14 @@ impl Failure {
     }
 }
 
-/// A GPU on which is measured.
+/// The state for measuring a GPU.
 struct Bench<'a> {
     gpu: Arc<Gpu>,
     stream: Stream,
     marks: (Event, Event),
-    /// What is copied in: numbers that are the same in every run and on every GPU.
+    /// Input data: the same in every run and on every GPU.
     source: Pinned,
-    /// What is copied out.
+    /// Output data.
     target: RefCell<Pinned>,
     options: &'a Options,
     until: Instant,
@@ -165,11 +165,11 @@ impl Bench<'_> {
         Ok(outcome)
     }
 
-    /// Some elements of the product, computed on the host. Operands of the GPU are as [`Bench::filled`] left them.
+    /// Verifies some elements of the product on the host. The operands are from [`Bench::filled`].
     fn check(&self, kind: Gemm, n: usize, c: &Memory) -> Result<(), Failure> {
         let (source, mut target) = (self.source.as_slice(), self.target.borrow_mut());
         for sample in 0..SAMPLES {
-            // Spread over rows and columns; by columns, as cuBLAS counts.
+            // Spread over rows and columns; in column-major order, as in cuBLAS.
             let (row, column) = (sample * 7919 % n, sample * 104_729 % n);
             let (mut sum, mut size) = (0.0, 0.0);
             for k in 0..n {
@@ -183,7 +183,7 @@ impl Bench<'_> {
                 .as_slice()
                 .first_chunk::<4>()
                 .map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
-            // Sums of 32-bit floats in any order; NaN is never within.
+            // Sums of 32-bit floats in any order; NaN never passes.
             let is_right = (f64::from(seen) - sum).abs() <= 1e-4 * size;
             if !is_right {
                 let name = if kind == Gemm::Bf16 { "bf16" } else { "f32" };
@@ -226,7 +226,7 @@ impl Bench<'_> {
         Ok(outcome)
     }
 
-    /// Memory that holds the source, again and again.
+    /// Memory filled with repeated copies of the source.
     fn filled(&self, bytes: usize) -> Result<Memory, CudaError> {
         let (memory, part) = (self.gpu.memory(bytes)?, self.source.as_slice().len());
         for offset in (0..bytes).step_by(part) {
@@ -237,7 +237,7 @@ impl Bench<'_> {
         Ok(memory)
     }
 
-    /// Whether the last part of `memory` is what was copied there.
+    /// Verifies the last part of `memory` after a copy.
     fn look_at(&self, memory: &Memory, bytes: usize, what: &str) -> Result<(), Failure> {
         let part = self.source.as_slice().len();
         let offset = (bytes - 1) / part * part;
@@ -258,7 +258,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs it in passes; each run is worth `amount`.
+    /// Runs it in passes; each run counts as `amount`.
     fn passes(
         &self,
         what: &str,
@@ -274,7 +274,7 @@ impl Bench<'_> {
             self.marks.1.wait(what, self.until)?;
             Ok(self.marks.1.since(&self.marks.0)?.as_secs_f64())
         };
-        // The first loads kernels; the second says how long one takes.
+        // The first run loads kernels; the second gives the duration of one run.
         timed(1)?;
         let one = timed(1)?.max(1e-7);
         let runs = (self.options.pass.as_secs_f64() / one)
@@ -291,10 +291,10 @@ impl Bench<'_> {
     }
 }
 
-/// Two bfloat16 numbers between -1 and 1 (the upper is a 32-bit float with them both), which look random: the power that
-/// a product takes, and so the clock, depend on the data.
+/// Two pseudorandom bfloat16 numbers between -1 and 1 (the upper one is a 32-bit float with both): the power of a
+/// product, and so the clock, depends on the data.
 fn pair(at: usize) -> u32 {
-    // The finaliser of MurmurHash3, public domain.
+    // The finalizer of MurmurHash3, public domain.
     let mut x = at as u32 + 1;
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
     x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
@@ -304,7 +304,7 @@ fn pair(at: usize) -> u32 {
     number(x) | number(x >> 16) << 16
 }
 
-/// Element `at` of what [`Bench::filled`] makes of `source`.
+/// Element `at` of the memory that [`Bench::filled`] fills with `source`.
 fn element(kind: Gemm, source: &[u8], at: usize) -> f64 {
     let width = kind.width();
     let from = at * width % source.len();

@@ -1,8 +1,7 @@
-//! What each GPU of this node can do by itself: products of matrices, memory, the way to the host. Several passes of
-//! each, and each metric for itself: a sum would hide the one that is bad.
+//! Measures each GPU of this node alone: matrix products, memory, transfers to and from the host. Several passes of
+//! each metric, and each metric separately: a sum would hide the bad one.
 //!
-//! On a host without GPUs the CPU can be measured instead; its metrics have names of their own, and it is never done
-//! unless asked for.
+//! On a host without GPUs the CPU can be measured instead, only on request; its metrics have separate names.
 
 mod cpu;
 mod device;
@@ -20,26 +19,26 @@ pub use work::work;
 
 use crate::cuda::CudaError;
 
-/// What to measure, and how.
+/// Measurement options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// On what.
+    /// The devices to measure.
     pub place: Place,
-    /// The CUDA driver's library; `None`: where the system has it.
+    /// The CUDA driver's library; `None`: the system's.
     pub cuda_lib: Option<PathBuf>,
     /// cuBLAS.
     pub cublas_lib: Option<PathBuf>,
-    /// How often each metric is measured. The median of three stands one that is off, of five two.
+    /// Number of passes per metric. The median of three tolerates one outlier, of five two.
     pub passes: usize,
-    /// How long a pass takes at least. Shorter ones are measured quicker and less well.
+    /// Minimum duration of a pass. Shorter passes take less time and are less accurate.
     pub pass: Duration,
     /// Rows and columns of the matrices. Small ones do not fill a GPU.
     pub size: usize,
-    /// Bytes that are copied within a GPU's memory; it takes twice as much. Must be more than its caches hold.
+    /// Bytes copied within a GPU's memory; it uses twice as much. Must exceed its caches.
     pub memory: usize,
-    /// Bytes that are copied between host and GPU, in locked memory, twice.
+    /// Bytes copied between host and GPU, in pinned memory, in both directions.
     pub transfer: usize,
-    /// Threads of the CPU; `None`: as many as this process may use.
+    /// CPU threads; `None`: as many as this process may use.
     pub threads: Option<usize>,
 }
 
@@ -60,8 +59,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For the CPU: passes are as long as the periods in which a control group counts its time (100 ms), so that a node
-    /// which may compute only half of the time shows it.
+    /// For the CPU: passes are as long as a control group's accounting period (100 ms), so that a node which may use
+    /// only half of the time shows it.
     pub fn of_cpu() -> Options {
         Options {
             place: Place::Cpu,
@@ -73,17 +72,17 @@ impl Options {
     }
 }
 
-/// What is measured.
+/// The devices to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// Every GPU that this process sees.
+    /// All GPUs visible to this process.
     Gpus,
-    /// The CPU, in the place of GPUs.
+    /// The CPU instead of GPUs.
     Cpu,
 }
 
-/// A figure of one device; more is better.
+/// A metric of one device; more is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -93,9 +92,9 @@ pub enum Metric {
     GemmF32,
     /// Copy within the GPU's memory: bytes read and bytes written, B/s.
     MemoryCopy,
-    /// Copy from locked memory of the host, B/s. One GPU at a time.
+    /// Copy from pinned host memory, B/s. One GPU at a time.
     HostToDevice,
-    /// Copy to locked memory of the host, B/s. One GPU at a time.
+    /// Copy to pinned host memory, B/s. One GPU at a time.
     DeviceToHost,
     /// The CPU's product of 32-bit float matrices, all threads together, FLOP/s.
     CpuMatmul,
@@ -104,7 +103,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Those of a GPU, in the order in which they are measured.
+    /// Metrics of a GPU, in the order of measurement.
     pub const OF_GPU: [Metric; 5] = [
         Metric::GemmBf16,
         Metric::GemmF32,
@@ -112,10 +111,10 @@ impl Metric {
         Metric::HostToDevice,
         Metric::DeviceToHost,
     ];
-    /// Those of the CPU.
+    /// Metrics of the CPU.
     pub const OF_CPU: [Metric; 2] = [Metric::CpuMatmul, Metric::CpuMemoryCopy];
 
-    /// As in JSON: `gemm_bf16`.
+    /// Its name in JSON: `gemm_bf16`.
     pub fn name(self) -> &'static str {
         match self {
             Metric::GemmBf16 => "gemm_bf16",
@@ -137,12 +136,12 @@ impl Metric {
     }
 }
 
-/// What one device did.
+/// The results of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Which.
+    /// The device.
     pub device: Device,
-    /// Every metric of such a device: its figures, or why there are none.
+    /// Every metric of the device: its result, or why it is missing.
     pub metrics: BTreeMap<Metric, Outcome>,
 }
 
@@ -151,9 +150,9 @@ pub struct Work {
 pub struct Device {
     /// Its kind.
     pub place: Place,
-    /// Its number as this process counts; the CPU has 0.
+    /// Its index in this process; the CPU has 0.
     pub index: u32,
-    /// UUID; `None`: the CPU, or a GPU that did not say.
+    /// UUID; `None`: the CPU, or unknown.
     pub uuid: Option<GpuId>,
     /// PCI bus id, `0000:b3:00.0`; empty: the CPU.
     pub pci: String,
@@ -161,7 +160,7 @@ pub struct Device {
     pub model: String,
 }
 
-/// A metric's figures, or the reason why there are none.
+/// A metric's result, or the reason why it is missing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -184,16 +183,16 @@ impl Outcome {
 /// The passes of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Each pass, in its order.
+    /// The passes in order.
     pub passes: Vec<f64>,
     /// Their median.
     pub median: f64,
-    /// How far the best and the worst are apart, as a share of the median.
+    /// Difference between the best and the worst, as a share of the median.
     pub spread: f64,
 }
 
 impl Measured {
-    /// Of passes; `None`: of none, or of some that are no measurements.
+    /// Summarizes passes; `None` if empty or invalid.
     pub fn of(passes: Vec<f64>) -> Option<Measured> {
         let mut ordered = passes.clone();
         ordered.sort_by(f64::total_cmp);
@@ -209,19 +208,19 @@ impl Measured {
     }
 }
 
-/// Why nothing could be measured at all.
+/// Why no measurement was possible.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WorkError {
-    /// No library, no driver, no GPU.
+    /// No library, driver or GPU.
     #[error("work of the GPUs: {0}")]
     Cuda(#[from] CudaError),
-    /// The driver did not even say which GPUs there are.
+    /// The driver did not respond when it was opened.
     #[error("work of the GPUs: cuInit has not returned in {seconds:.1} s")]
     Silent {
-        /// How long it was given.
+        /// The timeout.
         seconds: f64,
     },
-    /// The system gives no thread.
+    /// A thread could not be started.
     #[error("no thread: {0}")]
     Thread(String),
 }

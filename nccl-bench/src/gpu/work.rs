@@ -1,5 +1,5 @@
-//! All devices at once, each in a thread of its own, for a limited time. A thread that hangs in the driver is left
-//! behind: what it did not measure says so.
+//! Measures all devices at once, each in its own thread, for a limited time. A thread that hangs in the driver is
+//! abandoned: its missing metrics report this.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,44 +13,44 @@ use paceline_health::event::Missing;
 use super::{Device, Metric, Options, Outcome, Place, Work, WorkError, cpu, device};
 use crate::cuda::Driver;
 
-/// What a device's thread tells.
+/// A message from a device's thread.
 pub(super) enum Told {
-    /// Which device it is.
+    /// Its device.
     Device(Device),
-    /// What it begins to measure.
+    /// The metric it starts to measure.
     Begins(Metric),
-    /// What it measured.
+    /// A metric's result.
     Measured(Metric, Outcome),
-    /// It will tell nothing more.
+    /// The last message.
     Done,
 }
 
-/// A device's thread's way to tell.
+/// A device thread's sender for messages.
 pub(super) struct Teller {
     index: u32,
     sender: Sender<(u32, Told)>,
 }
 
 impl Teller {
-    /// Who asked may have given up: that is no error here.
+    /// The receiver may be gone: this is not an error here.
     pub(super) fn tell(&self, told: Told) {
         let _ = self.sender.send((self.index, told));
     }
 
-    /// Measures one metric, and tells.
+    /// Measures one metric, and reports.
     pub(super) fn measure(&self, metric: Metric, run: impl FnOnce() -> Outcome) {
         self.tell(Told::Begins(metric));
         self.tell(Told::Measured(metric, run()));
     }
 }
 
-/// Between GPUs: who has it copies to and from the host. GPUs may share a way there, and each is to have it alone.
+/// A lock for copies to and from the host: GPUs may share the connection, and each is measured alone.
 pub(super) type Turn = Arc<Mutex<()>>;
 
-/// Measures every device of the place, for at most `limit`.
+/// Measures all devices, for at most `limit`.
 ///
 /// # Errors
-/// When there is nothing to measure. A device or a metric that fails is in the answer.
+/// If nothing can be measured. Failures of a device or a metric are in the result.
 pub fn work(options: &Options, limit: Duration) -> Result<Vec<Work>, WorkError> {
     let until = Instant::now() + limit;
     let (sender, told) = channel();
@@ -88,12 +88,12 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), WorkError> {
         .map_err(|error| WorkError::Thread(error.to_string()))
 }
 
-/// Opens the driver in a thread: a driver in trouble may keep its caller for minutes.
+/// Opens the driver in a thread: a faulty driver may block for minutes.
 fn open(path: Option<&Path>, limit: Duration) -> Result<Arc<Driver>, WorkError> {
     let (sender, opened) = channel();
     let path = path.map(Path::to_owned);
     spawn(move || {
-        // Who asked may have given up.
+        // The receiver may be gone.
         let _ = sender.send(Driver::open(path.as_deref()));
     })?;
     let opened = opened.recv_timeout(limit);

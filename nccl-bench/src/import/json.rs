@@ -1,4 +1,4 @@
-//! What nccl-tests writes with `-J` (2.17 and later), and our own reports.
+//! Imports the JSON of nccl-tests' `-J` (2.17 and later), and our own reports.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{ImportError, agreed, dtype, of_program, report, timing};
 use crate::collective::Collective;
 use crate::measure::{RankPlace, Report, Row, Timing};
 
-/// The whole file. What it has besides is skipped.
+/// The whole file. Unknown fields are skipped.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -58,7 +58,7 @@ struct Measured {
     experiment_name: String,
 }
 
-/// Written as a text with blanks before it.
+/// A string with leading blanks.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Root {
@@ -81,7 +81,7 @@ struct PerIteration {
     p99_us: f64,
 }
 
-/// Reads it.
+/// Parses the file.
 pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report, ImportError> {
     let value: serde_json::Value = serde_json::from_str(text)?;
     if value.get("schema_version").is_some() {
@@ -92,7 +92,7 @@ pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report,
         }
         return Ok(report);
     }
-    // From the text once more: an error then names its line.
+    // Parsed again from the text, so that an error has a line number.
     let file: File = serde_json::from_str(text)?;
     let said = file.args.first().and_then(|program| of_program(program));
     let said = said.or_else(|| of_program(&file.results.first()?.experiment_name));

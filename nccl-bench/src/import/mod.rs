@@ -1,9 +1,9 @@
-//! Results of nccl-tests (<https://github.com/NVIDIA/nccl-tests>), as text or as the JSON of its `-J`, in our own types.
-//! Our own reports are taken too.
+//! Imports results of nccl-tests (<https://github.com/NVIDIA/nccl-tests>), as text or as the JSON of its `-J`. Our own
+//! reports are accepted too.
 //!
-//! What a file does not hold is left unknown: percentiles without `-J`'s per-iteration times, and always the ranks' own
-//! times, which nccl-tests does not keep. A row that cannot be read is an error with its line: a result with holes would
-//! be compared as if it were whole.
+//! Missing data stays unknown: percentiles without `-J`'s per-iteration times, and always the times of single ranks,
+//! which nccl-tests does not record. An invalid row is an error with its line: a result with gaps would be compared
+//! like a complete one.
 
 mod json;
 mod text;
@@ -17,44 +17,44 @@ use crate::dtype::Dtype;
 use crate::measure::{RankPlace, Report, Row, SCHEMA_VERSION, Timing};
 use crate::transport::About;
 
-/// Largest file that is read; nccl-tests' are a few kilobytes.
+/// Largest accepted file; those of nccl-tests have a few kilobytes.
 const MOST: u64 = 64 << 20;
 
-/// Why a file cannot be taken.
+/// Why a file cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// It cannot be read.
     #[error("{0}")]
     File(#[from] std::io::Error),
-    /// It is larger than any result.
+    /// It is too large for a result.
     #[error("more than {} MiB: not a result of nccl-tests", MOST >> 20)]
     TooLarge,
-    /// A line of text.
+    /// An invalid line of text.
     #[error("line {line}: {what}")]
     Line {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
-    /// A place in JSON.
+    /// Invalid JSON.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// A value in JSON.
+    /// An invalid value in JSON.
     #[error("{place}: {what}")]
     Value {
-        /// Where: `results[3].type`.
+        /// Its path: `results[3].type`.
         place: String,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
-    /// There is nothing in it.
+    /// It contains no results.
     #[error("no rows of results: not the output of nccl-tests, or of a run that failed")]
     Empty,
-    /// It does not say what was measured.
+    /// It does not name the collective.
     #[error("the file does not name its collective (versions before 2.17 do not): use --collective")]
     Collective,
-    /// It says one thing, the caller another.
+    /// The file and the caller name different collectives.
     #[error("the file has {said}, not {asked}")]
     OtherCollective {
         /// The file's.
@@ -64,7 +64,7 @@ pub enum ImportError {
     },
 }
 
-/// Reads a file. `collective` is needed where the file does not say it.
+/// Reads a file. `collective` is required if the file does not name it.
 ///
 /// # Errors
 /// [`ImportError`].
@@ -76,11 +76,11 @@ pub fn file(path: &Path, collective: Option<Collective>) -> Result<Report, Impor
     if bytes.len() as u64 > MOST {
         return Err(ImportError::TooLarge);
     }
-    // Host names and logs in between may be anything.
+    // Host names and interleaved logs may be in any encoding.
     read(&String::from_utf8_lossy(&bytes), collective)
 }
 
-/// What nccl-tests measured, always over NCCL and never simulated.
+/// A report of nccl-tests, always over NCCL and never simulated.
 fn report(
     version: String,
     details: BTreeMap<String, String>,
@@ -88,7 +88,7 @@ fn report(
     ranks: Vec<RankPlace>,
     results: Vec<Row>,
 ) -> Result<Report, ImportError> {
-    // What holds nothing says nothing of what it is either.
+    // Without results the metadata is useless.
     let first = results.first().ok_or(ImportError::Empty)?;
     Ok(Report {
         schema_version: SCHEMA_VERSION,
@@ -105,7 +105,7 @@ fn report(
     })
 }
 
-/// Reads what a file holds.
+/// Parses the content of a file.
 ///
 /// # Errors
 /// [`ImportError`].
@@ -117,7 +117,7 @@ pub fn read(text: &str, collective: Option<Collective>) -> Result<Report, Import
     }
 }
 
-/// What both say of the collective.
+/// The collective, if both sources agree.
 fn agreed(said: Option<Collective>, asked: Option<Collective>) -> Result<Collective, ImportError> {
     match (said, asked) {
         (Some(said), Some(asked)) if said != asked => Err(ImportError::OtherCollective { said, asked }),
@@ -125,7 +125,7 @@ fn agreed(said: Option<Collective>, asked: Option<Collective>) -> Result<Collect
     }
 }
 
-/// The collective of a program of nccl-tests: `all_reduce_perf`, with or without a path.
+/// The collective of an nccl-tests program: `all_reduce_perf`, with or without a path.
 fn of_program(name: &str) -> Option<Collective> {
     let name = name.rsplit('/').next().unwrap_or(name);
     Some(match name.strip_suffix("_perf").unwrap_or(name) {
@@ -138,13 +138,13 @@ fn of_program(name: &str) -> Option<Collective> {
     })
 }
 
-/// An element type by nccl-tests' name.
+/// An element type by its name in nccl-tests.
 fn dtype(name: &str) -> Result<Dtype, String> {
     let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
     known.ok_or_else(|| format!("type {name} is not one of float, half, bfloat16, int32"))
 }
 
-/// A timing of which the mean alone is known.
+/// A timing with only a mean.
 fn timing([time, alg_bw, bus_bw]: [f64; 3], nwrong: Option<u64>) -> Timing {
     Timing {
         time,

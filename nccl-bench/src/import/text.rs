@@ -1,4 +1,4 @@
-//! The table that nccl-tests prints. Between its lines may stand those of NCCL, MPI and Slurm.
+//! Parses the table of nccl-tests. Output of NCCL, MPI and Slurm may be interleaved.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::transport::nccl::version_text;
 const HEAD: usize = 5;
 /// Time, algbw, busbw, wrong elements.
 const SIDE: usize = 4;
-/// The same with per-iteration columns: least, most, p99, variation.
+/// The same with per-iteration columns: minimum, maximum, p99, variation.
 const LONG_SIDE: usize = 8;
 
-/// Reads it.
+/// Parses the text.
 pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report, ImportError> {
     let (mut said, mut side, mut ranks, mut results) = (None, SIDE, Vec::new(), Vec::new());
     let mut version = "nccl-tests".to_owned();
@@ -52,7 +52,7 @@ pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report,
     report(version, details, (said, collective), ranks, results)
 }
 
-/// A line without what MPI (`[1,0]<stdout>:`) and Slurm (`0: `) put before it.
+/// Removes the prefixes of MPI (`[1,0]<stdout>:`) and Slurm (`0: `).
 fn untagged(line: &str) -> &str {
     let line = line.trim_start();
     if let Some((_, rest)) = line
@@ -103,7 +103,7 @@ fn number<T: std::str::FromStr>(column: &str, word: &str) -> Result<T, String> {
         .map_err(|_| format!("{column} is {word}, which is not a number"))
 }
 
-/// `None`: it was not measured, as an all-to-all in place.
+/// `None`: not measured, such as an all-to-all in place.
 fn half(name: &str, words: &[&str]) -> Result<Option<Timing>, String> {
     if words[0] == "N/A" {
         return Ok(None);
@@ -118,7 +118,7 @@ fn half(name: &str, words: &[&str]) -> Result<Option<Timing>, String> {
         }
     };
     let values = [column(0, "time")?, column(1, "algbw")?, column(2, "busbw")?];
-    // Written as a float: `1e+06`.
+    // Printed as a float: `1e+06`.
     let wrong = if words[3] == "N/A" {
         None
     } else {

@@ -1,4 +1,4 @@
-//! What was measured, and how it is summed up. Every rank's times are kept: a mean hides the slow one.
+//! Measurement and its summary. Every rank's times are recorded: a mean hides the slow one.
 
 mod result;
 mod sweep;

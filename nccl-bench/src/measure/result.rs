@@ -1,4 +1,4 @@
-//! Result types. Field names that nccl-tests' `-J` file has too mean the same here.
+//! Result types. Fields with the names of nccl-tests' `-J` file have the same meaning.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,38 +6,38 @@ use crate::collective::{Collective, Plan};
 use crate::dtype::Dtype;
 use crate::transport::About;
 
-/// Of the JSON that [`Report`] is.
+/// Schema version of the JSON of [`Report`].
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// A whole run of the bench.
+/// A complete run of the bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
     /// Version of the program; of an imported file, the program that wrote it.
     pub version: String,
-    /// What carried it.
+    /// The transport.
     #[serde(flatten)]
     pub about: About,
     /// The operation.
     pub collective: Collective,
-    /// Of the elements.
+    /// The element type.
     #[serde(rename = "type")]
     pub dtype: Dtype,
-    /// Who took part, in order.
+    /// The ranks, in order.
     pub ranks: Vec<RankPlace>,
-    /// One for each size, in order.
+    /// One row per size, in order.
     pub results: Vec<Row>,
 }
 
-/// Where a rank ran.
+/// The location of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankPlace {
-    /// Its number.
+    /// The rank.
     pub rank: usize,
     /// Its host's name.
     pub host: String,
-    /// Its process, for people only.
+    /// Its process id, for people only.
     #[serde(default)]
     pub pid: u32,
     /// Its GPU, as the transport names it; empty: none.
@@ -45,38 +45,38 @@ pub struct RankPlace {
     pub device: String,
 }
 
-/// One size.
+/// Results for one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Bytes of the larger buffer of a rank.
     pub size: u64,
-    /// Elements that the call was given.
+    /// Elements passed to the call.
     pub count: usize,
-    /// Of the elements.
+    /// The element type.
     #[serde(rename = "type")]
     pub dtype: Dtype,
     /// `sum` or `none`.
     pub redop: String,
     /// -1: none.
     pub root: i64,
-    /// With two buffers.
+    /// Out of place.
     pub out_of_place: Option<Timing>,
-    /// With one.
+    /// In place.
     pub in_place: Option<Timing>,
 }
 
-/// How long it took. Times are in microseconds, bandwidths in GB/s (1e9), as in nccl-tests.
+/// Timing of one size. Times are in microseconds, bandwidths in GB/s (1e9), as in nccl-tests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// Mean over iterations of the time of the slowest rank.
+    /// Mean over iterations of the slowest rank's time.
     pub time: f64,
     /// `size` / `time`.
     pub alg_bw: f64,
     /// `alg_bw` × the collective's factor.
     pub bus_bw: f64,
-    /// Wrong elements of all ranks; `None`: not verified.
+    /// Wrong elements on all ranks; `None`: not verified.
     pub nwrong: Option<u64>,
-    /// Median over iterations of the time of the slowest rank; of an imported file, 0: not known.
+    /// Median over iterations of the slowest rank's time; 0 in an imported file: not known.
     #[serde(default)]
     pub p50: f64,
     /// 99th percentile of the same.
@@ -85,7 +85,7 @@ pub struct Timing {
     /// The rank with the largest median.
     #[serde(default)]
     pub slowest_rank: Option<usize>,
-    /// Every rank's times, in the order of ranks.
+    /// Every rank's times, in rank order.
     #[serde(default)]
     pub ranks: Vec<RankTimes>,
 }
@@ -95,7 +95,7 @@ pub struct Timing {
 pub struct RankTimes {
     /// The rank.
     pub rank: usize,
-    /// Of each iteration, in microseconds.
+    /// Time of each iteration, in microseconds.
     pub times: Vec<f64>,
     /// Wrong elements of this rank's output; `None`: not verified.
     #[serde(default)]
@@ -103,7 +103,7 @@ pub struct RankTimes {
 }
 
 impl RankPlace {
-    /// On this host.
+    /// The given rank on this host.
     pub fn here() -> RankPlace {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         RankPlace {
@@ -114,14 +114,14 @@ impl RankPlace {
 }
 
 impl RankTimes {
-    /// Its median, in microseconds.
+    /// The rank's median, in microseconds.
     pub fn median(&self) -> f64 {
         quantile(&sorted(&self.times), 0.5)
     }
 }
 
 impl Timing {
-    /// Sums up what all ranks measured of `plan`.
+    /// Summarizes the measurements of all ranks for `plan`.
     pub fn new(plan: &Plan, ranks: Vec<RankTimes>) -> Timing {
         let iterations = ranks.iter().map(|rank| rank.times.len()).min().unwrap_or(0);
         let slowest = |i: usize| ranks.iter().map(|rank| rank.times[i]).fold(0.0, f64::max);
@@ -146,13 +146,13 @@ impl Timing {
         }
     }
 
-    /// Bus bandwidth of the median iteration, GB/s: what is judged, because one late iteration does not move it.
+    /// Bus bandwidth of the median iteration, GB/s: used for judgment, because one late iteration does not affect it.
     pub fn median_bus_bw(&self, plan: &Plan) -> f64 {
         bandwidth(plan.bytes(), self.p50) * plan.collective.bus_factor(plan.ranks)
     }
 }
 
-/// GB/s of so many bytes in so many microseconds; 0 of no time.
+/// Bandwidth in GB/s of this many bytes in this many microseconds; 0 for no time.
 fn bandwidth(bytes: u64, time: f64) -> f64 {
     if time > 0.0 {
         bytes as f64 / time / 1e3
@@ -167,7 +167,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     values
 }
 
-/// Nearest rank of sorted values; 0 of none.
+/// Nearest-rank quantile of sorted values; 0 if empty.
 fn quantile(ordered: &[f64], q: f64) -> f64 {
     let at = (q * ordered.len() as f64).ceil() as usize;
     ordered.get(at.max(1) - 1).copied().unwrap_or(0.0)

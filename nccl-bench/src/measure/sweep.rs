@@ -1,4 +1,4 @@
-//! Times one plan after the other on all ranks.
+//! Times plans one after another on all ranks.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use crate::collective::{Collective, Plan};
 use crate::dtype::Dtype;
 use crate::transport::{Deadline, Transport, TransportError};
 
-/// How often, and how long at most.
+/// Numbers of iterations, and the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// Timed.
+    /// Timed iterations.
     pub iterations: u32,
-    /// Not timed, before them.
+    /// Warm-up iterations before them, not timed.
     pub warm_ups: u32,
-    /// Verified, after them; 0: no result is looked at.
+    /// Verified iterations after them; 0: no result is verified.
     pub checks: u32,
-    /// All ranks begin each iteration together, instead of one right after the other.
+    /// Whether all ranks synchronize before each iteration.
     pub together: bool,
-    /// For all of this at one size.
+    /// Time limit for all iterations at one size.
     pub limit: Duration,
 }
 
@@ -64,34 +64,34 @@ pub fn time(
     Ok(gathered.map(|ranks| Timing::new(plan, ranks)))
 }
 
-/// What is measured, at which sizes.
+/// What to measure, at which sizes.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// The operation.
     pub collective: Collective,
-    /// Of the elements.
+    /// The element type.
     pub dtype: Dtype,
-    /// Out of place, in order; each is also run in place where that is possible and wanted.
+    /// Out-of-place plans, in order; each also runs in place if possible and requested.
     pub plans: Vec<Plan>,
-    /// Also on one buffer.
+    /// Also measure in place.
     pub in_place: bool,
-    /// Each of them.
+    /// The iterations of each plan.
     pub rounds: Rounds,
 }
 
-/// What rank 0 is shown while it runs.
+/// Progress on rank 0.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen<'a> {
-    /// All ranks are there: the report, without results yet.
+    /// All ranks are connected: the report without results so far.
     Began(&'a Report),
-    /// A timing is done; others of this size may follow.
+    /// A timing is complete; others of this size may follow.
     Timed(&'a Row),
-    /// A size is done.
+    /// A size is complete.
     Done(&'a Row),
 }
 
 impl Sweep {
-    /// How many timings that are.
+    /// Number of timings.
     pub fn timings(&self) -> usize {
         self.plans.len()
             * if self.in_place && self.collective.in_place() {
@@ -101,7 +101,7 @@ impl Sweep {
             }
     }
 
-    /// Runs them all on all ranks. Rank 0 gets the report, and is shown what it becomes as it does.
+    /// Runs all plans on all ranks. Rank 0 gets the report, and `Seen` updates during the run.
     pub fn run(
         &self,
         transport: &mut dyn Transport,
@@ -146,7 +146,7 @@ impl Sweep {
                 report.results.push(row);
             }
         }
-        // What is told of the transport may have become known on the way.
+        // The transport's description may have changed during the run.
         Ok(report.map(|report| Report {
             about: transport.about(),
             ..report

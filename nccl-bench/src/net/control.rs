@@ -1,7 +1,8 @@
-//! The star around rank 0: agreement, gathering, and who is to blame when something goes wrong.
+//! The star around rank 0: agreement, gathering, and attribution of failures.
 //!
-//! When a rank fails, its neighbours see it first and give up, and theirs see those give up. So that the error names
-//! the first and not the nearest, every rank tells rank 0 what it saw, rank 0 concludes, and all report the same.
+//! When a rank fails, its neighbors notice first and abort, and then their neighbors. So that the error names the first
+//! failed rank and not the nearest, every rank reports its error to rank 0, rank 0 determines the cause, and all ranks
+//! return the same error.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,33 +13,33 @@ use serde::de::DeserializeOwned;
 use super::{Purpose, Seat, Wire};
 use crate::transport::{Deadline, TransportError};
 
-/// Nothing longer is taken in.
+/// Longest accepted message.
 const LONGEST: usize = 16 << 20;
-/// After a failure, how long the others are given to say what they saw.
+/// After a failure, time for the others to report their errors.
 const INQUEST: Duration = Duration::from_millis(1500);
 
 const TELL: u8 = 1;
 const ABORT: u8 = 2;
 
-/// One rank's end of the star.
+/// One rank's side of the star.
 pub struct Control {
     rank: usize,
     ranks: usize,
-    /// To rank 0; at rank 0, to all others in their order.
+    /// To rank 0; on rank 0, to all others in rank order.
     wires: Vec<Wire>,
-    /// The end, once there was one.
+    /// The star has ended.
     over: bool,
-    /// At rank 0, what others said when they gave up.
+    /// On rank 0, the reports of ranks that aborted.
     heard: Vec<Words>,
 }
 
-/// Whom a rank that gave up blames, and why.
+/// The rank that an aborting rank blames, and the reason.
 type Notice = (Option<usize>, String);
-/// A rank that gave up, whom it blames, and why.
+/// An aborting rank, the rank that it blames, and the reason.
 type Words = (usize, Option<usize>, String);
 
 impl Control {
-    /// Opens the star.
+    /// Connects the star.
     pub fn open(seat: &mut Seat, deadline: &Deadline) -> Result<Control, TransportError> {
         let deadline = deadline.part(format!("{}: connecting", deadline.phase()));
         let others = if seat.rank == 0 { 1..seat.ranks } else { 0..1 };
@@ -54,17 +55,17 @@ impl Control {
         })
     }
 
-    /// Which rank this is.
+    /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// Brings every rank's bytes to rank 0, in the order of ranks; elsewhere `None`.
+    /// Gathers every rank's bytes on rank 0, in rank order; `None` on other ranks.
     pub fn collect(
         &mut self,
         mine: Vec<u8>,
@@ -74,7 +75,7 @@ impl Control {
         done.map_err(|error| self.settle(error, deadline))
     }
 
-    /// [`Control::collect`] for something that is written as JSON.
+    /// [`Control::collect`] for values that are serialized as JSON.
     pub fn gather_json<T: Serialize + DeserializeOwned>(
         &mut self,
         mine: &T,
@@ -99,13 +100,13 @@ impl Control {
             .map(Some)
     }
 
-    /// Rank 0's bytes, on every rank. What the others hand in does not matter.
+    /// Broadcasts rank 0's bytes. The bytes of other ranks are ignored.
     pub fn share(&mut self, bytes: Vec<u8>, deadline: &Deadline) -> Result<Vec<u8>, TransportError> {
         let done = self.try_share(bytes, deadline);
         done.map_err(|error| self.settle(error, deadline))
     }
 
-    /// The largest value that any rank hands in.
+    /// The maximum of all ranks' values.
     pub fn agree(&mut self, value: u64, deadline: &Deadline) -> Result<u64, TransportError> {
         let all = self.collect(value.to_le_bytes().to_vec(), deadline)?;
         let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map(u64::from_le_bytes).unwrap_or(0);
@@ -113,9 +114,10 @@ impl Control {
         Ok(number(&self.share(largest.to_le_bytes().to_vec(), deadline)?))
     }
 
-    /// How many ranks run on this rank's host, itself among them.
+    /// Number of ranks on this rank's host, including itself.
     pub fn ranks_here(&mut self, deadline: &Deadline) -> Result<usize, TransportError> {
-        // The same in all containers and network namespaces of a host (random(4)). Where it cannot be read all count as one.
+        // The boot id is the same in all containers and network namespaces (random(4)). If unreadable, all count as one
+        // host.
         let here = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let all = self.collect(here.clone(), deadline)?.unwrap_or_default();
         let all = self.share(all.join(&b'/'), deadline)?;
@@ -130,8 +132,8 @@ impl Control {
         self.agree(0, deadline).map(|_| ())
     }
 
-    /// The error of the rank that failed first, if that can be told; else `error`. Ends the star: all ranks that are
-    /// alive call this within seconds of each other, because each sees the others end.
+    /// The error of the rank that failed first, if known; else `error`. Ends the star: all live ranks call this within
+    /// seconds of each other, because each one notices that others end.
     pub fn settle(&mut self, error: TransportError, deadline: &Deadline) -> TransportError {
         if std::mem::replace(&mut self.over, true) {
             return error;
@@ -147,7 +149,7 @@ impl Control {
         }
     }
 
-    /// Tells the others that this rank gives up.
+    /// Notifies the others that this rank aborts.
     pub fn abort(&mut self, reason: &str) {
         if std::mem::replace(&mut self.over, true) {
             return;
@@ -194,7 +196,7 @@ impl Control {
         Ok(bytes)
     }
 
-    /// Rank 0 hears what the others saw, and tells them all who is to blame: who was blamed and has nothing to say.
+    /// Rank 0 collects the others' reports, and sends them the culprit: a blamed rank without a report of its own.
     fn conclude(&mut self, error: TransportError, inquest: &Deadline) -> TransportError {
         let mut blamed: BTreeSet<usize> = error.peer().into_iter().collect();
         let (mut gone, mut mute) = (BTreeSet::new(), BTreeSet::new());
@@ -213,7 +215,7 @@ impl Control {
                 Err(_) => drop(gone.insert(wire.peer)),
             }
         }
-        // A rank that is mute and that nobody blames may just be waiting for us.
+        // A silent rank without blame may only be waiting for us.
         let mut suspects = blamed
             .intersection(&gone)
             .chain(blamed.intersection(&mute))
@@ -221,7 +223,7 @@ impl Control {
         let culprit = suspects.next().copied();
         let verdict = match culprit {
             Some(rank) if error.peer() != Some(rank) || matches!(error, TransportError::Aborted { .. }) => {
-                // In the words of one who saw it.
+                // With the reason from a rank that observed it.
                 let seen = heard.iter().find(|(_, blames, _)| *blames == Some(rank));
                 let reason = seen.map_or("it stopped answering", |(_, _, reason)| reason.as_str());
                 TransportError::Aborted {
@@ -230,7 +232,7 @@ impl Control {
                     reason: reason.to_owned(),
                 }
             }
-            // A rank that gave up for a reason of its own blames nobody.
+            // A rank that aborted because of a local problem blames no other.
             None => match heard.into_iter().find(|(_, blames, _)| blames.is_none()) {
                 Some((peer, _, reason)) => TransportError::Aborted {
                     phase: inquest.phase().to_owned(),
@@ -245,11 +247,11 @@ impl Control {
         verdict
     }
 
-    /// Another rank says what it saw, and takes rank 0's conclusion for its own.
+    /// Other ranks report their error, and adopt rank 0's conclusion.
     fn report(&self, error: TransportError, inquest: &Deadline) -> TransportError {
         let wire = &self.wires[0];
         let _ = send(wire, ABORT, &notice(error.peer(), &error.reason()), inquest);
-        // Rank 0 may have waited for others as long as we for it.
+        // Rank 0 may have waited for others as long as we did for it.
         let patience = Deadline::new(inquest.phase(), 2 * INQUEST);
         match last_words(wire, &patience) {
             Ok((Some(peer), reason)) if peer != self.rank => TransportError::Aborted {
@@ -264,7 +266,7 @@ impl Control {
     }
 }
 
-/// What an abort says: who is blamed (u32, all ones: nobody) and why.
+/// The content of an abort: the blamed rank (u32, all ones: none) and the reason.
 fn notice(blames: Option<usize>, reason: &str) -> Vec<u8> {
     let mut bytes = blames.map_or(u32::MAX, |rank| rank as u32).to_le_bytes().to_vec();
     bytes.extend_from_slice(reason.as_bytes());
@@ -295,7 +297,7 @@ fn aborted(wire: &Wire, blames: Option<usize>, reason: String, deadline: &Deadli
     TransportError::Aborted { phase, peer, reason }
 }
 
-/// What a message tells; or that its sender gave up.
+/// The content of a message, or the abort of its sender.
 fn tell_of(wire: &Wire, deadline: &Deadline) -> Result<Result<Vec<u8>, Notice>, TransportError> {
     Ok(match frame(wire, deadline)? {
         (TELL, bytes) => Ok(bytes),
@@ -303,7 +305,7 @@ fn tell_of(wire: &Wire, deadline: &Deadline) -> Result<Result<Vec<u8>, Notice>, 
     })
 }
 
-/// The abort that comes last on a wire: who is blamed, and why.
+/// Waits for the abort on a wire: the blamed rank and the reason.
 fn last_words(wire: &Wire, deadline: &Deadline) -> Result<Notice, TransportError> {
     loop {
         if let (ABORT, bytes) = frame(wire, deadline)? {

@@ -1,24 +1,24 @@
-//! The first 32 bytes on a connection: who, for what, of which group and version; and the answer.
+//! The first 32 bytes on a connection: rank, purpose, group and version; and the answer.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
 
 const MAGIC: [u8; 4] = *b"PLnb";
-/// Of everything that ranks say to each other. Ranks of different versions do not measure together.
+/// Version of the protocol between ranks. Ranks of different versions do not measure together.
 const VERSION: u16 = 1;
-/// Of a hello.
+/// Length of a hello.
 const LENGTH: usize = 32;
-/// An answer is a byte of length and so much text; none is a yes.
+/// An answer is a length byte and text; an empty text accepts the connection.
 const LONGEST: usize = 255;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Finding out where everybody listens.
+    /// Exchange of addresses.
     Meeting,
     /// The star around rank 0.
     Control,
-    /// A collective's bytes; of several links between two ranks, which.
+    /// The data of a collective, with the number of the link if there are several between two ranks.
     Data(u16),
 }
 
@@ -48,7 +48,7 @@ impl Hello {
         bytes
     }
 
-    /// What they say, or why it is not listened to.
+    /// Parses a hello; the error is the reason for rejection.
     pub(super) fn parse(bytes: &[u8; LENGTH]) -> Result<Hello, String> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
@@ -76,7 +76,7 @@ impl Hello {
         })
     }
 
-    /// Reads one from a stream that blocks with a timeout.
+    /// Reads a hello from a blocking stream with a timeout.
     pub(super) fn read(stream: &mut TcpStream) -> io::Result<Result<Hello, String>> {
         let mut bytes = [0; LENGTH];
         stream.read_exact(&mut bytes)?;
@@ -93,13 +93,13 @@ pub(super) fn answer(verdict: &Result<(), String>) -> Vec<u8> {
     bytes
 }
 
-/// Reads the answer from a stream that blocks with a timeout.
+/// Reads the answer from a blocking stream with a timeout.
 pub(super) fn read_answer(stream: &mut TcpStream) -> io::Result<Result<(), String>> {
     let mut length = [0];
     stream.read_exact(&mut length)?;
     let mut text = vec![0; usize::from(length[0])];
     stream.read_exact(&mut text)?;
-    // What a stranger writes reaches a terminal.
+    // Sanitized, because untrusted text reaches a terminal.
     let clean = |c: char| if c.is_control() { '.' } else { c };
     let text: String = String::from_utf8_lossy(&text).chars().map(clean).collect();
     Ok(if text.is_empty() { Ok(()) } else { Err(text) })

@@ -1,7 +1,7 @@
-//! How ranks find each other and talk: a seat for each, one listener per rank, and a star around rank 0.
+//! Connections between ranks: a seat for each, one listener per rank, and a star around rank 0.
 //!
-//! What is measured does not travel here, except that links between peers are opened here. Nothing is read from a
-//! connection before the [`Handshake`], if there is one, has proved who is at its other end.
+//! Measured data does not pass through here, but links between peers are opened here. Nothing is read from a connection
+//! before the [`Handshake`], if there is one, has authenticated the peer.
 
 mod control;
 mod hello;
@@ -24,35 +24,35 @@ pub(crate) use wire::{is_pause, ready};
 
 use crate::transport::Deadline;
 
-/// Which end of a new connection this is.
+/// The side of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It was opened here.
+    /// Outgoing.
     Dialled,
-    /// It came in.
+    /// Incoming.
     Accepted,
 }
 
-/// Proves the job's key on a new connection before anything else is read; hands the stream back ready for use, or says
-/// no. The stream blocks, with timeouts; the deadline says how long it may take in all.
+/// Authenticates a new connection with the job's key before any other data is read; returns the stream ready for use,
+/// or an error. The stream is blocking, with timeouts; the deadline limits the total time.
 pub type Handshake = Arc<dyn Fn(TcpStream, Role, &Deadline) -> io::Result<TcpStream> + Send + Sync>;
 
-/// Who takes part, and how this rank is reached.
+/// The members of a group, and this rank's listener.
 pub struct Place {
     /// This rank.
     pub rank: usize,
-    /// Where every rank listens, in the order of ranks.
+    /// The listen address of every rank, in rank order.
     pub peers: Vec<SocketAddr>,
-    /// Where this rank does.
+    /// This rank's listener.
     pub listener: TcpListener,
-    /// The same on all ranks of a group, different from that of any other group: strangers are turned away by it.
+    /// The same on all ranks of a group, and different from other groups: used to reject strangers.
     pub group: u64,
-    /// Proves the job's key, if it has one.
+    /// Authenticates with the job's key, if it has one.
     pub handshake: Option<Handshake>,
 }
 
-/// A handshake that proves `key`, a job's, and then leaves the stream bare: a bench that enciphers measures ciphers. A
-/// stream that was sealed for another `purpose` is not taken.
+/// A handshake that authenticates with `key`, the job's key, and then leaves the stream unencrypted: otherwise the
+/// bench would measure ciphers. A stream for another `purpose` is rejected.
 pub fn sealed(key: Key, purpose: &'static str) -> Handshake {
     Arc::new(move |stream, role, deadline: &Deadline| {
         let sealed = match role {
@@ -67,7 +67,7 @@ pub fn sealed(key: Key, purpose: &'static str) -> Handshake {
     })
 }
 
-/// Places for so many ranks of one process, on loopback.
+/// Places for this many ranks in one process, on loopback.
 pub fn loopback(ranks: usize, handshake: Option<Handshake>) -> io::Result<Vec<Place>> {
     let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let listeners: Vec<TcpListener> = (0..ranks).map(listen).collect::<io::Result<_>>()?;

@@ -1,7 +1,7 @@
-//! A rank's seat: one listener that takes its peers' connections in and turns strangers away, and the way to dial them.
+//! A rank's seat: one listener that accepts its peers' connections and rejects strangers, and outgoing connections to
+//! peers.
 //!
-//! Each connection that comes in is greeted by a thread of its own, of which there are few at a time, so that a
-//! stranger who says nothing keeps nobody out.
+//! Each incoming connection is handled by a thread of a small pool, so that a silent stranger blocks no peer.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
@@ -19,31 +19,31 @@ use super::hello::{Hello, Purpose, answer, read_answer};
 use super::{Handshake, Place, Role, Wire};
 use crate::transport::{Deadline, TransportError};
 
-/// How long a stranger may take to say who it is.
+/// Time limit for a hello.
 const GREETING: Duration = Duration::from_secs(5);
-/// Connections that are greeted at a time; more wait in the listener's queue.
+/// Connections handled at a time; more wait in the listener's queue.
 const GREETED: usize = 64;
-/// Between two attempts to reach a peer that is not there yet.
+/// Interval of attempts to reach a peer that is not listening yet.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// A rank's seat in a group.
 pub struct Seat {
     /// This rank.
     pub rank: usize,
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: usize,
     peers: Vec<SocketAddr>,
     group: u64,
     handshake: Option<Handshake>,
     arrivals: Receiver<(Hello, TcpStream)>,
     waiting: BTreeMap<(Purpose, usize), TcpStream>,
-    /// The last connection that was turned away, and why: it may explain why a peer never comes.
+    /// The last rejected connection and the reason: it may explain why a peer never connects.
     refused: Arc<Mutex<Option<String>>>,
     stop: Arc<OwnedFd>,
 }
 
 impl Seat {
-    /// Takes the place: from now on peers can connect.
+    /// Starts to accept peers.
     pub fn take(place: Place) -> io::Result<Seat> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (sender, arrivals) = channel();
@@ -76,7 +76,7 @@ impl Seat {
         })
     }
 
-    /// The connection with `peer` for `purpose`: the higher rank dials, the lower one waits to be dialled.
+    /// The connection with `peer` for `purpose`: the higher rank connects, the lower one waits for it.
     pub fn connect(
         &mut self,
         peer: usize,
@@ -91,7 +91,7 @@ impl Seat {
         Wire::new(stream, peer).map_err(|error| deadline.local("a new connection", error))
     }
 
-    /// Where every rank listens.
+    /// The listen address of every rank.
     pub fn peers(&self) -> &[SocketAddr] {
         &self.peers
     }
@@ -145,12 +145,12 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // An eventfd takes eight bytes at any time but when it is full, and then it is already readable.
+        // A write to an eventfd fails only if it is full, and then it is readable anyway.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
     }
 }
 
-/// Dials until somebody is there who lets us in.
+/// Connects, retrying until the peer listens.
 pub(super) fn dial(
     address: SocketAddr,
     peer: usize,
@@ -218,7 +218,7 @@ fn limit(stream: &TcpStream, left: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(left))
 }
 
-/// What the listener's thread knows.
+/// The state of the listener's thread.
 #[derive(Clone)]
 struct Porch {
     rank: usize,
@@ -231,7 +231,7 @@ struct Porch {
 }
 
 impl Porch {
-    /// Takes connections in until `stop` is readable.
+    /// Accepts connections until `stop` is readable.
     fn open(&self, listener: &TcpListener, stop: &OwnedFd) {
         loop {
             let mut fds = [
@@ -288,7 +288,7 @@ impl Porch {
         let verdict = hello.as_ref().map(|_| ()).map_err(String::clone);
         stream.write_all(&answer(&verdict))?;
         match hello {
-            // The seat may be gone: then so is whoever would have used it.
+            // The seat may be gone: then there is no receiver.
             Ok(hello) => {
                 let _ = self.sender.send((hello, stream));
                 Ok(())

@@ -1,4 +1,4 @@
-//! How ranks that know only one address find all others: everybody tells rank 0 where it listens, and is told the rest.
+//! Rendezvous of ranks that have only one address: each sends its listen address to rank 0, and receives all others.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -7,16 +7,16 @@ use super::reception::dial;
 use super::{Handshake, Place, Purpose, Seat, Wire};
 use crate::transport::{Deadline, TransportError};
 
-/// The longest address that is taken in, as text: IPv6 with a scope and a port.
+/// Longest accepted address, as text: IPv6 with a scope and a port.
 const LONGEST: usize = 80;
 
-/// What every rank knows before it meets the others.
+/// A rank's information before the rendezvous.
 pub struct Meeting {
     /// This rank.
     pub rank: usize,
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Where rank 0 listens, as this rank reaches it.
+    /// Rank 0's listen address, as reachable from this rank.
     pub master: SocketAddr,
     /// Rank 0's listener, if it is open already; else it is bound to `master`.
     pub listener: Option<TcpListener>,
@@ -26,7 +26,7 @@ pub struct Meeting {
     pub handshake: Option<Handshake>,
 }
 
-/// Takes this rank's seat in a group of which only rank 0's address is known.
+/// Joins a group through rank 0's address.
 pub fn meet(meeting: Meeting, deadline: &Deadline) -> Result<Seat, TransportError> {
     let deadline = deadline.part("rendezvous");
     if meeting.rank == 0 {
@@ -80,7 +80,7 @@ fn visit(meeting: Meeting, deadline: &Deadline) -> Result<Seat, TransportError> 
     };
     let stream = dial(master, 0, &hello, handshake.as_ref(), deadline)?;
     let local = |error| deadline.local("the listener", error);
-    // The address from which rank 0 is reached is one at which its network reaches us.
+    // Our local address on the connection to rank 0 is reachable from its network.
     let here = stream.local_addr().map_err(local)?.ip();
     let listener = TcpListener::bind((here, 0)).map_err(local)?;
     let ours = listener.local_addr().map_err(local)?;

@@ -1,4 +1,4 @@
-//! A connection on which every call ends by a deadline.
+//! A connection with a deadline for every call.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,18 +9,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::transport::{Deadline, TransportError};
 
-/// A stream to one peer that never blocks by itself.
+/// A non-blocking stream to one peer.
 #[derive(Debug)]
 pub struct Wire {
-    /// The rank at its other end.
+    /// The peer's rank.
     pub peer: usize,
     stream: TcpStream,
-    /// How many bytes make it ready for reading, as the socket was last told.
+    /// Bytes that make it ready for reading, as last set on the socket.
     threshold: AtomicI32,
 }
 
 impl Wire {
-    /// Takes a connected stream over.
+    /// Wraps a connected stream.
     pub fn new(stream: TcpStream, peer: usize) -> io::Result<Wire> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -36,8 +36,8 @@ impl Wire {
         &self.stream
     }
 
-    /// Ready for reading when so many bytes have come (SO_RCVLOWAT of socket(7)): a sleeper that is woken by every
-    /// segment gets little else done. A full receive buffer makes it ready too.
+    /// Becomes ready for reading with this many bytes (SO_RCVLOWAT of socket(7)): waking up for every segment would
+    /// waste time. A full receive buffer makes it ready too.
     pub fn wake_at(&self, bytes: usize) {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX).max(1);
         if self.threshold.swap(bytes, Ordering::Relaxed) == bytes {
@@ -53,11 +53,11 @@ impl Wire {
                 size_of::<i32>() as libc::socklen_t,
             )
         };
-        // Without it there are more wake-ups, and nothing else is different.
+        // Without it there are more wake-ups, but no other difference.
         let _ = answer;
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub fn write(&self, mut bytes: &[u8], deadline: &Deadline) -> Result<(), TransportError> {
         while !bytes.is_empty() {
             match (&self.stream).write(bytes) {
@@ -70,7 +70,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Fills all of it.
+    /// Fills the whole buffer.
     pub fn read(&self, mut bytes: &mut [u8], deadline: &Deadline) -> Result<(), TransportError> {
         while !bytes.is_empty() {
             match (&self.stream).read(bytes) {
@@ -85,7 +85,7 @@ impl Wire {
 
     /// The error of a connection that failed with `source`.
     pub fn lost(&self, source: io::Error, deadline: &Deadline) -> TransportError {
-        // An end between messages is how the death of a process looks from outside.
+        // When a process dies, its connection ends between messages.
         let source = match source.kind() {
             ErrorKind::UnexpectedEof => io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection"),
             _ => source,
@@ -104,12 +104,12 @@ impl Wire {
     }
 }
 
-/// Whether a call that failed so is worth repeating when the socket is ready.
+/// Whether the call should be repeated when the socket is ready.
 pub(crate) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Waits until one of them is ready; with the deadline's error, that names `peer`, when none is in time.
+/// Waits until one of them is ready; at the deadline, the error names `peer`.
 pub(crate) fn ready(
     fds: &mut [PollFd<'_>],
     deadline: &Deadline,

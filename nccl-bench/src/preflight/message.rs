@@ -1,4 +1,4 @@
-//! What the first node asks of the others, and what they answer. JSON over sealed streams.
+//! Messages between the first node and the others. JSON over sealed streams.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use crate::transport::nccl::Id;
 /// Version of these messages. Nodes of different versions do not measure together.
 pub const PROTOCOL: u32 = 2;
 
-/// The seal's purpose of the stream to the first node.
+/// The purpose of the sealed stream to the first node.
 pub const CONTROL: &str = "paceline preflight control";
 
-/// The seal's purpose of streams over which is measured.
+/// The purpose of sealed streams for measurements.
 pub const DATA: &str = "paceline preflight data";
 
-/// Longest message taken from a node: 8 GPUs with all facts and samples are some 20 KB.
+/// Longest accepted message of a node: 8 GPUs with all facts and samples are about 20 KB.
 pub const MOST_BYTES: usize = 4 << 20;
 
 /// Longest report: 4,096 nodes with all samples.
 pub const MOST_REPORT: usize = 256 << 20;
 
-/// A node's first words.
+/// A node's first message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// See [`PROTOCOL`].
     pub protocol: u32,
     /// Version of its program.
     pub paceline: Arc<str>,
-    /// Its name.
+    /// The node's name.
     pub node: NodeId,
     /// The job.
     pub job: Arc<str>,
-    /// Port on which it would lead the next group.
+    /// Port of its listener for the next group that it leads.
     pub port: u16,
 }
 
@@ -45,135 +45,135 @@ pub struct Hello {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Welcome {
-    /// It takes part.
+    /// The node takes part.
     Come {
-        /// How thorough the first node wants it.
+        /// Thoroughness, as set on the first node.
         mode: Mode,
     },
-    /// It does not.
+    /// The node is rejected.
     Refused {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// One thing to do.
+/// One task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ask {
-    /// Answers carry it.
+    /// Id, repeated in the answer.
     pub id: u32,
-    /// The phase, for errors.
+    /// The phase, for error messages.
     pub phase: Arc<str>,
-    /// How long it may take.
+    /// Time limit.
     pub limit_ms: u64,
-    /// What to do.
+    /// The task.
     pub order: Order,
 }
 
-/// What can be asked.
+/// Tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Read what the node is.
+    /// Read the node's properties.
     Snapshot,
-    /// Let its GPUs, or its CPU, work.
+    /// Measure its GPUs, or its CPU.
     Work {
-        /// 0, or which repeat.
+        /// 0, or the number of the repeat.
         round: u32,
     },
     /// All-reduce inside the node.
     Local {
-        /// 0, or which repeat.
+        /// 0, or the number of the repeat.
         round: u32,
-        /// Over what.
+        /// The transport.
         over: TransportChoice,
     },
-    /// Make what the other nodes of a group over NCCL must know before they can join.
+    /// Prepare the data that the other nodes of an NCCL group need to join.
     Open {
-        /// The group's.
+        /// The group's transport.
         over: TransportChoice,
     },
-    /// Measure in a group of nodes.
+    /// Measure as part of a group of nodes.
     Group(Group),
-    /// It is over; this came of it.
+    /// The preflight is complete; this is its report.
     Done(Box<Report>),
 }
 
 /// A group that measures together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// Different for each group of a run.
+    /// Unique among the groups of a run.
     pub id: u64,
-    /// Where its first node listens.
+    /// Address of its first node.
     pub leader: SocketAddr,
-    /// Its nodes, in order of their ranks.
+    /// Its nodes, in rank order.
     pub nodes: Vec<NodeId>,
-    /// The rank of the node that is asked.
+    /// The rank of the node with the task.
     pub rank: usize,
-    /// Which round of pairs; `None`: all nodes together.
+    /// The round of pairs; `None`: all nodes together.
     pub pair_round: Option<u32>,
-    /// Over what.
+    /// The transport.
     pub over: TransportChoice,
-    /// What its first node made for NCCL.
+    /// The first node's data for NCCL.
     #[serde(default)]
     pub opened: Option<Opened>,
 }
 
-/// What all ranks of a group over NCCL must know. It travels in sealed streams only.
+/// The data that all ranks of an NCCL group need. It is sent in sealed streams only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// Where the first rank listens, on the first node.
+    /// Port of the first rank, on the first node.
     pub port: u16,
-    /// Of all ranks' communicator, then of each rail's.
+    /// Ids of the communicator of all ranks, then of each rail.
     pub ids: Vec<Id>,
 }
 
 /// An answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// Of which [`Ask`].
+    /// The id of the [`Ask`].
     pub id: u32,
-    /// What came of it.
+    /// The result.
     pub result: Result<Found, Failed>,
-    /// Port on which it would lead the next group.
+    /// Port of its listener for the next group that it leads.
     pub port: u16,
 }
 
-/// What a node found.
+/// Results of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// Model of its GPUs, or of its CPU.
     #[serde(default)]
     pub model: Arc<str>,
-    /// Its GPUs.
+    /// Number of GPUs.
     #[serde(default)]
     pub gpus: u32,
-    /// What it read.
+    /// Its facts.
     #[serde(default)]
     pub facts: Vec<Fact>,
-    /// What it measured.
+    /// Its measurements.
     #[serde(default)]
     pub samples: Vec<Sample>,
-    /// What it could not do, and why, without failing.
+    /// Measurements that it skipped without failing, with the reasons.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Whether its GPUs can be measured over NCCL, if it looked.
+    /// Whether its GPUs can be measured over NCCL, if checked.
     #[serde(default)]
     pub nccl: Option<Nccl>,
-    /// What it made for a group over NCCL.
+    /// Its data for an NCCL group.
     #[serde(default)]
     pub opened: Option<Opened>,
 }
 
-/// Why it could not.
+/// Why a task failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failed {
-    /// In words.
+    /// The error.
     pub what: String,
     /// The node that it blames.
     #[serde(default)]
     pub peer: Option<NodeId>,
-    /// What it had measured before: of a way too bad for large messages, that it loses small ones.
+    /// Earlier measurements: a link too bad for large messages may still have a loss measured with small ones.
     #[serde(default)]
     pub samples: Vec<Sample>,
 }

@@ -1,10 +1,10 @@
-//! The preflight: know the machines before the job starts.
+//! The preflight: checks the machines before the job starts.
 //!
-//! The nodes meet (`rendezvous`). The first node leads all others through the phases (`coordinator`); each node, itself
-//! included, does what it is asked (`participant`) and takes part in the measurements (`measurement`), over NCCL or TCP
-//! (`transport_choice`). They talk in JSON over sealed streams (`message`), within the time that a `mode` gives; a
-//! simulated fleet goes through the same phases. What it means is judged by `paceline_health::preflight`, with what
-//! earlier preflights left in the fabric's `passport`.
+//! The nodes find each other (`rendezvous`). The first node leads all others through the phases (`coordinator`); each
+//! node, including the first, performs its tasks (`participant`) and takes part in the measurements (`measurement`),
+//! over NCCL or TCP (`transport_choice`). Messages are JSON over sealed streams (`message`), with the time limits of a
+//! `mode`; a simulated fleet goes through the same phases. `paceline_health::preflight` judges the results, also
+//! against those of earlier preflights in the fabric's `passport`.
 
 mod coordinator;
 mod measurement;
@@ -43,31 +43,31 @@ pub enum PreflightError {
         /// The last failure.
         source: io::Error,
     },
-    /// What answers there is not of this job.
+    /// The peer at this address does not belong to the job.
     #[error("rendezvous: {first}: {source}")]
     Stranger {
         /// Its address.
         first: String,
-        /// What was wrong.
+        /// The error.
         source: SealError,
     },
-    /// The first node did not take this one.
+    /// The first node rejected this one.
     #[error("rendezvous: the first node rejected this one: {why}")]
     Refused {
         /// Its reason.
         why: String,
     },
-    /// The first node went away, or said what cannot be understood.
+    /// The first node disconnected, or sent an invalid message.
     #[error("{phase}: the first node, {first}, was lost: {source}")]
     FirstLost {
         /// Its address.
         first: String,
-        /// In which phase.
+        /// The phase.
         phase: Arc<str>,
-        /// What happened.
+        /// The error.
         source: SealError,
     },
-    /// No port, no network.
+    /// No listener could be opened.
     #[error("rendezvous: cannot listen: {0}")]
     Listen(io::Error),
 }

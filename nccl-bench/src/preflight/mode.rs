@@ -1,4 +1,4 @@
-//! How long everything may take: quick within 60 s, full within 3 min, however many nodes.
+//! Time limits: quick within 60 s, full within 3 min, for any number of nodes.
 
 use std::time::Duration;
 
@@ -15,32 +15,32 @@ pub enum Mode {
     Full,
 }
 
-/// What each phase may take. Rounds of pairs are three at most.
+/// Limits of the phases. There are at most three rounds of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Until all nodes are there.
+    /// Until all nodes are connected.
     pub rendezvous: Duration,
-    /// Of the snapshot.
+    /// For the snapshot.
     pub snapshot: Duration,
-    /// Of the work of GPUs or CPUs, once.
+    /// For one measurement of GPUs or CPUs.
     pub work: Duration,
-    /// Of the all-reduce inside nodes.
+    /// For the all-reduce inside nodes.
     pub local: Duration,
-    /// Of one round of pairs.
+    /// For one round of pairs.
     pub pairs: Duration,
-    /// Of the all-reduce over everything.
+    /// For the all-reduce over all nodes.
     pub all: Duration,
-    /// Of all of it.
+    /// For the whole preflight.
     pub total: Duration,
-    /// Passes of the work.
+    /// Passes of GPU or CPU measurements.
     pub passes: u32,
-    /// Of a message between nodes over TCP, bytes.
+    /// Largest message between nodes over TCP, bytes.
     pub bytes: u64,
-    /// Of a message over NCCL: small ones say more of delays than of links.
+    /// Largest message over NCCL: small ones measure delay rather than bandwidth.
     pub nccl_bytes: u64,
-    /// Over NCCL each rail is measured too.
+    /// Whether each rail is measured with NCCL too.
     pub rails: bool,
-    /// How long messages are sent in one measurement, at least.
+    /// Minimum duration of one measurement.
     pub pass: Duration,
 }
 
@@ -53,8 +53,8 @@ impl Mode {
         }
     }
 
-    /// Its limits. They add up to less than the total even if every round of pairs and one repeat of the work is needed;
-    /// further repeats are for when time is left.
+    /// The limits of this mode. They add up to less than the total even with all rounds of pairs and one repeat of the
+    /// work; further repeats use remaining time.
     pub fn limits(self) -> Limits {
         let s = Duration::from_secs;
         match self {

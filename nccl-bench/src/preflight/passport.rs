@@ -1,9 +1,9 @@
-//! The fabric's passport: what every preflight at this site measured, as lines that are only ever added.
+//! The fabric's passport: the results of every preflight at this site, as append-only lines.
 //!
-//! One file for each node that leads, in a folder that all may share: no two writers ever append to one file at the same
-//! time from different hosts (which a shared file system would not keep apart), and on one host a lock keeps them in
-//! order. A line begins with the checksum of the rest: a line cut short by a kill is left out when it is read, and the
-//! next begins on a new line.
+//! There is one file per leading node, in a folder that may be shared: writers on different hosts never append to the
+//! same file (which a shared file system would not keep apart), and on one host a lock serializes them. A line begins
+//! with the checksum of the rest: a line cut short by a kill is skipped when reading, and the next one begins on a new
+//! line.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,31 +18,31 @@ use serde::{Deserialize, Serialize};
 use paceline_health::codec::hash::fnv;
 use paceline_sidecar::safe_file;
 
-/// How its files end.
+/// Extension of its files.
 const ENDING: &str = "passport";
 /// Longest line that is read.
 const MOST_LINE: usize = 64 << 10;
-/// Most bytes that are read, the latest first: a large job's preflight adds some megabytes.
+/// Most bytes that are read, latest first: a large job's preflight adds a few megabytes.
 const MOST: u64 = 64 << 20;
-/// So many values of a place are compared with: what was a year ago is another machine.
+/// Most recent values of a place that are compared: a year ago it was a different machine.
 const RECENT: usize = 50;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// When: seconds since 1970.
+    /// Time, seconds since 1970.
     pub at: u64,
-    /// By which job's preflight.
+    /// The job of the preflight.
     pub job: Arc<str>,
-    /// It was well: nothing sure was found against it.
+    /// No confirmed finding.
     pub well: bool,
-    /// Of what.
+    /// The place.
     pub place: Place,
-    /// What.
+    /// The metric.
     pub metric: Metric,
-    /// Under which conditions.
+    /// The conditions.
     pub conditions: Arc<str>,
-    /// The best value of that preflight.
+    /// The best value in that preflight.
     pub value: f64,
 }
 
@@ -52,28 +52,28 @@ pub struct Passports {
     folder: PathBuf,
 }
 
-/// What was read.
+/// The lines that were read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// All lines, oldest first.
     pub stamps: Vec<Stamp>,
-    /// Lines that were cut short, damaged, or of a later version.
+    /// Lines that were cut short, damaged, or from a later version.
     pub broken: usize,
-    /// Bytes of older lines, which were not read.
+    /// Bytes of older lines that were not read.
     pub left: u64,
-    /// Passports that are no files, or that cannot be read by this user.
+    /// Passports that are not regular files, or not readable by this user.
     pub unread: Vec<PathBuf>,
 }
 
 impl Passports {
-    /// In this folder, which need not be there yet.
+    /// Uses this folder, which need not exist yet.
     pub fn at(folder: impl Into<PathBuf>) -> Passports {
         Passports {
             folder: folder.into(),
         }
     }
 
-    /// Adds lines to this node's file.
+    /// Appends lines to this node's file.
     pub fn add(&self, node: &str, stamps: &[Stamp]) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let plain = |c: char| {
@@ -89,7 +89,7 @@ impl Passports {
         flock(&file, FlockOperation::LockExclusive)?;
         let mut text = String::new();
         if !ends_in_newline(&mut file)? {
-            // A writer was killed within a line: ours begins on the next.
+            // A writer was killed within a line: start a new one.
             text.push('\n');
         }
         for stamp in stamps {
@@ -100,12 +100,12 @@ impl Passports {
         file.sync_data()
     }
 
-    /// What is in the folder. A folder that is not there has nothing in it.
+    /// Reads the folder. A missing folder is empty.
     pub fn read(&self) -> io::Result<History> {
         self.read_latest(MOST)
     }
 
-    /// The end of the files that were written last, at most so many bytes.
+    /// Reads the most recently written files from their end, at most this many bytes.
     fn read_latest(&self, most: u64) -> io::Result<History> {
         let entries = match fs::read_dir(&self.folder) {
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
@@ -115,7 +115,7 @@ impl Passports {
         for entry in entries {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == ENDING) {
-                // One that is not for us, or is gone by now, costs the others nothing.
+                // An unreadable or vanished file does not affect the others.
                 let written = fs::metadata(&path).and_then(|meta| meta.modified());
                 match written {
                     Ok(at) => files.push((at, path)),
@@ -137,7 +137,7 @@ impl Passports {
 }
 
 impl History {
-    /// What is not in it, a line for each kind.
+    /// What was skipped, one line per kind.
     pub fn left_out(&self) -> Vec<String> {
         let mut skipped = Vec::new();
         if self.broken > 0 {
@@ -155,8 +155,8 @@ impl History {
         skipped
     }
 
-    /// What is known of the places, metrics and conditions of `samples` from preflights in which they were well: a
-    /// value that was bad is no baseline.
+    /// Earlier values for the places, metrics and conditions of `samples`, only from preflights in which they were
+    /// good: a bad value is no baseline.
     pub fn past(&self, samples: &[Sample]) -> Vec<Past> {
         type Key<'a> = (&'a Place, Metric, &'a Arc<str>);
         let mut past: BTreeMap<Key<'_>, Vec<f64>> = samples
@@ -190,14 +190,14 @@ fn ends_in_newline(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// The last `room` bytes of a file; how many that were.
+/// Reads the last `room` bytes of a file; returns their number.
 fn read_file(path: &Path, room: u64, history: &mut History) -> io::Result<u64> {
     let mut file = safe_file::open(path)?;
     let length = file.metadata()?.len();
     let taken = length.min(room);
     file.seek(SeekFrom::Start(length - taken))?;
     history.left += length - taken;
-    // Whoever writes meanwhile is read another time.
+    // Concurrent writes are ignored.
     let mut reader = BufReader::new(file.take(taken));
     let mut line = Vec::new();
     if taken < length {
@@ -217,7 +217,7 @@ fn read_file(path: &Path, room: u64, history: &mut History) -> io::Result<u64> {
         let text = line.strip_suffix(b"\n");
         match text.and_then(parse) {
             Some(stamp) => history.stamps.push(stamp),
-            // The empty line that ends a cut one is no loss of its own.
+            // The empty line after a cut one is not counted separately.
             None if text == Some(b"") => {}
             None => history.broken += 1,
         }
@@ -286,7 +286,7 @@ mod tests {
             passports.add("n1", &[stamp(3, "n1", 3.0)]).unwrap();
             let history = passports.read().unwrap();
             let values: Vec<f64> = history.stamps.iter().map(|stamp| stamp.value).collect();
-            // A line that lacks but its newline is whole.
+            // A line that lacks only its newline is complete.
             let is_whole = cut == whole.len() - 1;
             assert_eq!(
                 values,

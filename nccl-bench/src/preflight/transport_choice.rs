@@ -1,5 +1,5 @@
-//! Over what a group measures, and why: NCCL where every node of the group has it, else TCP. The first node decides, and
-//! the report says it; a group that begins over the one never ends over the other.
+//! The transport of a group and the reason for it: NCCL if every node of the group has it, else TCP. The first node
+//! decides, and the report contains it; a group never changes its transport.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,44 +11,44 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Nccl {
-    /// They can.
+    /// It is possible.
     Ready {
         /// Version of the library.
         version: Arc<str>,
-        /// GPUs that a process sees.
+        /// GPUs visible to a process.
         gpus: u32,
     },
-    /// They cannot.
+    /// It is not possible.
     Not {
-        /// Why, in words.
+        /// The reason.
         why: Arc<str>,
     },
 }
 
-/// Over what a group measures.
+/// The transport of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TransportChoice {
-    /// Sockets, one rank for each node.
+    /// Sockets, one rank per node.
     #[default]
     Tcp,
-    /// NCCL, one rank for each GPU.
+    /// NCCL, one rank per GPU.
     Nccl(Team),
 }
 
-/// Ranks of a group over NCCL: those of the first node first.
+/// NCCL ranks of a group: those of the first node first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Team {
-    /// Version of the library, the same everywhere.
+    /// Version of the library, the same on all nodes.
     pub version: Arc<str>,
-    /// GPUs of each node, in the nodes' order.
+    /// GPUs of each node, in node order.
     pub gpus: Vec<u32>,
-    /// Each rail is measured too: the GPUs of one number, one of each node.
+    /// Whether each rail is measured too: GPUs with the same index, one per node.
     pub rails: bool,
 }
 
 impl Team {
-    /// How many ranks it has.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.gpus.iter().map(|gpus| *gpus as usize).sum()
     }
@@ -67,7 +67,7 @@ impl Team {
         Some((node, u32::try_from(rank - self.first_of(node)).ok()?))
     }
 
-    /// How many rails there are to measure: as many as GPUs of a node, where all nodes have as many.
+    /// Number of rails to measure: the GPUs per node, if it is the same for all nodes.
     pub fn rails(&self) -> Option<u32> {
         let first = *self.gpus.first()?;
         let is_even = self.gpus.iter().all(|gpus| *gpus == first);
@@ -75,7 +75,7 @@ impl Team {
     }
 }
 
-/// What `nodes` measure over; for TCP, why.
+/// The transport for `nodes`; for TCP, with the reason.
 pub(super) fn choose(
     nodes: &[NodeId],
     known: &BTreeMap<NodeId, Nccl>,

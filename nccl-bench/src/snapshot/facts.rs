@@ -1,4 +1,4 @@
-//! What of a snapshot is compared between nodes, under the names that the policy table has for it.
+//! Facts of a snapshot that are compared between nodes, with their names in the policy table.
 
 use paceline_health::event::{GpuSignal, Reading};
 use paceline_health::id::NodeId;
@@ -6,7 +6,7 @@ use paceline_health::preflight::Fact;
 
 use super::{GpuState, Nic, Snapshot, Text};
 
-/// The facts of a node. What could not be read is a fact without a value: nobody judges it.
+/// The facts of a node. An unreadable one has no value and is not judged.
 pub fn facts(snapshot: &Snapshot, node: &NodeId) -> Vec<Fact> {
     let of_node = |name: &str, value: Option<String>| Fact {
         node: node.clone(),
@@ -16,7 +16,7 @@ pub fn facts(snapshot: &Snapshot, node: &NodeId) -> Vec<Fact> {
         value: value.map(Into::into),
     };
     let (host, gpus) = (&snapshot.host, &snapshot.gpus);
-    // Instances are parts of GPUs; a node without a driver has no GPUs that anybody could count.
+    // MIG instances are parts of GPUs; without a driver the number of GPUs is unknown.
     let whole = || {
         gpus.list.iter().filter(|gpu| {
             !gpu.uuid
@@ -79,7 +79,7 @@ fn gpu_facts(gpu: &GpuState) -> [(&'static str, Option<String>); 8] {
     ]
 }
 
-/// `x8 of x16`, or nothing. The generation is left out: an idle GPU lowers it to save power.
+/// `x8 of x16`, or nothing. The generation is ignored: an idle GPU lowers it to save power.
 fn pcie_reduced(gpu: &GpuState) -> Option<String> {
     let of_signal = |signal| gpu.signals.get(&signal).and_then(Reading::value);
     let now = of_signal(GpuSignal::PcieWidth).or(gpu.place.width.value())?;

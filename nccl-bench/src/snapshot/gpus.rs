@@ -1,4 +1,4 @@
-//! GPUs, as the sidecar's reader of the management library surveys them.
+//! GPUs, read with the sidecar's reader of the management library.
 
 use paceline_health::event::{Access, GpuSignal, Missing};
 use paceline_sidecar::source::host::files::Files;
@@ -6,7 +6,7 @@ use paceline_sidecar::source::nvml::{SurveyedGpu, survey};
 
 use super::{GpuState, Gpus, Options, Text, pci};
 
-/// What counts before a job starts.
+/// Signals that matter before a job starts.
 const SIGNALS: [GpuSignal; 26] = [
     GpuSignal::EccEnabled,
     GpuSignal::EccEnabledPending,
@@ -36,7 +36,7 @@ const SIGNALS: [GpuSignal; 26] = [
     GpuSignal::FabricState,
 ];
 
-/// Reads them, and where they stand.
+/// Reads the GPUs and their locations.
 pub(super) fn read(files: &mut Files, options: &Options) -> Gpus {
     match survey(options.nvml_lib.as_deref(), options.limit) {
         Ok(found) => {

@@ -12,7 +12,7 @@ use crate::transport::nccl;
 
 const CGROUPS: &str = "sys/fs/cgroup";
 
-/// Reads it.
+/// Reads the node.
 pub(super) fn read(files: &mut Files, options: &Options) -> Host {
     let memlock = getrlimit(Resource::Memlock).current;
     let shm = rustix::fs::statvfs(files.at("dev/shm"));
@@ -42,7 +42,7 @@ fn cpus_allowed(files: &mut Files) -> Result<String, Missing> {
     Ok(line.ok_or(Missing::Unsupported)?.trim().to_owned())
 }
 
-/// The least that a control group from this process's up to the root grants.
+/// The lowest CPU limit from this process's control group up to the root.
 /// <https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files>
 fn cpu_limit(files: &mut Files) -> Result<f64, Missing> {
     let own = files.text("proc/self/cgroup")?;

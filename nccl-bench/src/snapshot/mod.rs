@@ -1,5 +1,6 @@
-//! What a node is, read once before a job starts: its GPUs, its network ports, where they stand on PCIe, versions and
-//! limits. Everything is a value or says why there is none; nothing here judges, [`facts`] only names what is compared.
+//! A node's properties, read once before a job starts: its GPUs, its network ports, their locations on PCIe, versions
+//! and limits. Everything is a value or the reason for a missing one; nothing here judges, [`facts`] only names what is
+//! compared.
 
 mod facts;
 mod fallback;
@@ -19,20 +20,20 @@ use serde::{Deserialize, Serialize};
 
 pub use facts::facts;
 
-/// Where to read.
+/// What to read.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The root of the host's file system: `/`, unless the host's is mounted elsewhere in a container.
     pub host_root: PathBuf,
-    /// NVIDIA's management library; `None`: where the system has it.
+    /// NVIDIA's management library; `None`: the system's.
     pub nvml_lib: Option<PathBuf>,
-    /// NCCL.
+    /// NCCL's library.
     pub nccl_lib: Option<PathBuf>,
-    /// The CUDA driver.
+    /// The CUDA driver's library.
     pub cuda_lib: Option<PathBuf>,
-    /// Variables that NCCL will have.
+    /// NCCL's environment variables.
     pub environment: BTreeMap<String, String>,
-    /// How long the management library may take.
+    /// Time limit for the management library.
     pub limit: Duration,
 }
 
@@ -51,11 +52,11 @@ impl Default for Options {
     }
 }
 
-/// A text, or the reason why there is none.
+/// A text, or the reason for a missing one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Text {
-    /// What was read.
+    /// The text.
     Text(String),
     /// The reason.
     Missing(Missing),
@@ -86,28 +87,28 @@ pub struct Snapshot {
     pub gpus: Gpus,
     /// Its network ports.
     pub nics: Vec<Nic>,
-    /// How near each GPU is to each port's device.
+    /// Distance between each GPU and each port's device.
     pub paths: Vec<GpuToNic>,
     /// The node itself.
     pub host: Host,
-    /// What will make NCCL use sockets, though the node has a faster network, in sentences. Empty: nothing was found.
+    /// Reasons why NCCL will use sockets although the node has a faster network, in sentences. Empty: none was found.
     pub socket_fallback: Vec<String>,
 }
 
-/// The GPUs of a node, or why there are none to read.
+/// The GPUs of a node, or why they cannot be read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpus {
-    /// Whether the management library could be asked.
+    /// Whether the management library works.
     pub access: Access,
-    /// If not, what it said.
+    /// Its error, if not.
     pub text: String,
     /// Version of the driver.
     pub driver: Text,
-    /// Each, in the management library's order.
+    /// The GPUs in the management library's order.
     pub list: Vec<GpuState>,
 }
 
-/// One GPU. MIG instances are told with their GPU's name and a UUID of their own.
+/// One GPU. MIG instances have their GPU's name and their own UUID.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuState {
     /// UUID; `None`: it has no handle.
@@ -118,32 +119,32 @@ pub struct GpuState {
     pub model: String,
     /// Whether it can be read.
     pub access: Access,
-    /// If not, why.
+    /// The error, if not.
     pub text: String,
-    /// What counts before a job: ECC, remapped rows, clocks and their limits, PCIe, NVLink. An idle GPU lowers its clocks
-    /// and its PCIe generation, never its lanes.
+    /// Signals that matter before a job: ECC, remapped rows, clocks and their limits, PCIe, NVLink. An idle GPU lowers
+    /// its clocks and its PCIe generation, never its lanes.
     pub signals: BTreeMap<GpuSignal, Reading>,
-    /// Where it stands.
+    /// Its location.
     pub place: PciPlace,
 }
 
-/// Where a device stands on PCIe.
+/// The location of a device on PCIe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciPlace {
-    /// NUMA node; unsupported: the machine has only one, or does not say.
+    /// NUMA node; unsupported: there is only one, or it is not known.
     pub numa_node: Reading,
-    /// CPUs near it: `0-31,64-95`.
+    /// Local CPUs: `0-31,64-95`.
     pub cpus: Text,
-    /// Transfers a second of its link now, `16.0 GT/s PCIe`.
+    /// Current link speed, `16.0 GT/s PCIe`.
     pub speed: Text,
-    /// The most it can.
+    /// Maximum link speed.
     pub speed_max: Text,
-    /// Its lanes now.
+    /// Current lanes.
     pub width: Reading,
-    /// The most it has.
+    /// Maximum lanes.
     pub width_max: Reading,
-    /// Bridges above it whose access control sends traffic between devices through the CPU, which costs peer-to-peer its
-    /// speed: their addresses with a blank between them, empty where there are none. Only root may read it.
+    /// Addresses of the bridges above it whose access control routes traffic between devices through the CPU, which
+    /// slows down peer-to-peer: separated by blanks, empty if there are none. Only root may read it.
     pub acs: Text,
 }
 
@@ -154,11 +155,11 @@ pub struct Nic {
     pub name: String,
     /// The kind of network.
     pub link: PortLink,
-    /// `ACTIVE`, `DOWN`; of an interface `up`, `down`.
+    /// `ACTIVE`, `DOWN`; for an interface `up`, `down`.
     pub state: Text,
-    /// Its rate now.
+    /// Current rate.
     pub rate_bps: Reading,
-    /// Largest packet of its interface, bytes.
+    /// MTU of its interface, bytes.
     pub mtu: Reading,
     /// The kernel's driver: `mlx5_core`.
     pub driver: Text,
@@ -168,22 +169,22 @@ pub struct Nic {
     pub interfaces: Vec<String>,
     /// PCI bus id.
     pub pci: Text,
-    /// Where it stands.
+    /// Its location.
     pub place: PciPlace,
 }
 
-/// How near a GPU and a port's device are to each other.
+/// Distance between a GPU and a port's device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuToNic {
     /// The GPU's PCI bus id.
     pub gpu: String,
     /// The port.
     pub nic: String,
-    /// How near.
+    /// The path between them.
     pub path: PciPath,
 }
 
-/// What traffic between two PCI devices crosses, in the words of `nvidia-smi topo -m`.
+/// The path between two PCI devices, in the terms of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PciPath {
@@ -193,20 +194,20 @@ pub enum PciPath {
     Pxb,
     /// A host bridge: typically the CPU.
     Phb,
-    /// The way between host bridges of one NUMA node.
+    /// The connection between host bridges of one NUMA node.
     Node,
-    /// The way between NUMA nodes.
+    /// The connection between NUMA nodes.
     Sys,
 }
 
 /// The node itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
-    /// The kernel's release.
+    /// Kernel release.
     pub kernel: Text,
-    /// CUDA as the driver has it: `13.0`.
+    /// CUDA version of the driver: `13.0`.
     pub cuda: Text,
-    /// NCCL.
+    /// NCCL version.
     pub nccl: Text,
     /// Limit of locked memory, bytes, or `unlimited`.
     pub memlock: Text,
@@ -214,13 +215,13 @@ pub struct Host {
     pub shm_bytes: Reading,
     /// CPUs that this process may use: `0-127`.
     pub cpus_allowed: Text,
-    /// CPUs' worth of time that the control groups grant; unsupported: as much as there is.
+    /// CPU time granted by the control groups, in CPUs; unsupported: no limit.
     pub cpu_limit: Reading,
-    /// Whether the kernel lets network devices reach GPU memory (nvidia_peermem): 0 or 1. Newer ones do so without it.
+    /// Whether network devices can access GPU memory (nvidia_peermem): 0 or 1. Newer kernels do not need it.
     pub peermem: Reading,
 }
 
-/// Reads a node. Always answers: what cannot be read says so.
+/// Reads a node. Always succeeds: unreadable values contain the reason.
 pub fn take(options: &Options) -> Snapshot {
     let mut files = Files::new(&options.host_root);
     let gpus = gpus::read(&mut files, options);

@@ -1,5 +1,5 @@
-//! Network ports: RDMA devices, and interfaces that belong to none. As the sidecar names them, with what does not change
-//! while a job runs.
+//! Network ports: RDMA devices, and interfaces without one. The names are the sidecar's; only properties that do not
+//! change during a job.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::{Nic, Text, pci};
 const RDMA: &str = "sys/class/infiniband";
 const NET: &str = "sys/class/net";
 
-/// Reads them.
+/// Reads the ports.
 pub(super) fn read(files: &mut Files) -> Vec<Nic> {
     let mut nics = Vec::new();
     for device in files.names(RDMA) {
@@ -28,7 +28,7 @@ pub(super) fn read(files: &mut Files) -> Vec<Nic> {
         .collect();
     let is_physical = |name: &&String| files.at(NET).join(name).join("device").exists();
     let physical: Vec<String> = names.iter().filter(is_physical).cloned().collect();
-    // In a container there may be none of its own: then those that it has.
+    // A container may have no physical interface: then use those that it has.
     let chosen = if physical.is_empty() && nics.is_empty() {
         names
     } else {
@@ -44,7 +44,7 @@ fn rdma(files: &mut Files, device: &str, port: &str) -> Nic {
     let link = match files.text(dir.join("link_layer")).unwrap_or_default() {
         "InfiniBand" => PortLink::Infiniband,
         "Ethernet" => PortLink::Roce,
-        // EFA's transport is its own: it says "Unspecified".
+        // EFA has its own transport, reported as "Unspecified".
         _ => PortLink::Efa,
     };
     let interfaces = files.names(base.join("device/net"));
@@ -89,7 +89,7 @@ fn interface(files: &mut Files, name: &str) -> Option<Nic> {
     if !files.at(&dir).is_dir() {
         return None;
     }
-    // In megabits a second; -1 where the driver does not know.
+    // In megabits per second; -1 if the driver does not know it.
     let rate = files.number(dir.join("speed"));
     let rate = rate.and_then(|speed| {
         if speed > 0.0 {
@@ -108,7 +108,7 @@ fn interface(files: &mut Files, name: &str) -> Option<Nic> {
     })
 }
 
-/// What the device's link leads to; the rest is filled in by who knows it.
+/// A port with its device's PCI properties; callers fill in the rest.
 fn on_pci(files: &mut Files, device: &Path) -> Nic {
     let address = pci::address(files, device);
     let driver = std::fs::read_link(files.at(device.join("driver")));

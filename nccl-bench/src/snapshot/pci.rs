@@ -1,4 +1,5 @@
-//! PCIe: where a device stands, how wide its link is, what is above it. <https://docs.kernel.org/PCI/sysfs-pci.html>
+//! PCIe: the location of a device, the width of its link, and the bridges above it.
+//! <https://docs.kernel.org/PCI/sysfs-pci.html>
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +9,14 @@ use paceline_sidecar::source::host::files::{Files, reading};
 use super::{GpuState, GpuToNic, Nic, PciPath, PciPlace, Text};
 
 const DEVICES: &str = "sys/bus/pci/devices";
-/// Where extended capabilities begin. Who is not root reads 64 bytes of the space and no more.
+/// Start of extended capabilities. Non-root users read only 64 bytes of the configuration space.
 const EXTENDED: usize = 0x100;
 /// PCI_EXT_CAP_ID_ACS.
 const ACS: u32 = 0x0D;
-/// Of the ACS control register: requests and completions between peers are sent up to the root (bits 2 and 3).
+/// Bits of the ACS control register: peer requests and completions are redirected to the root (bits 2 and 3).
 const REDIRECT: u16 = 0b1100;
 
-/// Where the device of this address stands.
+/// The location of the device at this address.
 pub(super) fn place(files: &mut Files, address: &str) -> PciPlace {
     let dir = Path::new(DEVICES).join(address);
     if address.is_empty() || !files.at(&dir).exists() {
@@ -38,7 +39,7 @@ pub(super) fn place(files: &mut Files, address: &str) -> PciPlace {
         text("max_link_speed"),
     );
     let mut number = |name: &str| files.number(dir.join(name));
-    // -1: the firmware does not say.
+    // -1: not known to the firmware.
     let node = number("numa_node").and_then(|node| {
         if node < 0.0 {
             Err(Missing::Unsupported)
@@ -46,7 +47,7 @@ pub(super) fn place(files: &mut Files, address: &str) -> PciPlace {
             Ok(node)
         }
     });
-    // 0: no link, as of a device within a chip.
+    // 0: no link, for a device within a chip.
     let mut width = |name| {
         reading(number(name).and_then(|width| {
             if width > 0.0 {
@@ -89,7 +90,7 @@ fn is_address(name: &str) -> bool {
         && digits(parts[3], 1)
 }
 
-/// Bridges above a device that send what goes between devices up to the root.
+/// Bridges above a device that redirect traffic between devices to the root.
 fn redirecting(files: &Files, dir: &Path) -> Text {
     let address = dir
         .file_name()
@@ -114,11 +115,11 @@ fn redirecting(files: &Files, dir: &Path) -> Text {
     Text::Text(found.join(" "))
 }
 
-/// Whether a bridge's configuration space says so.
+/// Whether a bridge redirects, according to its configuration space.
 fn redirects(space: &[u8]) -> Result<bool, String> {
     if space.len() <= EXTENDED {
         return match space.len() {
-            // A bridge of conventional PCI has no more than that.
+            // A conventional PCI bridge has no extended space.
             EXTENDED => Ok(false),
             read => Err(format!(
                 "only {read} bytes of its configuration may be read: root is required"
@@ -131,7 +132,7 @@ fn redirects(space: &[u8]) -> Result<bool, String> {
             .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
     let mut at = EXTENDED;
-    // A list in at most 3,840 bytes; one that leads in a circle ends here too.
+    // A linked list in at most 3,840 bytes; the bound also ends a cycle.
     for _ in 0..960 {
         let Some(head) = word(at).filter(|head| *head != 0 && *head != u32::MAX) else {
             break;
@@ -148,7 +149,7 @@ fn redirects(space: &[u8]) -> Result<bool, String> {
     Ok(false)
 }
 
-/// How near every GPU is to every port's device.
+/// The distance of every GPU to every port's device.
 pub(super) fn paths(files: &Files, gpus: &[GpuState], nics: &[Nic]) -> Vec<GpuToNic> {
     let mut paths = Vec::new();
     for gpu in gpus {
@@ -167,7 +168,7 @@ pub(super) fn paths(files: &Files, gpus: &[GpuState], nics: &[Nic]) -> Vec<GpuTo
     paths
 }
 
-/// What lies between two devices. `None`: one of them is not to be found.
+/// The path between two devices. `None`: one of them was not found.
 fn path(from: (&[String], &PciPlace), to: (&[String], &PciPlace)) -> Option<PciPath> {
     let (one, other) = (from.0, to.0);
     if one.is_empty() || other.is_empty() {
@@ -186,11 +187,11 @@ fn path(from: (&[String], &PciPlace), to: (&[String], &PciPlace)) -> Option<PciP
             PciPath::Sys
         });
     }
-    // The host bridge is shared, and nothing below it.
+    // Only the host bridge is shared.
     if shared == 1 {
         return Some(PciPath::Phb);
     }
-    // Bridges below the one that is shared, on both sides: a switch has one above each device.
+    // Bridges below the shared one, on both sides: a switch has one above each device.
     let bridges = one.len().max(other.len()) - shared - 1;
     Some(if bridges <= 1 { PciPath::Pix } else { PciPath::Pxb })
 }
@@ -198,7 +199,7 @@ fn path(from: (&[String], &PciPlace), to: (&[String], &PciPlace)) -> Option<PciP
 /// The address of the device behind a link such as `sys/class/net/eth0/device`.
 pub(super) fn address(files: &Files, link: &Path) -> Text {
     let path = std::fs::canonicalize(files.at(link)).unwrap_or_else(|_| PathBuf::new());
-    // A virtual device stands below its PCI device.
+    // A virtual device is below its PCI device.
     let mut names = path.iter().map(|part| part.to_string_lossy().into_owned());
     let last = names.rfind(|name| is_address(name));
     last.map_or(Text::Missing(Missing::Unsupported), Text::Text)
@@ -208,7 +209,7 @@ pub(super) fn address(files: &Files, link: &Path) -> Text {
 mod tests {
     use super::*;
 
-    /// A space with one other capability before the one that is asked for.
+    /// A configuration space with another capability before the one under test.
     fn space(control: u16) -> Vec<u8> {
         let mut space = vec![0; 4096];
         space[0x100..0x104].copy_from_slice(&(0x1402_0001u32).to_le_bytes());

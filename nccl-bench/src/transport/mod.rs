@@ -1,7 +1,7 @@
-//! What carries a collective. One value is one rank; all ranks make the same calls in the same order.
+//! Transports of collectives. One value is one rank; all ranks make the same calls in the same order.
 //!
-//! Every call blocks, and ends by its deadline: with an error that names the phase and, where one is known, the rank
-//! that was waited for. After an error nothing but [`Transport::abort`] and dropping is of use.
+//! Every call blocks until its deadline at most: the error names the phase and, if known, the rank that it waited for.
+//! After an error only [`Transport::abort`] and dropping are useful.
 
 pub mod nccl;
 pub mod sim;
@@ -15,29 +15,29 @@ use serde::{Deserialize, Serialize};
 use crate::collective::Plan;
 use crate::measure::{RankPlace, RankTimes};
 
-/// A rank's end of a transport.
+/// One rank's end of a transport.
 pub trait Transport: Send {
-    /// What it is, for the result's head.
+    /// Its description, for the header of the result.
     fn about(&self) -> About;
 
-    /// Which rank this is, from 0.
+    /// This rank, from 0.
     fn rank(&self) -> usize;
 
-    /// How many take part.
+    /// Number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Buffers, links and schedules for `plan`, so that [`Transport::run`] does nothing but the collective. Replaces
-    /// what was prepared before.
+    /// Prepares buffers, links and schedules for `plan`, so that [`Transport::run`] only runs the collective. Replaces
+    /// the previous plan.
     fn prepare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError>;
 
-    /// Runs what was prepared so often, one right after the other, and says how long each took on this rank. What the
-    /// buffers hold afterwards is not said (in place, sums grow).
+    /// Runs the plan this many times without pauses, and returns this rank's duration of each. The buffers are
+    /// undefined afterwards (in place, sums grow).
     fn run(&mut self, iterations: u32, deadline: &Deadline) -> Result<Vec<Duration>, TransportError>;
 
-    /// Fills the buffers anew ([`crate::pattern`]), runs once, and counts the wrong elements of this rank's output.
+    /// Refills the buffers ([`crate::pattern`]), runs once, and counts the wrong elements of this rank's output.
     fn verify(&mut self, deadline: &Deadline) -> Result<u64, TransportError>;
 
-    /// Returns on all ranks with the largest value that any rank handed in.
+    /// Returns the maximum of all ranks' values on every rank.
     fn agree(&mut self, value: u64, deadline: &Deadline) -> Result<u64, TransportError>;
 
     /// Returns when every rank has called it.
@@ -45,15 +45,15 @@ pub trait Transport: Send {
         self.agree(0, deadline).map(|_| ())
     }
 
-    /// Brings every rank's times to rank 0, in the order of ranks; elsewhere `None`.
+    /// Gathers every rank's times on rank 0, in rank order; `None` on other ranks.
     fn gather(
         &mut self,
         mine: RankTimes,
         deadline: &Deadline,
     ) -> Result<Option<Vec<RankTimes>>, TransportError>;
 
-    /// Brings to rank 0 where every rank runs, in their order; a transport that knows a rank's device says so. One that
-    /// does not carry this leaves rank 0 with what it knows of itself.
+    /// Gathers the location of every rank on rank 0, in rank order; a transport adds the rank's device if known. By
+    /// default rank 0 only has its own.
     fn places(
         &mut self,
         mine: RankPlace,
@@ -62,22 +62,22 @@ pub trait Transport: Send {
         Ok((self.rank() == 0).then(|| vec![mine]))
     }
 
-    /// Gives up at once, whatever is under way, so that peers that wait for this rank learn of it.
+    /// Aborts immediately, so that peers that wait for this rank notice.
     fn abort(&mut self);
 }
 
-/// What a transport is.
+/// Description of a transport.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     /// `tcp`, `nccl`, `sim`.
     pub transport: String,
-    /// Whether nothing of it was measured on a machine.
+    /// Whether it is a simulation.
     pub simulated: bool,
-    /// Versions and choices worth keeping beside a figure, by name: `nccl`, `cuda`, `sockets`.
+    /// Versions and choices that belong to a result, by name: `nccl`, `cuda`, `sockets`.
     pub details: BTreeMap<String, String>,
 }
 
-/// Until when a phase may take.
+/// The deadline of a phase.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     phase: String,
@@ -86,7 +86,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// From now on, `limit` for `phase`, which every error names.
+    /// Starts now, with `limit` for `phase`, which every error names.
     pub fn new(phase: impl Into<String>, limit: Duration) -> Deadline {
         Deadline {
             phase: phase.into(),
@@ -95,7 +95,7 @@ impl Deadline {
         }
     }
 
-    /// A phase within this one: it ends when this one does.
+    /// A phase within this one, with the same deadline.
     pub fn part(&self, phase: impl Into<String>) -> Deadline {
         Deadline {
             phase: phase.into(),
@@ -108,18 +108,18 @@ impl Deadline {
         &self.phase
     }
 
-    /// When it passes.
+    /// The time of the deadline.
     pub fn at(&self) -> Instant {
         self.at
     }
 
-    /// What is left; `None` when it has passed.
+    /// Remaining time; `None` after the deadline.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.at.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// The error of a call that this machine itself refused.
+    /// The error of a failed local system call.
     pub fn local(&self, what: &str, source: std::io::Error) -> TransportError {
         TransportError::Local {
             phase: self.phase.clone(),
@@ -128,7 +128,7 @@ impl Deadline {
         }
     }
 
-    /// The error of having waited until now, for a rank if one is known.
+    /// The error of a timeout, while waiting for a rank if one is given.
     pub fn passed(&self, peer: Option<usize>) -> TransportError {
         TransportError::Deadline {
             phase: self.phase.clone(),
@@ -138,7 +138,7 @@ impl Deadline {
         }
     }
 
-    /// The error of a call of a library that did not return in time.
+    /// The error of a timeout in a library call.
     pub fn passed_in(&self, call: Option<&'static str>) -> TransportError {
         TransportError::Deadline {
             phase: self.phase.clone(),
@@ -149,7 +149,7 @@ impl Deadline {
     }
 }
 
-/// The call that did not return: prints as ` in ncclAllReduce`, or as nothing.
+/// The call that did not return: formatted as ` in ncclAllReduce`, or empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Within(pub Option<&'static str>);
 
@@ -159,7 +159,7 @@ impl std::fmt::Display for Within {
     }
 }
 
-/// Who was waited for: prints as ` waiting for rank 3`, or as nothing.
+/// The awaited rank: formatted as ` waiting for rank 3`, or empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who(pub Option<usize>);
 
@@ -172,117 +172,117 @@ impl std::fmt::Display for Who {
     }
 }
 
-/// Why a transport gave up.
+/// Why a transport failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// Time is up.
+    /// Timeout.
     #[error("{phase}: not done within {:.1} s{peer}{call}", limit.as_secs_f64())]
     Deadline {
-        /// What was under way.
+        /// The phase.
         phase: String,
-        /// How long it was given.
+        /// The time limit.
         limit: Duration,
-        /// The rank that was waited for.
+        /// The awaited rank.
         peer: Who,
         /// The call that did not return.
         call: Within,
     },
-    /// A rank's connection broke, or it ended.
+    /// A rank's connection broke, or its process ended.
     #[error("{phase}: lost rank {peer}: {source}")]
     Lost {
-        /// What was under way.
+        /// The phase.
         phase: String,
         /// The rank.
         peer: usize,
-        /// What the socket said.
+        /// The socket's error.
         source: std::io::Error,
     },
-    /// A rank sent what nothing of ours sends.
+    /// A rank sent an invalid message.
     #[error("{phase}: rank {peer} sent {what}")]
     Garbage {
-        /// What was under way.
+        /// The phase.
         phase: String,
         /// The rank.
         peer: usize,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
-    /// Another rank's account of why a rank is to blame; or that rank's own.
+    /// The rank at fault according to another rank, or to itself.
     #[error("{phase}: rank {peer}: {reason}")]
     Aborted {
-        /// What was under way.
+        /// The phase.
         phase: String,
         /// The rank.
         peer: usize,
-        /// In the words of who saw it.
+        /// The reason from the reporting rank.
         reason: String,
     },
-    /// Nobody answers where a rank should be.
+    /// A rank's address is unreachable.
     #[error("{phase}: rank {peer} not reached at {address}: {source}")]
     Unreached {
-        /// What was under way.
+        /// The phase.
         phase: String,
         /// The rank.
         peer: usize,
-        /// Where it should listen.
+        /// Its address.
         address: std::net::SocketAddr,
-        /// What the last attempt said.
+        /// Error of the last attempt.
         source: std::io::Error,
     },
-    /// A rank turned this one away, or somebody was turned away where a rank was waited for.
+    /// A rank rejected this one, or a connection was rejected while a rank was awaited.
     #[error("{phase}: rank {peer} cannot be joined: {reason}")]
     Refused {
-        /// What was under way.
+        /// The phase.
         phase: String,
         /// The rank.
         peer: usize,
-        /// In the words of who said no.
+        /// The reason for the rejection.
         reason: String,
     },
-    /// This machine's own network calls fail.
+    /// A local network call failed.
     #[error("{phase}: {what}: {source}")]
     Local {
-        /// What was under way.
+        /// The phase.
         phase: String,
-        /// The call, and on what.
+        /// The call and its object.
         what: String,
-        /// What it said.
+        /// The error.
         source: std::io::Error,
     },
-    /// A library or a device that the transport needs is not there.
+    /// A required library or device is missing.
     #[error("{transport}: {what} is missing: {tried}")]
     Missing {
         /// `nccl`.
         transport: &'static str,
         /// The library, symbol or device.
         what: String,
-        /// Where it was looked for, and what that said.
+        /// The search paths and their errors.
         tried: String,
     },
-    /// A library said no.
+    /// A library call failed.
     #[error("{phase}: {call}: {message} ({code})")]
     Library {
-        /// What was under way.
+        /// The phase.
         phase: String,
         /// The function.
         call: &'static str,
         /// Its result.
         code: i64,
-        /// What that means.
+        /// Its meaning.
         message: String,
     },
-    /// The transport cannot do this.
+    /// The transport does not support this.
     #[error("{transport} cannot do {what}")]
     Unsupported {
         /// Its name.
         transport: &'static str,
-        /// A collective, a type, a size.
+        /// The collective, type or size.
         what: String,
     },
 }
 
 impl TransportError {
-    /// What it says, without the phase and without "rank so-and-so:" of somebody else's account.
+    /// The reason without the phase, and without the "rank N:" of another rank's report.
     pub fn reason(&self) -> String {
         match self {
             TransportError::Aborted { reason, .. } => reason.clone(),
@@ -296,7 +296,7 @@ impl TransportError {
         }
     }
 
-    /// What was under way, if anything was.
+    /// The phase, if there is one.
     pub fn phase(&self) -> Option<&str> {
         match self {
             TransportError::Deadline { phase, .. }
@@ -311,7 +311,7 @@ impl TransportError {
         }
     }
 
-    /// The rank that it is about, if it is about one.
+    /// The rank that it is about, if any.
     pub fn peer(&self) -> Option<usize> {
         match self {
             TransportError::Deadline { peer, .. } => peer.0,

@@ -1,5 +1,5 @@
-//! A transport that carries nothing: times come from the simulated [`Fabric`], and no time passes. For demonstrations and
-//! for tests of what reads results. One value stands for all ranks.
+//! A transport without any transfer: times come from the simulated [`Fabric`], and no real time passes. For
+//! demonstrations, and for tests of programs that read results. One value represents all ranks.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::fabric::{Dice, Fabric, SimFault};
 use crate::measure::{RankPlace, RankTimes};
 
 const NAME: &str = "sim";
-/// How much iterations differ.
+/// Variation between iterations.
 const NOISE: f64 = 0.01;
-/// A rank that is slow is behind the others by this share of the time.
+/// A slow rank takes longer than the others by this share.
 const BEHIND: f64 = 0.02;
 
 /// See the module.
@@ -21,17 +21,17 @@ pub struct SimTransport {
     script: String,
     ranks: usize,
     plan: Option<Plan>,
-    /// Iterations so far: each has chance of its own.
+    /// Iterations so far: each has its own random numbers.
     iteration: u64,
-    /// Every rank's times of what was prepared, in microseconds.
+    /// Every rank's times for the prepared plan, in microseconds.
     times: Vec<Vec<f64>>,
 }
 
 impl SimTransport {
-    /// The first `ranks` GPUs of the fabric that `script` describes, node by node; `None`: all of them.
+    /// Uses the first `ranks` GPUs of the fabric in `script`, node by node; `None`: all of them.
     ///
     /// # Errors
-    /// [`TransportError::Unsupported`] where it has fewer; as of a rank that never comes, where a node is absent.
+    /// [`TransportError::Unsupported`] if it has fewer GPUs; the error of a missing rank if a node is absent.
     pub fn open(
         fabric: Fabric,
         script: &str,
@@ -71,7 +71,7 @@ impl SimTransport {
         (1..=self.place(self.ranks - 1).0).collect()
     }
 
-    /// Whether a rank is the one that the others wait for.
+    /// Whether the others wait for this rank.
     fn is_behind(&self, rank: usize) -> bool {
         let (node, gpu) = self.place(rank);
         self.fabric.any(|fault| match fault {
@@ -123,7 +123,7 @@ impl Transport for SimTransport {
             let time = time * (1.0 + NOISE * dice.normal().abs());
             for (times, behind) in self.times.iter_mut().zip(&behind) {
                 let own = NOISE / 10.0 * dice.normal().abs();
-                // All end when the last one does.
+                // All end together with the last one.
                 times.push(time * (1.0 - own - if *behind { 0.0 } else { BEHIND }));
             }
         }
@@ -135,7 +135,7 @@ impl Transport for SimTransport {
             .collect())
     }
 
-    /// There is nothing to look at; [`SimTransport::gather`] says that nobody did.
+    /// There is nothing to verify; [`SimTransport::gather`] marks the results as not verified.
     fn verify(&mut self, _: &Deadline) -> Result<u64, TransportError> {
         Ok(0)
     }

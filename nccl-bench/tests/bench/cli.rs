@@ -1,4 +1,4 @@
-//! The program: ranks as processes, what is printed, exit codes.
+//! The program: ranks as processes, output, exit codes.
 
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
@@ -77,7 +77,7 @@ fn the_table_has_the_columns_of_nccl_tests() {
     assert_eq!((rows[0].len(), rows[0][8], rows[0][12]), (19, "0", "0"));
     assert!(table.contains("# Out of bounds values : 0 OK"));
     assert!(table.contains("# Avg bus bandwidth"));
-    // The JSON names what that file of nccl-tests names.
+    // The JSON has the field names of nccl-tests' file.
     let output = run("--transport tcp --ranks 2 -b 8 -e 8 -n 3 --json");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema_version"], 1);
@@ -225,7 +225,7 @@ fn a_rank_that_never_comes_is_named() {
 #[test]
 fn a_simulated_fabric_is_measured_and_says_so() {
     let output = run("--transport sim --sim nodes=2 -b 1M -e 1G -f 4 -n 5");
-    // The words of a script have blanks between them: run splits there, as a shell does without quotes.
+    // A script's words are separated by blanks: `run` splits there, like a shell without quotes.
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
     assert!(table.contains("all-reduce over sim, simulated"), "{table}");
@@ -261,7 +261,7 @@ fn a_simulated_fabric_is_measured_and_says_so() {
     let busbw = |script: &str, collective: &str| {
         let report = simulated(script, collective);
         let timing = report.results[0].out_of_place.clone().unwrap();
-        // Nothing was verified: nothing was there.
+        // A simulation verifies nothing.
         assert_eq!((timing.nwrong, timing.ranks.len()), (None, report.ranks.len()));
         assert!(timing.ranks.iter().all(|rank| rank.times.len() == 5));
         (timing.bus_bw, timing.slowest_rank)
@@ -280,7 +280,7 @@ fn a_simulated_fabric_is_measured_and_says_so() {
     assert!((150.0..172.0).contains(&half), "{half}");
     let (inside, slowest) = busbw("nodes=1 slow-gpu=1.4x1.5", "all-reduce");
     assert!(inside > 450.0 && slowest == Some(3), "{inside} {slowest:?}");
-    // The same numbers for the same words.
+    // The same words give the same numbers.
     assert_eq!(
         simulated("nodes=2 seed=7", "all-reduce"),
         simulated("nodes=2 seed=7", "all-reduce")
@@ -331,7 +331,7 @@ fn the_words_of_nccl_tests_are_understood() {
 
 #[test]
 fn what_was_measured_before_a_failure_is_printed() {
-    // The second size takes longer than it may.
+    // The second size exceeds the time limit.
     let output = run("--transport tcp --ranks 2 -b 1K -e 64M -f 65536 -n 1000 -w 0 -c 0 -T 2 --out-of-place");
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     let table = text(&output.stdout);

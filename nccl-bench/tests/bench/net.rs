@@ -1,4 +1,4 @@
-//! Seats, rendezvous and the star: what holds, and what is said when a rank is missing, dead or not one of ours.
+//! Seats, rendezvous and the star: normal operation, and errors for missing, dead and foreign ranks.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -77,7 +77,7 @@ fn a_rank_that_never_comes_is_named_in_time() {
 fn strangers_keep_nobody_out() {
     let places = loopback(2, None).unwrap();
     let address = places[0].peers[0];
-    // One says nothing, one talks of something else.
+    // One is silent, one uses another protocol.
     let _mute = TcpStream::connect(address).unwrap();
     let mut other = TcpStream::connect(address).unwrap();
     other
@@ -88,7 +88,7 @@ fn strangers_keep_nobody_out() {
         control.agree(1, &long("agree")).unwrap();
     });
     let mut said = String::new();
-    // It may be reset after the answer: what it had not said was never read.
+    // It may be reset after the answer, because its remaining data was never read.
     let _ = other.read_to_string(&mut said);
     assert!(said.contains("this is not a rank of nccl-bench"), "{said:?}");
 }
@@ -160,7 +160,7 @@ fn all_ranks_name_the_one_that_failed_first() {
         let (_seat, mut control) = star(place, &long("star")).unwrap();
         control.barrier(&long("ready")).unwrap();
         if rank == 2 {
-            return None; // It is gone, with its connections.
+            return None; // The rank is gone, with its connections.
         }
         Some(control.agree(1, &long("sizes")).unwrap_err())
     });

@@ -1,4 +1,4 @@
-//! A wrong result is seen: one byte is changed on its way between two ranks.
+//! Wrong results are detected: one byte is changed between two ranks.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,10 +13,10 @@ use paceline_nccl_bench::transport::tcp::{Tcp, TcpOptions};
 
 use crate::{each, long};
 
-/// Further into a stream than the star's messages ever come.
+/// An offset in the stream that the star's messages never reach.
 const FLIPPED: usize = 200_001;
 
-/// Puts somebody in the middle of each connection who changes one byte, late.
+/// Inserts a proxy into each connection that changes one byte, late.
 fn meddler() -> Handshake {
     Arc::new(|theirs: TcpStream, role, _: &_| {
         if role == Role::Accepted {
@@ -57,7 +57,7 @@ fn one_byte_on_the_wire_is_one_wrong_element_for_each_who_got_it() {
             let seat = Seat::take(place).unwrap();
             let mut tcp = Tcp::join(seat, TcpOptions::default(), &long("join")).unwrap();
             let plan = Plan::new(Collective::AllGather, dtype, bytes, 2).unwrap();
-            // The first bytes that cross are those that are verified.
+            // The first bytes on the links are those of the verification.
             let rounds = Rounds {
                 iterations: 1,
                 warm_ups: 0,
@@ -80,7 +80,7 @@ fn one_byte_on_the_wire_is_one_wrong_element_for_each_who_got_it() {
         );
     };
     for dtype in Dtype::ALL {
-        check(dtype, 100_000, 0); // Two times 50,000 bytes: not as far as the byte.
+        check(dtype, 100_000, 0); // Two times 50,000 bytes: before the changed byte.
         check(dtype, 160_000, 1); // The third of four times 80,000 bytes.
     }
 }

@@ -1,6 +1,6 @@
-//! Files as nccl-tests writes them, whole and broken.
+//! Files in the format of nccl-tests, valid and invalid.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+#![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 
 use paceline_nccl_bench::collective::Collective;
 use paceline_nccl_bench::dtype::Dtype;

@@ -1,4 +1,4 @@
-//! Times are taken on communicators that block, and what blocks is ended in time from outside.
+//! Times are measured on blocking communicators, and blocked calls are ended in time from outside.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use paceline_nccl_bench::transport::{Deadline, Transport};
 
 use crate::stage::{Counts, LONG, Stage, play};
 
-/// Between two looks at a communicator while the GPU is waited for (`lane.rs`).
+/// Interval of checks on a communicator while waiting for the GPU (`lane.rs`).
 const LOOK: Duration = Duration::from_millis(20);
 const ITERATIONS: u32 = 300;
 
@@ -39,7 +39,7 @@ fn iterations_are_queued_on_a_communicator_that_blocks_and_is_asked_nothing() {
             async_errors,
         };
         assert_eq!(counts, expected, "{collective}");
-        // By the clock, and not by iterations.
+        // By time, not by iterations.
         assert!(
             u128::from(async_errors) <= 2 * looks,
             "{collective}: {async_errors}"
@@ -66,10 +66,10 @@ fn a_call_that_does_not_return_is_ended_by_an_abort_from_outside() {
         let deadline = Deadline::new("all-reduce", Duration::from_secs(1));
         nccl.prepare(&plan(Collective::AllReduce), &deadline)?;
         let error = nccl.run(2, &deadline).unwrap_err().to_string();
-        // The call has come back with the buffers: the thread that made it was not left in it.
+        // The call has returned the buffers: its thread was not abandoned.
         let deadline = Deadline::new("prepare", LONG);
         nccl.prepare(&plan(Collective::AllReduce), &deadline)?;
-        // A communicator that was aborted is used no more.
+        // An aborted communicator is not used again.
         assert!(nccl.run(1, &deadline).is_err());
         Ok(error)
     });

@@ -1,7 +1,7 @@
-//! NCCL's transport and the GPU's work, on a library that computes on the host (tests/fake-nccl): what a machine without
-//! a GPU can hold of them.
+//! Tests NCCL's transport and GPU measurements with libraries that compute on the host (tests/fake-nccl): everything
+//! that can be tested on a machine without a GPU.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+#![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 
 mod blocking;
 mod collectives;

@@ -1,4 +1,4 @@
-//! The program, with a process for each rank, as on a node with GPUs.
+//! The program with one process per rank, as on a node with GPUs.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ fn a_rank_that_never_joins_is_waited_for_no_longer_than_said() {
         &["--join-timeout", "3"],
     );
     assert_eq!(output.status.code(), Some(3));
-    // The thread that joins never comes back, and the process ends without it.
+    // The joining thread never returns, and the process ends without it.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let text = said(&output);
     assert!(text.contains("in ncclCommInitRankConfig"), "{text}");

@@ -1,4 +1,4 @@
-//! A scenario, the library that plays it, and ranks that run on it.
+//! A scenario, the fake library that plays it, and ranks that use it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,15 +10,16 @@ use paceline_nccl_bench::transport::nccl::{NcclTransport, Options};
 use paceline_nccl_bench::transport::{About, Deadline, Transport, TransportError};
 use tempfile::TempDir;
 
-/// Long enough for whatever is meant to end.
+/// Long enough for everything that should end.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// A copy of the fake library of its own: each has a state of its own.
+/// A separate copy of the fake library: each copy has its own state.
 pub struct Stage {
     dir: TempDir,
 }
 
-/// Communicators that block and that do not, threads that queue for the latter, and questions for asynchronous errors.
+/// Numbers of blocking and non-blocking communicators, threads that queue for the latter, and queries for asynchronous
+/// errors.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Counts {
     pub blocking: u64,
@@ -32,7 +33,7 @@ impl Stage {
         let stage = Stage {
             dir: TempDir::new().unwrap(),
         };
-        // Cargo builds it beside the tests because they depend on it.
+        // Cargo builds it next to the tests because they depend on it.
         let program = std::env::current_exe().unwrap();
         let built = program.parent().unwrap().join("libpaceline_fake_nccl.so");
         fs::copy(&built, stage.library()).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
@@ -44,7 +45,7 @@ impl Stage {
         self.dir.path().join("libfake.so")
     }
 
-    /// What this copy of the library has counted.
+    /// The counts of this copy of the library.
     pub fn counts(&self) -> Counts {
         let mut counts = [0; 4];
         // SAFETY: the library that the ranks have opened; its function takes a pointer to four numbers.
@@ -62,7 +63,7 @@ impl Stage {
         }
     }
 
-    /// Takes a function away: its name becomes another, which no lookup finds.
+    /// Removes a function: renames its symbol, so that no lookup finds it.
     pub fn without(self, symbol: &str) -> Stage {
         let mut bytes = fs::read(self.library()).unwrap();
         let name = format!("\0{symbol}\0").into_bytes();
@@ -87,7 +88,7 @@ impl Stage {
         }
     }
 
-    /// Runs so many ranks, a thread each; what each returns, in order.
+    /// Runs this many ranks, one thread each; returns the results in order.
     pub fn ranks<T: Send + 'static>(
         &self,
         ranks: usize,
@@ -98,7 +99,7 @@ impl Stage {
     }
 }
 
-/// Runs a rank for each of `options`, which must have joined in `joining`.
+/// Runs a rank for each of `options`; all must join within `joining`.
 pub fn play<T: Send + 'static>(
     options: Vec<Options>,
     joining: Duration,
@@ -121,7 +122,7 @@ pub fn play<T: Send + 'static>(
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-/// Where threads meet.
+/// Synchronizes threads.
 struct Hall {
     ranks: usize,
     state: Mutex<Meeting>,
@@ -147,7 +148,7 @@ impl Hall {
     }
 }
 
-/// A transport among threads that only agrees.
+/// A transport between threads that only supports agreement.
 struct Side {
     hall: Arc<Hall>,
     rank: usize,

@@ -1,4 +1,4 @@
-//! The work of GPUs that a library plays: figures, faults, and what is missing.
+//! Measurements on GPUs of a fake library: results, faults, and missing parts.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use paceline_nccl_bench::gpu::{Metric, Options, Outcome, Place, Work, WorkError,
 
 use crate::stage::{LONG, Stage};
 
-/// Small enough for a host that plays GPUs.
+/// Small enough for fake GPUs on the host.
 fn options(stage: &Stage) -> Options {
     Options {
         cuda_lib: Some(stage.library()),

@@ -1,6 +1,6 @@
-//! Preflights among threads on loopback: what real nodes do, and what bad ones must not be able to do.
+//! Preflights among threads on loopback: normal nodes, and attacks that bad ones must not be able to make.
 
-#![allow(clippy::unwrap_used)] // Tests, and what they share.
+#![allow(clippy::unwrap_used)] // Tests, and their shared code.
 
 mod nccl;
 mod nodes;
@@ -22,15 +22,15 @@ use paceline_nccl_bench::preflight::{
 use paceline_nccl_bench::transport::Deadline;
 use paceline_seal::Key;
 
-/// A node whose own figures are given: what is tested is everything between nodes.
+/// A node with given measurements: the tests cover everything between nodes.
 #[derive(Clone, Default)]
 struct Given {
     gflops: f64,
-    /// Dies (its process, to the others) when it is asked to work.
+    /// Dies (from the others' point of view) when it gets a work task.
     dies: bool,
-    /// Dies when it is asked to measure with other nodes.
+    /// Dies when it gets a task with other nodes.
     dies_with_others: bool,
-    /// Never answers when it is asked to work.
+    /// Never answers a work task.
     hangs: Option<Duration>,
 }
 
@@ -93,7 +93,7 @@ fn names(count: usize) -> Vec<String> {
     (1..=count).map(|n| format!("n{n}")).collect()
 }
 
-/// Runs a preflight of `count` nodes, of which `others` are these (the first leads, and is well).
+/// Runs a preflight of `count` nodes including `others` (the first leads, and is healthy).
 fn preflight(
     count: usize,
     wait: Duration,
@@ -173,7 +173,7 @@ fn four_nodes_and_a_slow_one() {
         .collect();
     assert_eq!(slow, ["node n3"]);
     assert_eq!(report.outcome, Outcome::Critical);
-    // Everybody knows the same.
+    // All nodes have the same report.
     for result in results {
         assert_eq!(result.unwrap(), report);
     }
@@ -204,7 +204,7 @@ fn a_node_that_never_comes_is_named_in_time() {
         report.bad_nodes().iter().map(NodeId::as_str).collect::<Vec<_>>(),
         ["n3"]
     );
-    // The two that came were judged.
+    // The two connected nodes were judged.
     assert!(
         report
             .samples
@@ -285,7 +285,7 @@ fn a_stranger_and_a_second_of_the_same_name_are_turned_away() {
 fn garbage_at_the_door_holds_nobody_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let first = listener.local_addr().unwrap();
-    // Some say nothing, some say nonsense.
+    // Some are silent, some send garbage.
     let mut strangers: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(first).unwrap()).collect();
     for stranger in strangers.iter_mut().step_by(2) {
         stranger.write_all(&[0xff; 4096]).unwrap();
@@ -320,7 +320,7 @@ fn garbage_at_the_door_holds_nobody_up() {
     assert_eq!(problems(&report), Vec::<String>::new());
     assert!(report.phases[0].1 < 4.0, "{:?}", report.phases);
     assert!(begun.elapsed() < Duration::from_secs(40));
-    // What the user asked for is not reached.
+    // The user's requirement is not met.
     assert!(
         report
             .findings

@@ -1,5 +1,4 @@
-//! Preflights over NCCL: nodes are threads on loopback, each with a library of its own that plays GPUs, and real
-//! processes for their ranks.
+//! Preflights over NCCL: nodes are threads on loopback, each with its own fake GPU library and real rank processes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,10 +17,10 @@ use tempfile::TempDir;
 
 use super::{me, names, problems};
 
-/// What every collective takes: long enough that the noise of a busy machine is little beside it.
+/// Duration of every collective: long compared with the noise of a busy machine.
 const USUAL_MS: u64 = 120;
 
-/// Real processes on a machine that does other things too: what fails once is looked at once more.
+/// Real processes on a busy machine: a failed test is repeated once.
 fn twice(test: fn()) {
     if std::panic::catch_unwind(test).is_err() {
         eprintln!("once more");
@@ -29,7 +28,7 @@ fn twice(test: fn()) {
     }
 }
 
-/// A node whose GPUs a library plays.
+/// A node with fake GPUs.
 struct Played {
     _dir: TempDir,
     machine: Machine,
@@ -37,12 +36,12 @@ struct Played {
     facts: Vec<Fact>,
 }
 
-/// A node with so many GPUs, and what is wrong with it, as lines of the scenario's tables of its GPUs.
+/// A node with this many GPUs, and their faults as lines of the scenario's GPU tables.
 fn node(gpus: u32, wrong: &[(u32, &str)]) -> Played {
     scripted(gpus, "", wrong)
 }
 
-/// A node with so many GPUs that nobody compares with others.
+/// A node with this many GPUs that is not compared with others.
 fn brisk(gpus: u32) -> Played {
     let wrong: Vec<(u32, &str)> = (0..gpus).map(|gpu| (gpu, "delay_ms = 5")).collect();
     node(gpus, &wrong)
@@ -58,7 +57,7 @@ fn scripted(gpus: u32, head: &str, wrong: &[(u32, &str)]) -> Played {
     for gpu in 0..gpus {
         let own = wrong.iter().filter(|(of, _)| *of == gpu);
         let own: Vec<&str> = own.map(|(_, line)| *line).collect();
-        // What is not said to be of the rank is of the GPU.
+        // Lines that do not belong to the rank belong to the GPU.
         let (of_gpu, of_rank): (Vec<&str>, Vec<&str>) =
             own.into_iter().partition(|line| line.starts_with("open"));
         let delay = if of_rank.iter().any(|line| line.starts_with("delay_ms")) {
@@ -128,7 +127,7 @@ impl Tools for Played {
     }
 }
 
-/// A preflight of these nodes, n1 first.
+/// Runs a preflight of these nodes, n1 first.
 fn preflight(mode: Mode, nodes: Vec<Played>) -> Report {
     let begun = Instant::now();
     let count = nodes.len();
@@ -164,7 +163,7 @@ fn preflight(mode: Mode, nodes: Vec<Played>) -> Report {
     report
 }
 
-/// What was found for sure and is critical: metric or fact, and place.
+/// Confirmed critical findings: metric or fact, and place.
 fn accused(report: &Report) -> Vec<String> {
     let sure = report
         .findings
@@ -229,7 +228,7 @@ fn eight_gpus_of_two_nodes() {
     twice(|| {
         let report = preflight(Mode::Quick, (0..2).map(|_| brisk(8)).collect());
         assert_eq!(problems(&report), Vec::<String>::new());
-        // On a busy machine what is slow is measured again.
+        // On a busy machine slow values are measured again.
         let (_, carried): (Vec<_>, Vec<_>) = carried(&report)
             .into_iter()
             .partition(|one| one.contains(" again: "));
@@ -266,7 +265,7 @@ fn a_node_that_is_slow_inside_or_only_towards_others() {
 #[test]
 fn a_rail_that_is_slow_is_named() {
     twice(|| {
-        // So long that no pair, the slow one neither, tries a larger message than the others: delays are all it has.
+        // Long enough that no pair, even the slow one, tries a larger message: only delays count.
         let usual = [(0, "delay_ms = 240"), (1, "delay_ms = 240")];
         let wrong = [usual[0], usual[1], (1, "net_delay_ms = 300")];
         let nodes = vec![node(2, &usual), node(2, &usual), node(2, &wrong), node(2, &usual)];
@@ -321,7 +320,7 @@ fn a_communicator_that_hangs_costs_its_node_and_no_other() {
         );
         let bad: Vec<NodeId> = report.bad_nodes().into_iter().collect();
         assert_eq!(bad, ["n4".into()], "{:?}", report.findings);
-        // The others were judged, by each other too.
+        // The others were judged, also against each other.
         let good = report.samples.iter().any(|sample| {
             sample.metric == Metric::PairBusbw
                 && sample.value > 0.0

@@ -1,4 +1,4 @@
-//! Simulated fleets: each fault is named in every seed and size, and a clean fleet accuses nobody.
+//! Simulated fleets: each fault is found with every seed and size, and a healthy fleet has no findings.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ fn run_in(mode: Mode, script: &str) -> Report {
     conduct(&mut fleet, brief, &|_| Ok(Vec::new()), &mut |_, _, _| ())
 }
 
-/// Exactly `metric` of `place` is blamed, with facts that explain it, and nothing else.
+/// Checks that exactly `metric` of `place` is reported, with the facts that explain it, and nothing else.
 fn check(
     nodes: u32,
     fault: &dyn Fn(u32, u32) -> String,

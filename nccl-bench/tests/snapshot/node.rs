@@ -1,4 +1,4 @@
-//! A host's files, and libraries that play its GPUs.
+//! A host's files, and libraries with fake GPUs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use paceline_nccl_bench::snapshot::Options;
 use tempfile::TempDir;
 
-/// Where fake-nvml has its first GPU.
+/// The first GPU of fake-nvml.
 pub const GPU: &str = "0000:18:00.0";
-/// A switch: its upstream port, and a port down to the GPU and one to a network device.
+/// A switch: its upstream port, and downstream ports to the GPU and to a network device.
 const ROOT_PORT: &str = "0000:16:00.0";
 const UP: &str = "0000:17:00.0";
 
@@ -19,7 +19,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// With an Ethernet device, and GPUs as the scenario has them.
+    /// Creates a node with an Ethernet device, and the scenario's GPUs.
     pub fn new(scenario: &str) -> Node {
         let node = Node {
             dir: TempDir::new().unwrap(),
@@ -45,7 +45,7 @@ impl Node {
         node.device("pci0000:15/0000:15:02.0", 0);
         for bridge in [ROOT_PORT, UP, "0000:17:01.0"] {
             node.write(&format!("sys/bus/pci/devices/{bridge}/config"), "");
-            // As the switch's upstream port redirects between peers, and the others do not.
+            // The switch's upstream port redirects traffic between peers, and the others do not.
             let control = if bridge == UP { 0x1Du8 } else { 0x01 };
             let mut space = vec![0u8; 4096];
             space[0x100..0x104].copy_from_slice(&0x0001_000Du32.to_le_bytes());
@@ -57,7 +57,7 @@ impl Node {
         node
     }
 
-    /// And two InfiniBand devices: one beside the first GPU, one under the other CPU.
+    /// Adds two InfiniBand devices: one next to the first GPU, one at the other CPU.
     pub fn with_rdma(self) -> Node {
         let switch = format!("pci0000:15/{ROOT_PORT}/{UP}");
         self.device(&format!("{switch}/0000:17:02.0/0000:19:00.0"), 0);
@@ -84,7 +84,7 @@ impl Node {
         self
     }
 
-    /// A device of PCI, with those above it.
+    /// Adds a PCI device, with the bridges above it.
     fn device(&self, path: &str, numa: u32) {
         fs::create_dir_all(self.path("sys/bus/pci/devices")).unwrap();
         let dir = format!("sys/devices/{path}");

@@ -1,8 +1,8 @@
 """Loaded by Python at start because `paceline run` puts this directory first on PYTHONPATH.
 
-It arms nothing. It watches for a few modules of PyTorch and other frameworks to be imported, and runs the sitecustomize
-that it hides, if there is one, as Python would have run it. Without PACELINE_RING_DIR, or with PACELINE_HOOK=off, it only
-does the second. A program that never imports torch pays for one dictionary look-up per import.
+It measures nothing itself. It watches for imports of a few modules of PyTorch and other frameworks, and runs the
+sitecustomize that it hides, if any, as Python would have run it. Without PACELINE_RING_DIR, or with PACELINE_HOOK=off,
+it only does the second. A program that never imports torch pays for one dictionary look-up per import.
 """
 
 import os
@@ -13,9 +13,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Watch:
-    """A meta path finder that finds nothing by itself: it lets the others find, and is told when they have loaded."""
+    """A meta path finder that finds nothing itself: it delegates to the other finders, and is notified after each
+    load."""
 
-    # At these the hook must be there before anyone else copies a name out of the module.
+    # For these modules the hook must be installed before other code copies a name from the module.
     MODULES = frozenset(
         (
             "torch.optim.optimizer",
@@ -59,14 +60,14 @@ class _Watch:
                 from paceline import _hook
 
                 _hook.loaded(module)
-            except Exception:  # a trainer must never see an error of ours
+            except Exception:  # a trainer must never see an internal error of the hook
                 pass
 
-        # In the traceback of an import that fails.
+        # Shown in the traceback of a failing import.
         exec_module.__code__ = _renamed(exec_module.__code__, "paceline/sitecustomize.py")
         try:
             spec.loader.exec_module = exec_module
-        except Exception:  # a loader that cannot be changed: no hook, and the program goes on
+        except Exception:  # a loader that cannot be changed: no hook, and the program continues
             pass
 
 
@@ -78,23 +79,24 @@ def _renamed(code, filename):
 
 
 def _relative(spec):
-    """`spec`; one of this directory's modules with file names relative to it. The directory is removed when the job ends: a
-    traceback that outlives the job then shows `paceline/_hook.py`, not a path that no longer exists."""
+    """`spec`; for one of this directory's modules, with file names relative to it. The directory is removed when the
+    job ends: a traceback that outlives the job then shows `paceline/_hook.py`, not a path that no longer exists."""
     try:
         loader = spec.loader if spec is not None else None
         if type(loader) is SourceFileLoader and spec.origin.startswith(_HERE + os.sep):
             name, get_code = os.path.relpath(spec.origin, _HERE), loader.get_code
             loader.get_code = lambda fullname: _renamed(get_code(fullname), name)
-    except Exception:  # the import goes on as Python found it
+    except Exception:  # the import continues unchanged
         pass
     return spec
 
 
 def _run_hidden_sitecustomize():
-    """Run the next sitecustomize on sys.path in place of this one. Its errors are its own: Python prints them."""
+    """Run the next sitecustomize on sys.path in place of this one. Its errors are left to Python, which prints them."""
     here = _HERE
     entries = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
-    # Behind us only: one of ours may stand there too, from a watch around this one, and would find us again.
+    # Only after this directory: another of our directories may come before it, from an enclosing `paceline run`, and
+    # would find this one again.
     behind = entries[entries.index(here) + 1 :] if here in entries else entries
     others = [entry for entry in behind if entry != here]
     spec = PathFinder.find_spec("sitecustomize", others)
@@ -108,7 +110,7 @@ def _run_hidden_sitecustomize():
 
 
 if os.environ.get("PACELINE_RING_DIR") and os.environ.get("PACELINE_HOOK") != "off":
-    # The first of several of ours is enough.
+    # If there are several of ours, the first one is enough.
     if not any(getattr(finder, "__qualname__", "") == "_Watch" for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watch)
 _run_hidden_sitecustomize()

@@ -1,4 +1,4 @@
-//! The handshake and the messages as bytes. No socket: a blocking and an asynchronous caller share it.
+//! The handshake and the messages as bytes, without a socket: shared by a blocking and an asynchronous caller.
 //!
 //! ```text
 //! caller -> called   "PCSEAL" version 0 | Noise message 1 (psk, e)        8 + 48 bytes
@@ -19,10 +19,10 @@ const MAGIC: &[u8; 6] = b"PCSEAL";
 const HEAD: usize = 8;
 const REFUSED: u8 = 1;
 
-/// Bytes of each of the first two messages.
+/// Size of each of the first two messages, bytes.
 pub const HANDSHAKE_BYTES: usize = HEAD + 48;
 
-/// Noise's longest record, and what of it is the tag.
+/// Noise's longest record, and the size of its tag.
 const RECORD: usize = 65_535;
 const TAG: usize = 16;
 const LENGTH: usize = 4;
@@ -57,14 +57,14 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, SealErro
         .map_err(|_| SealError::Key)
 }
 
-/// The caller's side: made, its first message sent, the answer read.
+/// The caller's side of the handshake: created, its first message sent, the answer read.
 pub struct Caller(HandshakeState);
 
-/// What both sides have after the handshake: one seals, one opens.
+/// The result of the handshake on both sides: one half seals, the other opens.
 pub type Pair = (Sealer, Opener);
 
 impl Caller {
-    /// Starts: the state, and the first message. Both ends must name the same `purpose`.
+    /// Starts: returns the state, and the first message. Both ends must pass the same `purpose`.
     pub fn start(key: &Key, purpose: &str) -> Result<(Caller, [u8; HANDSHAKE_BYTES]), SealError> {
         let mut state = builder(key, purpose.as_bytes())?
             .build_initiator()
@@ -77,7 +77,7 @@ impl Caller {
         Ok((Caller(state), first))
     }
 
-    /// The answer came: what seals and opens, and the last bytes to send.
+    /// Processes the answer: returns the sealer and the opener, and the last bytes to send.
     pub fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> Result<(Pair, Vec<u8>), SealError> {
         if check_head(&answer[..HEAD])? == REFUSED {
             return Err(SealError::Key);
@@ -91,8 +91,8 @@ impl Caller {
     }
 }
 
-/// The called side's answer to a first message: the bytes to send, and what seals and opens if all is well. The caller
-/// is not proved before [`Opener`] has opened its empty message.
+/// The called side's answer to a first message: the bytes to send, and on success the sealer and the opener. The caller
+/// is not authenticated until [`Opener`] has opened its empty message.
 pub fn answer(
     key: &Key,
     purpose: &str,
@@ -134,7 +134,7 @@ fn pair(state: HandshakeState) -> Result<Pair, SealError> {
     Ok((sealer, opener))
 }
 
-/// Turns messages into bytes for the other end.
+/// Encodes messages into bytes for the peer.
 pub struct Sealer {
     noise: Arc<StatelessTransportState>,
     nonce: u64,
@@ -160,14 +160,14 @@ impl Sealer {
                 .write_message(self.nonce, piece, &mut out[begin + 2..])
                 .map_err(|_| SealError::Damaged)?;
             self.nonce += 1;
-            // A record is at most 65,535 bytes by the size of `piece`.
+            // The size of `piece` limits a record to 65,535 bytes.
             out[begin..begin + 2].copy_from_slice(&(written as u16).to_be_bytes());
         }
         Ok(out)
     }
 }
 
-/// Turns the other end's bytes into messages.
+/// Decodes the peer's bytes into messages.
 pub struct Opener {
     noise: Arc<StatelessTransportState>,
     nonce: u64,
@@ -177,8 +177,8 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// How many more bytes are needed before anything can come of it: at least so many may be read from a stream
-    /// without reading what is not ours (after the last sealed message a stream may go on bare).
+    /// How many more bytes are needed for any progress: this many may be read from a stream without reading past the
+    /// sealed data (after the last sealed message a stream may continue unsealed).
     pub fn needs(&self) -> usize {
         let whole = match *self.bytes {
             [high, low, ..] => 2 + usize::from(u16::from_be_bytes([high, low])),
@@ -187,8 +187,8 @@ impl Opener {
         whole.saturating_sub(self.bytes.len())
     }
 
-    /// Takes bytes that were read, never more than [`Opener::needs`]; a message when they were its last. A message that
-    /// claims more than `limit` is refused before room is made for it.
+    /// Takes bytes that were read, never more than [`Opener::needs`]; returns a message if they were its last. A
+    /// message that claims more than `limit` is rejected before memory is allocated for it.
     pub fn take(&mut self, bytes: &[u8], limit: usize) -> Result<Option<Vec<u8>>, SealError> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() < 2 || self.needs() > 0 {

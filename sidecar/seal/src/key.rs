@@ -1,5 +1,5 @@
-//! Where the key comes from: a file that only its owner can read, or one made once for the user; each job has its own,
-//! derived from it.
+//! Loads the key: from a file that only its owner can read, or from one created once for the user. Each job has its own
+//! key, derived from it.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use blake2::digest::{KeyInit, Mac, consts::U32};
 use blake2::{Blake2s256, Blake2sMac, Digest};
 
-/// Least and most bytes of a key file: the least is what cannot be guessed.
+/// Limits of a key file's size, bytes: the minimum makes guessing infeasible.
 const LEAST: usize = 32;
 const MOST: u64 = 4096;
 
-/// A key. It is printed nowhere, not even by `{:?}`.
+/// A key. It is never printed, not even by `{:?}`.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
@@ -24,61 +24,62 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why there is no key. Never says what is in a file.
+/// Why there is no key. Never contains the contents of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file cannot be opened or read, or not be made.
+    /// The file cannot be opened, read or created.
     #[error("the key file {}: {source}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others could read or change it.
+    /// Other users could read or change it.
     #[error("the key file {} is open to others (mode {mode:04o}): chmod 600 it, or mount the secret with mode 0400", path.display())]
     Open {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
     },
-    /// It is somebody else's.
+    /// It belongs to another user.
     #[error("the key file {} belongs to user {owner}, neither to this one ({ours}) nor to root", path.display())]
     Foreign {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Its owner.
+        /// Owner of the file.
         owner: u32,
-        /// We are.
+        /// Our uid.
         ours: u32,
     },
-    /// Too little to be a secret, too much to be a key, or no regular file.
+    /// Too short for a secret, too long for a key, or not a regular file.
     #[error("the key file {} has {bytes} bytes: {LEAST} to {MOST} are a key (head -c 32 /dev/urandom | base64)", path.display())]
     Size {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// How many it has.
+        /// Size of the file.
         bytes: usize,
     },
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     #[error("no random numbers: {0}")]
     Chance(io::Error),
-    /// Nobody said where, and there is no folder of the user's own.
+    /// No path was given, and the user has no configuration directory.
     #[error("there is no key: use --key-file or PACELINE_KEY_FILE, or set HOME")]
     Nowhere,
 }
 
 impl Key {
-    /// From a file. It must be ours or root's, and nobody else's to read; root's may be readable by a group, which is how
-    /// Kubernetes gives a Secret to a user that is not root. What a kubelet mounted has the mode that the pod's author chose, and a
-    /// group's bits that the kubelet adds for an fsGroup: only the pod's containers see it.
+    /// Reads a key from a file. It must belong to this user or to root, and must not be readable by others; root's may
+    /// be readable by a group, which is how Kubernetes gives a Secret to a non-root user. A file mounted by a kubelet
+    /// has the mode chosen by the pod's author, plus the group bits that the kubelet adds for an fsGroup: only the
+    /// pod's containers see it.
     pub fn read(path: &Path) -> Result<Key, KeyError> {
         let failed = |source| KeyError::File {
             path: path.into(),
             source,
         };
-        // Not to hang on a pipe; what is checked is the file that was opened, not its name.
+        // Must not block on a pipe; the checks apply to the opened file, not to its name.
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new()
             .read(true)
@@ -97,7 +98,7 @@ impl Key {
             true if ours != 0 => 0o640,
             _ => 0o600,
         };
-        // Owner's bits are the owner's affair.
+        // The owner's bits are up to the owner.
         if mode & 0o077 & !allowed != 0 {
             let path = path.into();
             return Err(KeyError::Open { path, mode });
@@ -114,12 +115,12 @@ impl Key {
         Ok(Key::of_text(text))
     }
 
-    /// What a file with this text holds; white space around it is none of it.
+    /// The key in a file with this text; surrounding white space is ignored.
     pub fn of_text(text: &[u8]) -> Key {
         Key(Blake2s256::digest(text.trim_ascii()).into())
     }
 
-    /// Whether they are the same, in a time that says nothing of where they differ.
+    /// Whether they are equal, in a time that does not reveal where they differ.
     pub fn matches(&self, other: &Key) -> bool {
         let differs = self
             .0
@@ -129,8 +130,8 @@ impl Key {
         std::hint::black_box(differs) == 0
     }
 
-    /// Where it is: `flag`, else PACELINE_KEY_FILE, else the user's own in the configuration folder, which is made if it
-    /// is not there. `variable` is the environment.
+    /// Finds the key: in `flag`, otherwise PACELINE_KEY_FILE, otherwise the user's own in the configuration directory,
+    /// which is created if missing. `variable` is the environment.
     pub fn find(flag: Option<&Path>, variable: impl Fn(&str) -> Option<String>) -> Result<Key, KeyError> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         if let Some(path) = flag
@@ -147,7 +148,7 @@ impl Key {
         Key::of_user(&folder.join("paceline"))
     }
 
-    /// The user's own key in `folder`, made if it is not there. Many nodes may make it at once (home is shared on most
+    /// The user's own key in `folder`, created if missing. Many nodes may create it at once (home is shared on most
     /// clusters): one wins, all read the same.
     pub fn of_user(folder: &Path) -> Result<Key, KeyError> {
         let path = folder.join("key");
@@ -164,7 +165,7 @@ impl Key {
 
     /// The key of one job.
     pub fn of_job(&self, job: &str) -> Key {
-        // The key's length is that of the MAC's own, which every one of 32 bytes is.
+        // The key has the MAC's own key length, which is valid for all of 32 bytes.
         let Ok(mut mac) = <Blake2sMac<U32> as KeyInit>::new_from_slice(&self.0) else {
             unreachable!("BLAKE2s takes keys of 32 bytes");
         };
@@ -173,7 +174,7 @@ impl Key {
         Key(mac.finalize().into_bytes().into())
     }
 
-    /// One that nobody else has: for a process whose parts talk among themselves.
+    /// A random key, for a process whose parts communicate with each other.
     ///
     /// # Errors
     /// [`KeyError::Chance`]
@@ -183,31 +184,31 @@ impl Key {
         Ok(Key(bytes))
     }
 
-    /// Anything at all: for tests and for processes that inherit it.
+    /// A key from any bytes: for tests and for processes that inherit it.
     pub fn from_bytes(bytes: [u8; 32]) -> Key {
         Key(bytes)
     }
 
-    /// For a process that inherits it, and for nobody else.
+    /// The bytes of the key, only for a process that inherits it.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
-/// Whether it lies as kubelets write a Secret: `key` leads to `..data/key`, and that to a directory with the time in its name
-/// (pkg/volume/util/atomic_writer.go).
+/// Whether it is mounted like a kubelet's Secret: `key` links to `..data/key`, which is in a directory with a timestamp
+/// in its name (pkg/volume/util/atomic_writer.go).
 fn is_mounted_by_a_kubelet(path: &Path) -> bool {
     let place = fs::canonicalize(path).ok();
     let directory = place.as_deref().and_then(Path::parent).and_then(Path::file_name);
     path.is_symlink() && directory.is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
 }
 
-/// A new key under a name of its own, then linked to its place: a link is made whole or not at all, and never replaces
-/// one that is there, on NFS too.
+/// Creates a new key under a temporary name, then links it to its final name: a link is atomic and never replaces an
+/// existing file, on NFS too.
 fn make(folder: &Path, path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let text = random_hex(32)?;
-    // Other nodes, containers with the same host name and threads may be at it too.
+    // Other nodes, containers with the same host name and threads may do the same concurrently.
     let own = folder.join(format!(".key-{}", random_hex(8)?));
     let written = write_private(&own, &text).and_then(|()| match fs::hard_link(&own, path) {
         Err(problem) if problem.kind() == io::ErrorKind::AlreadyExists => Ok(()),

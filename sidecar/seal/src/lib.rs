@@ -1,10 +1,11 @@
-//! The job's key, and streams between its nodes that nobody without it can open, read or change.
+//! The job's key, and streams between its nodes that cannot be opened, read or changed without it.
 //!
-//! Noise NNpsk0 with Curve25519, ChaCha20-Poly1305 and BLAKE2s (<https://noiseprotocol.org/noise.html>): both ends prove
-//! that they know the job's key before anything else of theirs is read, and no recorded stream can be read later by who
-//! learns the key. docs/adr/0007 says why. It knows nothing of what is said over the stream.
+//! Noise NNpsk0 with Curve25519, ChaCha20-Poly1305 and BLAKE2s (<https://noiseprotocol.org/noise.html>): both ends
+//! prove possession of the job's key before any other data of theirs is read, and a recorded stream cannot be decrypted
+//! by an attacker who obtains the key later. docs/adr/0007 gives the reasons. The contents of a stream are opaque to
+//! this crate.
 //!
-//! - [`key`]: where the key comes from; it is never on a command line and never printed.
+//! - [`key`]: loads the key; it is never on a command line and never printed.
 //! - [`codec`]: the handshake and the messages as bytes, without any socket.
 //! - [`stream`]: both over a blocking TCP stream, each call with a deadline.
 
@@ -17,47 +18,48 @@ pub use stream::{Receiver, Sealed, Sender, accept, dial};
 
 use std::io;
 
-/// Version of handshake and messages. Two ends of different versions tell each other, and part.
+/// Version of handshake and messages. Two ends with different versions report that to each other and disconnect.
 pub const VERSION: u8 = 1;
 
-/// Why a stream could not be sealed, or a message not be had. Only [`SealError::TooLong`] on sending leaves it usable.
+/// Why a stream could not be sealed, or a message not be sent or received. The stream remains usable only after
+/// [`SealError::TooLong`] on sending.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// Not in time.
+    /// Deadline exceeded.
     #[error("no {what} within the time limit")]
     Deadline {
-        /// What was waited for.
+        /// The expected data.
         what: &'static str,
     },
-    /// The other end closed, or the network failed.
+    /// The peer closed the connection, or the network failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was under way.
+        /// The operation.
         what: &'static str,
-        /// What the socket said.
+        /// The socket's error.
         source: io::Error,
     },
-    /// What speaks there is none of ours.
+    /// The peer uses another protocol.
     #[error("the peer is not paceline")]
     Foreign,
-    /// The other end speaks another version.
+    /// The peer has another version.
     #[error("the other end speaks version {theirs} of the sealed stream, this one version {VERSION}")]
     Version {
         /// Its version.
         theirs: u8,
     },
-    /// The other end has another key, or another purpose.
+    /// The peer has another key, or another purpose.
     #[error("the other end does not have this job's key")]
     Key,
-    /// A record was changed, repeated, left out, or made by somebody else.
+    /// A record was changed, repeated, omitted, or forged.
     #[error("a message was damaged or forged in transit")]
     Damaged,
-    /// A message that claims to be longer than is allowed.
+    /// A message that claims to exceed the limit.
     #[error("a message of {bytes} bytes; at most {limit} are accepted")]
     TooLong {
-        /// What it claims.
+        /// Claimed length.
         bytes: usize,
-        /// What is allowed.
+        /// The limit.
         limit: usize,
     },
 }

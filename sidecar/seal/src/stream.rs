@@ -1,4 +1,4 @@
-//! Sealed messages over a blocking TCP stream. Every call ends by its deadline.
+//! Sealed messages over a blocking TCP stream. Every call returns by its deadline.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,25 +9,25 @@ use crate::{Key, SealError};
 
 /// Both directions of a sealed stream.
 pub struct Sealed {
-    /// Sends.
+    /// The sending half.
     pub sender: Sender,
-    /// Receives.
+    /// The receiving half.
     pub receiver: Receiver,
 }
 
-/// The direction to the other end.
+/// Sends to the peer.
 pub struct Sender {
     stream: TcpStream,
     sealer: Sealer,
 }
 
-/// The direction from the other end.
+/// Receives from the peer.
 pub struct Receiver {
     stream: TcpStream,
     opener: Opener,
 }
 
-/// Seals a stream that this end opened. Both ends must name the same `purpose`.
+/// Seals a stream that this end opened. Both ends must pass the same `purpose`.
 pub fn dial(mut stream: TcpStream, key: &Key, purpose: &str, deadline: Instant) -> Result<Sealed, SealError> {
     // A handshake of three small messages must not wait for Nagle.
     let _ = stream.set_nodelay(true);
@@ -40,8 +40,8 @@ pub fn dial(mut stream: TcpStream, key: &Key, purpose: &str, deadline: Instant) 
     Sealed::of(stream, sealer, opener)
 }
 
-/// Seals a stream that the other end opened. What it sends before it has proved to know the key is bounded, and nothing
-/// of it is looked at but the handshake.
+/// Seals a stream that the peer opened. The data that it may send before it is authenticated is bounded, and only the
+/// handshake in it is read.
 pub fn accept(
     mut stream: TcpStream,
     key: &Key,
@@ -52,7 +52,7 @@ pub fn accept(
     let mut first = [0; HANDSHAKE_BYTES];
     read(&mut stream, &mut first, deadline, "handshake")?;
     let (reply, made) = answer(key, purpose, &first);
-    // To what is none of ours nothing is said.
+    // A peer with another protocol gets no answer.
     if !matches!(made, Err(SealError::Foreign)) {
         write(&mut stream, &reply, deadline, "answer to the handshake")?;
     }
@@ -90,11 +90,11 @@ impl Sealed {
         self.receiver.receive(limit, deadline)
     }
 
-    /// The bare stream, for bulk that needs no seal. Nothing that was sealed is left in it: no byte beyond a message is
-    /// ever read.
+    /// The unsealed stream, for bulk data that needs no seal. No sealed data is left in it: bytes after a message are
+    /// never read.
     pub fn into_bare(self) -> TcpStream {
         let stream = self.receiver.stream;
-        // Deadlines were set on it; the new owner sets its own.
+        // Remove our deadlines; the new owner sets its own.
         let _ = stream.set_read_timeout(None);
         let _ = stream.set_write_timeout(None);
         stream
@@ -108,7 +108,7 @@ impl Sender {
         write(&mut self.stream, &bytes, deadline, "message")
     }
 
-    /// Ends the stream for both ends and both directions; whoever waits in it learns of it.
+    /// Closes the stream for both ends and both directions; blocked readers return.
     pub fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -173,7 +173,7 @@ fn write(
     Ok(())
 }
 
-/// What is left until the deadline; a socket takes no timeout of zero.
+/// Time left until the deadline; a socket rejects a timeout of zero.
 fn left(deadline: Instant, what: &'static str) -> Result<std::time::Duration, SealError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -183,7 +183,7 @@ fn left(deadline: Instant, what: &'static str) -> Result<std::time::Duration, Se
     }
 }
 
-/// Timeouts and signals: the loop looks at the deadline again.
+/// Timeouts and signals: the loop checks the deadline again.
 fn again(problem: io::Error, what: &'static str) -> Result<(), SealError> {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     match problem.kind() {

@@ -1,6 +1,6 @@
-//! Streams that are sealed, and everything that must not be one.
+//! Sealed streams, and all cases in which a stream must not be sealed.
 
-#![allow(clippy::unwrap_used)] // Tests, and what they share.
+#![allow(clippy::unwrap_used)] // Tests and their helpers.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ fn streams() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-/// Both ends of a handshake.
+/// Runs both ends of a handshake.
 fn meet(
     caller: (Key, &'static str),
     called: (Key, &'static str),
@@ -138,7 +138,7 @@ fn silence_ends_by_the_deadline() {
     ));
     let (mut slow, other) = streams();
     let writer = thread::spawn(move || {
-        // A byte now and then keeps no handshake alive.
+        // Sending single bytes does not extend the handshake's deadline.
         while slow.write_all(b"P").is_ok() {
             thread::sleep(Duration::from_millis(20));
         }
@@ -158,7 +158,7 @@ fn a_recorded_first_message_opens_nothing() {
     one.write_all(&first).unwrap();
     let mut reply = [0; HANDSHAKE_BYTES];
     one.read_exact(&mut reply).unwrap();
-    // The proof of another handshake with the same key.
+    // The final message of another handshake with the same key.
     let (caller, first) = Caller::start(&key(1), PURPOSE).unwrap();
     let (reply, _) = answer(&key(1), PURPOSE, &first);
     let (_, proof) = caller.finish(&reply).unwrap();
@@ -210,7 +210,7 @@ fn keys_are_files_of_ones_own() {
     assert_eq!(format!("{:?}", key(7)), "Key(..)");
 }
 
-/// root's file with the mode that the pod asks for, or with 0440 and the pod's group where that has an fsGroup.
+/// root's file with the mode requested by the pod, or with 0440 and the pod's group if the pod has an fsGroup.
 #[test]
 fn a_secret_is_read_as_a_kubelet_mounts_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn a_secret_is_read_as_a_kubelet_mounts_it() {
         fs::set_permissions(&link, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(Key::read(&link).is_ok(), is_good, "{mode:o}");
     }
-    // The same file by another way is a file like others.
+    // The same file by its real path has no exemption.
     fs::set_permissions(&link, fs::Permissions::from_mode(0o440)).unwrap();
     assert!(matches!(Key::read(&data.join("key")), Err(KeyError::Open { .. })));
 }
@@ -268,7 +268,7 @@ fn a_users_key_is_made_once_by_many_at_once() {
 }
 
 proptest! {
-    /// One changed bit anywhere in a message, and it is refused; nothing panics.
+    /// One changed bit anywhere in a message is rejected; nothing panics.
     #[test]
     fn a_changed_bit_is_found(message in prop::collection::vec(any::<u8>(), 0..300), at in any::<prop::sample::Index>(), bit in 0..8) {
         let (caller, first) = Caller::start(&key(1), PURPOSE).unwrap();
@@ -290,11 +290,11 @@ proptest! {
                 Ok(found) => prop_assert!(found.is_none(), "a changed message was taken"),
             }
         }
-        // A longer claimed length waits for bytes that never come.
+        // A longer claimed length waits for bytes that never arrive.
         prop_assert!(refused || at < 2);
     }
 
-    /// Anything at all in the place of a handshake.
+    /// Arbitrary bytes instead of a handshake.
     #[test]
     fn no_bytes_confuse_the_handshake(first in prop::collection::vec(any::<u8>(), HANDSHAKE_BYTES)) {
         let first: [u8; HANDSHAKE_BYTES] = first.try_into().unwrap();

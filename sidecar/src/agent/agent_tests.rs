@@ -41,7 +41,7 @@ impl Source for Fake {
     }
 }
 
-/// An agent and an aggregator that takes everything when asked to.
+/// An agent, and an aggregator that accepts everything on request.
 struct Bench {
     agent: Agent,
     fake: Fake,

@@ -1,4 +1,4 @@
-//! What the launcher says on stdin, and the signals that mean us. Each has a thread that may wait; both end in one
+//! The launcher's messages on stdin, and signals to this process. Each has a thread that may block; both send to one
 //! channel.
 
 use std::io::{BufRead, BufReader, Read};
@@ -13,10 +13,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use super::{tasks, witness};
 use crate::warn;
 
-/// Longest line that is read, bytes.
+/// Maximum length of a line, bytes.
 const MAX_LINE: u64 = 64 << 10;
 
-/// Something that concerns the sidecar's own life.
+/// An event that controls the sidecar itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// The launched command's process.
@@ -25,7 +25,7 @@ pub enum Control {
     Exit(i32),
     /// The launcher closed its end.
     Eof,
-    /// SIGTERM: finish in order, when no launcher is there whose command it meant.
+    /// SIGTERM: shut down cleanly, unless a launcher is there, whose command the signal was for.
     Terminate,
     /// SIGHUP: read the configuration files again.
     HangUp,
@@ -38,7 +38,7 @@ enum Line {
     Exit { code: i32 },
 }
 
-/// Reads one line of the launcher.
+/// Parses one line from the launcher.
 pub(super) fn parse(line: &[u8]) -> Option<Control> {
     match serde_json::from_slice(line).ok()? {
         Line::Child(pid) => Some(Control::Child(pid)),
@@ -46,25 +46,25 @@ pub(super) fn parse(line: &[u8]) -> Option<Control> {
     }
 }
 
-/// Where a launcher's words come from.
+/// Where the launcher's messages come from.
 pub enum Words<R> {
-    /// One launcher's, line by line.
+    /// One launcher, line by line.
     Lines(R),
-    /// Those of several tasks, so many, in the ring directory.
+    /// This many tasks, through files in the ring directory.
     Tasks(PathBuf, u32),
-    /// Nobody speaks: signals are all there is.
+    /// No launcher: signals only.
     None,
 }
 
-/// Listens to the launcher and to signals. `ring_dir`: signals that mean the job are noted there.
+/// Listens to the launcher and to signals. Signals that were sent to the job are recorded in `ring_dir`.
 ///
-/// A scheduler signals whatever belongs to a job, and so us: SIGINT, SIGQUIT, SIGUSR1 and SIGUSR2 are the launcher's to
-/// pass on and are ignored here, for the trainer's last words are still to be read. SIGHUP, as for any daemon, asks to
-/// read the configuration again; the one that a terminal sends at its end goes to the launcher's group and not to ours,
-/// and would do no harm.
+/// A scheduler signals all processes of a job, including this one. The launcher forwards SIGINT, SIGQUIT, SIGUSR1 and
+/// SIGUSR2; they are ignored here because the trainer's last records are still to be read. SIGHUP, as for any daemon,
+/// reloads the configuration; the SIGHUP of a closing terminal goes to the launcher's group and not to ours, and would
+/// do no harm.
 ///
 /// # Errors
-/// When the system gives no thread or no signal handler.
+/// If the thread or the signal handlers cannot be created.
 pub fn listen<R: Read + Send + 'static>(
     words: Words<R>,
     ring_dir: Option<PathBuf>,

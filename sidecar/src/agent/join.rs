@@ -1,8 +1,8 @@
 //! Finding the job's aggregator, or becoming it.
 //!
-//! Whoever can bind the address runs the aggregator. An address that somebody else holds, or that is another host's, is
-//! asked whether it is ours, through a stream sealed with the job's key. When nobody is found this node is watched alone,
-//! and says so.
+//! The sidecar that can bind the address runs the aggregator. If another process holds the address, or it belongs to
+//! another host, a handshake through a stream sealed with the job's key shows whether our aggregator is there. If no
+//! aggregator is found, this node is watched alone, with a message.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -25,39 +25,39 @@ use crate::uplink::link::{Dealer, Link, LinkError, patience};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
 use crate::warn;
 
-/// Somebody who does not answer our handshake for this long is not our aggregator, the first time.
+/// On the first attempt, a peer that does not answer our handshake for this long is not our aggregator.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
-/// All later addresses together are asked for no longer than this.
+/// Time limit for all later addresses together.
 const ELSEWHERE_DEADLINE: Duration = Duration::from_millis(1000);
-/// Our aggregator may read its journal for this long.
+/// Our aggregator may take this long to read its journal.
 const LATER_DEADLINE: Duration = Duration::from_secs(120);
-/// How often one that reads its journal is asked again.
+/// Retry interval while it reads its journal.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// What it takes to join, or to be the one that is joined.
+/// What is needed to join an aggregator, or to run it.
 #[derive(Clone, Debug)]
 pub struct Invitation {
-    /// Who joins.
+    /// This node's sidecar.
     pub me: Hello,
-    /// Addresses to try, in order. None: watched alone.
+    /// Addresses to try, in order. If empty, this node is watched alone.
     pub candidates: Vec<Candidate>,
-    /// The name that they follow from, if it may come to mean others: an aggregator moves, a name is made late.
+    /// The name that they were resolved from, if it may resolve differently later: it may move, or be created late.
     pub asked: Option<String>,
-    /// An address that has just been found to say nothing on a link that stood.
+    /// An address that just became unresponsive on an established link.
     pub silent: Option<SocketAddr>,
     /// Why this node is alone from the start, if it is.
     pub alone_because: Option<String>,
-    /// How often this was tried in vain.
+    /// Number of failed attempts.
     pub attempt: u32,
-    /// What streams between nodes are sealed with.
+    /// The key that seals streams between nodes.
     pub key: JobKey,
-    /// Where the sockets between them and ZeroMQ are.
+    /// The directory of the sockets between these streams and ZeroMQ.
     pub den: Arc<Den>,
-    /// Where the metrics page is wanted.
+    /// Where to serve the metrics page.
     pub http: Option<Page>,
-    /// The aggregator, should it be ours.
+    /// Plan of the aggregator, in case it runs here.
     pub plan: Plan,
-    /// Where it tells what it finds.
+    /// Where status lines go.
     pub status: StatusStream,
 }
 
@@ -67,12 +67,12 @@ impl Invitation {
         self.candidates.iter().any(Candidate::is_shared)
     }
 
-    /// Whether somebody may be found later.
+    /// Whether an aggregator may be found later.
     pub fn has_hope(&self) -> bool {
         !self.candidates.is_empty() || self.asked.is_some()
     }
 
-    /// What the name means now; as before when it means nothing.
+    /// Resolves the name again; on failure, keeps the previous addresses.
     async fn look_up(&mut self) {
         let Some(asked) = self.asked.clone() else { return };
         let (job, node) = (self.me.job.clone(), self.me.node.clone());
@@ -83,21 +83,21 @@ impl Invitation {
     }
 }
 
-/// A link whose handshake is done.
+/// A link with a completed handshake.
 pub struct Joined {
     /// The link.
     pub link: Dealer,
-    /// What the aggregator said.
+    /// The aggregator's response.
     pub welcome: Welcome,
     /// Its address.
     pub address: SocketAddr,
-    /// It runs in this process.
+    /// The aggregator, if it runs in this process.
     pub hosted: Option<Hosted>,
     /// Why this node is watched alone, if it is.
     pub alone: Option<String>,
 }
 
-/// Why an address was no good.
+/// Why an address failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Miss {
     #[error("refused: {0}")]
@@ -108,7 +108,7 @@ pub(super) enum Miss {
     Io(#[from] std::io::Error),
 }
 
-/// Joins. `may_be_alone`: rather than not at all.
+/// Joins the aggregator. With `may_be_alone`, this node is watched alone if that fails.
 pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Joined> {
     invitation.look_up().await;
     let mut why = invitation.alone_because.clone();
@@ -147,7 +147,7 @@ pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Join
     }
 }
 
-/// Looks for the aggregator that was not there when this node began to be watched alone. Never becomes it: this node has one.
+/// Looks for the job's aggregator while this node is watched alone. Never starts one: this node has its own.
 pub async fn find(mut invitation: Invitation) -> Option<Joined> {
     invitation.look_up().await;
     for candidate in &invitation.candidates {
@@ -179,8 +179,8 @@ async fn at(invitation: &Invitation, candidate: Candidate, sign: &Sign) -> Resul
     }
 }
 
-/// Of several sidecars on this host one may have become the aggregator at a later address, while another program held
-/// this one. Whoever waits for this address has more patience.
+/// Another sidecar of this host may have become the aggregator at a later address while another program held this one.
+/// Sidecars that wait for this address retry for longer.
 async fn elsewhere(invitation: &Invitation, free: Candidate) -> Option<Joined> {
     let behind = invitation
         .candidates
@@ -198,7 +198,7 @@ async fn elsewhere(invitation: &Invitation, free: Candidate) -> Option<Joined> {
     timeout(ELSEWHERE_DEADLINE, look).await.ok().flatten()
 }
 
-/// Joins the aggregator of another process.
+/// Joins an aggregator in another process.
 async fn another(invitation: &Invitation, address: SocketAddr, sign: &Sign) -> Result<Joined, Miss> {
     let Invitation {
         key,
@@ -212,8 +212,8 @@ async fn another(invitation: &Invitation, address: SocketAddr, sign: &Sign) -> R
     through(link, address, me, patience(ANSWER_DEADLINE, *attempt)).await
 }
 
-/// Joins the aggregator that this process has just begun. On a machine that is short of CPU it may be slow to answer: it is
-/// asked again as long as it lives, for a second one would stand in its way.
+/// Joins the aggregator that this process just started. On a machine short of CPU it may be slow to answer. Retry as
+/// long as it is running, because a second one would conflict with it.
 async fn own(mut hosted: Hosted, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
     let began = Instant::now();
     loop {
@@ -244,7 +244,7 @@ fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hoste
     Hosted::start(listener, &key.key, &den, http, plan, status)
 }
 
-/// Joins the aggregator of this process once more.
+/// Rejoins the aggregator of this process.
 pub(super) async fn again(inside: &Path, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
     through(Dealer::connect(inside).await?, address, me, ANSWER_DEADLINE).await
 }
@@ -283,14 +283,14 @@ async fn handshake(link: &mut impl Link, me: &Hello, deadline: Duration) -> Resu
     }
 }
 
-/// How long to wait before the next attempt: doubling from 200 ms to 4 s, spread over half as much again, so that the
-/// sidecars of a large job do not come back at once.
+/// Delay before the next attempt: doubles from 200 ms to 4 s, plus up to 50 % jitter, so that the sidecars of a large
+/// job do not reconnect at once.
 pub fn backoff(attempt: u32, seed: u64) -> Duration {
     spread((200 << attempt.min(5)).min(4_000), attempt, seed)
 }
 
-/// How long a node that is watched alone waits before it looks for the others again: doubling from 2 s to a minute, spread
-/// as well.
+/// Delay before a node that is watched alone looks for the job's aggregator again: doubles from 2 s to a minute, with
+/// the same jitter.
 pub fn lonely(attempt: u32, seed: u64) -> Duration {
     spread((2_000 << attempt.min(5)).min(60_000), attempt, seed)
 }

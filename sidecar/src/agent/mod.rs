@@ -1,5 +1,5 @@
-//! The sidecar's own life, without its threads and sockets: sources are polled, frames numbered, a beat sent once a
-//! second, and at the end everything is drained in order. Time and outside events are handed in; [`shell`] does that.
+//! The sidecar's logic without threads and sockets: it polls sources, numbers frames, sends a heartbeat once a second,
+//! and drains everything in order at the end. [`shell`] passes in time and external events.
 
 pub mod control;
 pub mod join;
@@ -25,40 +25,40 @@ use crate::site;
 use crate::source::{Cost, Losses, Source};
 use crate::uplink::Uplink;
 
-/// A node's sidecar is alive: told this often.
+/// Interval of the node's heartbeat.
 const BEAT_EVERY_NS: u64 = 1_000_000_000;
-/// Beats; the others do not say what sources take.
+/// One in this many heartbeats contains the cost of the sources.
 const SOURCES_EVERY: u64 = 10;
-/// Most time that the rings are drained after the command has ended.
+/// Maximum time to drain the rings after the command has ended.
 const DRAIN_NS: u64 = 1_000_000_000;
-/// Most time that the last frames wait for their acknowledgement.
+/// Maximum time to wait for the acknowledgement of the last frames.
 const LEAVE_NS: u64 = 1_000_000_000;
-/// Without a launcher and without a trainer nobody needs a sidecar for longer.
+/// A sidecar without a launcher and a trainer ends after this time.
 const ORPHAN_NS: u64 = 10_000_000_000;
 
-/// Why it ends, when SIGTERM is why.
+/// Reason for the end: SIGTERM.
 const TERMINATED: &str = "terminated";
 
 /// The sidecar of one node.
 pub struct Agent {
     uplink: Uplink,
-    /// While this node is watched alone: what the job's aggregator is still to be told, should it appear.
+    /// While this node is watched alone: frames kept for the job's aggregator, in case it appears.
     aside: Option<Uplink>,
-    /// Every frame up to here is safe or dropped, with whomever.
+    /// Every frame up to this number is safe or dropped, in one of the two uplinks.
     released: u64,
     sources: Vec<Box<dyn Source>>,
     stage: Stage,
     alone: Option<String>,
     beat_at_ns: u64,
     beats: u64,
-    /// What polling each source took so far.
+    /// Total polling time of each source.
     spent_ns: Vec<u64>,
     child: Option<Process>,
     orphaned_ns: Option<u64>,
-    /// How the command ended; told when what its ranks left was read, since they are over with it.
+    /// Exit code of the command. Sent after its ranks' last records are read, because it ends these ranks.
     exit: Option<i32>,
     reason: &'static str,
-    /// Does what it is told about faults; `None`: there is nobody to do it to.
+    /// Executes orders after faults; `None` if there are no trainers to apply them to.
     hand: Option<Hand>,
 }
 
@@ -83,17 +83,17 @@ impl Agent {
         }
     }
 
-    /// The same with a hand that does what is ordered.
+    /// Adds a hand that executes orders.
     pub fn with_hand(self, hand: Option<Hand>) -> Agent {
         Agent { hand, ..self }
     }
 
-    /// How far it has come.
+    /// The current stage.
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// How long the end may wait for other nodes.
+    /// How long to wait for other nodes at the end.
     pub fn grace(&self) -> Duration {
         match self.reason {
             TERMINATED => TERMINATED_GRACE,
@@ -101,12 +101,12 @@ impl Agent {
         }
     }
 
-    /// The sender, for the shell to serve.
+    /// The sender, driven by the shell.
     pub fn uplink(&mut self) -> &mut Uplink {
         &mut self.uplink
     }
 
-    /// A link is good. The first one begins the watch; one to another journal needs everybody's name again.
+    /// Handles a new link. The first one starts monitoring; a link to another journal needs all introductions again.
     pub fn linked(&mut self, new_journal: bool, alone: Option<String>, now_ns: u64) {
         self.alone = alone;
         if self.stage == Stage::Waiting {
@@ -118,8 +118,8 @@ impl Agent {
         }
     }
 
-    /// From now on this node is watched alone. What it sees is kept for the job's aggregator as well, as far as the spool
-    /// goes, under the numbers that it has here.
+    /// From now on this node is watched alone. Its frames are also kept for the job's aggregator, as far as the spool
+    /// has room, with the same numbers.
     pub fn part(&mut self) {
         if self.aside.is_none() {
             let mut aside = self.uplink.clone();
@@ -128,13 +128,13 @@ impl Agent {
         }
     }
 
-    /// Whether it is watched alone.
+    /// Whether this node is watched alone.
     pub fn is_parted(&self) -> bool {
         self.aside.is_some()
     }
 
-    /// The job's aggregator has appeared: it is told what was kept for it. Gives what has to be said to the aggregator that
-    /// watched this node alone.
+    /// Switches to the job's aggregator, which gets the frames kept for it. Returns the last messages for the
+    /// aggregator that watched this node alone.
     pub fn rejoin(&mut self, now_ns: u64) -> Vec<Vec<u8>> {
         let Some(aside) = self.aside.take() else {
             return Vec::new();
@@ -167,7 +167,7 @@ impl Agent {
         );
     }
 
-    /// Something about its own life was said.
+    /// Handles a control event.
     pub fn control(&mut self, control: Control, now_ns: u64) {
         match control {
             Control::Child(pid) => self.child = Some(Process::of(pid)),
@@ -179,20 +179,20 @@ impl Agent {
                 }
             }
             Control::Eof => self.orphaned_ns = Some(now_ns),
-            // A scheduler means the job with it: the trainer may write a checkpoint now, and the launcher tells the end.
+            // The signal is for the job: the trainer may write a checkpoint now, and the launcher reports the end.
             Control::Terminate if self.child.is_some() && self.orphaned_ns.is_none() => {}
             Control::Terminate => self.drain(TERMINATED, now_ns),
-            // Policy is the aggregator's.
+            // Only the aggregator has a policy.
             Control::HangUp => {}
         }
     }
 
-    /// The aggregator wants each collective of some communicators.
+    /// The aggregator requests each collective of some communicators.
     pub fn wanted(&mut self, wants: &[Want]) {
         self.sources.iter_mut().for_each(|source| source.wanted(wants));
     }
 
-    /// Something is to be done here.
+    /// Executes an order for this node.
     pub fn order(&mut self, order: &Order) {
         if let Some(hand) = self.hand.as_mut().filter(|_| order.lasts_ms > 0) {
             hand.take(order);
@@ -203,7 +203,7 @@ impl Agent {
         matches!(self.stage, Stage::Waiting | Stage::Watching)
     }
 
-    /// The end comes before the first link: a sidecar's first frame is its name all the same.
+    /// If the end comes before the first link, the first frame must still be the introduction.
     fn introduce_early(&mut self, now_ns: u64) {
         if self.stage == Stage::Waiting {
             self.stage = Stage::Watching;
@@ -221,7 +221,7 @@ impl Agent {
         }
     }
 
-    /// Lets time pass: to be called ten times a second.
+    /// Advances time; called ten times a second.
     pub fn tick(&mut self, now_ns: u64) {
         match self.stage {
             Stage::Waiting => self.check_launcher(now_ns),
@@ -253,10 +253,10 @@ impl Agent {
         self.settle(now_ns);
     }
 
-    /// What is safe may be let go; the last acknowledgement ends the life.
+    /// Lets sources release acknowledged data; the last acknowledgement ends the sidecar.
     pub fn settle(&mut self, now_ns: u64) {
         let settled = self.uplink.settled();
-        // What one aggregator has may be on its way to another: it stays released.
+        // What one aggregator has may still be on its way to the other: it stays released.
         self.released = self.released.max(settled);
         let released = self.released;
         self.sources
@@ -265,7 +265,7 @@ impl Agent {
         if let Stage::Leaving { until_ns } = self.stage
             && (settled == self.uplink.last_seq() || now_ns >= until_ns)
         {
-            // One more look, so that the files of what is safe are removed.
+            // One last poll, so that sources remove the files of acknowledged data.
             self.each_source(now_ns, |source, send| source.poll(now_ns, send));
             self.stage = Stage::Gone;
         }
@@ -288,7 +288,7 @@ impl Agent {
             .iter_mut()
             .fold(false, |any, source| source.is_urgent() | any);
         if now_ns >= self.beat_at_ns {
-            // With what is read once a second.
+            // Aligned with the readings that are taken once a second.
             self.beat_at_ns = now_ns - now_ns % BEAT_EVERY_NS + BEAT_EVERY_NS;
             self.beat(now_ns);
         } else if is_urgent {
@@ -333,7 +333,7 @@ impl Agent {
         self.push(Event::Beat(beat), now_ns);
     }
 
-    /// The launcher is gone without a word: the watch lasts as long as there is something to watch.
+    /// Handles a launcher that vanished without a message: monitoring lasts as long as there is something to monitor.
     fn check_launcher(&mut self, now_ns: u64) {
         let Some(since_ns) = self.orphaned_ns else { return };
         let over = match self.child {
@@ -377,7 +377,7 @@ impl Agent {
     }
 }
 
-/// Whoever is told later has it under the same number.
+/// Pushes to both uplinks, so that the frame has the same number in both.
 fn push(
     uplink: &mut Uplink,
     aside: &mut Option<Uplink>,

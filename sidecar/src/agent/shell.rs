@@ -18,11 +18,11 @@ use crate::uplink::Heard;
 use crate::uplink::link::{Dealer, Link};
 use crate::warn;
 
-/// Sources are polled this often.
+/// Polling interval of sources.
 const TICK: Duration = Duration::from_millis(100);
-/// After so many failing attempts to come back, this node is watched alone.
+/// After this many failed attempts to reconnect, this node is watched alone.
 const ATTEMPTS: u32 = 6;
-/// After so many (half a minute) to find another host's aggregator, which may start later.
+/// The same for the first link to another host's aggregator, which may start later: half a minute.
 const FIRST_ATTEMPTS: u32 = 11;
 
 /// Runs a sidecar to its end.
@@ -58,13 +58,13 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
         }
         shell.send().await;
     }
-    // The link goes first, so that an aggregator of this process does not wait for us.
+    // Close the link first, so that an aggregator of this process does not wait for us.
     shell.link = None;
     if let Some(hosted) = shell.hosted {
         hosted.finish(shell.agent.grace()).await;
     }
     if let Some(leaving) = shell.leaving {
-        // That it failed is no news for anybody.
+        // A failure need not be reported.
         let _ = leaving.await;
     }
 }
@@ -72,16 +72,16 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
 struct Shell {
     agent: Agent,
     link: Option<Dealer>,
-    /// The aggregator, when it runs in this process.
+    /// The aggregator, if it runs in this process.
     hosted: Option<Hosted>,
-    /// Where everybody reaches it, when it is the job's.
+    /// Its address for other nodes, if it is the job's aggregator.
     address: Option<SocketAddr>,
-    /// The other end of the link.
+    /// Address of the link's other end.
     peer: Option<SocketAddr>,
     joining: Option<JoinHandle<Option<Joined>>>,
-    /// Watched alone: looks for the others.
+    /// While watched alone: the search for the job's aggregator.
     searching: Option<JoinHandle<Option<Joined>>>,
-    /// The aggregator that watched this node alone ends.
+    /// The shutdown of the aggregator that watched this node alone.
     leaving: Option<JoinHandle<()>>,
     attempt: u32,
     searches: u32,
@@ -107,7 +107,7 @@ async fn receive(link: &mut Option<Dealer>) -> Option<Vec<u8>> {
 }
 
 impl Shell {
-    /// Looks for the aggregator, without holding up anything else.
+    /// Starts looking for the aggregator in the background.
     fn begin_to_join(&mut self) {
         let attempt = self.attempt;
         let invitation = Invitation {
@@ -129,7 +129,7 @@ impl Shell {
             if attempt > 0 {
                 sleep(backoff(attempt - 1, invitation.me.agent)).await;
             }
-            // The job's aggregator is in this process: no other is looked for, and none opened, however busy it is.
+            // The job's aggregator is in this process: do not look for another or start one, however busy it is.
             if let Some((inside, address)) = own {
                 return again(&inside, address, &invitation.me).await.ok();
             }
@@ -137,7 +137,7 @@ impl Shell {
         }));
     }
 
-    /// Watched alone: looks for the job's aggregator later, and on and on.
+    /// While watched alone: keeps looking for the job's aggregator.
     fn begin_to_search(&mut self) {
         if !self.agent.is_parted() || !self.invitation.has_hope() || self.searching.is_some() {
             return;
@@ -168,7 +168,7 @@ impl Shell {
         }
     }
 
-    /// What is between us and the aggregator that watched this node alone is brought to its end.
+    /// Sends the last messages to the aggregator that watched this node alone, and shuts it down.
     fn leave_alone(&mut self, now_ns: u64) {
         self.searches = 0;
         let farewell = self.agent.rejoin(now_ns);
@@ -217,7 +217,7 @@ impl Shell {
             self.hosted = hosted;
             self.address = alone.is_none().then_some(address);
         }
-        // Also of one that was here before: whoever joins it again has not gone elsewhere.
+        // Also for an aggregator that was already here: a sidecar that rejoins it has not moved to another one.
         let own = self.hosted.as_ref();
         let run_dir = own.map(|_| self.invitation.plan.run_dir.display().to_string());
         self.invitation.status.say(&Status::Ready {
@@ -229,7 +229,7 @@ impl Shell {
         });
         self.link = Some(link);
         if let Heard::Welcome { new_journal } = self.agent.uplink().welcomed(&welcome, now_ns) {
-            // Who was watched alone says who it is, and that this is over.
+            // A node that was watched alone introduces itself again, and reports that this state is over.
             self.agent.linked(new_journal || is_back, alone, now_ns);
         }
         self.begin_to_search();

@@ -1,18 +1,18 @@
-//! The life of a sidecar.
+//! The stages of a sidecar.
 
-/// How far its life has come.
+/// A stage of the sidecar's lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Not linked for the first time yet: nothing is read, the rings keep it.
+    /// Before the first link: nothing is read, records stay in the rings.
     Waiting,
-    /// The ordinary state.
+    /// Normal operation.
     Watching,
-    /// The end was told; what the trainers left is read, until then at the latest.
+    /// The end was announced; reads the trainers' remaining records until this deadline.
     Draining {
         /// CLOCK_MONOTONIC ns.
         until_ns: u64,
     },
-    /// Goodbye was said; its acknowledgement is waited for, until then at the latest.
+    /// The goodbye was sent; waits for its acknowledgement until this deadline.
     Leaving {
         /// CLOCK_MONOTONIC ns.
         until_ns: u64,

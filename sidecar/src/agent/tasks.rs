@@ -1,7 +1,7 @@
-//! Several launchers on one node that share a sidecar: what each says stands in a file of its own in the ring directory,
-//! so that a sidecar that is started again knows all of it.
+//! Several launchers on one node that share a sidecar: each writes its messages to its own file in the ring directory,
+//! so that a restarted sidecar can read all of them.
 //!
-//! `tasks/<pid>` is locked by its launcher as long as that lives. Its lines are those that a single launcher says on stdin.
+//! `tasks/<pid>` is locked by its launcher while that lives. Its lines are a single launcher's lines on stdin.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,50 +18,50 @@ use crate::host::Process;
 
 /// The folder of the files, in the ring directory.
 pub const FOLDER: &str = "tasks";
-/// What the sidecar reports of findings, for the one of the tasks that prints it: a line of JSON each.
+/// The sidecar's findings, one line of JSON each, for the task that prints them.
 pub const VERDICTS: &str = "verdicts";
-/// What the sidecar said when it was ready, in the ring directory.
+/// The sidecar's ready message, in the ring directory.
 pub const READY: &str = "ready";
-/// Written by a sidecar that has ended with its work done, in the ring directory.
+/// Written to the ring directory by a sidecar that has finished its work.
 pub const DONE: &str = "done";
-/// Locked, shared, by everybody who needs the ring directory.
+/// Locked, shared, by all processes that need the ring directory.
 const ALIVE: &str = "alive.lock";
-/// `command.<launcher's pid>`, in the ring directory: which process the command is.
+/// `command.<launcher's pid>`, in the ring directory: identifies the command's process.
 const COMMAND: &str = "command.";
-/// How often the files are looked at.
+/// Polling interval of the files.
 const EVERY: Duration = Duration::from_millis(100);
-/// Tasks that are to come and do not are waited for so long after the others are over.
+/// How long to wait for tasks that have not started, after the others have ended.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A file is a few short lines.
+/// Maximum size of a file, which has a few short lines.
 const MAX_FILE: u64 = 4096;
-/// A directory that was touched since may belong to somebody who has not locked it yet.
+/// A directory modified this recently may belong to a process that has not locked it yet.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// What is known of a node's tasks.
+/// State of a node's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Tasks that came.
+    /// Tasks that have started.
     pub came: u32,
     /// Of these, tasks whose command has ended.
     pub over: u32,
-    /// Tasks that are to come.
+    /// Total number of expected tasks.
     pub expected: u32,
-    /// Code of the command that failed first, else zero; `None`: nobody told one.
+    /// Exit code of the command that failed first, else zero; `None` if no exit code was reported.
     pub code: Option<i32>,
-    /// Launchers that live.
+    /// Live launchers.
     pub launchers: u32,
-    /// A command that was started.
+    /// Process ID of a started command.
     pub child: Option<u32>,
 }
 
 impl Look {
-    /// All have come and ended.
+    /// All expected tasks have started and ended.
     pub fn is_over(&self) -> bool {
         self.came >= self.expected && self.over == self.came
     }
 }
 
-/// Looks at the tasks of a ring directory.
+/// Reads the state of the tasks in a ring directory.
 pub fn look(ring_dir: &Path, expected: u32) -> Look {
     let mut look = Look {
         expected,
@@ -84,7 +84,7 @@ pub fn look(ring_dir: &Path, expected: u32) -> Look {
     look
 }
 
-/// Processes that the tasks of a ring directory are or have started. Their numbers may be others' by now.
+/// Process IDs of the commands of a ring directory's tasks. They may have been reused by now.
 pub fn commands(ring_dir: &Path) -> Vec<u32> {
     all(ring_dir).filter_map(|task| task.child).collect()
 }
@@ -103,7 +103,7 @@ struct Task {
     child: Option<u32>,
     exit: Option<i32>,
     launcher: bool,
-    /// When it last said something.
+    /// Time of its last message.
     at: SystemTime,
 }
 
@@ -132,17 +132,17 @@ impl Task {
         Ok(task)
     }
 
-    /// Its command has ended, as its launcher said or because both are gone.
+    /// Its command has ended: its launcher reported it, or both are gone.
     fn is_over(&self) -> bool {
         let child_lives = || self.child.is_some_and(|pid| Process::of(pid).is_alive());
         self.exit.is_some() || !self.launcher && !child_lives()
     }
 }
 
-/// Tells what the tasks of a ring directory do, until all are over.
+/// Reports what the tasks of a ring directory do, until all have ended.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// If the thread cannot be created.
 pub fn attend(ring_dir: PathBuf, expected: u32, sender: Sender<Control>) -> io::Result<()> {
     let watch = move || {
         let mut told = false;
@@ -172,18 +172,18 @@ pub fn attend(ring_dir: PathBuf, expected: u32, sender: Sender<Control>) -> io::
         .map(drop)
 }
 
-/// Keeps a ring directory from being taken for one that somebody left behind, as long as what is returned lives. `None`:
-/// its launcher does not ask for it.
+/// Locks a ring directory, so that it is not treated as abandoned, as long as the returned file lives. `None` if its
+/// launcher does not request it.
 pub fn hold(ring_dir: &Path) -> Option<File> {
     let file = File::options().write(true).open(ring_dir.join(ALIVE)).ok()?;
     flock(&file, FlockOperation::NonBlockingLockShared).ok()?;
     Some(file)
 }
 
-/// Makes what [`hold`] needs.
+/// Creates the lock file for [`hold`].
 ///
 /// # Errors
-/// What the system says.
+/// If the file cannot be created.
 pub fn make_holdable(ring_dir: &Path) -> io::Result<()> {
     File::options()
         .create(true)
@@ -194,11 +194,11 @@ pub fn make_holdable(ring_dir: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-/// Leaves word of a launcher's command: while it runs, the directory is not left behind, even if all that is ours was
+/// Records a launcher's command: while it runs, the directory is not abandoned, even if all of our processes were
 /// killed. A trainer may load the hook from there at any time.
 pub fn note_command(ring_dir: &Path, child: u32) {
     let name = format!("{COMMAND}{}", std::process::id());
-    // Memory that is full: the directory may then go before a command that has lost its launcher.
+    // If memory is full, the directory may be removed before a command that has lost its launcher ends.
     let _ = fs::write(ring_dir.join(name), Process::of(child).words());
 }
 
@@ -215,8 +215,8 @@ fn has_command(ring_dir: &Path) -> bool {
         .any(|command| command.is_alive())
 }
 
-/// A ring directory that nobody needs any more, held so that nobody enters it until it is removed. One without a lock may
-/// be of another version: it is left alone.
+/// Locks an abandoned ring directory, so that no process starts to use it until it is removed. A directory without a
+/// lock file may be from another version and is left alone.
 pub fn left_behind(ring_dir: &Path) -> Option<File> {
     let is_old = || {
         let newest = [ring_dir.to_owned(), ring_dir.join(FOLDER)]
@@ -225,7 +225,7 @@ pub fn left_behind(ring_dir: &Path) -> Option<File> {
             .max();
         newest.is_some_and(|at| at.elapsed().is_ok_and(|age| age > FRESH))
     };
-    // Before the lock too: whoever enters a fresh one must be able to hold it.
+    // Check before locking too: a process that starts to use a fresh directory must be able to lock it.
     if !is_old() {
         return None;
     }
@@ -247,7 +247,7 @@ mod tests {
             Node(dir)
         }
 
-        /// A launcher that has said this, and lives as long as what is returned.
+        /// A launcher that has written this, alive as long as the returned file.
         fn task(&self, name: &str, said: &str) -> File {
             let path = self.0.path().join(FOLDER).join(name);
             fs::write(&path, said).unwrap();
@@ -269,7 +269,7 @@ mod tests {
         assert!(!node.look(2).is_over());
         let two = node.task("2", "{\"child\":1}\n");
         assert!(!node.look(2).is_over());
-        // Its launcher is killed, and its command (the first process of the system) goes on.
+        // Its launcher is killed, and its command (PID 1) keeps running.
         drop(two);
         assert_eq!((node.look(2).over, node.look(2).launchers), (1, 1));
         // Both are gone.
@@ -310,7 +310,7 @@ mod tests {
         assert!(left_behind(dir.path()).is_none(), "its command runs");
         note_command(dir.path(), 0);
         age(60);
-        // A process that another test is starting holds a copy of the lock until it becomes its own program.
+        // A process that another test is starting holds a copy of the lock until its exec.
         let is_left = (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             left_behind(dir.path()).is_some()

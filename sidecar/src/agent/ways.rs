@@ -1,6 +1,6 @@
-//! Which of several addresses is tried when: one after the other, as the list has them. A relay that does not even shake
-//! hands gets company after a moment: the kernel of one that was stopped takes connections for it, and while one is waited
-//! for, nobody hears of this node. Who shakes hands is alive, and is left the time that it asks for.
+//! Order and timing of attempts at several addresses: one after the other, in list order. If a relay's handshake takes
+//! too long, the next one is tried in parallel: the kernel accepts connections for a stopped process, and this node is
+//! not monitored while it waits. A relay that completes the handshake is alive, and gets the time that it needs.
 
 use std::future::Future;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,18 +13,18 @@ use tokio::time::timeout;
 
 use crate::aggregator::place::Candidate;
 
-/// A relay that has not shaken hands by then does not keep others from being tried. Of thousands that come at once each waits
-/// a tenth of a millisecond for each before it.
+/// After this time without a handshake, other relays are tried too. When thousands of nodes connect at once, each waits
+/// a tenth of a millisecond for each node before it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// One that has just said nothing for seconds on a link that stood.
+/// The same for a relay that was just unresponsive for seconds on an established link.
 const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(250);
 
-/// Given by whoever has been found to be alive.
+/// Set when a peer has proved to be alive.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sign(Arc<AtomicBool>);
 
 impl Sign {
-    /// It is alive.
+    /// Marks the peer as alive.
     pub(super) fn give(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -34,10 +34,10 @@ impl Sign {
     }
 }
 
-/// Addresses in the order in which they are tried. On the aggregator's own host relays come last: nobody has to carry
-/// anything from there. A relay that was just found silent comes behind the others.
+/// Addresses in the order in which they are tried. On the aggregator's own host, relays come last: none is needed
+/// there. A relay that was just unresponsive comes after the others.
 pub(super) fn ordered(mut all: Vec<Candidate>, silent: Option<SocketAddr>) -> Vec<Candidate> {
-    // Only an address of one's own can be bound.
+    // Only a local address can be bound.
     let is_home = |own: SocketAddr| UdpSocket::bind((own.ip(), 0)).is_ok();
     all.sort_by_cached_key(|candidate| match candidate.own {
         Some(own) if is_home(own) => 0,
@@ -48,8 +48,8 @@ pub(super) fn ordered(mut all: Vec<Candidate>, silent: Option<SocketAddr>) -> Ve
     all
 }
 
-/// Tries addresses until there is one that is good, and says of which the last was that was not, and why. An attempt gives a
-/// sign when somebody is alive there.
+/// Tries addresses until one succeeds; otherwise returns the last one that failed, and why. An attempt gives a sign
+/// when its peer is alive.
 pub(super) async fn first_good<T, E, F>(
     all: &[Candidate],
     silent: Option<SocketAddr>,
@@ -79,7 +79,7 @@ where
             };
             match ended {
                 Err(_) if sign.is_given() => patience = None,
-                // The next one is tried as well, and whoever answers first is good.
+                // Try the next one as well; the first success wins.
                 Err(_) | Ok(None) => break,
                 Ok(Some(Ok((_, Ok(good))))) => return Ok(good),
                 Ok(Some(Ok((missed, Err(miss))))) => {
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Documentation's, and nobody's (RFC 5737).
+    /// An address reserved for documentation (RFC 5737).
     fn elsewhere(port: u16) -> Candidate {
         let at = SocketAddr::new([192, 0, 2, 1].into(), port);
         Candidate { at, own: Some(at) }
@@ -139,8 +139,8 @@ mod tests {
         assert_eq!(ports(at_home, None), [9, 3, 1]);
     }
 
-    /// What becomes of addresses: `silent` for ever, `late` (alive, and good after longer than anybody waits for the silent),
-    /// `bad` at once, `good` at once. The port that was good, or that was last bad, and which were tried.
+    /// Runs attempts with these outcomes: `silent` forever, `late` (alive, and succeeds after the timeout of silent
+    /// ones), `bad` at once, `good` at once. Returns the port that succeeded, or failed last, and the ports tried.
     fn outcome(fates: &[&'static str]) -> (Result<u16, u16>, Vec<u16>) {
         let all: Vec<Candidate> = (1..).zip(fates).map(|(port, _)| relay(port)).collect();
         let tried = Arc::new(Mutex::new(Vec::new()));
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(outcome(&["silent", "good"]), (Ok(2), vec![1, 2]));
         assert_eq!(outcome(&["bad", "silent", "good"]), (Ok(3), vec![1, 2, 3]));
         assert_eq!(outcome(&["late", "good"]), (Ok(1), vec![1]));
-        // Others were bad: who is alive is waited for after all.
+        // The others failed: the live one is waited for after all.
         assert_eq!(outcome(&["silent", "late", "bad"]), (Ok(2), vec![1, 2]));
     }
 }

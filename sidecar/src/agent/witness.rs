@@ -1,9 +1,9 @@
-//! Whether a signal that reached the launcher was sent to all that belongs to the job.
+//! Whether a signal that reached the launcher was sent to all processes of the job.
 //!
-//! Slurm signals a whole step, or only the processes that it started itself: that depends on the site's
-//! `ProctrackType` and on how the signal was asked for. A trainer that has had a signal already must not get it again,
-//! for many take a second one as "now, without saving". The sidecar stands where the trainer stands, in a process group
-//! of its own below the launcher: what it gets, the trainer got.
+//! Slurm signals a whole step, or only the processes that it started itself: that depends on the site's `ProctrackType`
+//! and on how the signal was requested. A trainer must not receive the same signal twice, because many take a second
+//! one as "now, without saving". The sidecar is placed like the trainer, in its own process group below the launcher: a
+//! signal that it received, the trainer received too.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,16 +13,16 @@ use crate::host::monotonic_ns;
 
 /// In the ring directory: a line for each signal, its number and CLOCK_MONOTONIC in ns.
 const FILE: &str = "signals";
-/// Then it begins again: only the last moments are asked for.
+/// At this size the file is truncated: only recent signals matter.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Notes one.
+/// Records a signal.
 pub fn note(ring_dir: &Path, signal: i32) {
     let file = File::options()
         .create(true)
         .append(true)
         .open(ring_dir.join(FILE));
-    // Nobody waits for it: at worst the signal is passed on.
+    // Best effort: at worst the signal is forwarded again.
     if let Ok(mut file) = file {
         if file.metadata().is_ok_and(|meta| meta.len() >= MOST_BYTES) {
             let _ = file.set_len(0);
@@ -31,7 +31,7 @@ pub fn note(ring_dir: &Path, signal: i32) {
     }
 }
 
-/// Whether one was noted since.
+/// Whether this signal was recorded since `since_ns`.
 pub fn has(ring_dir: &Path, signal: i32, since_ns: u64) -> bool {
     let text = fs::read_to_string(ring_dir.join(FILE)).unwrap_or_default();
     text.lines().any(|line| {

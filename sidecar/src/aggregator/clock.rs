@@ -1,4 +1,4 @@
-//! The journal's time: CLOCK_MONOTONIC since the first entry, continued by whoever opens the journal again.
+//! The journal's time: CLOCK_MONOTONIC since the first entry, continued when the journal is reopened.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use crate::warn;
 
 const FILE: &str = "journal.origin";
 
-/// What a second aggregator must know to continue the first one's time.
+/// What a restarted aggregator needs to continue the journal's time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Origin {
-    /// Number of this journal, told to every sidecar.
+    /// Number of this journal, sent to every sidecar.
     journal: u64,
-    /// CLOCK_MONOTONIC means something within one boot of one machine only.
+    /// CLOCK_MONOTONIC is valid only within one boot of one machine.
     boot_id: Option<String>,
     /// CLOCK_MONOTONIC at the journal's time zero.
     origin_ns: i128,
@@ -38,7 +38,7 @@ pub fn number(dir: &Path) -> Option<u64> {
     Some(origin.journal)
 }
 
-/// Turns CLOCK_MONOTONIC into the journal's time. It never goes back.
+/// Converts CLOCK_MONOTONIC to the journal's time, which never goes back.
 #[derive(Debug)]
 pub struct Clock {
     origin: Origin,
@@ -46,14 +46,14 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock of the journal in `dir`, whose last entry was at `last` (`None`: it is new).
+    /// The clock of the journal in `dir`, whose last entry was at `last` (`None` if it is new).
     pub fn open(dir: &Path, last: Option<Time>, boot_id: Option<String>, fresh: u64, now_ns: u64) -> Clock {
         let known = safe_file::read_own(&dir.join(FILE))
             .ok()
             .and_then(|bytes| serde_json::from_slice::<Origin>(&bytes).ok());
         let origin = match (known, last) {
             (Some(known), Some(_)) if known.boot_id.is_some() && known.boot_id == boot_id => known,
-            // Another boot or another machine: go on from where it stopped.
+            // Another boot or another machine: continue where it stopped.
             (known, Some(last)) => {
                 let journal = known.map_or(fresh, |known| known.journal);
                 Origin {
@@ -82,8 +82,8 @@ impl Clock {
         self.last
     }
 
-    /// Gives the journal in `dir` another number, so that everybody introduces themselves again. It lasts: whoever was away
-    /// meanwhile may come back to an aggregator that goes on from a snapshot and sees no hole.
+    /// Renumbers the journal in `dir`, so that all sidecars introduce themselves again. The number is saved: a sidecar
+    /// that was disconnected in the meantime may return to an aggregator that resumed from a snapshot and sees no gap.
     pub fn renumber(&mut self, dir: &Path, journal: u64) {
         self.origin.journal = journal;
         self.origin.keep(dir);

@@ -1,7 +1,7 @@
-//! What may be asked of a running aggregator: to change values of its policy.
+//! Requests to a running aggregator, such as changes of its policy.
 //!
-//! It listens on a Unix socket in the run directory, for its own user (and root) alone: one line of JSON in, one out.
-//! SIGHUP to its process is the same as asking it to reload.
+//! It listens on a Unix socket in the run directory, for its own user and root only: one line of JSON in, one out.
+//! SIGHUP to its process is the same as a reload request.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -24,22 +24,22 @@ use crate::{safe_file, warn};
 pub const SOCKET: &str = "control.sock";
 /// The file that holds the aggregator's process id.
 pub const PID: &str = "aggregator.pid";
-/// Longest line that is read, bytes.
+/// Maximum length of a line, bytes.
 const MAX_LINE: u64 = 64 << 10;
-/// A client that does not finish its line in this time is left.
+/// A client that does not finish its line in this time is disconnected.
 const LINE_DEADLINE: Duration = Duration::from_secs(2);
-/// Longest that a client waits for its answer: files may lie on a slow disk.
+/// Maximum time that a client waits for its answer: files may be on a slow disk.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Change these values, all of them or none.
     Set(Vec<(String, f64)>),
-    /// Read the configuration files again.
+    /// Reread the configuration files.
     Reload,
-    /// Put faults in by hand.
+    /// Inject faults manually.
     Inject {
         /// All of them or none.
         faults: Vec<Injection>,
@@ -48,15 +48,15 @@ pub enum Request {
     },
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Done; what was so already is not listed.
+    /// Done; unchanged values are not listed.
     Changed(Vec<Changed>),
-    /// Nothing was changed, and why.
+    /// Nothing was changed; the reason.
     Refused(String),
-    /// So many faults begin.
+    /// This many faults begin.
     Injected(usize),
 }
 
@@ -65,25 +65,25 @@ pub enum Answer {
 pub struct Changed {
     /// Its dotted name.
     pub key: String,
-    /// Before.
+    /// Its old value.
     pub was: f64,
-    /// Now.
+    /// Its new value.
     pub now: f64,
 }
 
-/// Why there was no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens there.
+    /// No process listens there.
     #[error("{0}: no aggregator runs here: its job has ended, or runs on another node")]
     Nobody(PathBuf),
-    /// Somebody else's job.
+    /// Another user's job.
     #[error("{0}: belongs to another user")]
     NotOurs(PathBuf),
-    /// It went away.
+    /// The connection was closed.
     #[error("{0}: the aggregator did not answer: it is ending, or the request came too late")]
     NoAnswer(PathBuf),
-    /// It did not work.
+    /// Another I/O error.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
 }
@@ -91,16 +91,16 @@ pub enum AskError {
 /// Values by key, or why the files cannot be read.
 type ReadFiles = dyn Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync;
 
-/// Reads the configuration files: whoever starts the sidecar knows where they are and what they may hold.
+/// Reads the configuration files: the program that starts the sidecar defines their paths and contents.
 #[derive(Clone)]
 pub struct Reload {
     read: Arc<ReadFiles>,
-    /// Keys that something stronger than the files has set.
+    /// Keys set by a source with precedence over the files.
     pinned: Vec<String>,
 }
 
 impl Reload {
-    /// `read` gives what the files say now.
+    /// `read` returns the current values in the files.
     pub fn new(read: impl Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync + 'static) -> Reload {
         Reload {
             read: Arc::new(read),
@@ -108,12 +108,12 @@ impl Reload {
         }
     }
 
-    /// The same without these keys.
+    /// Excludes these keys.
     pub fn without(self, pinned: Vec<String>) -> Reload {
         Reload { pinned, ..self }
     }
 
-    /// Of the values that a job was started with, those of the files.
+    /// The values that came from the files, of those that a job was started with.
     pub fn of_files(&self, policy: &[(String, f64)]) -> Vec<(String, f64)> {
         let values = policy.iter().filter(|(key, _)| !self.pinned.contains(key));
         values.cloned().collect()
@@ -130,16 +130,16 @@ impl fmt::Debug for Reload {
     }
 }
 
-/// A request for the aggregator, and where its answer goes.
+/// A request for the aggregator.
 #[derive(Debug)]
 pub struct Ask {
-    /// What is asked.
+    /// A request.
     pub what: What,
     /// Where the answer goes.
     pub answer: oneshot::Sender<Answer>,
 }
 
-/// What the aggregator is asked to do.
+/// The requested operation.
 #[derive(Debug)]
 pub enum What {
     /// Change values of the policy.
@@ -149,7 +149,7 @@ pub enum What {
         /// [`SET`] or [`RELOAD`].
         by: &'static str,
     },
-    /// Begin to alter what comes in.
+    /// Start injecting faults into incoming frames.
     Inject {
         /// All of them or none.
         faults: Vec<Injection>,
@@ -158,12 +158,12 @@ pub enum What {
     },
 }
 
-/// Who changed a value: somebody, by hand.
+/// Source of a change: a manual request.
 pub const SET: &str = "set";
-/// The configuration files, when they were read again.
+/// Source of a change: a reload of the configuration files.
 pub const RELOAD: &str = "reload";
 
-/// The socket and the process id in the run directory, for as long as this lives.
+/// The socket and the file with the process ID in the run directory, removed on drop.
 #[derive(Debug)]
 pub struct Door {
     dir: PathBuf,
@@ -171,10 +171,10 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens it in a directory that this aggregator holds. Without it only SIGHUP is heard.
+    /// Opens it in a directory that this aggregator has locked. On failure, only SIGHUP works.
     pub fn open(dir: &Path) -> Option<Door> {
         let path = dir.join(SOCKET);
-        // What a killed aggregator left behind; the directory's lock is ours.
+        // A killed aggregator may have left one behind; we hold the directory's lock.
         let _ = std::fs::remove_file(&path);
         let opened = at(dir, UnixListener::bind).and_then(|listener| {
             safe_file::make_socket_private(&path)?;
@@ -194,7 +194,7 @@ impl Door {
         }
     }
 
-    /// The request of somebody who may ask.
+    /// Reads the request of an authorized client.
     async fn request(mut stream: tokio::net::UnixStream) -> io::Result<(tokio::net::UnixStream, Request)> {
         let uid = stream.peer_cred()?.uid();
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
@@ -226,8 +226,8 @@ impl Drop for Door {
     }
 }
 
-/// Takes requests until its aggregator is gone: one at a time, so that changes have an order. `known` is what the files
-/// said when what is in force was read from them.
+/// Serves requests until the aggregator is gone, one at a time, so that changes are ordered. `known` holds the values
+/// in the files when the policy in force was read from them.
 pub async fn serve(
     door: Option<Door>,
     reload: Option<Reload>,
@@ -255,10 +255,10 @@ pub async fn serve(
                         reply(stream, &ask(&asks, what).await).await;
                     }
                     Ok((stream, Request::Reload)) => reply(stream, &files.reload(&asks).await).await,
-                    // A stranger, or one who went away.
+                    // An unauthorized or disconnected client.
                     Err(_) => {}
                 },
-                // Out of descriptors: not in a tight loop.
+                // Out of descriptors: avoid a tight loop.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             hangup = hangups.recv() => match hangup {
@@ -269,7 +269,7 @@ pub async fn serve(
     }
 }
 
-/// Answers a signal in the log.
+/// Logs the result of a SIGHUP.
 fn say(answer: &Answer) {
     match answer {
         Answer::Refused(why) => warn::answer(format_args!("SIGHUP: nothing was changed: {why}")),
@@ -286,7 +286,7 @@ fn say(answer: &Answer) {
 async fn reply(mut stream: tokio::net::UnixStream, answer: &Answer) {
     let mut line = serde_json::to_vec(answer).unwrap_or_default();
     line.push(b'\n');
-    // Whoever asked may have gone.
+    // The client may have disconnected.
     let _ = stream.write_all(&line).await;
 }
 
@@ -297,7 +297,7 @@ async fn ask(asks: &mpsc::Sender<Ask>, what: What) -> Answer {
     answered.await.unwrap_or_else(gone)
 }
 
-/// The configuration files, and what they said when they were last read.
+/// The configuration files, and their values at the last read.
 struct Files {
     reload: Option<Reload>,
     known: Vec<(String, f64)>,
@@ -312,7 +312,7 @@ impl Files {
         read.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Reads them again. Only what they say differently now is changed: a value that was set in between stands.
+    /// Rereads them. Only values that differ from the last read change: one set manually in between stays.
     async fn reload(&mut self, asks: &mpsc::Sender<Ask>) -> Answer {
         let now = match self.read().await {
             Ok(now) => now,
@@ -327,7 +327,7 @@ impl Files {
     }
 }
 
-/// What changes between two readings; what is no longer there is as shipped.
+/// The changes between two reads; a removed key gets its default value.
 fn difference(before: &[(String, f64)], now: &[(String, f64)]) -> Vec<(String, f64)> {
     let shipped = paceline_health::Policy::default();
     let gone = before.iter().filter_map(|(key, _)| {
@@ -338,10 +338,10 @@ fn difference(before: &[(String, f64)], now: &[(String, f64)]) -> Vec<(String, f
     gone.chain(new).collect()
 }
 
-/// Asks the aggregator that writes into `dir`, and waits for its answer.
+/// Sends a request to the aggregator that writes to `dir`, and waits for its answer.
 ///
 /// # Errors
-/// [`AskError`]: nobody was there, or it was not for us.
+/// [`AskError`]: no aggregator is there, or it belongs to another user.
 pub fn request(dir: &Path, request: &Request) -> Result<Answer, AskError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(dir.to_owned()),
@@ -366,13 +366,13 @@ pub fn request(dir: &Path, request: &Request) -> Result<Answer, AskError> {
     exchange().map_err(failed)
 }
 
-/// Whether an aggregator of this host, and of this user, has `dir`.
+/// Whether an aggregator of this user on this host uses `dir`.
 pub fn is_there(dir: &Path) -> bool {
     at(dir, UnixStream::connect).is_ok()
 }
 
-/// Calls `open` with a short name of the socket in `dir`: an address holds 108 bytes only (unix(7)), and a run
-/// directory's name may be longer.
+/// Calls `open` with a short path of the socket in `dir`: a socket address holds only 108 bytes (unix(7)), and a run
+/// directory's path may be longer.
 fn at<T>(dir: &Path, open: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = rustix::fs::open(dir, flags, Mode::empty())?;

@@ -5,7 +5,7 @@ use paceline_health::Policy;
 
 use super::*;
 
-/// Answers requests as an aggregator does, in a thread of its own, until it is dropped.
+/// Answers requests like an aggregator, in its own thread, until dropped.
 struct Served {
     hangup: Option<mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<Policy>>,
@@ -129,7 +129,7 @@ fn what_is_no_request_is_refused_and_stops_nobody() {
         stream.read_to_string(&mut said).unwrap();
         assert!(said.starts_with("{\"refused\":\"invalid request: "), "{said}");
     }
-    // One who says nothing at all and goes.
+    // A client that disconnects without a request.
     drop(UnixStream::connect(folder.path().join(SOCKET)).unwrap());
     let answer = request(folder.path(), &Request::Set(Vec::new())).unwrap();
     assert_eq!(answer, Answer::Changed(Vec::new()));
@@ -161,7 +161,7 @@ fn a_reload_changes_what_the_files_say_differently() {
     let files = said.clone();
     let reload =
         Reload::new(move || files.lock().unwrap().clone()).without(vec!["blind.beat_missing_s".to_owned()]);
-    // What was in force when the job began: the file has changed before anybody served it.
+    // The values in force at the job's start: the file changed before requests were served.
     let known = [("impact.warning_ratio", 0.04), ("observe.straggler", 1.0)];
     let served = Served::in_dir(folder.path(), Some(reload), &known);
     let ask = || request(folder.path(), &Request::Reload).unwrap();

@@ -35,11 +35,11 @@ use crate::uplink::Intake;
 use crate::uplink::wire::{Ack, Batch, Down, Hello, Refused, Welcome};
 use crate::warn;
 
-/// A status line is due this often.
+/// Interval of status lines.
 const PROGRESS_EVERY_NS: u64 = 1_000_000_000;
-/// Notes that are told while the job runs; each may come from another node.
+/// Maximum number of notes reported while the job runs; each may come from another node.
 const MOST_NOTED: usize = 16;
-/// Incarnation under which the aggregator's own events (job, policy, end, injected faults) stand in the journal.
+/// Incarnation under which the aggregator's own events (job, policy, end, injected faults) are recorded in the journal.
 pub const OWN_AGENT: u64 = paceline_health::frame::AGGREGATOR;
 
 /// The aggregator of one job.
@@ -55,31 +55,31 @@ pub struct Aggregator {
     metrics: Metrics,
     files: Files,
     status: StatusStream,
-    /// Notes that were given to it.
+    /// Notes already sent to it.
     noted: BTreeSet<String>,
     outlets: Outlets,
     nodes: BTreeMap<NodeId, Presence>,
-    /// What the configuration files said when what is in force was read from them.
+    /// The values in the configuration files when the policy in force was read from them.
     known_of_files: Vec<(String, f64)>,
-    /// What the journal says of how policy was told.
+    /// The sources of policy values, from the journal.
     said: Said,
     /// Bytes of the last snapshot.
     snapshot_bytes: usize,
-    /// By node: the incarnation that was asked for single collectives, and how often any had been by then.
+    /// By node: the incarnation that got the request for single collectives, and the request count at that time.
     asked: BTreeMap<NodeId, (u64, u64)>,
     last_n: u64,
     own_seq: u64,
     reported_lost: u64,
     report_pace: Pace,
     told: Kept<Arc<JobFacts>>,
-    /// When it last looked at the clock.
+    /// When it last read the clock.
     awake_ns: u64,
     progress_at_ns: u64,
 }
 
 impl Aggregator {
-    /// Opens the run directory; a journal of this job that was not closed is continued. When another aggregator
-    /// writes there, a directory of this node's own inside it is used.
+    /// Opens the run directory; a journal of this job that was not closed is continued. If another aggregator writes
+    /// there, a separate directory of this node inside it is used.
     ///
     /// # Errors
     /// [`JournalError`]
@@ -87,7 +87,7 @@ impl Aggregator {
         Aggregator::open_on(plan, status, now_ns, &mut on_disk)
     }
 
-    /// As [`Aggregator::open`], the journal on a disk of the caller's.
+    /// Like [`Aggregator::open`], with the journal on the caller's medium.
     ///
     /// # Errors
     /// [`JournalError`]
@@ -170,7 +170,7 @@ impl Aggregator {
             awake_ns: now_ns,
             progress_at_ns: now_ns,
         };
-        // What is already in the journal is told again in the file, and not to the launcher.
+        // Verdicts already in the journal are written to the file again, but not sent to the launcher.
         while let Some(verdict) = aggregator.detector.poll() {
             aggregator.files.verdict(&verdict);
         }
@@ -178,7 +178,7 @@ impl Aggregator {
         Ok(aggregator)
     }
 
-    /// The first entries of a journal that is opened.
+    /// Writes the first entries after a journal is opened.
     fn begin(&mut self, now_ns: u64) {
         self.detector.watch_steps(STEPS_IN_WAITING);
         self.say_whose(None, now_ns);
@@ -200,7 +200,7 @@ impl Aggregator {
         })
     }
 
-    /// Takes a batch. The answer goes out after the journal has it.
+    /// Accepts a batch. The answer is sent after the journal has it.
     pub fn take(&mut self, batch: &Batch, now_ns: u64) -> Down {
         let claim = Hello {
             v: batch.v,
@@ -266,7 +266,7 @@ impl Aggregator {
         self.close_segment(self.detector.steps() > steps, now_ns);
     }
 
-    /// An event of the aggregator itself.
+    /// Records an event of the aggregator itself.
     fn own(&mut self, event: Event, now_ns: u64) {
         let frame = self.own_frame(event);
         self.record(vec![frame], now_ns);
@@ -284,7 +284,7 @@ impl Aggregator {
         }
     }
 
-    /// Hands out what is new. Whether there was anything: the report is due then, once for all of it.
+    /// Publishes new verdicts. Returns whether there were any: the report is then due, once for all of them.
     fn tell(&mut self) -> bool {
         let mut any = false;
         while let Some(verdict) = self.detector.poll() {
@@ -297,7 +297,7 @@ impl Aggregator {
         any
     }
 
-    /// Lets time pass: deadlines of the detector, the report, a status line.
+    /// Advances time: deadlines of the detector, the report, a status line.
     pub fn tick(&mut self, now_ns: u64) {
         self.wake(now_ns);
         self.journal.commit_due(now_ns);
@@ -344,22 +344,22 @@ impl Aggregator {
         Duration::from_nanos(deadline.min(due_ns))
     }
 
-    /// What is known so far.
+    /// The report so far.
     pub fn report(&self) -> Report {
         self.outlets.fill(self.detector.report())
     }
 
-    /// Where it writes.
+    /// The directory that it writes to.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Tells where the metrics page is.
+    /// Publishes the address of the metrics page.
     pub fn metrics_address(&mut self, address: &str) {
         self.files.metrics_address(address);
     }
 
-    /// Nodes that came and have not said goodbye.
+    /// Nodes that joined and have not sent a goodbye.
     pub fn present(&self) -> Vec<NodeId> {
         self.nodes
             .iter()
@@ -368,7 +368,7 @@ impl Aggregator {
             .collect()
     }
 
-    /// Closes the journal in order.
+    /// Closes the journal cleanly.
     pub fn end(&mut self, now_ns: u64) {
         self.wake(now_ns);
         let at = self.clock.at(now_ns);
@@ -379,11 +379,11 @@ impl Aggregator {
         self.journal.close();
         self.write_report(now_ns);
         self.files.close();
-        // What was known before is of no use to anybody.
+        // Cached facts from before the end are outdated.
         self.told = Kept::default();
     }
 
-    /// Waits a moment for those who are told. Nothing comes after.
+    /// Waits a moment for pending notifications. The last call.
     pub fn leave(self) {
         self.outlets.close();
     }

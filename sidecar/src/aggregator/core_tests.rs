@@ -91,11 +91,11 @@ fn attach(rank: u32) -> Event {
     })
 }
 
-/// Rank 3 of eight is 30 % slow, the others wait for it.
+/// Rank 3 of eight is 30 % slower, and its peers wait for it.
 fn row(step: u64) -> Vec<Event> {
     (0..8u32)
         .map(|rank| {
-            // Noise of half a percent, the same on every run.
+            // Deterministic noise of half a percent.
             let noise = (u64::from(rank) * 7_919 + step * 104_729) % 997;
             let own = (40_000_000 + noise * 200) * if rank == 3 { 13 } else { 10 } / 10;
             let wait_ns = 53_000_000_u64.saturating_sub(own);
@@ -145,7 +145,7 @@ fn acked_is_journaled_and_survives() {
         .iter()
         .map(|entry| (entry.n, entry.at_ns.0, entry.frame.seq))
         .collect();
-    // Job, the policy, two frames; job again (the policy is known); goodbye; the end. The time goes on.
+    // Job, the policy, two frames; job again (the policy is known); goodbye; the end. Time continues.
     let wanted = [
         (1, 0, 1),
         (2, 0, 2),
@@ -160,7 +160,7 @@ fn acked_is_journaled_and_survives() {
     assert_eq!((report.exits.len(), report.coverage.frames_lost), (1, 0));
 }
 
-/// The verdicts of a run that was interrupted are those of its journal, byte for byte, live and folded again.
+/// The verdicts of an interrupted run equal those of its journal, byte for byte, live and in a replay.
 #[test]
 fn verdicts_are_a_function_of_the_journal() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ fn a_node_is_missing_until_it_says_goodbye() {
     );
 }
 
-/// A second aggregator on the same run directory keeps out of the first one's files.
+/// A second aggregator on the same run directory does not touch the first one's files.
 #[test]
 fn two_in_one_directory() {
     let dir = tempfile::tempdir().unwrap();
@@ -274,8 +274,8 @@ fn two_in_one_directory() {
     );
 }
 
-/// Changes while running are in the journal, stand when the aggregator is started again with the flags it had, and are
-/// as shipped again when a flag is dropped.
+/// Changes at run time are in the journal, survive a restart with the same flags, and return to the defaults when a
+/// flag is dropped.
 #[test]
 fn policy_changes_are_journaled_and_outlive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -312,7 +312,7 @@ fn policy_changes_are_journaled_and_outlive_a_restart() {
     assert_eq!(value(&bare), Some(5.0), "a flag that was dropped");
 }
 
-/// What is injected into a kernel log stands under its node's name, and nothing of the node's own is lost for it.
+/// A line injected into a kernel log is recorded under its node's name, and displaces none of the node's own frames.
 #[test]
 fn injected_lines_take_no_place_of_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -342,7 +342,7 @@ fn injected_lines_take_no_place_of_others() {
     assert_eq!(beats.count(), 2);
 }
 
-/// One that is started again with the arguments of the first start knows what the files have said since.
+/// An aggregator restarted with its original arguments has the file values reloaded since.
 #[test]
 fn what_files_said_outlives_an_aggregator() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Faults put in by hand (`paceline inject`): what sidecars send is altered before it is journaled, and marked as
-//! injected, so that no verdict that rests on it may act.
+//! Manual fault injection (`paceline inject`): frames of sidecars are altered before they are journaled, and marked as
+//! injected, so that no verdict based on them triggers an action.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,42 +14,42 @@ use paceline_health::id::{GpuId, NodeId, Rank};
 use paceline_health::{Frame, Provenance};
 use serde::{Deserialize, Serialize};
 
-/// Injections at once at most.
+/// Maximum number of simultaneous injections.
 const MAX_ACTIVE: usize = 64;
-/// The XID after which a GPU cannot be asked any more.
+/// The XID after which a GPU no longer responds.
 const FELL_OFF: u32 = 79;
-/// Ranks and GPUs that are known at most.
+/// Maximum number of known ranks and GPUs.
 const MAX_KNOWN: usize = 1 << 20;
-/// Longest that one lasts, and how long without being told.
+/// Maximum and default duration of an injection.
 const MAX_S: f64 = 86_400.0;
 const USUAL_S: f64 = 120.0;
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Injection {
-    /// The rank that it strikes, or that trains on the GPU that it strikes.
+    /// The affected rank, or the rank that trains on the affected GPU.
     pub rank: Rank,
-    /// What it is.
+    /// The kind of fault.
     pub fault: Fault,
-    /// For how long, seconds.
+    /// Duration, seconds.
     pub for_s: f64,
 }
 
-/// What can be injected.
+/// The kinds of faults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// The rank's own time takes so many times as long.
+    /// The rank's own time is multiplied by this factor.
     Slow(f64),
-    /// The rank stands still, and the others wait for it.
+    /// The rank stops, and its peers wait for it.
     Silent,
-    /// The kernel log says this of its GPU: an XID and its message.
+    /// The kernel log reports this XID and message for its GPU.
     Xid(u32, String),
     /// Its GPU counts an uncorrectable memory error.
     Ecc,
-    /// Its GPU is slowed by heat.
+    /// Its GPU is throttled by heat.
     Throttle,
-    /// Its GPU's NVLinks have to recover, once with each reading.
+    /// Its GPU's NVLinks have to recover, once per reading.
     Link,
 }
 
@@ -127,29 +127,29 @@ struct Active {
     until_ns: u64,
     /// Readings altered so far.
     readings: u32,
-    /// What everyone's last step took longer for the sake of a slow rank.
+    /// How much a slow rank lengthened every rank's last step.
     delay_ns: u64,
 }
 
-/// Alters what comes in.
+/// Alters incoming frames.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Injector {
     seats: BTreeMap<Rank, Seat>,
-    /// Where each GPU was read, and whether by a driver.
+    /// PCI address of each GPU, and the provenance of its readings.
     gpus: BTreeMap<GpuId, (Arc<str>, Provenance)>,
-    /// What is being done ends with the aggregator that was asked for it.
+    /// Injections end with the aggregator that got the request.
     #[serde(skip)]
     active: Vec<Active>,
-    /// The step in which everyone stands since a rank was silenced.
+    /// The step at which all ranks stopped when a rank was silenced.
     #[serde(skip)]
     frozen: Option<u64>,
 }
 
 impl Injector {
-    /// Begins injections. `force`: also in a job on real GPUs. Gives what the kernel logs of nodes say at once.
+    /// Starts injections. `force`: also in a job on real GPUs. Returns the resulting kernel log entries by node.
     ///
     /// # Errors
-    /// Why not: nothing is injected then.
+    /// The reason for a refusal; nothing is injected then.
     pub fn begin(
         &mut self,
         injections: &[Injection],
@@ -194,8 +194,7 @@ impl Injector {
         Ok(lines)
     }
 
-    /// Whether a driver has read a GPU of this job, or nobody has read the one that a rank trains on. A rank need not
-    /// know its GPU.
+    /// Whether a driver has read a GPU of this job, or a rank's GPU has no readings. A rank's GPU may be unknown.
     fn is_on_real_gpus(&self) -> bool {
         let is_unread = |seat: &Seat| {
             let gpu = seat.gpu.as_ref();
@@ -204,7 +203,7 @@ impl Injector {
         self.gpus.values().any(|(_, by)| *by == Provenance::Live) || self.seats.values().any(is_unread)
     }
 
-    /// Takes note of who is where.
+    /// Records where ranks and GPUs are.
     pub fn learn(&mut self, frame: &Frame) {
         match &frame.event {
             Event::Attach(attach) => {
@@ -213,7 +212,7 @@ impl Injector {
                     self.seats.insert(attach.rank, Seat { node, gpu });
                 }
             }
-            // Once a second of each GPU: only what is new is kept.
+            // Arrives once a second for each GPU: only changes are stored.
             Event::Gpu(GpuReading { gpu, pci, .. }) => {
                 let known = self.gpus.get(gpu);
                 let is_known = known.is_some_and(|known| known.0 == *pci && known.1 == frame.provenance);
@@ -225,7 +224,7 @@ impl Injector {
         }
     }
 
-    /// Learns from a frame, and alters it where an injection strikes it.
+    /// Learns from a frame, and alters it if an injection affects it.
     pub fn alter(&mut self, frame: &mut Frame, now_ns: u64) {
         self.learn(frame);
         self.active.retain(|active| now_ns < active.until_ns);
@@ -238,8 +237,8 @@ impl Injector {
         }
     }
 
-    /// Everyone stands while ranks are silenced: they compute, and the others wait for them. Gives whether it altered
-    /// the frame.
+    /// While ranks are silenced, all ranks stop: the silenced ones compute, and their peers wait for them. Returns
+    /// whether it altered the frame.
     fn silence(&mut self, frame: &mut Frame, now_ns: u64) -> bool {
         let silenced = || {
             let active = self.active.iter();
@@ -251,7 +250,7 @@ impl Injector {
         };
         match &mut frame.event {
             Event::Step(step) => {
-                // Nobody finishes a step any more; the frame keeps its place in the sequence.
+                // No rank finishes a step any more; the frame keeps its place in the sequence.
                 self.frozen.get_or_insert(step.step);
                 frame.event = Event::Mark(Mark {
                     rank: step.rank,
@@ -287,7 +286,7 @@ fn active(injection: &Injection, seat: &Seat, now_ns: u64) -> Active {
     }
 }
 
-/// What the kernel log would say, read as the kernel log is.
+/// The fault from a kernel log line with this XID, parsed like the real log.
 fn said(code: u32, words: &str, gpu: &GpuId, pci: &str) -> Option<GpuFault> {
     let line = format!("NVRM: Xid (PCI:{pci}): {code}, {words}");
     let mut fault = None;
@@ -298,14 +297,14 @@ fn said(code: u32, words: &str, gpu: &GpuId, pci: &str) -> Option<GpuFault> {
 }
 
 impl Active {
-    /// Alters a frame that it strikes; gives whether it did.
+    /// Alters a frame that it affects; returns whether it did.
     fn alter(&mut self, frame: &mut Frame, now_ns: u64) -> bool {
         let rank = self.injection.rank;
         match (&self.injection.fault, &mut frame.event) {
             (Fault::Slow(factor), Event::Step(step)) if step.rank == rank => {
                 let own = step.phases.map_or(step.dur_ns, |phases| phases.compute_ns);
                 let extra = (own as f64 * (factor - 1.0)) as u64;
-                // It waits less for the others by as much as it is late; beyond that everyone's step is longer.
+                // It waits less for its peers by the length of its delay; beyond that, every rank's step is longer.
                 let waited = extra.min(step.phases.map_or(0, |phases| phases.wait_ns));
                 if let Some(phases) = &mut step.phases {
                     phases.compute_ns = phases.compute_ns.saturating_add(extra);
@@ -327,7 +326,7 @@ impl Active {
                 self.readings += 1;
                 let risen = f64::from(self.readings);
                 let added: &[(GpuSignal, f64)] = match fault {
-                    // One that is gone answers nothing.
+                    // A lost GPU has no readings.
                     Fault::Xid(..) => {
                         let lost = || Reading::Missing(Missing::Error("GPU is lost".into()));
                         reading
@@ -343,7 +342,7 @@ impl Active {
                 };
                 for (signal, more) in added {
                     let before = reading.readings.get(signal).and_then(Reading::value);
-                    // A counter that was not read begins with a reading of nothing.
+                    // A counter without a reading starts at zero.
                     let first = self.readings == 1 && before.is_none();
                     let more = if first { 0.0 } else { *more };
                     reading

@@ -1,4 +1,4 @@
-//! One per job: fixes the order and the time of all frames in the journal, folds them, tells what comes out.
+//! One per job: assigns order and time to all frames in the journal, folds them, and publishes the results.
 //!
 //! [`core`] is the fold with its files and takes the time as a number; [`server`] is the thread around it.
 
@@ -21,7 +21,7 @@ pub use self::core::Aggregator;
 use crate::remedy::RemedyPlan;
 use crate::sink::doors::DoorPlan;
 
-/// Told at the end that the report stands in this directory, before anybody is waited for: whoever ends us may not wait so long.
+/// Called at the end with the report's directory, before waiting for receivers: a kill may come during that wait.
 #[derive(Clone)]
 pub struct Reported(pub Arc<dyn Fn(&Path) + Send + Sync>);
 
@@ -31,7 +31,7 @@ impl fmt::Debug for Reported {
     }
 }
 
-/// What an aggregator is started with.
+/// Parameters of an aggregator.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The job.
@@ -42,14 +42,14 @@ pub struct Plan {
     pub run_dir: PathBuf,
     /// Values that replace those of the policy tables.
     pub policy: Vec<(String, f64)>,
-    /// What may be done about findings, and who is told.
+    /// Allowed actions on findings, and receivers of notifications.
     pub remedy: RemedyPlan,
-    /// Reads the files again that say so, if there are any.
+    /// Rereads the policy's configuration files, if there are any.
     pub reload: Option<control::Reload>,
-    /// Who is told that the report stands.
+    /// Called when the report is complete.
     pub reported: Option<Reported>,
-    /// How the journal is kept.
+    /// Limits of the journal.
     pub journal: journal::segments::Limits,
-    /// By which ways metrics leave, beside the page.
+    /// Exports of metrics in addition to the page.
     pub doors: DoorPlan,
 }

@@ -7,25 +7,25 @@ use paceline_health::id::{JobId, NodeId};
 
 use crate::warn;
 
-/// First port that a job's name may lead to; below the kernel's own range for outgoing connections (32768).
+/// First port that a job's name may map to; below the kernel's own range for outgoing connections (32768).
 const FIRST_PORT: u16 = 20_000;
-/// Ports that a name is spread over.
+/// Number of ports that names map to.
 const PORTS: u64 = 12_000;
-/// Neighbouring ports that are tried when the first is another program's.
+/// Number of adjacent ports to try, in case another program uses the first.
 const CANDIDATES: u16 = 4;
 
-/// Why an address that was asked for cannot be an aggregator's.
+/// Why a configured address cannot be an aggregator's.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlaceError {
-    /// The name leads nowhere.
+    /// The name does not resolve.
     #[error("aggregator address {0}: {1}")]
     Unknown(String, String),
 }
 
-/// Whether an aggregator may be asked for so: HOST, HOST:PORT, or relays before it with commas between them.
+/// Checks the syntax of an aggregator's address: HOST, HOST:PORT, or a comma-separated list with relays before it.
 ///
 /// # Errors
-/// What it has to look like.
+/// The expected syntax.
 pub fn check(asked: &str) -> Result<(), String> {
     let mut parts: Vec<&str> = asked.split(',').map(str::trim).collect();
     let is_list = parts.len() > 1;
@@ -56,14 +56,14 @@ pub fn has_port(text: &str) -> bool {
 /// An address at which the aggregator may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Where it is reached.
+    /// Address to connect to.
     pub at: SocketAddr,
-    /// What it listens on, should it be ours. `None`: a relay, which nobody becomes by finding its place empty.
+    /// Address to listen on if the aggregator runs here. `None` for a relay: no sidecar replaces a missing relay.
     pub own: Option<SocketAddr>,
 }
 
 impl Candidate {
-    /// One that nobody but this host can reach.
+    /// A candidate that only this host can reach.
     pub const fn local(port: u16) -> Candidate {
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         Candidate { at, own: Some(at) }
@@ -75,13 +75,13 @@ impl Candidate {
     }
 }
 
-/// The addresses to try, in order: what was asked for, as HOST:PORT or HOST, else this host's own; without a port, those
-/// that follow from the job's name. Of several with commas between them the last is the aggregator's, and those before
-/// it are relays', which have a port: each node begins with another of them, so that all take their share of a list that
-/// is the same everywhere. A name of several that means nothing now is left out.
+/// The addresses to try, in order: the configured HOST:PORT or HOST, else this host's own; without a port, those
+/// derived from the job's name. In a comma-separated list, the last one is the aggregator's and those before it are
+/// relays', which have a port. Each node starts with a different relay, so that the same list spreads the load. A name
+/// in a list that does not resolve now is skipped.
 ///
 /// # Errors
-/// [`PlaceError`] for an address that was asked for, when none is left.
+/// [`PlaceError`] if no configured address is left.
 pub fn candidates(asked: Option<&str>, job: &JobId, node: &NodeId) -> Result<Vec<Candidate>, PlaceError> {
     let Some(asked) = asked else {
         return Ok(derived(job).map(Candidate::local).to_vec());
@@ -128,7 +128,7 @@ fn one(asked: &str, job: &JobId) -> Result<Vec<Candidate>, PlaceError> {
     Ok(ports.into_iter().map(candidate).collect())
 }
 
-/// Where a host is reached, and what it listens on if it is this one.
+/// The address of a host, and the address to listen on if it is this one.
 fn addresses(host: &str) -> Result<(IpAddr, IpAddr), String> {
     let found = (host, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     let found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
@@ -136,7 +136,7 @@ fn addresses(host: &str) -> Result<(IpAddr, IpAddr), String> {
     let Some(at) = found.iter().find(is_loopback).or(found.first()) else {
         return Err("no such host".to_owned());
     };
-    // Many systems lead a host's own name to its loopback (127.0.1.1), and everybody else's view of it to its network.
+    // Many systems resolve a host's own name to loopback (127.0.1.1), and other hosts resolve it to its network.
     let is_own_name = at.is_loopback() && host.parse::<IpAddr>().is_err() && host != "localhost";
     let own = match at {
         IpAddr::V4(_) if is_own_name => Ipv4Addr::UNSPECIFIED.into(),

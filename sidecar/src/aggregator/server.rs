@@ -1,4 +1,4 @@
-//! The aggregator's thread: one runtime of its own, so that nothing else of the process can hold up its socket.
+//! The aggregator's thread, with its own runtime, so that nothing else in the process can delay its socket.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -25,11 +25,11 @@ use crate::uplink::link::{Hub, Router};
 use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_up, encode};
 use crate::warn;
 
-/// How long the end waits for nodes that have not said goodbye.
+/// How long to wait at the end for nodes that have not sent a goodbye.
 pub const END_GRACE: Duration = Duration::from_millis(2500);
-/// The same after SIGTERM: a kubelet may kill 2 s after it, and by then all is written.
+/// The same after SIGTERM: a kubelet may send SIGKILL 2 s later, and everything must be written by then.
 pub const TERMINATED_GRACE: Duration = Duration::from_secs(1);
-/// The last answers are given this long to leave.
+/// Time for the last answers to be sent.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// An aggregator that runs in this process.
@@ -38,19 +38,19 @@ pub struct Hosted {
     finish: Option<oneshot::Sender<Duration>>,
     hangup: mpsc::Sender<()>,
     done: oneshot::Receiver<()>,
-    /// Where its metrics page is.
+    /// Address of its metrics page.
     pub http: Option<SocketAddr>,
-    /// Why it is not where it was wanted, if it is not.
+    /// Why the page is not at the requested address, if it is not.
     pub http_elsewhere: Option<String>,
-    /// Where this process reaches it.
+    /// Its socket for this process.
     pub inside: PathBuf,
 }
 
 impl Hosted {
-    /// Starts one; whoever comes by `listener` has to know the key.
+    /// Starts an aggregator. Connections through `listener` must authenticate with the key.
     ///
     /// # Errors
-    /// When the system gives no socket or no thread.
+    /// If a socket or the thread cannot be created.
     pub fn start(
         listener: TcpListener,
         key: &Key,
@@ -62,7 +62,7 @@ impl Hosted {
         let page = http.and_then(Page::open);
         let address = page.as_ref().and_then(OpenPage::address);
         let http_elsewhere = page.as_ref().and_then(OpenPage::elsewhere);
-        // Every node takes one.
+        // Every node needs one.
         host::raise_descriptors();
         let (socket, inside) = den.listen()?;
         let key = key.clone();
@@ -93,9 +93,9 @@ impl Hosted {
         })
     }
 
-    /// SIGHUP came: the configuration files are read again.
+    /// Handles SIGHUP: rereads the configuration files.
     pub fn hang_up(&self) {
-        // One that waits already will see what we saw.
+        // A reload that is already pending reads the same files.
         let _ = self.hangup.try_send(());
     }
 
@@ -104,7 +104,7 @@ impl Hosted {
         !matches!(self.done.try_recv(), Err(oneshot::error::TryRecvError::Empty))
     }
 
-    /// Waits until every node has said goodbye, at most for `grace`, and until the report stands.
+    /// Waits until every node has sent a goodbye, at most for `grace`, and until the report is complete.
     pub async fn finish(mut self, grace: Duration) {
         if let Some(finish) = self.finish.take() {
             let _ = finish.send(grace);
@@ -113,12 +113,12 @@ impl Hosted {
     }
 }
 
-/// What the thread is told while it runs.
+/// Commands to the running thread.
 #[derive(Debug)]
 pub struct Told {
-    /// To finish, and how long to wait for nodes. Whoever drops its other end says the same.
+    /// Finish, and how long to wait for nodes. Dropping the sender has the same effect.
     pub finish: oneshot::Receiver<Duration>,
-    /// To read the configuration files again.
+    /// Reload the configuration files.
     pub hangups: mpsc::Receiver<()>,
 }
 
@@ -156,7 +156,7 @@ fn run(
     });
 }
 
-/// Serves a hub until it is asked to finish and everybody has left.
+/// Serves a hub until asked to finish and all nodes have left.
 pub async fn serve(
     mut hub: impl Hub,
     page: Option<OpenPage>,
@@ -172,7 +172,7 @@ pub async fn serve(
     let (job, node, reload) = (plan.job.clone(), plan.node.clone(), plan.reload.clone());
     let reported = plan.reported.clone();
     let door_plan = plan.doors.clone();
-    // A long journal takes seconds to fold; whoever knocks meanwhile is told that this is the place.
+    // A long journal takes seconds to fold; sidecars that connect meanwhile are asked to retry here.
     let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
     let opened: Result<Aggregator, JournalError> = loop {
         tokio::select! {
@@ -233,7 +233,7 @@ pub async fn serve(
                 }
             },
             Some(scrape) = asked.recv() => {
-                // Whoever asked may have gone.
+                // The client may have disconnected.
                 let _ = scrape.send(aggregator.facts(ways(&turned, &doors), shown));
             }
             Some(ask) = asked_of_policy.recv() => change(&mut aggregator, ask),
@@ -243,7 +243,7 @@ pub async fn serve(
             () = tokio::time::sleep(idle) => {}
         }
     }
-    // Its files go before the directory is anybody else's.
+    // Remove its files before another aggregator can take the directory.
     control.abort();
     let _ = control.await;
     aggregator.end(monotonic_ns());
@@ -276,7 +276,7 @@ fn change(aggregator: &mut Aggregator, ask: Ask) {
             .inject(faults, *force, now_ns)
             .map(|()| Answer::Injected(faults.len())),
     };
-    // Whoever asked may have gone.
+    // The client may have disconnected.
     let _ = ask.answer.send(answer.unwrap_or_else(Answer::Refused));
 }
 
@@ -287,7 +287,7 @@ fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {
     }
 }
 
-/// What is to be said to whoever said this, through so many relays.
+/// The answers to a message that came through this many relays.
 fn answers(aggregator: &mut Aggregator, bytes: &[u8], hops: u8) -> Vec<Down> {
     match decode_up(bytes) {
         Ok(Up::Hello(hello)) => {
@@ -321,7 +321,7 @@ fn answers(aggregator: &mut Aggregator, bytes: &[u8], hops: u8) -> Vec<Down> {
     }
 }
 
-/// Answers by route. A bundle is always answered, an empty one by an empty one: so a relay knows that it is understood.
+/// Answers by route. Even an empty bundle is answered by an empty one: so a relay knows that bundles work.
 fn carried_back(aggregator: &mut Aggregator, carried: Carried, hops: u8) -> Vec<Down> {
     let mut back = Vec::new();
     let mut bundle = Bundle::default();

@@ -1,5 +1,5 @@
-//! A connection on which messages come and go, in one task and with one descriptor: the seal, ZMTP inside it, and the
-//! socket. Of what it reads nothing is kept but what is not whole yet.
+//! A bidirectional message connection in one task with one descriptor: the seal, ZMTP inside it, and the socket. Of the
+//! data read, only incomplete messages are kept.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -18,31 +18,32 @@ use tokio::sync::Notify;
 use super::tunnel::PIECE;
 use super::zmtp::{self, ZmtpError};
 
-/// Bytes that are read at once.
+/// Size of one read, bytes.
 const READ: usize = 64 << 10;
-/// What a peer that does not read may make us keep; further messages to it are dropped, and it will ask again.
+/// Limit of buffered data for a peer that does not read; further messages to it are dropped, and it will request them
+/// again.
 const UNSENT: usize = 256 << 10;
 
 thread_local! {
-    /// One for all connections of a thread.
+    /// Shared by all connections of a thread.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
 }
 
-/// Why a connection is of no use any more.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConduitError {
-    /// It ended, or the socket failed.
+    /// It was closed, or the socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Somebody meddled.
+    /// The data was tampered with.
     #[error("{0}")]
     Seal(#[from] SealError),
-    /// The peer does not speak as we do.
+    /// The peer violates the protocol.
     #[error("{0}")]
     Zmtp(#[from] ZmtpError),
 }
 
-/// Bytes of a connection as the network sees them.
+/// Traffic of a connection on the network, bytes.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// From the peer.
@@ -52,7 +53,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Bytes to the peer, and from it.
+    /// Bytes to the peer, and bytes from the peer.
     pub fn both(&self) -> (u64, u64) {
         (
             self.written.load(Ordering::Relaxed),
@@ -71,34 +72,34 @@ enum Output {
     Unix(unix::OwnedWriteHalf),
 }
 
-/// What reads.
+/// The reading half.
 pub struct Inlet {
     socket: Input,
-    /// None: the socket is our own user's, and nothing is sealed.
+    /// None: the socket is only accessible to our own user, and not sealed.
     opener: Option<Opener>,
     reader: zmtp::Reader,
     out: Arc<Outlet>,
 }
 
-/// What writes. Nobody waits for it.
+/// The writing half. Writes never block the caller.
 pub struct Outlet {
     socket: Output,
     writing: Mutex<Writing>,
-    /// There is something that the socket did not take at once.
+    /// Some data was not accepted by the socket at once.
     stuck: Notify,
-    /// This end wants no more of it.
+    /// This end closes the connection.
     over: Notify,
     traffic: Traffic,
 }
 
 struct Writing {
     sealer: Option<Sealer>,
-    /// Sealed and not written, from `at` on.
+    /// Sealed and not yet written, from `at` on.
     unsent: Vec<u8>,
     at: usize,
 }
 
-/// Both ends of a stream whose handshake is done. `socket`: what this end is, `ROUTER` or `DEALER`.
+/// Both halves of a stream after its handshake. `socket`: this end's socket type, `ROUTER` or `DEALER`.
 pub fn sealed(stream: TcpStream, (sealer, opener): Pair, socket: &str) -> (Inlet, Arc<Outlet>) {
     let (input, output) = stream.into_split();
     open(
@@ -110,7 +111,7 @@ pub fn sealed(stream: TcpStream, (sealer, opener): Pair, socket: &str) -> (Inlet
     )
 }
 
-/// Both ends of a stream that nobody but this user can reach.
+/// Both halves of a stream that only this user can reach.
 pub fn bare(stream: UnixStream, socket: &str) -> (Inlet, Arc<Outlet>) {
     let (input, output) = stream.into_split();
     open(Input::Unix(input), Output::Unix(output), None, None, socket)
@@ -145,10 +146,10 @@ fn open(
 }
 
 impl Inlet {
-    /// Waits for messages, and meanwhile writes what the socket did not take. May be dropped while it waits.
+    /// Waits for messages, and meanwhile writes pending data. Cancel-safe.
     ///
     /// # Errors
-    /// [`ConduitError`]: the connection is over. What came before goes to `each`.
+    /// [`ConduitError`]: the connection is over. Messages received before go to `each`.
     pub async fn recv(&mut self, mut each: impl FnMut(&[u8])) -> Result<(), ConduitError> {
         let out = Arc::clone(&self.out);
         tokio::select! {
@@ -196,23 +197,23 @@ impl Inlet {
 }
 
 impl Outlet {
-    /// Sends a message; whether there was room for it.
+    /// Sends a message; false if there was no room for it.
     pub fn send(&self, message: &[u8]) -> bool {
         self.put(&zmtp::frame(message))
     }
 
-    /// Ends the connection: whoever reads it is told.
+    /// Ends the connection: its reader returns an error.
     pub fn end(&self) {
         self.over.notify_one();
     }
 
-    /// Bytes that the socket has not taken.
+    /// Bytes not yet written to the socket.
     pub fn unsent(&self) -> usize {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         writing.unsent.len() - writing.at
     }
 
-    /// What came and went.
+    /// Traffic in both directions.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
@@ -228,7 +229,7 @@ impl Outlet {
             None => unsent.extend_from_slice(plain),
             Some(sealer) => {
                 for piece in plain.chunks(PIECE) {
-                    // A seal that fails has used up its numbers: nothing can follow, and the peer makes another link.
+                    // A failed seal has used up its nonce: nothing can follow, and the peer opens a new link.
                     let Ok(bytes) = sealer.seal(piece) else {
                         return false;
                     };
@@ -236,14 +237,14 @@ impl Outlet {
                 }
             }
         }
-        // What is not empty waits for `push`, which keeps the order. An error shows there and where one reads.
+        // A nonempty buffer waits for `push`, which keeps the order. Errors are returned there and by the reader.
         if was_empty && !matches!(self.write(&mut writing), Ok(true)) {
             self.stuck.notify_one();
         }
         true
     }
 
-    /// Writes what the socket takes; whether that was all.
+    /// Writes as much as the socket accepts; whether that was everything.
     fn write(&self, writing: &mut Writing) -> io::Result<bool> {
         while writing.at < writing.unsent.len() {
             let rest = &writing.unsent[writing.at..];
@@ -262,16 +263,16 @@ impl Outlet {
             }
         }
         writing.unsent.clear();
-        // Room for one long answer is not kept for ever.
+        // Do not keep the memory of one long answer.
         writing.unsent.shrink_to(512);
         writing.at = 0;
         Ok(true)
     }
 
-    /// Writes on whenever the socket takes more; ends when it is broken.
+    /// Writes whenever the socket accepts more; returns when the connection fails.
     async fn push(&self) -> io::Error {
         loop {
-            // One who was dropped while it waited has taken the notice with it.
+            // A call that was cancelled while waiting has consumed the notification.
             if !self.is_behind() {
                 self.stuck.notified().await;
             }

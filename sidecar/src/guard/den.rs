@@ -1,4 +1,4 @@
-//! A directory that only this user can enter, for the sockets between our own code and ZeroMQ.
+//! A directory that only this user can access, for the sockets between our own code and ZeroMQ.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -13,25 +13,26 @@ use crate::host;
 /// Longest path of a Unix socket, with room for the socket's own name (`sun_path` of unix(7) has 108).
 const LONGEST: usize = 90;
 
-/// How many this process has dug: a clock may stand still between two of them.
+/// How many this process has created: the clock may not advance between two of them.
 static DUG: AtomicU32 = AtomicU32::new(0);
 
-/// See the module. It goes with its last owner.
+/// See the module documentation. It is removed with its last owner.
 #[derive(Debug)]
 pub struct Den {
     dir: PathBuf,
     sockets: AtomicU32,
-    /// Where it stands by itself: that it is not left behind. Else whoever owns the place around it clears it with that.
+    /// Set if the directory is independent: protects it from cleanup as a leftover. Otherwise the owner of the
+    /// surrounding directory removes it.
     _held: Option<File>,
 }
 
 impl Den {
-    /// A fresh one in `place`, or where temporary files are when that is not given or its name is too long.
+    /// A new directory in `place`, or in the temporary directory if `place` is not given or its path is too long.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn dig(place: Option<&Path>) -> io::Result<Den> {
-        // Never taken over from somebody else: a name of its own, and an error when it is there.
+        // Never an existing directory of another user: a unique name, and an error if it exists.
         let name = format!(
             "guard-{}-{:016x}-{}",
             std::process::id(),
@@ -56,10 +57,10 @@ impl Den {
         Ok(den)
     }
 
-    /// A socket in it, and its path.
+    /// Creates a socket in it; returns the socket and its path.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn listen(&self) -> io::Result<(UnixListener, PathBuf)> {
         let path = self
             .dir
@@ -70,7 +71,7 @@ impl Den {
 
 impl Drop for Den {
     fn drop(&mut self) {
-        // Who removed the directory around it was faster.
+        // It may already be gone with the directory around it.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o700);
         drop(den);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
-        // A place with a long name is passed over.
+        // A place with a path that is too long is skipped.
         let long = place.path().join("x".repeat(LONGEST));
         fs::create_dir(&long).unwrap();
         let den = Den::dig(Some(&long)).unwrap();

@@ -1,5 +1,5 @@
-//! The aggregator's door to the network. A stranger costs a handshake at most: no memory beyond it, no more than so many
-//! at once, no longer than a few seconds; and is counted by why it was turned away.
+//! The aggregator's network listener. An unauthenticated connection costs at most a handshake: no memory beyond it, a
+//! limited number at a time, for a few seconds; and each rejection is counted by reason.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -18,31 +18,31 @@ use super::hall::Entrance;
 use super::tunnel;
 use crate::{host, warn};
 
-/// Strangers that may be at the door at once.
+/// Maximum number of unauthenticated connections at a time.
 pub const STRANGERS: usize = 2048;
-/// When there is no room for another stranger, the one that has been there longest and has said nothing with our key gives up
-/// its place once it has had so long: nobody can stand in the way of others by saying nothing, and all nodes of a large job that
-/// come at once do not push each other out in the middle of their handshakes, however short of CPU they are.
+/// When there is no room for a new connection, the oldest one that has not sent a handshake with our key is closed,
+/// once it has had this long. So silent connections cannot block others, and nodes of a large job that connect all at
+/// once do not abort each other's handshakes, even if CPU is scarce.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Who waits in the kernel until there is.
+/// Length of the kernel's queue of connections that are not accepted yet.
 const WAITING: i32 = 16_384;
-/// Whether there is room is seen this often.
+/// Interval between checks for room.
 const LOOK: Duration = Duration::from_millis(5);
-/// Peers that are let in at once: 16,384 nodes, and as many that have not been found to be gone.
+/// Maximum number of accepted peers: 16,384 nodes, and as many dead connections that are not detected yet.
 const PEERS: usize = 32_768;
-/// A handshake takes less than this.
+/// Deadline for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// When there are no descriptors left, the next look.
+/// Pause before the next attempt when no descriptors are left.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// Why somebody was turned away, or let go.
+/// Why a connection was rejected or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Too many at once.
     Crowded,
-    /// Not proved in time.
+    /// The handshake exceeded its deadline.
     Late,
-    /// No handshake of ours.
+    /// Not a handshake of this protocol.
     Foreign,
     /// Another version.
     Version,
@@ -50,12 +50,12 @@ pub enum Reason {
     Key,
     /// A message was changed, repeated or forged.
     Damaged,
-    /// The connection broke before the key was proved.
+    /// The connection broke during the handshake.
     Broken,
 }
 
 impl Reason {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Reason; 7] = [
         Reason::Crowded,
         Reason::Late,
@@ -66,7 +66,7 @@ impl Reason {
         Reason::Broken,
     ];
 
-    /// As metrics have it.
+    /// Label value in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Crowded => "crowded",
@@ -79,7 +79,7 @@ impl Reason {
         }
     }
 
-    /// The end of a socket is none.
+    /// The end of a socket has no reason.
     fn of_end(error: &ConduitError) -> Option<Reason> {
         match error {
             ConduitError::Io(_) => None,
@@ -100,7 +100,7 @@ impl Reason {
     }
 }
 
-/// How many were turned away, by reason.
+/// Number of rejected connections, by reason.
 #[derive(Debug, Default)]
 pub struct Turned([AtomicU64; Reason::ALL.len()]);
 
@@ -120,10 +120,11 @@ impl Turned {
     }
 }
 
-/// One at the door.
+/// A connection before the end of its handshake.
 struct Stranger {
     since: Instant,
-    /// It has begun a handshake with our key. It may have heard that of another: it is not let in for it.
+    /// It has sent a first message made with our key. That message may be a replay, so it does not authenticate the
+    /// peer.
     has_spoken: Arc<AtomicBool>,
     task: AbortHandle,
 }
@@ -134,24 +135,24 @@ impl Stranger {
     }
 }
 
-/// The door: who knows the key is let in.
+/// The listener: accepts peers that have the key.
 #[derive(Clone)]
 pub struct Gate {
-    /// What a peer has to know.
+    /// The key that a peer must have.
     pub key: Key,
-    /// Where it leads.
+    /// Receives the accepted peers.
     pub entrance: Entrance,
-    /// Counts who is not let in.
+    /// Counts rejected connections.
     pub turned: Arc<Turned>,
-    /// For so many strangers at once: [`STRANGERS`].
+    /// Maximum number of unauthenticated connections: [`STRANGERS`].
     pub room: usize,
 }
 
 impl Gate {
-    /// Lets peers in until the runtime ends.
+    /// Accepts peers until the runtime ends.
     pub async fn keep(self, listener: TcpListener) {
-        // All nodes of a large job knock at once; what does not fit in the kernel's queue knocks again a second later. A system
-        // that has a lower limit cuts this to it.
+        // All nodes of a large job connect at once; a connection that does not fit into the kernel's queue is retried a
+        // second later. The kernel may reduce this to its own limit.
         let _ = rustix::net::listen(&listener, WAITING);
         let listener = listener
             .set_nonblocking(true)
@@ -194,12 +195,13 @@ impl Gate {
                 has_spoken,
                 task: tokio::spawn(meeting).abort_handle(),
             });
-            // Handshakes that can go on go first: who is in the middle of one is not there for long.
+            // Let pending handshakes continue first, so that they end soon.
             yield_now().await;
         }
     }
 
-    /// Waits until somebody has left or has been silent for long enough. Who comes meanwhile waits in the kernel.
+    /// Waits until a connection has ended or has been silent for long enough. New connections meanwhile wait in the
+    /// kernel.
     async fn make_room(&self, strangers: &mut VecDeque<Stranger>) {
         while strangers.len() >= self.room {
             strangers.retain(|stranger| !stranger.task.is_finished());
@@ -214,13 +216,13 @@ impl Gate {
                         self.turned.count(Reason::Crowded);
                     }
                 }
-                // Those who have spoken are done soon, or late.
+                // The handshakes in progress end soon, or reach their deadline.
                 None => sleep(LOOK).await,
             }
         }
     }
 
-    /// The handshake; who has done it is heard by a task of its own.
+    /// The handshake; an accepted peer is then read by its own task.
     async fn meet(self, mut stream: TcpStream, peers: Arc<Semaphore>, has_spoken: Arc<AtomicBool>) {
         tunnel::tune(&stream);
         let spoken = || has_spoken.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Who was let in: what all of them say comes out of one queue, and answers go straight to their sockets. A peer costs a
-//! task and a descriptor; its messages wait in its own socket while the queue is full.
+//! The accepted peers: their messages are merged into one queue, and answers go directly to their sockets. A peer costs
+//! a task and a descriptor; its messages wait in its own socket while the queue is full.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::conduit::{ConduitError, Inlet, Outlet};
 
-/// Messages that wait for the aggregator: it takes one every few microseconds.
+/// Messages waiting for the aggregator, which takes one every few microseconds.
 const WAITING: usize = 256;
 
 type Outlets = BTreeMap<u64, Arc<Outlet>>;
 
-/// Where peers come in.
+/// Accepts peers.
 #[derive(Clone)]
 pub struct Entrance {
     inbox: Sender<(u64, Vec<u8>)>,
@@ -22,15 +22,15 @@ pub struct Entrance {
     last: Arc<AtomicU64>,
 }
 
-/// Where they are heard.
+/// The receiving end for all peers.
 pub struct Hall {
     inbox: Receiver<(u64, Vec<u8>)>,
-    /// Keeps the queue open while nobody is there.
+    /// Keeps the queue open while there are no peers.
     entrance: Entrance,
 }
 
 impl Hall {
-    /// An empty one.
+    /// Creates it without peers.
     pub fn build() -> Hall {
         let (sender, inbox) = channel(WAITING);
         Hall {
@@ -43,29 +43,29 @@ impl Hall {
         }
     }
 
-    /// Where peers come in.
+    /// The handle by which peers are added.
     pub fn entrance(&self) -> Entrance {
         self.entrance.clone()
     }
 
-    /// The next message of anybody, and who said it. May be dropped while it waits.
+    /// The next message of any peer, and the peer's number. Cancel-safe.
     pub async fn recv(&mut self) -> Option<(u64, Vec<u8>)> {
         self.inbox.recv().await
     }
 
-    /// Ends somebody's connection.
+    /// Ends a peer's connection.
     pub fn end(&self, peer: u64) {
         if let Some(outlet) = self.entrance.outlets().get(&peer) {
             outlet.end();
         }
     }
 
-    /// Ends all connections that there are.
+    /// Ends all current connections.
     pub fn end_all(&self) {
         self.entrance.outlets().values().for_each(|outlet| outlet.end());
     }
 
-    /// Answers somebody. One that is gone, or does not read, will ask again.
+    /// Answers a peer. A peer that is gone, or does not read, will ask again.
     pub fn send(&self, peer: u64, message: &[u8]) {
         let outlet = self.entrance.outlets().get(&peer).cloned();
         if let Some(outlet) = outlet {
@@ -75,10 +75,10 @@ impl Hall {
 }
 
 impl Entrance {
-    /// Hears a peer until its connection ends.
+    /// Reads a peer until its connection ends.
     ///
     /// # Errors
-    /// [`ConduitError`]: why it ended.
+    /// [`ConduitError`]: the reason.
     pub async fn admit(self, mut inlet: Inlet, outlet: Arc<Outlet>) -> Result<(), ConduitError> {
         let peer = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.outlets().insert(peer, outlet);
@@ -87,7 +87,7 @@ impl Entrance {
         loop {
             let ended = inlet.recv(|message| said.push(message.to_vec())).await;
             for message in said.drain(..) {
-                // Nobody listens any more: the aggregator has ended.
+                // The aggregator has ended.
                 if self.inbox.send((peer, message)).await.is_err() {
                     return Ok(());
                 }
@@ -96,7 +96,7 @@ impl Entrance {
         }
     }
 
-    /// Peers that are in.
+    /// Number of accepted peers.
     pub fn peers(&self) -> usize {
         self.outlets().len()
     }
@@ -106,7 +106,7 @@ impl Entrance {
     }
 }
 
-/// A peer's place is given up however its task ends.
+/// Removes a peer however its task ends.
 struct Leave<'a>(&'a Entrance, u64);
 
 impl Drop for Leave<'_> {

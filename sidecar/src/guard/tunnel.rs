@@ -1,5 +1,5 @@
-//! A sealed stream as ZeroMQ's Unix socket sees it: bytes. Both ends of a connection do the same once the handshake is
-//! done.
+//! A sealed stream as the byte stream of ZeroMQ's Unix socket. Both ends of a connection do the same after the
+//! handshake.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,22 +15,21 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::PURPOSE;
 
-/// Bytes that are sealed together at most; what claims to be more is refused. Two buffers of this size are held for each
-/// connection.
+/// Maximum number of bytes sealed together; larger claims are rejected. Each connection has two buffers of this size.
 pub(super) const PIECE: usize = 4096;
-/// The empty message that proves the key: a length of four bytes and a tag of sixteen.
+/// The empty message that proves possession of the key: a length of four bytes and a tag of sixteen.
 const PROOF: usize = 20;
-/// A peer whose machine is gone is noticed after idling so long, and so many questions of a few seconds more.
+/// A dead peer machine is detected after this idle time, plus this many keepalive probes of a few seconds each.
 const IDLE: Duration = Duration::from_secs(15);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 const ASKED: u32 = 3;
-/// What was sent and is not confirmed by the peer's machine for so long ends the connection.
+/// Data that the peer's machine does not acknowledge for this long ends the connection.
 const UNCONFIRMED_MS: u32 = 20_000;
 
 /// Seals a stream that this end opened.
 ///
 /// # Errors
-/// [`SealError`]; it has no deadline of its own.
+/// [`SealError`]; it has no deadline.
 pub async fn call(stream: &mut TcpStream, key: &Key) -> Result<Pair, SealError> {
     let (caller, first) = Caller::start(key, PURPOSE)?;
     stream.write_all(&first).await.map_err(broken)?;
@@ -41,12 +40,11 @@ pub async fn call(stream: &mut TcpStream, key: &Key) -> Result<Pair, SealError> 
     Ok(pair)
 }
 
-/// Seals a stream that the other end opened. Of what it sends before it has proved to know the key nothing is kept but a
-/// handshake of fixed length. `spoken` is called when the first message was made with the key, by this peer or by whom it
-/// heard it from.
+/// Seals a stream that the peer opened. Before the peer is authenticated, only a handshake of fixed length is stored.
+/// `spoken` is called when the first message was made with the key, by this peer or by one whose message it replays.
 ///
 /// # Errors
-/// [`SealError`]; it has no deadline of its own.
+/// [`SealError`]; it has no deadline.
 pub async fn answer_call(
     stream: &mut TcpStream,
     key: &Key,
@@ -54,19 +52,19 @@ pub async fn answer_call(
 ) -> Result<Pair, SealError> {
     let mut first = [0; HANDSHAKE_BYTES];
     stream.read_exact(&mut first).await.map_err(broken)?;
-    // Who has given up waiting meanwhile costs no arithmetic: else those that come back would wait for it as well.
+    // Spend no CPU on peers that have given up: their retries would wait for it as well.
     if has_left(stream).await {
         return Err(broken(io::ErrorKind::UnexpectedEof.into()));
     }
     let (reply, made) = answer(key, PURPOSE, &first);
-    // To what is none of ours nothing is said.
+    // A peer with another protocol gets no answer.
     if !matches!(made, Err(SealError::Foreign)) {
         stream.write_all(&reply).await.map_err(broken)?;
     }
     let (sealer, mut opener) = made?;
     spoken();
     loop {
-        // Whoever plays a first message again has proved nothing yet: no room is made for what it claims.
+        // A replayed first message proves nothing: do not allocate what it claims.
         if opener.needs() > PROOF {
             return Err(SealError::Damaged);
         }
@@ -80,7 +78,7 @@ pub async fn answer_call(
     }
 }
 
-/// Whether the peer has closed its end behind what it said.
+/// Whether the peer has closed its sending side, with no more data to read.
 async fn has_left(stream: &mut TcpStream) -> bool {
     let mut byte = [0];
     poll_fn(|context| {
@@ -90,10 +88,10 @@ async fn has_left(stream: &mut TcpStream) -> bool {
     .await
 }
 
-/// Carries bytes both ways until either side ends.
+/// Forwards bytes both ways until either side ends.
 ///
 /// # Errors
-/// [`SealError::Damaged`] and [`SealError::TooLong`] when somebody meddles; the ends of sockets are no errors.
+/// [`SealError::Damaged`] and [`SealError::TooLong`] on tampering; the ends of sockets are not errors.
 pub async fn carry(
     stream: TcpStream,
     (mut sealer, mut opener): Pair,
@@ -131,9 +129,9 @@ pub async fn carry(
     }
 }
 
-/// Small messages leave at once, and a peer that is gone without a word is noticed.
+/// Sends small messages at once, and detects a peer that disappeared.
 pub fn tune(stream: &TcpStream) {
-    // What the system does not know does not keep anybody from talking.
+    // Options that the system does not support are skipped.
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, IDLE);

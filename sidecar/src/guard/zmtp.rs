@@ -1,31 +1,31 @@
-//! ZeroMQ's wire protocol as bytes: ZMTP 3.0 with the NULL mechanism (<https://rfc.zeromq.org/spec/23/>), as much as a
-//! ROUTER and a DEALER need that speak in messages of one frame. No socket; nothing grows beyond a bound.
+//! ZeroMQ's wire protocol as bytes: ZMTP 3.0 with the NULL mechanism (<https://rfc.zeromq.org/spec/23/>), as far as a
+//! ROUTER and a DEALER with single-frame messages need it. No socket; all memory is bounded.
 
 /// A message longer than this ends the connection.
 pub const LONGEST: usize = crate::uplink::wire::MAX_MESSAGE_BYTES;
 
 const GREETING: usize = 64;
-/// Longest command that is read past.
+/// Longest command that is skipped.
 const COMMAND: usize = 4096;
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const IS_COMMAND: u8 = 4;
 
-/// What came is not ZMTP 3 as we speak it.
+/// The input is not the supported subset of ZMTP 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZmtpError {
-    /// Another protocol, an older version, or a mechanism that is not ours.
+    /// Another protocol, an older version, or an unsupported mechanism.
     #[error("not a greeting of ZMTP 3 with the NULL mechanism")]
     Greeting,
-    /// Something came before the peer was ready.
+    /// A frame arrived before the peer was ready.
     #[error("an unexpected frame in the handshake")]
     Handshake,
-    /// A frame claims to be longer than is read.
+    /// A frame claims to exceed the limit.
     #[error("a frame of {0} bytes")]
     TooLong(u64),
 }
 
-/// What each end says first: its greeting, and that it is ready. `socket` is `ROUTER` or `DEALER`.
+/// The first bytes of each end: its greeting, and READY. `socket` is `ROUTER` or `DEALER`.
 pub fn opening(socket: &str) -> Vec<u8> {
     let mut bytes = vec![0; GREETING];
     (bytes[0], bytes[9], bytes[10]) = (0xff, 0x7f, 3);
@@ -38,7 +38,7 @@ pub fn opening(socket: &str) -> Vec<u8> {
     bytes
 }
 
-/// A message as bytes.
+/// Encodes a message.
 pub fn frame(message: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(message.len() + 9);
     match u8::try_from(message.len()) {
@@ -60,20 +60,20 @@ enum Stage {
     Talking,
 }
 
-/// Reads what the other end says.
+/// Decodes the peer's bytes.
 #[derive(Debug, Default)]
 pub struct Reader {
     stage: Stage,
-    /// The beginning of what is not whole yet.
+    /// The beginning of an incomplete frame.
     part: Vec<u8>,
 }
 
 impl Reader {
-    /// Takes bytes as they come; each message that is whole goes to `each`. Of several frames of one message the last
-    /// counts, which is what follows an envelope.
+    /// Takes bytes as they arrive; each complete message goes to `each`. Of several frames of one message only the last
+    /// one counts, which follows an envelope.
     ///
     /// # Errors
-    /// [`ZmtpError`]: the connection is of no use any more.
+    /// [`ZmtpError`]: the connection is unusable.
     pub fn take(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), ZmtpError> {
         if self.part.is_empty() {
             let used = self.read(bytes, &mut each)?;
@@ -84,7 +84,7 @@ impl Reader {
             let used = self.read(&part, &mut each)?;
             part.drain(..used);
             if part.is_empty() {
-                // Room for one long message is not kept for ever.
+                // Do not keep the memory of one long message.
                 part = Vec::new();
             }
             self.part = part;
@@ -92,7 +92,7 @@ impl Reader {
         Ok(())
     }
 
-    /// How many bytes were whole.
+    /// Number of bytes in complete frames.
     fn read(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<usize, ZmtpError> {
         let mut used = 0;
         if self.stage == Stage::Greeting {
@@ -126,11 +126,11 @@ impl Reader {
 struct Frame<'a> {
     flags: u8,
     body: &'a [u8],
-    /// With its head.
+    /// Including its header.
     length: usize,
 }
 
-/// The first frame, if all of it is there.
+/// The first frame, if complete.
 fn next(bytes: &[u8]) -> Result<Option<Frame<'_>>, ZmtpError> {
     let Some((&flags, rest)) = bytes.split_first() else {
         return Ok(None);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a stream is cut, the same messages come out of it.
+        /// The same messages result however the stream is split.
         #[test]
         fn pieces(lengths in proptest::collection::vec(0usize..700, 0..6), cut in 1usize..97) {
             let messages: Vec<Vec<u8>> = lengths.iter().map(|length| vec![7; *length]).collect();

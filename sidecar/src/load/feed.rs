@@ -1,4 +1,4 @@
-//! What the simulator makes, a little ahead of when it is due, so that making it does not hold up sending it.
+//! The simulator's events, generated somewhat ahead of time, so that generating them does not delay sending.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,31 +13,31 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::LoadOptions;
 
-/// What happens within so long goes out together, virtual nanoseconds.
+/// Events within this span are sent together, virtual nanoseconds.
 const CHUNK_NS: u64 = 5_000_000;
-/// Chunks that are made ahead: four seconds.
+/// Chunks generated ahead: four seconds.
 const AHEAD: usize = 800;
 /// Readings are taken about once a second.
 const READ_NS: u64 = 1_000_000_000;
 
-/// What happens in one moment.
+/// The events of one moment.
 #[derive(Debug)]
 pub struct Chunk {
-    /// When, on the world's time.
+    /// Time in the simulated world.
     pub at: Time,
-    /// By the node's number.
+    /// With the node's number.
     pub events: Vec<(u32, Event)>,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Feed(Receiver<Chunk>);
 
 impl Feed {
-    /// Begins to make what the nodes of `options.part` say.
+    /// Starts generating the events of the nodes in `options.part`.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot create a thread.
     pub fn start(world: World, options: &LoadOptions) -> io::Result<Feed> {
         let (sender, receiver) = channel(AHEAD);
         let (part, slow_every) = (options.part, options.slow_every);
@@ -47,7 +47,7 @@ impl Feed {
         Ok(Feed(receiver))
     }
 
-    /// The next, until the job is over.
+    /// The next chunk; `None` when the job is over.
     pub async fn next(&mut self) -> Option<Chunk> {
         self.0.recv().await
     }
@@ -62,7 +62,7 @@ fn make(world: World, (rest, parts): (u32, u32), slow_every: u32, sender: &Sende
         events: Vec::new(),
     };
     for (at, frame) in world {
-        // What an aggregator says, a real one says itself.
+        // The real aggregator sends the aggregator's own events.
         if frame.agent == AGGREGATOR {
             continue;
         }
@@ -80,7 +80,7 @@ fn make(world: World, (rest, parts): (u32, u32), slow_every: u32, sender: &Sende
                     events: Vec::new(),
                 },
             );
-            // Nobody listens any more.
+            // The receiver is gone.
             if sender.blocking_send(full).is_err() {
                 return;
             }
@@ -90,7 +90,7 @@ fn make(world: World, (rest, parts): (u32, u32), slow_every: u32, sender: &Sende
     let _ = sender.blocking_send(chunk);
 }
 
-/// Whether a reading is left out: of each node every so-manyth is taken, and not of all nodes in the same second.
+/// Whether a reading is left out: of each node one in `slow_every` is kept, with nodes spread over different seconds.
 fn is_thinned(event: &Event, at: Time, number: u32, slow_every: u32) -> bool {
     let is_slow = matches!(event, Event::Gpu(_) | Event::Host(_) | Event::Port(_));
     is_slow && !(at.0 / READ_NS + u64::from(number)).is_multiple_of(u64::from(slow_every.max(1)))

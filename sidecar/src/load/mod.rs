@@ -1,9 +1,9 @@
-//! The sidecars of a simulated job, as many as are wanted, against a real aggregator: each node has a connection of its
-//! own, sealed and numbered as a real sidecar's ([`crate::uplink`]), and says what the simulator makes of it, in real time.
+//! The sidecars of a simulated job, any number of them, against a real aggregator: each node has its own connection,
+//! sealed and numbered like a real sidecar's ([`crate::uplink`]), and sends the simulator's events in real time.
 //!
-//! - [`feed`]: the simulator in a thread of its own, ahead of time.
-//! - `node`: one node: joins, says, is acknowledged, joins again.
-//! - [`tally`]: what came of it, in numbers.
+//! - [`feed`]: the simulator in its own thread, ahead of time.
+//! - `node`: one node: joins, sends, is acknowledged, joins again.
+//! - [`tally`]: the results in numbers.
 
 pub mod feed;
 mod node;
@@ -30,42 +30,42 @@ use feed::{Chunk, Feed};
 use node::Node;
 pub use tally::{LoadReport, Spans, Tally};
 
-/// Descriptors beside those of connections.
+/// Descriptors besides those of connections.
 const OWN_DESCRIPTORS: u64 = 64;
-/// Links that do not answer are looked for this often.
+/// Interval between checks for unresponsive links.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Nobody at all has joined after this: nobody will.
+/// If no node has joined after this time, none will.
 const NOBODY: Duration = Duration::from_secs(60);
-/// At the end, what was sent is waited for.
+/// At the end, how long to wait for acknowledgements.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// The feed is asked for what is due this often.
+/// Interval between checks for due events.
 const TURN: Duration = Duration::from_millis(2);
 
-/// What is asked of the load.
+/// Options of the load.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Where the aggregator's gate is.
+    /// Address of the aggregator's gate.
     pub address: SocketAddr,
-    /// Relays that lead there, among which the nodes are shared.
+    /// Relays in front of the aggregator, among which the nodes are distributed.
     pub relays: Vec<SocketAddr>,
-    /// What streams are sealed with.
+    /// The key that seals streams.
     pub key: Key,
-    /// The job, as the aggregator knows it.
+    /// The job's id at the aggregator.
     pub job: JobId,
-    /// Simulated seconds in a real one.
+    /// Simulated seconds per real second.
     pub speed: f64,
-    /// Of the nodes those whose number leaves this rest, of so many processes.
+    /// (remainder, number of processes): this process runs the nodes whose number has this remainder.
     pub part: (u32, u32),
-    /// GPUs and hosts are read in every so-manyth second.
+    /// GPUs and hosts are read once in this many seconds.
     pub slow_every: u32,
-    /// All nodes are given so long to join before training begins.
+    /// How long all nodes may take to join before training begins.
     pub join: Duration,
-    /// A file to which is added what was acknowledged.
+    /// A file to which acknowledged frames are appended.
     pub acked: Option<PathBuf>,
 }
 
 impl LoadOptions {
-    /// Where a node goes: to its relay, to the next one when that fails, at last to the aggregator itself.
+    /// A node's target: its relay, the next one if that fails, finally the aggregator itself.
     fn way(&self, agent: u64, attempt: u32) -> SocketAddr {
         let relays = self.relays.len() as u64;
         match u64::from(attempt) % (relays + 1) {
@@ -75,10 +75,10 @@ impl LoadOptions {
     }
 }
 
-/// Why there can be no load.
+/// Why the load cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Every connection takes a descriptor.
+    /// Every connection uses a descriptor.
     #[error(
         "{nodes} connections need {needed} file descriptors and this process may have {limit}: raise the hard limit \
          (ulimit -Hn, LimitNOFILE=), or spread them with --processes {processes}"
@@ -86,47 +86,47 @@ pub enum LoadError {
     Descriptors {
         /// Connections of this process.
         nodes: u64,
-        /// What they need.
+        /// Descriptors needed.
         needed: u64,
-        /// What there is.
+        /// Descriptors available.
         limit: u64,
-        /// How many processes would do.
+        /// Number of processes that would suffice.
         processes: u64,
     },
-    /// Nobody can join.
+    /// No node can join.
     #[error("{address}: {why}")]
     Unreachable {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the last node met that tried.
+        /// The error of the last attempt.
         why: String,
     },
-    /// The aggregator does not want us.
+    /// The aggregator refuses the load.
     #[error("the aggregator refuses: {0}")]
     Refused(String),
-    /// The system gives no thread or no runtime.
+    /// The system cannot create a thread or a runtime.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
 
-/// How far a load has come.
+/// Progress of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Nodes join.
+    /// Nodes are joining.
     Joining {
-        /// So many have.
+        /// Joined nodes.
         joined: usize,
-        /// Of so many.
+        /// All nodes.
         nodes: usize,
-        /// What the last one met that could not; empty: nobody failed.
+        /// The last failure; empty: none.
         failure: String,
     },
-    /// So many steps of ranks were said.
+    /// Number of rank steps sent.
     Training(u64),
 }
 
-/// Plays a world to an aggregator, in real time, and waits until all of it is acknowledged. `watch` hears how far it is,
-/// some times a second.
+/// Plays a world to an aggregator, in real time, and waits until all of it is acknowledged. `watch` receives the
+/// progress several times a second.
 ///
 /// # Errors
 /// [`LoadError`]
@@ -148,7 +148,7 @@ pub fn run(
     runtime.block_on(LocalSet::new().run_until(play(feed, nodes, options, acked, watch)))
 }
 
-/// Raises the limit to what there is, and says when that is too little.
+/// Raises the limit as far as possible; an error if that is not enough.
 fn enough_descriptors(nodes: u64, all: u64) -> Result<(), LoadError> {
     let (needed, limit) = (nodes + OWN_DESCRIPTORS, host::raise_descriptors());
     if needed <= limit {
@@ -210,7 +210,7 @@ async fn play(
     Ok(tally.report(dropped, traffic(&nodes, &tally)))
 }
 
-/// Waits until all nodes are there, or their time is over and some are.
+/// Waits until all nodes have joined, or until the time is over and some have joined.
 async fn joining(
     tally: &Tally,
     nodes: usize,
@@ -221,7 +221,7 @@ async fn joining(
     while !tally.all_joined() {
         let (joined, failure) = (tally.joined(), tally.last_failure());
         let waited = begun.elapsed();
-        // Where nobody gets in at all, the others' time would pass for nothing.
+        // If no node can join at all, waiting longer is pointless.
         if joined == 0 && waited > NOBODY.min(options.join) {
             let (address, why) = (options.address, failure);
             return Err(LoadError::Unreachable { address, why });
@@ -239,7 +239,7 @@ async fn joining(
     Ok(())
 }
 
-/// Bytes up and down so far, of links that ended and of those that stand.
+/// Bytes up and down so far, on ended and current links.
 fn traffic(nodes: &[Rc<Node>], tally: &Tally) -> (u64, u64) {
     nodes.iter().fold(tally.bytes(), |(up, down), node| {
         let (more_up, more_down) = node.traffic();
@@ -247,14 +247,14 @@ fn traffic(nodes: &[Rc<Node>], tally: &Tally) -> (u64, u64) {
     })
 }
 
-/// Hands out what is due.
+/// Sends events when they are due.
 struct Pace<'a> {
     nodes: &'a [Rc<Node>],
     parts: u32,
     speed: f64,
     tally: &'a Tally,
     began_ns: u64,
-    /// Nodes that hold something back, by when it is due: the next one first.
+    /// Nodes with held-back data, by due time: the next one first.
     held: BinaryHeap<Reverse<(u64, usize)>>,
     sweep_ns: u64,
     acked: Option<File>,
@@ -272,7 +272,7 @@ impl Pace<'_> {
             }
             self.tally.late(monotonic_ns() - due_ns);
             self.say(chunk)?;
-            // Answers are read between two chunks, however late we are.
+            // Read answers between two chunks, even if late.
             tokio::task::yield_now().await;
         }
         let until_ns = monotonic_ns() + LAST_WORDS.as_nanos() as u64;
@@ -317,8 +317,8 @@ impl Pace<'_> {
         Ok(())
     }
 
-    /// A line for each node of which more was acknowledged: its name, its incarnation, and the last frame. In one write, so
-    /// that what stands there is true however this process ends.
+    /// A line for each node with new acknowledgements: its name, its incarnation, and the last frame. In one write, so
+    /// that the contents are correct however this process ends.
     fn write_acked(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.acked else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! One node of the load: the real session over one connection.
+//! One node of the load: the real session protocol over one connection.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,30 +24,30 @@ use crate::uplink::link::{CALL_DEADLINE, CONNECT_DEADLINE, patience};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
 use crate::uplink::{Heard, Uplink};
 
-/// As a real sidecar's.
+/// Like a real sidecar's.
 const SPOOL_BYTES: usize = 4 << 20;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// A node that has no more than this to say that is not acknowledged is up to date.
+/// A node with at most this many unacknowledged frames is up to date.
 const NEAR: u64 = 64;
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Node {
     me: Hello,
     state: RefCell<State>,
-    /// The link is of no use any more.
+    /// Notifies that the link is to be given up.
     kick: Notify,
 }
 
 struct State {
     uplink: Uplink,
     out: Option<Arc<Outlet>>,
-    /// Frames that are not acknowledged: up to which number, when they were said, when they were sent.
+    /// Unacknowledged frames: up to which number, when they were created, when they were sent.
     open: VecDeque<Open>,
-    /// When a turn for this node is due already; the end of time: never.
+    /// Time of the next scheduled turn for this node; `u64::MAX`: none.
     held_ns: u64,
-    /// What was last told of what was acknowledged.
+    /// The last acknowledged frame that was reported.
     told: u64,
-    /// What it says again to an aggregator that knows nobody.
+    /// Repeated to an aggregator with a new journal.
     introduction: Vec<Event>,
 }
 
@@ -79,7 +79,7 @@ impl Node {
         }
     }
 
-    /// Joins, and joins again, for ever; what cannot be mended goes to `failures`.
+    /// Joins, and rejoins, forever; permanent failures go to `failures`.
     pub async fn live(
         self: Rc<Node>,
         options: LoadOptions,
@@ -107,7 +107,7 @@ impl Node {
                     tally.leave(out.traffic(), monotonic_ns());
                 }
                 Err(Miss::Refused(why)) => {
-                    // The first one ends the load; nobody reads on.
+                    // The first one ends the load; later ones have no receiver.
                     let _ = failures.send(why);
                     return;
                 }
@@ -187,7 +187,7 @@ impl Node {
         }
     }
 
-    /// Says something. When it has to be released, if that is later and sooner than was known.
+    /// Sends an event. Returns when held-back data is due, if that is earlier than the scheduled turn.
     pub fn say(&self, event: Event, now_ns: u64, tally: &Tally) -> Option<u64> {
         let mut state = self.state.borrow_mut();
         tally.said(&event, now_ns);
@@ -205,14 +205,14 @@ impl Node {
         is_sooner.then_some(due_ns)
     }
 
-    /// What was held back goes out.
+    /// Sends held-back data.
     pub fn release(&self, now_ns: u64) {
         let mut state = self.state.borrow_mut();
         state.held_ns = u64::MAX;
         state.send(now_ns);
     }
 
-    /// Gives up a link that does not answer.
+    /// Gives up an unresponsive link.
     pub fn check(&self, now_ns: u64) {
         let state = self.state.borrow();
         if state.out.is_some() && state.uplink.is_stuck(now_ns) {
@@ -220,19 +220,19 @@ impl Node {
         }
     }
 
-    /// Whether everything that was said is safe.
+    /// Whether all events are acknowledged as safe.
     pub fn is_settled(&self) -> bool {
         let state = self.state.borrow();
         state.uplink.settled() == state.uplink.last_seq()
     }
 
-    /// Whether it is linked, and all but what was said just now is safe.
+    /// Whether it is linked, and all but the latest events are safe.
     pub fn is_near(&self) -> bool {
         let state = self.state.borrow();
         state.out.is_some() && state.uplink.last_seq() - state.uplink.settled() <= NEAR
     }
 
-    /// What was acknowledged since it was last asked: who, and the last of its frames that is.
+    /// New acknowledgements since the last call: node, incarnation, and its last acknowledged frame.
     pub fn acked(&self) -> Option<(&NodeId, u64, u64)> {
         let mut state = self.state.borrow_mut();
         let acked = state.uplink.acked();
@@ -241,12 +241,12 @@ impl Node {
         is_new.then_some((&self.me.node, self.me.agent, acked))
     }
 
-    /// Frames that it could not keep.
+    /// Frames dropped by its spool.
     pub fn dropped(&self) -> u64 {
         self.state.borrow().uplink.dropped()
     }
 
-    /// Bytes up and down on the link that stands.
+    /// Bytes up and down on the current link.
     pub fn traffic(&self) -> (u64, u64) {
         let state = self.state.borrow();
         state.out.as_ref().map_or((0, 0), |out| out.traffic().both())
@@ -257,7 +257,7 @@ impl State {
     fn push(&mut self, event: &Event, now_ns: u64) {
         let upto = self.uplink.push(Provenance::Sim, event, now_ns);
         match self.open.back_mut() {
-            // What is said at once and not sent yet is one to the clock.
+            // Events of the same moment that are not sent yet share one entry.
             Some(open) if open.sent_ns.is_none() && open.said_ns == now_ns => open.upto = upto,
             _ => self.open.push_back(Open {
                 upto,
@@ -276,7 +276,7 @@ impl State {
                 }
                 open.sent_ns = Some(now_ns);
             }
-            // Full: the acknowledgement fails to come, and a fresh link takes over.
+            // If it is full, the acknowledgement does not arrive, and a new link takes over.
             out.send(&message);
         }
     }
@@ -294,15 +294,15 @@ struct Joined {
     inlet: Inlet,
     out: Arc<Outlet>,
     welcome: Welcome,
-    /// What came with it.
+    /// Messages that arrived with it.
     more: Vec<Vec<u8>>,
 }
 
 /// Why joining failed.
 enum Miss {
-    /// For good.
+    /// Permanently.
     Refused(String),
-    /// For now.
+    /// Temporarily.
     Failed(String),
 }
 
@@ -316,7 +316,7 @@ impl Miss {
     }
 }
 
-/// The first message, and what came with it.
+/// The first message, and those that arrived with it.
 async fn first(inlet: &mut Inlet) -> Result<(Down, Vec<Vec<u8>>), Miss> {
     let mut answers: Vec<Vec<u8>> = Vec::new();
     while answers.is_empty() {

@@ -1,4 +1,4 @@
-//! What came of a load, in numbers. All times are this machine's monotonic clock.
+//! The results of a load in numbers. All times are on this machine's monotonic clock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::guard::conduit::Traffic;
 use crate::host::{self, monotonic_ns};
 
-/// Spans up to a minute, to three digits, in microseconds.
+/// Durations up to a minute, with three digits, in microseconds.
 const LONGEST_US: u64 = 60_000_000;
 
 /// Counts while a load runs.
@@ -28,7 +28,7 @@ pub struct Tally {
     failure: RefCell<String>,
     frames: Cell<u64>,
     rank_steps: Cell<u64>,
-    /// Since the world began: what came before, joining, is counted apart.
+    /// Traffic so far, and the part before the world began (joining), which is reported separately.
     bytes: Cell<(u64, u64)>,
     before: Cell<(u64, u64)>,
     steps: RefCell<Vec<(u64, u64)>>,
@@ -36,57 +36,57 @@ pub struct Tally {
     outages: RefCell<Vec<(u64, u64)>>,
 }
 
-/// Middle, tail and worst of spans, milliseconds.
+/// Median, tail and maximum of durations, milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spans {
-    /// Half are shorter.
+    /// Median.
     pub p50_ms: f64,
-    /// One in a hundred is longer.
+    /// 99th percentile.
     pub p99_ms: f64,
-    /// The longest.
+    /// Maximum.
     pub max_ms: f64,
 }
 
-/// What came of a load.
+/// The results of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
     /// Version of this report.
     pub schema_version: u32,
-    /// Nodes of this process, a connection each.
+    /// Nodes of this process, one connection each.
     pub nodes: u64,
-    /// From the first attempt to the last node's welcome, seconds; `None`: not all joined.
+    /// From the first attempt until the last node was accepted, seconds; `None`: not all joined.
     pub connect_s: Option<f64>,
-    /// Each node's own successful attempt.
+    /// Duration of each node's successful attempt.
     pub connect: Spans,
-    /// Attempts to join that failed, by what they met.
+    /// Failed attempts to join, by error.
     pub failed: BTreeMap<String, u64>,
-    /// What the last of them met.
+    /// The last of these errors.
     pub last_failure: String,
-    /// From the first word to the last answer, seconds.
+    /// From the first event to the last answer, seconds.
     pub took_s: f64,
-    /// Frames said.
+    /// Frames created.
     pub frames: u64,
-    /// Of these, steps of ranks.
+    /// Of these, rank steps.
     pub rank_steps: u64,
-    /// Frames that nodes could not keep.
+    /// Frames dropped by the nodes' spools.
     pub dropped: u64,
-    /// Bytes to and from the aggregator since the first word, as TCP carries them.
+    /// Bytes to and from the aggregator since the first event, as carried by TCP.
     pub bytes_up: u64,
     /// See `bytes_up`.
     pub bytes_down: u64,
-    /// From the word to the acknowledgement.
+    /// From the event to its acknowledgement.
     pub said_to_acked: Spans,
-    /// From the socket to the acknowledgement.
+    /// From the socket write to the acknowledgement.
     pub sent_to_acked: Spans,
-    /// How late this process was itself.
+    /// How late this process itself was.
     pub late: Spans,
-    /// CPU of this process since the first word, seconds: the simulator and all nodes.
+    /// CPU time of this process since the first event, seconds: the simulator and all nodes.
     pub cpu_s: f64,
     /// Its resident memory at the end, bytes.
     pub rss_bytes: u64,
-    /// Of each step its number and when the last rank's word of it was said, nanoseconds.
+    /// For each step its number and when its last rank's event was created, nanoseconds.
     pub steps: Vec<(u64, u64)>,
-    /// When the first of all nodes lost its link, and when all were linked and up to date again, nanoseconds.
+    /// When the first node lost its link, and when all were linked and up to date again, nanoseconds.
     pub outages: Vec<(u64, u64)>,
 }
 
@@ -114,7 +114,7 @@ impl Tally {
         }
     }
 
-    /// The world begins.
+    /// The world begins; `before`: traffic so far.
     pub(super) fn begin(&self, before: (u64, u64)) {
         self.before.set(before);
         self.began.set((monotonic_ns(), host::cpu_ns()));
@@ -136,7 +136,7 @@ impl Tally {
         self.failure.borrow().clone()
     }
 
-    /// A node has joined, in so long.
+    /// A node has joined, after this time.
     pub(super) fn join(&self, took_ns: u64) {
         self.up.set(self.up.get() + 1);
         record(&self.joins, took_ns);
@@ -159,7 +159,7 @@ impl Tally {
         *self.failure.borrow_mut() = why;
     }
 
-    /// How a look at all nodes came out.
+    /// The result of a check of all nodes.
     pub(super) fn settled(&self, all_near: bool, now_ns: u64) {
         if all_near && let Some(from_ns) = self.outage_ns.take() {
             self.outages.borrow_mut().push((from_ns, now_ns));
@@ -228,8 +228,8 @@ impl Tally {
 }
 
 impl LoadReport {
-    /// With what another process saw of the same job: counts are added; of spans the worse is kept, and of a step the
-    /// later word.
+    /// Merges the report of another process for the same job: counts are added; for durations the worse value is kept,
+    /// and for a step the later time.
     pub fn with(mut self, other: LoadReport) -> LoadReport {
         let connect_s = self.connect_s.zip(other.connect_s);
         self.connect_s = connect_s.map(|(one, another)| one.max(another));
@@ -286,7 +286,7 @@ fn seconds(ns: u64) -> f64 {
 }
 
 fn spans() -> RefCell<Histogram<u64>> {
-    // Bounds that the library takes; without any, it grows by itself.
+    // Valid bounds for the library; without bounds it would grow.
     RefCell::new(
         Histogram::new_with_bounds(1, LONGEST_US, 3)
             .unwrap_or_else(|_| unreachable!("1 to {LONGEST_US} to three digits is a histogram")),

@@ -1,6 +1,6 @@
-//! A relay: the sealed links of many nodes, carried on over one (docs/adr/0011). What a node and the aggregator say to each
-//! other is numbered and acknowledged between those two; a relay reads none of it, keeps none of it, and may die at any
-//! moment. It takes no more than it can hand on: who is not taken waits in its own spool.
+//! A relay: forwards the sealed links of many nodes over one link (docs/adr/0011). Messages between a node and the
+//! aggregator are numbered and acknowledged end to end; a relay does not decode or store them, and may die at any
+//! moment. It accepts no more than it can forward: the rest waits in the nodes' spools.
 //!
 //! - [`parent`]: the link to the aggregator, or to another relay.
 
@@ -29,39 +29,39 @@ use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_down, decode_u
 use crate::{SidecarOptions, chain, host, warn};
 use parent::{Miss, Parent};
 
-/// A message waits so long for company.
+/// How long a message may wait to be bundled with others.
 const HOLD: Duration = Duration::from_millis(20);
-/// While more than this waits to be sent on, nothing is taken from nodes.
+/// While more than this is unsent, no messages are taken from nodes.
 const UNSENT: usize = 64 << 10;
-/// When the parent has no room, the next look.
+/// Pause before checking again for room at the parent.
 const BREATH: Duration = Duration::from_millis(2);
-/// Everything that is carried is answered; a parent that says nothing for so long is gone.
+/// Every bundle is answered; a parent silent for this long is considered lost.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// So long nodes are told to wait while there is no parent; then they are let go, to try their next address.
+/// How long nodes are asked to wait while there is no parent; then they are disconnected, to try their next address.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a relay is told that has come to itself.
+/// Answer of a relay that has connected to itself.
 const ITSELF: &str = "this is the relay itself: its --aggregator must be another relay, or the aggregator";
-/// The pause between two attempts to reach a parent.
+/// Pause between two attempts to reach a parent.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Says where something is now.
+/// Resolves the current addresses of the parents.
 pub type Lookup = Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>;
 
-/// What a relay is.
+/// A relay's configuration.
 #[derive(Clone)]
 pub struct Relay {
-    /// As it greets its parent.
+    /// Its greeting to the parent.
     pub me: Hello,
-    /// What all streams are sealed with.
+    /// The key that seals all streams.
     pub key: Key,
-    /// Looks up where the aggregator or the next relay is: the first that can be reached. A name may come to mean another
-    /// host.
+    /// Resolves the aggregator or the next relay: the first reachable address is used. A name may resolve to another
+    /// host later.
     pub parents: Lookup,
-    /// Counts who is not let in.
+    /// Counts rejected connections.
     pub turned: Arc<Turned>,
 }
 
-/// `paceline sidecar --relay`: until it is killed.
+/// `paceline sidecar --relay`: runs until it is killed.
 pub fn main(options: &SidecarOptions, at: SocketAddr) -> ExitCode {
     match start(options, at) {
         Ok(()) => ExitCode::SUCCESS,
@@ -115,7 +115,7 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was asked for has to mean something at first. Later it stands as it was when it means nothing.
+/// At first the address must resolve. If it does not later, the first result remains valid.
 fn lookup(asked: String, job: JobId, node: NodeId) -> Result<Lookup, PlaceError> {
     let look = move || {
         let found = place::candidates(Some(&asked), &job, &node)?;
@@ -127,7 +127,7 @@ fn lookup(asked: String, job: JobId, node: NodeId) -> Result<Lookup, PlaceError>
     }))
 }
 
-/// Carries what comes by `listener` until the runtime ends. `page`: where its own counts are shown.
+/// Forwards messages from peers of `listener` until the runtime ends. `page`: exposes the relay's own counters.
 pub async fn keep(relay: Relay, listener: TcpListener, page: Option<OpenPage>) {
     let mut hall = Hall::build();
     if let Some(page) = page {
@@ -144,7 +144,7 @@ pub async fn keep(relay: Relay, listener: TcpListener, page: Option<OpenPage>) {
         let mut parent = seek(&relay, &mut hall).await;
         let over = carry(&mut hall, &mut parent).await;
         warn::once("parent", format_args!("relay: {}: {over}", parent.address));
-        // What was on its way may be lost: each node and the aggregator have to agree anew on what is safe.
+        // Messages in flight may be lost: each node and the aggregator must negotiate again which frames are safe.
         hall.end_all();
     }
 }
@@ -154,7 +154,7 @@ async fn show(page: OpenPage, turned: Arc<Turned>, peers: Entrance) {
     let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
     tokio::spawn(page.serve(scrapes, None));
     while let Some(scrape) = asked.recv().await {
-        // Whoever asked may have gone.
+        // The client may be gone.
         let _ = scrape.send(Arc::new(RelayFacts {
             turned: turned.counts(),
             links: peers.peers(),
@@ -162,13 +162,13 @@ async fn show(page: OpenPage, turned: Arc<Turned>, peers: Entrance) {
     }
 }
 
-/// Looks for a parent. Nodes that come meanwhile are told to wait, but not for ever.
+/// Looks for a parent. Nodes that connect meanwhile are asked to wait, for a limited time.
 async fn seek(relay: &Relay, hall: &mut Hall) -> Parent {
     let patient_until = Instant::now() + PATIENCE;
     let attempts = async {
         loop {
             let look = Arc::clone(&relay.parents);
-            // Names are looked up by the system, which takes its time.
+            // The system's name lookup may block.
             for address in spawn_blocking(move || look()).await.unwrap_or_default() {
                 match Parent::join(address, &relay.key, &relay.me).await {
                     Ok(parent) => return parent,
@@ -203,7 +203,7 @@ async fn seek(relay: &Relay, hall: &mut Hall) -> Parent {
     }
 }
 
-/// Carries messages both ways until the parent is lost, and says how that was.
+/// Forwards messages both ways until the parent is lost; returns the reason.
 async fn carry(hall: &mut Hall, parent: &mut Parent) -> Miss {
     let mut bundle = Bundle::default();
     let mut leaves_at: Option<Instant> = None;
@@ -248,7 +248,7 @@ async fn carry(hall: &mut Hall, parent: &mut Parent) -> Miss {
     }
 }
 
-/// Gives each node its answers. One that has gone meanwhile will ask again.
+/// Sends each node its answers. A node that is gone meanwhile will ask again.
 fn hand_out(hall: &Hall, answer: &[u8]) {
     if let Ok(Down::Carried(carried)) = decode_down(answer) {
         for (route, message) in carried {

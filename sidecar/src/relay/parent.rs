@@ -1,4 +1,4 @@
-//! A relay's link to whoever is above it.
+//! A relay's link to the next hop: another relay or the aggregator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use crate::guard::tunnel;
 use crate::uplink::bundle::Carried;
 use crate::uplink::wire::{Down, Hello, Up, decode_down, encode};
 
-/// Each step of joining takes less than this.
+/// Deadline for each step of joining.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// How often an aggregator that reads its journal is asked again.
+/// Interval between attempts while an aggregator reads its journal.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// It may read for this long.
+/// How long it may read its journal.
 const LATER_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Why there is no parent at an address, or no more.
+/// Why there is no parent at an address, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Miss {
     /// It does not answer.
     #[error("no answer")]
     Silent,
-    /// It is the job's aggregator, but what it is sent by a relay it cannot read.
+    /// It is the job's aggregator, but its version does not support relays.
     #[error("the aggregator's version does not support relays: update paceline there")]
     Old,
-    /// It does not want us, and why.
+    /// It refuses this relay; with the reason.
     #[error("refused: {0}")]
     Refused(String),
-    /// It is a relay that looks for the aggregator in vain, and lets everybody go who waits for it.
+    /// It is a relay that cannot find the aggregator itself, and disconnects all waiting peers.
     #[error(
         "it did not connect this relay in time: it finds no aggregator either; make sure that its own \
          --aggregator does not point back here"
@@ -42,7 +42,7 @@ pub enum Miss {
     /// It cannot be reached.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// It does not know the job's key.
+    /// It does not have the job's key.
     #[error("{0}")]
     Seal(#[from] SealError),
     /// The connection is over.
@@ -50,17 +50,17 @@ pub enum Miss {
     Over(#[from] ConduitError),
 }
 
-/// A link whose handshake is done.
+/// A link after its handshake.
 pub struct Parent {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
     inlet: Inlet,
     out: Arc<Outlet>,
 }
 
 impl Parent {
-    /// Joins: the gate's handshake, a greeting as every node says it, and an empty bundle, which only a parent that
-    /// knows relays answers.
+    /// Joins: the gate's handshake, the same greeting as a node's, and an empty bundle, which is only answered by a
+    /// parent that supports relays.
     ///
     /// # Errors
     /// [`Miss`]
@@ -106,7 +106,7 @@ impl Parent {
         }
     }
 
-    /// The first answer that is one.
+    /// The first matching answer.
     async fn answer(&mut self, is_one: impl Fn(&Down) -> bool) -> Result<Down, Miss> {
         let waited = timeout(DEADLINE, async {
             let mut messages = Vec::new();
@@ -124,20 +124,20 @@ impl Parent {
         waited.await.map_err(|_| Miss::Silent)?
     }
 
-    /// Waits for messages. May be dropped while it waits.
+    /// Waits for messages. Cancel-safe.
     ///
     /// # Errors
-    /// [`Miss::Over`]; what came before is in `messages`.
+    /// [`Miss::Over`]; messages received before are in `messages`.
     pub async fn recv(&mut self, messages: &mut Vec<Vec<u8>>) -> Result<(), Miss> {
         Ok(self.inlet.recv(|message| messages.push(message.to_vec())).await?)
     }
 
-    /// Sends a bundle. One for which there is no room is lost; the nodes in it send again.
+    /// Sends a bundle. It is dropped if there is no room; the nodes send its contents again.
     pub fn send(&self, carried: Carried) {
         self.out.send(&encode(&Up::Carried(carried)));
     }
 
-    /// Bytes that wait for the parent to read.
+    /// Bytes not yet read by the parent.
     pub fn unsent(&self) -> usize {
         self.out.unsent()
     }

@@ -1,5 +1,5 @@
-//! What is written down of remedies: the audit, a line a decision; what the guard must remember; and the ledger that the
-//! jobs of a site share.
+//! The records of remedies: the audit, with one line per decision; the guard's state; and the ledger shared by the jobs
+//! of a site.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,12 +18,12 @@ use crate::warn;
 
 /// The audit, in the run directory.
 pub const AUDIT: &str = "remedies.ndjson";
-/// What the guard remembers, in the run directory.
+/// The guard's state, in the run directory.
 pub const STATE: &str = "remedies.json";
-/// Largest ledger that is read, and so much of an audit.
+/// Largest ledger that is read, and the part of an audit that is read.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// A line of the audit: a decision, or what became of one.
+/// A line of the audit: a decision, or its progress.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Line<'a> {
@@ -35,7 +35,7 @@ enum Line<'a> {
     },
 }
 
-/// The same as it is read.
+/// The same line when read.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kept {
@@ -43,7 +43,7 @@ enum Kept {
     Course { mark: String, what: String },
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Books {
     dir: PathBuf,
@@ -52,7 +52,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// The books of a run directory and the ledger of its site. `run`: number of its journal.
+    /// The records of a run directory and the ledger of its site. `run`: number of its journal.
     pub fn new(dir: &Path, ledger: Option<PathBuf>, run: u64) -> Books {
         Books {
             dir: dir.to_owned(),
@@ -61,15 +61,15 @@ impl Books {
         }
     }
 
-    /// What stands in the audit of this run.
+    /// Contents of this run's audit.
     pub fn told(&self) -> &Remedies {
         &self.told
     }
 
-    /// What the guard remembered.
+    /// The guard's saved state.
     ///
     /// # Errors
-    /// When there is something that cannot be read: a guard that forgot what it did could do it again.
+    /// If the file exists but cannot be read: a guard without its state could repeat an action.
     pub fn saved(&self) -> io::Result<Saved> {
         match safe_file::read_own(&self.dir.join(STATE)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
@@ -78,21 +78,21 @@ impl Books {
         }
     }
 
-    /// Keeps it: before what was decided is done.
+    /// Saves the state, before a decision is carried out.
     ///
     /// # Errors
-    /// When it cannot be written; nothing may be done then.
+    /// If it cannot be written; then no action may be taken.
     pub fn save(&self, saved: &Saved) -> io::Result<()> {
         write_whole(&self.dir.join(STATE), &serde_json::to_vec(saved)?)
     }
 
-    /// A decision.
+    /// Records a decision.
     pub fn decision(&mut self, decision: &Decision) {
         self.told.decision(decision);
         self.line(&Line::Decision(decision));
     }
 
-    /// What became of it.
+    /// Records the progress of a decision.
     pub fn course(&mut self, unix_ms: u64, mark: &str, what: &str) {
         self.told.course(mark, what);
         self.line(&Line::Course { unix_ms, mark, what });
@@ -107,10 +107,10 @@ impl Books {
         }
     }
 
-    /// The site's ledger, ours until it is closed; without one, this job's is all there is.
+    /// The site's ledger, locked until it is closed; without one, an empty ledger for this job.
     ///
     /// # Errors
-    /// When it cannot be had now: somebody else has it, or it cannot be read.
+    /// If it is not available: another process holds it, or it cannot be read.
     pub fn site(&self) -> io::Result<Site> {
         let Some(path) = &self.ledger else {
             return Ok(Site {
@@ -121,7 +121,7 @@ impl Books {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // A file of its own for the lock: the ledger itself is replaced.
+        // A separate lock file: the ledger itself is replaced.
         let lock = safe_file::open_shared(&path.with_added_extension("lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let mut bytes = Vec::new();
@@ -144,12 +144,13 @@ impl Books {
     }
 }
 
-/// What the audit in a run directory says of its latest run; nothing, where there is none.
+/// The audit of the latest run in a run directory; empty if there is none.
 pub fn told_in(dir: &Path) -> Remedies {
     clock::number(dir).map_or_else(Remedies::default, |run| of_audit(dir, run))
 }
 
-/// Earlier runs in the same directory have written to it as well: of what is too long the end is this run's. Half a line at its end is a decision that was never carried out.
+/// Earlier runs in the same directory have also written to it: if it is too long, its end is this run's. An incomplete
+/// last line is a decision that was never carried out.
 fn of_audit(dir: &Path, run: u64) -> Remedies {
     let text = read_last_lines(&dir.join(AUDIT), MOST_BYTES).unwrap_or_default();
     let mut told = Remedies::default();
@@ -166,16 +167,16 @@ fn of_audit(dir: &Path, run: u64) -> Remedies {
 /// The ledger of a site, locked.
 #[derive(Debug)]
 pub struct Site {
-    /// What it says.
+    /// Its contents.
     pub ledger: Ledger,
     held: Option<(PathBuf, File)>,
 }
 
 impl Site {
-    /// Writes it back, and lets others have it.
+    /// Writes it back, and unlocks it.
     ///
     /// # Errors
-    /// When it cannot be written; nothing may be done then.
+    /// If it cannot be written; then no action may be taken.
     pub fn close(self) -> io::Result<()> {
         match &self.held {
             Some((path, _lock)) => write_whole(path, &serde_json::to_vec(&self.ledger)?),
@@ -215,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Earlier runs in a directory have filled it with more than is read.
+    /// Earlier runs in a directory have written more than is read.
     #[test]
     fn of_a_long_audit_the_end_is_read() {
         let dir = tempfile::tempdir().unwrap();

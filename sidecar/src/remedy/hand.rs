@@ -1,4 +1,4 @@
-//! A node's hand: it does what an order says, once.
+//! Executes orders on a node, each once.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -12,31 +12,31 @@ use crate::sink::write_whole;
 use crate::source::trainers::Trainers;
 use crate::warn;
 
-/// Where launchers find that the command will be ended, in the ring directory.
+/// The file, in the ring directory, by which launchers learn that the command will be stopped.
 const STOP: &str = "stop.json";
 
-/// See [`What::Stop`]: what the launchers of a node read.
+/// See [`What::Stop`]: read by the launchers of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    /// Between SIGTERM and SIGKILL, milliseconds.
+    /// Time between SIGTERM and SIGKILL, milliseconds.
     pub grace_ms: u64,
-    /// On whose behalf.
+    /// The mark of the decision.
     pub mark: String,
 }
 
 impl Stop {
-    /// Whether the command will be ended.
+    /// The pending stop, if any.
     pub fn look(ring_dir: &Path) -> Option<Stop> {
         serde_json::from_slice(&fs::read(ring_dir.join(STOP)).ok()?).ok()
     }
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Hand {
     ring_dir: PathBuf,
     trainers: Trainers,
-    /// The last order that was done.
+    /// The last order that was executed.
     done: u64,
 }
 
@@ -50,7 +50,7 @@ impl Hand {
         }
     }
 
-    /// Does it, unless it did so before.
+    /// Executes an order, unless it already did.
     pub fn take(&mut self, order: &Order) {
         if order.number <= self.done {
             return;
@@ -77,7 +77,7 @@ impl Hand {
         }
     }
 
-    /// Trainers alone: torchrun, a shell or srun would die of a signal that they do not know.
+    /// Only to trainers: torchrun, a shell or srun would die of a signal without a handler.
     fn signal(&self, name: &str, mark: &str) {
         let Some(signal) = order::signal(name) else {
             return warn::answer(format_args!("{mark}: no signal is called {name}"));
@@ -98,7 +98,7 @@ impl Hand {
         }
     }
 
-    /// A handle on the process, if it is one of this job: a number may be somebody else's by now, a handle not.
+    /// A handle on the process, if it belongs to this job: a process id may have been reused, a handle has not.
     fn trainer(&self, pid: u32) -> Option<rustix::fd::OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;

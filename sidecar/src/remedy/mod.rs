@@ -1,8 +1,8 @@
-//! What is done about a verdict, where somebody has asked for that: decided by [`paceline_health::remedy`], carried out here.
+//! Actions on verdicts, if requested: decided by [`paceline_health::remedy`], carried out here.
 //!
-//! [`warden`] stands in the aggregator: it asks the guard, keeps the [`books`], and leads what was decided through its
-//! course. What it wants done on the nodes travels down the link as an [`order::Order`]; a node's sidecar has a
-//! [`hand::Hand`] that does it: a signal to trainers, or word to the launchers that the command will be ended.
+//! [`warden`] runs in the aggregator: it queries the guard, keeps the [`books`], and carries out decisions. Actions on
+//! nodes are sent down the link as an [`order::Order`]; a node's sidecar executes them in [`hand::Hand`]: a signal to
+//! trainers, or a notice to the launchers that the command will be stopped.
 
 pub mod books;
 pub mod hand;

@@ -1,4 +1,4 @@
-//! What somebody has asked for, in two stages: words, and what they mean.
+//! Options of remedies, in two stages: as typed, and as parsed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct RemedyOptions {
     /// Receiver of notifications: alertmanager=URL, webhook=URL, slack=env:NAME, pagerduty=env:NAME or exec=PROGRAM;
     /// options after commas: severity=critical, hmac=file:PATH, bearer=file:PATH, ca=file:PATH. Secrets by env:NAME
     /// or file:PATH only. May be repeated.
-    // Checked by `check_notify`: a mistake that clap finds is told with the value, and a value may be a secret.
+    // Checked by `check_notify`: clap's error messages contain the value, and a value may be a secret.
     #[arg(
         long,
         env = "PACELINE_NOTIFY",
@@ -55,31 +55,31 @@ pub struct RemedyOptions {
     pub notify: Vec<String>,
 }
 
-/// What it means.
+/// The parsed options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemedyPlan {
-    /// For the guard.
+    /// Rules for the guard.
     pub rules: Rules,
-    /// What the site's jobs share; `None`: this user has no folder for it.
+    /// The ledger shared by the site's jobs; `None`: this user has no directory for it.
     pub ledger: Option<PathBuf>,
     /// The signal at which trainers write a checkpoint.
     pub signal: String,
-    /// How long a checkpoint is waited for, milliseconds.
+    /// Timeout for a checkpoint, milliseconds.
     pub wait_ms: u64,
-    /// Between SIGTERM and SIGKILL, milliseconds.
+    /// Time between SIGTERM and SIGKILL, milliseconds.
     pub grace_ms: u64,
-    /// Has the job started again; empty: nobody said how.
+    /// Command that requeues the job; empty: none given.
     pub requeue: Vec<String>,
-    /// Who is told.
+    /// Receivers of notifications.
     pub receivers: Vec<Receiver>,
-    /// The node on which this is decided: a job that loses it ends.
+    /// The aggregator's node: a job that loses it ends.
     pub home: Option<NodeId>,
-    /// By what budgets and cool-down go: the scheduler's number of the job. Empty: by its name.
+    /// Key for budgets and cool-down: the scheduler's job number. Empty: the job's name is used.
     pub account: Arc<str>,
 }
 
 impl Default for RemedyPlan {
-    /// Nothing is done, nobody is told.
+    /// No action and no receiver.
     fn default() -> RemedyPlan {
         RemedyPlan {
             rules: Rules::default(),
@@ -96,21 +96,21 @@ impl Default for RemedyPlan {
 }
 
 impl RemedyOptions {
-    /// Whether everybody who is to be told is somebody.
+    /// Whether all receivers are valid.
     ///
     /// # Errors
-    /// What is wrong, without what was written.
+    /// The problem, without the value.
     pub fn check_notify(&self) -> Result<(), String> {
         self.notify.iter().try_for_each(|words| receiver(words).map(drop))
     }
 
-    /// What of secrets cannot be read now, in words. That is no reason to run a job unwatched.
+    /// Secrets that cannot be read now, as messages. That is no reason to run a job unmonitored.
     pub fn unreadable(&self) -> Vec<String> {
         let wrong = |words: &String| Receiver::parse(words).err().map(|error| error.to_string());
         self.notify.iter().filter_map(wrong).collect()
     }
 
-    /// What the words mean.
+    /// Parses the options.
     pub fn plan(&self) -> RemedyPlan {
         let mut rules = Rules::default();
         rules.act = self.act;
@@ -118,7 +118,7 @@ impl RemedyOptions {
             .requeue_command
             .as_ref()
             .is_some_and(|words| words.contains("{node}"));
-        // Each was checked when the command line was read.
+        // All values were validated when the command line was read.
         let _ = self.on_fault.iter().try_for_each(|words| rules.on_fault(words));
         let _ = self
             .remedy_limit
@@ -145,7 +145,7 @@ impl RemedyOptions {
         }
     }
 
-    /// The same, with a signal and no more wherever a node was to leave the job.
+    /// The same options, with signal in place of leave-node.
     pub fn only_signalling(&self) -> RemedyOptions {
         let less = |words: &String| words.replace(Response::LeaveNode.name(), Response::Signal.name());
         RemedyOptions {
@@ -154,7 +154,7 @@ impl RemedyOptions {
         }
     }
 
-    /// The same as words for a sidecar.
+    /// The same options as arguments for a sidecar.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         let number = |value: Option<u64>| value.map(|value| value.to_string());
@@ -178,11 +178,11 @@ impl RemedyOptions {
         words
     }
 
-    /// Takes what a file or a variable says of `key`, checked as the command line is: the flag's name with `_` for `-`, but
-    /// for switches. Of several words each stands for itself.
+    /// Sets the value of `key` from a file or a variable, validated like the command line. The key is the flag's name
+    /// with `_` for `-`; switches are not accepted. Words of a list are separate values.
     ///
     /// # Errors
-    /// What is wrong with it, for a person.
+    /// The problem, as a message.
     pub fn say(&mut self, key: &str, text: &str) -> Result<(), String> {
         let each = |parse: fn(&str) -> Result<String, String>| -> Result<Vec<String>, String> {
             text.split_whitespace().map(parse).collect()
@@ -206,7 +206,7 @@ impl RemedyOptions {
         Ok(())
     }
 
-    /// These, and of `weaker` what these say nothing of.
+    /// These options, with those of `weaker` for options that are not set here.
     pub fn or(self, weaker: RemedyOptions) -> RemedyOptions {
         let first = |one: Vec<String>, other| if one.is_empty() { other } else { one };
         RemedyOptions {
@@ -223,13 +223,13 @@ impl RemedyOptions {
         }
     }
 
-    /// Nothing but what holds anyway.
+    /// Whether no remedy and no receiver is set.
     pub fn is_default(&self) -> bool {
         self.on_fault.is_empty() && self.notify.is_empty()
     }
 }
 
-/// `$XDG_STATE_HOME/paceline/remedies.json`: a home is shared by the nodes of most clusters.
+/// `$XDG_STATE_HOME/paceline/remedies.json`: on most clusters the nodes share the home directory.
 fn own_ledger() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = variable("XDG_STATE_HOME").map(PathBuf::from);
@@ -237,8 +237,8 @@ fn own_ledger() -> Option<PathBuf> {
     Some(state.join("paceline/remedies.json"))
 }
 
-/// `slurm:CLUSTER:NUMBER` of Slurm's job, whatever its steps and restarts; a task of an array is a job, and the parts of a
-/// heterogeneous job are one, for they are requeued together. One home may be that of several clusters.
+/// `slurm:CLUSTER:NUMBER` of the Slurm job, regardless of steps and restarts. An array task is a job; the parts of a
+/// heterogeneous job are one, because they are requeued together. Several clusters may share a home directory.
 fn account(variable: &dyn Fn(&str) -> Option<String>) -> String {
     let array = || {
         Some(format!(

@@ -1,28 +1,28 @@
-//! What the aggregator tells the nodes to do: it travels down the link, as what is wanted of them does.
+//! Orders from the aggregator to the nodes, sent down the link like other requests.
 
 use paceline_health::id::JobId;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// See [`crate::uplink::wire::Down::Order`]. What was lost with a link is said again on the next one, so it has a number: a
-/// node does it once.
+/// See [`crate::uplink::wire::Down::Order`]. An order lost with a link is sent again on the next one; a node executes
+/// each number once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The job.
     pub job: JobId,
-    /// The incarnation that is told.
+    /// The addressed incarnation.
     pub agent: u64,
     /// Grows with each order of a job.
     pub number: u64,
-    /// What is to be done.
+    /// The action.
     pub what: What,
-    /// On whose behalf: the mark of the decision.
+    /// The mark of the decision.
     pub mark: String,
-    /// It is void after this, milliseconds from when it was said.
+    /// It expires after this time, milliseconds since it was issued.
     pub lasts_ms: u64,
 }
 
-/// What a node can do.
+/// Actions of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// Send this signal to the trainers.
@@ -30,14 +30,14 @@ pub enum What {
         /// Its name: `USR1`.
         name: String,
     },
-    /// End the command: SIGTERM, and SIGKILL when it does not.
+    /// Stop the command: SIGTERM, then SIGKILL if necessary.
     Stop {
-        /// Between the two, milliseconds.
+        /// Time between the two, milliseconds.
         grace_ms: u64,
     },
 }
 
-/// A signal by its name, of those that a trainer may be told to listen for.
+/// A signal by its name, from those that a trainer may handle.
 pub fn signal(name: &str) -> Option<Signal> {
     Some(match name.trim_start_matches("SIG") {
         "USR1" => Signal::USR1,

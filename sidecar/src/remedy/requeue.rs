@@ -1,4 +1,4 @@
-//! The command that has a job started again.
+//! The command that requeues a job.
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -7,10 +7,10 @@ use std::thread;
 use paceline_health::id::NodeId;
 use paceline_health::remedy::Decision;
 
-/// Runs it beside us; what became of it, in words.
+/// Runs it in the background; the receiver gets its result as a message.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If it cannot be started.
 pub fn run(command: Vec<String>, decision: &Decision) -> std::io::Result<Receiver<String>> {
     let (program, args) = command.split_first().ok_or(std::io::ErrorKind::NotFound)?;
     // Our own program may not be on PATH, and a batch job's PATH may hold another version of it.

@@ -1,7 +1,7 @@
-//! Stands in the aggregator between verdicts and what is done about them.
+//! Connects verdicts with actions, in the aggregator.
 //!
-//! One remedy at a time: the signal at which trainers write a checkpoint, the wait for its mark, the stop or the requeue.
-//! An aggregator that is started again goes on with none: what was in hand then stands in the audit as such.
+//! One remedy at a time: the signal at which trainers write a checkpoint, the wait for its mark, the stop or the
+//! requeue. A restarted aggregator does not resume a remedy: the audit shows it as unfinished.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -18,20 +18,20 @@ use super::order::{Order, What};
 use super::requeue;
 use crate::warn;
 
-/// After the last mark of a checkpoint so long is waited for another rank's.
+/// After the last checkpoint mark, how long to wait for another rank's.
 const SETTLE_MS: u64 = 3_000;
-/// An order is void after this: a node that was cut off does not do later what was right then.
+/// An order expires after this time: a node that was disconnected must not act on an outdated order.
 const LASTS_MS: u64 = 60_000;
-/// A ledger that cannot be had for so long leaves what waits undone.
+/// If the ledger is unavailable for this long, pending actions are not taken.
 const BLIND_MS: u64 = 30_000;
 
-/// What is being done.
+/// The remedy in progress.
 #[derive(Debug)]
 struct Course {
     decision: Decision,
-    /// Until then a checkpoint is waited for.
+    /// Deadline of the wait for a checkpoint.
     until_ms: u64,
-    /// When the last mark of one came.
+    /// When the last checkpoint mark arrived.
     marked_ms: Option<u64>,
     stage: Stage,
 }
@@ -43,18 +43,18 @@ enum Stage {
     Over,
 }
 
-/// What the nodes are told, and since when.
+/// The current order to the nodes.
 #[derive(Debug)]
 struct Said {
     number: u64,
     what: What,
-    /// To this node and no other.
+    /// The only node addressed.
     only: Option<NodeId>,
     mark: String,
     since_ms: u64,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Warden {
     plan: RemedyPlan,
@@ -67,13 +67,13 @@ pub struct Warden {
     blind_since_ms: Option<u64>,
     course: Option<Course>,
     said: Option<Said>,
-    /// By node: the incarnation and the order that it was told last.
+    /// By node: the incarnation and number of the last order sent.
     told: BTreeMap<NodeId, (u64, u64)>,
     number: u64,
 }
 
 impl Warden {
-    /// For a job in whose run directory the books are; `None` when nothing is asked for. `run`: number of its journal.
+    /// The warden of a job with these books; `None` if no remedy is requested. `run`: number of its journal.
     pub fn open(plan: &RemedyPlan, books: Books, job: &JobId, run: u64, now_ms: u64) -> Option<Warden> {
         if !plan.rules.asks_for_anything() {
             return None;
@@ -98,14 +98,14 @@ impl Warden {
             course: None,
             said: None,
             told: BTreeMap::new(),
-            // Numbers of a later aggregator are larger.
+            // A later aggregator uses larger numbers.
             number: now_ms,
         };
         warden.settle(now_ms);
         Some(warden)
     }
 
-    /// What was decided, and what came of it.
+    /// Decisions and their results.
     pub fn told(&self) -> &Remedies {
         self.books.told()
     }
@@ -125,7 +125,7 @@ impl Warden {
         }
     }
 
-    /// A frame came: one may be the mark of the checkpoint that is waited for.
+    /// A frame arrived: it may be the mark of the awaited checkpoint.
     pub fn frame(&mut self, frame: &Frame, now_ms: u64) {
         let is_mark = match &frame.event {
             Event::Mark(mark) => &*mark.kind == "checkpoint",
@@ -137,7 +137,7 @@ impl Warden {
         }
     }
 
-    /// To be called about once a second.
+    /// Call this about once a second.
     pub fn tick(&mut self, now_ms: u64) {
         let is_due = self.guard.wake_at().is_some_and(|at| at <= now_ms);
         if is_due || !self.asks.is_empty() || !self.over.is_empty() {
@@ -189,7 +189,7 @@ impl Warden {
         }
     }
 
-    /// Writes down what was decided; what may be done, if all of it could be written.
+    /// Records decisions; returns those to carry out, if everything was saved.
     fn settle(&mut self, now_ms: u64) -> Vec<Decision> {
         let kept = self.books.save(&self.guard.save());
         let mut acts = Vec::new();
@@ -240,7 +240,7 @@ impl Warden {
         });
     }
 
-    /// The next stage of what is being done, when its time has come.
+    /// Advances the remedy in progress to its next stage when it is due.
     fn go_on(&mut self, now_ms: u64) {
         let Some(mut course) = self.course.take() else {
             return;
@@ -278,7 +278,7 @@ impl Warden {
         }
     }
 
-    /// What comes after the checkpoint.
+    /// The stage after the checkpoint.
     fn finish(&mut self, decision: &Decision, now_ms: u64) -> Stage {
         match decision.ask.response {
             Response::Log | Response::Signal => Stage::Over,
@@ -313,7 +313,7 @@ impl Warden {
         }
     }
 
-    /// Ends the command of the bad node alone: an elastic group makes itself anew of those that are left.
+    /// Stops the command on the bad node only: an elastic group re-forms from the remaining nodes.
     fn leave(&mut self, decision: &Decision, now_ms: u64) {
         let what = match decision.ask.node() {
             None => "nothing is stopped: the finding does not belong to one node".to_owned(),
@@ -337,14 +337,14 @@ impl Warden {
         self.books.course(now_ms, &decision.mark, &what);
     }
 
-    /// The words of the command, with the node and the job in their places.
+    /// The requeue command, with node and job filled in.
     fn requeue(&self, decision: &Decision) -> Vec<String> {
         let node = decision.ask.node().map_or("", NodeId::as_str);
         let fill = |word: &String| word.replace("{node}", node).replace("{job}", self.job.as_str());
         self.plan.requeue.iter().map(fill).collect()
     }
 
-    /// What a node is to do that it was not told on this link.
+    /// The order for a node, unless it was already sent on this link.
     pub fn order(&mut self, node: &NodeId, agent: u64, now_ms: u64) -> Option<Order> {
         let said = self
             .said
@@ -364,7 +364,7 @@ impl Warden {
         })
     }
 
-    /// A link was made anew: what was said on the old one may be lost.
+    /// The link was re-established: orders sent on the old one may be lost.
     pub fn forget(&mut self, node: &NodeId) {
         self.told.remove(node);
     }

@@ -1,6 +1,7 @@
-//! Opens files and makes directories where other users may have been first: configuration files, and run directories, whose
-//! names can be guessed. Nothing of another user is trusted: no symbolic link of theirs is followed, and only regular files of
-//! this user (or root) are read as settings or written to. What is checked is the file that was opened, not its name.
+//! Opens files and creates directories in places where other users may have been first: configuration files, and run
+//! directories, whose names can be guessed. Nothing that belongs to another user is trusted: their symbolic links are
+//! not followed, and only regular files of this user (or root) are read as settings or written to. The checks apply to
+//! the opened file, not to its name.
 
 mod owner;
 mod settings;
@@ -21,53 +22,53 @@ pub use owner::is_trusted;
 use owner::{is_private_group, observed_owner};
 pub use settings::{SettingsError, read_settings};
 
-/// For every file of a run: only its owner writes to it, whatever the umask is.
+/// For every file of a run: only its owner can write to it, whatever the umask.
 const FILE_MODE: u32 = 0o644;
-/// For one that users share their umask decides.
+/// For a shared file, the users' umask applies.
 const SHARED_MODE: u32 = 0o666;
 const DIR_MODE: u32 = 0o755;
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
-/// Links that lead from one to the next.
+/// Maximum length of a chain of links.
 const MAX_LINKS: usize = 8;
-/// A name that others make and remove at the same time is tried again so often.
+/// Number of attempts for a name that others create and remove at the same time.
 const ATTEMPTS: usize = 4;
 
-/// Opens a file for reading: no symbolic link, no pipe, no device. Its owner may be anybody.
+/// Opens a file for reading: no symbolic link, no pipe, no device. It may belong to any user.
 ///
 /// # Errors
-/// [`Refused`] as `PermissionDenied`, or what the system says.
+/// [`Refused`] as `PermissionDenied`, or the system's error.
 pub fn open(path: &Path) -> io::Result<File> {
     let file = open_with(path, File::options().read(true), 0)?;
     regular(&file)?;
     Ok(file)
 }
 
-/// As [`open`], and the file must belong to this user or root.
+/// Like [`open`], but the file must belong to this user or root.
 ///
 /// # Errors
-/// As [`open`].
+/// Like [`open`].
 pub fn open_own(path: &Path) -> io::Result<File> {
     let file = open(path)?;
     own(&file, path)?;
     Ok(file)
 }
 
-/// The bytes of such a file.
+/// Reads the bytes of such a file.
 ///
 /// # Errors
-/// As [`open_own`].
+/// Like [`open_own`].
 pub fn read_own(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut open_own(path)?, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Makes a file that is not there yet.
+/// Creates a file that does not exist yet.
 ///
 /// # Errors
-/// `AlreadyExists`, or what the system says.
+/// `AlreadyExists`, or the system's error.
 pub fn create_new(path: &Path) -> io::Result<File> {
     open_with(
         path,
@@ -76,37 +77,37 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     )
 }
 
-/// Opens a file for appending and reading, and makes it if it is not there.
+/// Opens a file for appending and reading; creates it if missing.
 ///
 /// # Errors
-/// [`Refused`] as `PermissionDenied`, or what the system says.
+/// [`Refused`] as `PermissionDenied`, or the system's error.
 pub fn append(path: &Path) -> io::Result<File> {
     open_or_make(path, true)
 }
 
-/// Opens a file for reading and writing from its beginning, and makes it if it is not there. What it holds stays.
+/// Opens a file for reading and writing from its beginning; creates it if missing. Its contents are kept.
 ///
 /// # Errors
-/// As [`append`].
+/// Like [`append`].
 pub fn open_to_write(path: &Path) -> io::Result<File> {
     open_or_make(path, false)
 }
 
-/// As [`open_to_write`], emptied.
+/// Like [`open_to_write`], with the file truncated.
 ///
 /// # Errors
-/// As [`append`].
+/// Like [`append`].
 pub fn create(path: &Path) -> io::Result<File> {
     let file = open_or_make(path, false)?;
-    // Not by O_TRUNC: a file is emptied once it is known whose it is.
+    // Not with O_TRUNC: truncate only after the owner was checked.
     file.set_len(0)?;
     Ok(file)
 }
 
-/// As [`open_to_write`], of a file that users share: its owner may be anybody who can write there.
+/// Like [`open_to_write`], for a shared file: it may belong to any user who can write there.
 ///
 /// # Errors
-/// As [`append`].
+/// Like [`append`].
 pub fn open_shared(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true);
@@ -115,10 +116,10 @@ pub fn open_shared(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// As [`append`], of a file that users share.
+/// Like [`append`], for a shared file.
 ///
 /// # Errors
-/// As [`append`].
+/// Like [`append`].
 pub fn append_shared(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).read(true).append(true);
@@ -127,21 +128,21 @@ pub fn append_shared(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file that is there for reading and writing. Its owner may be anybody.
+/// Opens an existing file for reading and writing. It may belong to any user.
 ///
 /// # Errors
-/// As [`open`].
+/// Like [`open`].
 pub fn open_existing(path: &Path) -> io::Result<File> {
     let file = open_with(path, File::options().read(true).write(true), 0)?;
     regular(&file)?;
     Ok(file)
 }
 
-/// Opens what the user named for output, emptied: a file, a pipe, a device, and what a link of theirs or root's leads to. What
-/// another user's link leads to, and a file of another user, is refused.
+/// Opens an output named by the user, truncated: a file, a pipe, a device, or the target of a link that belongs to this
+/// user or root. The target of another user's link, and another user's file, are refused.
 ///
 /// # Errors
-/// As [`append`].
+/// Like [`append`].
 pub fn create_named(path: &Path) -> io::Result<File> {
     let refused = match create(path) {
         Err(error) => error,
@@ -149,7 +150,7 @@ pub fn create_named(path: &Path) -> io::Result<File> {
     };
     match refused.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(Refused::Link) => match follow_own_links(path) {
-            // /dev/stdout leads to what has no name.
+            // The target of /dev/stdout has no path.
             Err(error) if error.kind() == ErrorKind::NotFound => File::create(path),
             target => create(&target?),
         },
@@ -158,18 +159,18 @@ pub fn create_named(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Writes a whole file that the user named, as [`create_named`].
+/// Writes a whole file named by the user, like [`create_named`].
 ///
 /// # Errors
-/// As [`append`].
+/// Like [`append`].
 pub fn write_named(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create_named(path)?.write_all(bytes)
 }
 
-/// Writes a whole file that nobody reads meanwhile.
+/// Writes a whole file that has no concurrent readers.
 ///
 /// # Errors
-/// As [`append`].
+/// Like [`append`].
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
@@ -200,7 +201,7 @@ fn open_or_make(path: &Path, appends: bool) -> io::Result<File> {
             Ok(file) => {
                 let meta = regular(&file)?;
                 own(&file, path)?;
-                // Another name of a file of ours that lies elsewhere.
+                // It may be a hard link to another file of ours.
                 if meta.nlink() > 1 {
                     return Err(Refused::HardLinks(meta.nlink()).into());
                 }
@@ -212,7 +213,7 @@ fn open_or_make(path: &Path, appends: bool) -> io::Result<File> {
 }
 
 fn open_with(path: &Path, options: &mut fs::OpenOptions, mode: u32) -> io::Result<File> {
-    // A pipe that nobody reads or writes would be waited for.
+    // Opening a pipe without a reader or writer would block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = options
         .mode(mode)
@@ -234,7 +235,7 @@ fn regular(file: &File) -> io::Result<fs::Metadata> {
     }
 }
 
-/// Whether an open file is of this user or root.
+/// Checks that an open file belongs to this user or root.
 fn own(file: &File, path: &Path) -> io::Result<()> {
     let meta = file.metadata()?;
     if is_trusted(meta.uid()) || observed_owner(parent(path)) == Some(meta.uid()) {
@@ -243,10 +244,10 @@ fn own(file: &File, path: &Path) -> io::Result<()> {
     Err(Refused::of(meta.uid(), meta.mode()).into())
 }
 
-/// Makes a directory with all that is above it, if it is not there, and checks it as [`check_dir`] does.
+/// Creates a directory and its parents if missing, and checks it like [`check_dir`].
 ///
 /// # Errors
-/// As [`check_dir`].
+/// Like [`check_dir`].
 pub fn make_dir(dir: &Path) -> io::Result<PathBuf> {
     if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
         fs::create_dir_all(above)?;
@@ -257,13 +258,13 @@ pub fn make_dir(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether this user may write into a directory: it, and symbolic links that lead to it, belong to this user or root, and not
-/// everybody may write there, nor rename a directory above it. A group may: its owner has let it in, and every file is checked
-/// when it is opened. In a pod everybody may: a volume of Kubernetes is open to all of the pod's containers, and to nobody
-/// else. Gives the directory behind the links.
+/// Whether this user may write into a directory: it, and symbolic links to it, belong to this user or root, and it is
+/// not writable by all users, nor can they rename a directory above it. A group may write: the owner has allowed that,
+/// and every file is checked when it is opened. In a pod all users may: a Kubernetes volume is accessible to all of the
+/// pod's containers, and only to them. Returns the directory behind the links.
 ///
 /// # Errors
-/// [`Refused`] as `PermissionDenied`, or what the system says.
+/// [`Refused`] as `PermissionDenied`, or the system's error.
 pub fn check_dir(dir: &Path) -> io::Result<PathBuf> {
     let real = follow_own_links(dir)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -271,7 +272,7 @@ pub fn check_dir(dir: &Path) -> io::Result<PathBuf> {
     let meta = match opened {
         Ok(opened) => opened.metadata()?,
         Err(Errno::LOOP) => return Err(Refused::Link.into()),
-        // Who may not list it may still be allowed to make files in it.
+        // A directory that cannot be listed may still be writable.
         Err(Errno::ACCESS) => fs::symlink_metadata(&real)?,
         Err(error) => return Err(error.into()),
     };
@@ -294,8 +295,8 @@ pub fn check_dir(dir: &Path) -> io::Result<PathBuf> {
     Ok(real)
 }
 
-/// Whether every user may rename a directory, or one above it, and put another in its place between two writes: the directory
-/// that holds it is open to all and has no sticky bit.
+/// Whether every user can rename a directory, or one above it, and put another in its place between two writes: the
+/// directory that contains it is writable by all and has no sticky bit.
 fn is_replaceable(dir: &Path) -> io::Result<bool> {
     for above in fs::canonicalize(dir)?.ancestors().skip(1) {
         let mode = fs::metadata(above)?.mode();
@@ -306,10 +307,10 @@ fn is_replaceable(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Mode 0600 for a Unix socket, and not for what somebody's link leads to that has taken its name.
+/// Sets mode 0600 on a Unix socket, but not through a link that has replaced it.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn make_socket_private(path: &Path) -> io::Result<()> {
     let held = rustix::fs::open(
         path,
@@ -323,14 +324,14 @@ pub fn make_socket_private(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
 }
 
-/// What a path leads to by symbolic links in the place of its last part: each must be of this user or root.
+/// Resolves symbolic links in the last component of a path: each must belong to this user or root.
 fn follow_own_links(path: &Path) -> io::Result<PathBuf> {
-    // Without a slash at its end, behind which a link would be followed unseen.
+    // Without a trailing slash, which would make the system follow a link unchecked.
     let mut path: PathBuf = path.components().collect();
     for _ in 0..MAX_LINKS {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::open(&path, flags, Mode::empty())?;
-        // Asked of what is open: nobody can put another link in its place meanwhile.
+        // Checked on the open descriptor, so the link cannot be replaced meanwhile.
         let found = statat(&opened, OsStr::new(""), AtFlags::EMPTY_PATH)?;
         if !FileType::from_raw_mode(found.st_mode).is_symlink() {
             return Ok(path);

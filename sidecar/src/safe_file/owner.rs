@@ -1,4 +1,4 @@
-//! Whose a file is, and who else may write to it.
+//! The owner of a file, and its other possible writers.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -9,10 +9,10 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-/// Why a file or directory is not used.
+/// Why a file or directory is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Of another user.
+    /// It belongs to another user.
     #[error("it belongs to another user (uid {owner}, mode {mode:04o})")]
     Foreign {
         /// Its owner.
@@ -20,7 +20,7 @@ pub enum Refused {
         /// Its permissions.
         mode: u32,
     },
-    /// Others may write to it.
+    /// Other users can write to it.
     #[error("users other than its owner can write to it (uid {owner}, mode {mode:04o}); chmod go-w")]
     Writable {
         /// Its owner.
@@ -28,7 +28,7 @@ pub enum Refused {
         /// Its permissions.
         mode: u32,
     },
-    /// Others may put another directory in its place.
+    /// Other users can put another directory in its place.
     #[error(
         "every user can rename it: a directory above it is writable by all without a sticky bit; chmod +t that one"
     )]
@@ -39,7 +39,7 @@ pub enum Refused {
     /// A directory, a pipe, a device.
     #[error("it is not a regular file")]
     NotAFile,
-    /// It has other names.
+    /// It has other hard links.
     #[error("it has {0} hard links: it may be another file by another name")]
     HardLinks(u64),
 }
@@ -62,8 +62,8 @@ pub fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == geteuid().as_raw()
 }
 
-/// The owner that a file of ours has in this directory, as the file system has it: a network file system may show root's files
-/// as nobody's, and one without owners shows them all as one user's. Found out by making one.
+/// The owner that our files have in this directory according to its file system: a network file system may map root's
+/// files to an anonymous user, and one without owners shows one user for all. Determined by creating a file.
 pub(super) fn observed_owner(dir: &Path) -> Option<u32> {
     let name = format!(
         ".paceline-{:016x}",
@@ -82,8 +82,9 @@ pub(super) fn observed_owner(dir: &Path) -> Option<u32> {
     owner
 }
 
-/// Whether a group has this user in it and nobody else: one of the same number, or, by the system's own files, of the same
-/// name and without other members. Where users have such groups their umask lets the group write (pam_umask(8)).
+/// Whether this user is the only member of a group: a group with the same number, or, by the system's own files, with
+/// the same name and without other members. Users with such groups often have a umask that lets the group write
+/// (pam_umask(8)).
 pub(super) fn is_private_group(group: u32, user: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     group == user || is_named_alike(&read("/etc/group"), group, &read("/etc/passwd"), user)

@@ -1,4 +1,4 @@
-//! Files of settings: read only where nobody but this user and root can have written them.
+//! Settings files: read only if no user other than this one and root can have written them.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,35 +9,35 @@ use rustix::fs::OFlags;
 
 use super::{GROUP_WRITES, OTHERS_WRITE, Refused, follow_own_links, is_private_group, is_trusted};
 
-/// A file of settings is shorter.
+/// Maximum size of a settings file.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Why a file of settings is not read.
+/// Why a settings file is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// Whose it is, or who can write it.
+    /// Its owner, or its possible writers.
     #[error("{0}")]
     Refused(Refused),
-    /// What the system says.
+    /// The system's error.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// The bytes of a file of settings. Links to it must be of this user or root, too. `is_site`: it lies where only root can put
-/// it.
+/// The bytes of a settings file. Links to it must belong to this user or root, too. `is_site`: it is in a place where
+/// only root can write.
 ///
 /// # Errors
 /// [`SettingsError`]
 pub fn read_settings(path: &Path, is_site: bool) -> Result<Vec<u8>, SettingsError> {
     let path = follow_own_links(path).map_err(refused)?;
-    // Whoever reads a pipe waits, maybe for ever.
+    // Reading from a pipe could block forever.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options()
         .read(true)
         .custom_flags(flags.bits().cast_signed())
         .open(&path)?;
     let meta = file.metadata()?;
-    // /dev/null says nothing, and only root makes devices.
+    // /dev/null is empty, and only root creates devices.
     if !meta.file_type().is_char_device() {
         check(&meta, is_site)?;
     }
@@ -52,7 +52,7 @@ fn check(meta: &fs::Metadata, is_site: bool) -> Result<(), SettingsError> {
     if !may_own {
         return Err(SettingsError::Refused(Refused::Foreign { owner, mode }));
     }
-    // After the owner: what another user has put there is left out, whatever it is, and ends no job.
+    // After the check of the owner: any other user's object there is ignored, and never ends a job.
     if !meta.is_file() {
         return Err(io::Error::other("not a regular file").into());
     }
@@ -71,15 +71,15 @@ fn refused(error: io::Error) -> SettingsError {
     }
 }
 
-/// In the user namespace of a container without root: whoever has no number in it, root of the host among them, shows as the
-/// overflow user (user_namespaces(7)). Files that nobody else can write are taken for root's there.
+/// In the user namespace of a rootless container, users without a mapping, including the host's root, appear as the
+/// overflow user (user_namespaces(7)). There, files that no other user can write are treated as root's.
 fn is_root_outside(owner: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let overflow = read("/proc/sys/kernel/overflowuid");
     overflow.trim() == owner.to_string() && lacks_root(&read("/proc/self/uid_map"))
 }
 
-/// Whether a map of numbers has no root of the host in it.
+/// Whether a uid map does not contain the host's root.
 fn lacks_root(map: &str) -> bool {
     let mut lines = map
         .lines()

@@ -3,10 +3,10 @@ use std::process::Command;
 
 use super::*;
 
-/// Somebody who is neither this user nor root.
+/// A user other than this one and root.
 const STRANGER: u32 = 65533;
 
-/// Gives a file or link away; false: that takes root's rights, and the rest of the test is left out.
+/// Changes the owner of a file or link; false: not running as root, so the rest of the test is skipped.
 fn give_away(path: &Path) -> bool {
     let given = std::os::unix::fs::lchown(path, Some(STRANGER), Some(STRANGER));
     if given.is_err() {
@@ -179,7 +179,7 @@ fn settings_are_read_where_nobody_else_can_have_written_them() {
         )
     };
     assert!(is_foreign(&link), "a link of another user to a file of ours");
-    // Of a group of several users; ours by its number alone (uid 0, gid 0) stays as it was.
+    // A group of several users is rejected; one that is private by its number alone (uid 0, gid 0) is still accepted.
     set(0o664);
     assert!(read().is_ok());
     chown(&path, None, Some(STRANGER)).unwrap();
@@ -191,7 +191,8 @@ fn settings_are_read_where_nobody_else_can_have_written_them() {
     assert!(give_away(&path) && is_foreign(&path));
 }
 
-/// What the user names for output may be a device or lie behind their own link; behind another user's link nothing is written.
+/// An output named by the user may be a device or behind their own link; nothing is written through another user's
+/// link.
 #[test]
 fn named_outputs() {
     let dir = tempfile::tempdir().unwrap();

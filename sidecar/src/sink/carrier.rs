@@ -1,5 +1,5 @@
-//! Takes what is known to places that may be slow or gone: on a thread of its own for each, which the aggregator never waits for.
-//! What was not taken yet is replaced by what is newer, so nothing piles up.
+//! Delivers facts to destinations that may be slow or down: each in its own thread, which the aggregator never waits
+//! for. Facts not taken yet are replaced by newer ones, so there is no backlog.
 
 use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -9,19 +9,19 @@ use std::time::Instant;
 
 use crate::sink::metrics::JobFacts;
 
-/// A way out for what is known.
+/// A destination for facts.
 pub trait Carry: Send + 'static {
-    /// Takes it there.
+    /// Delivers them.
     fn carry(&mut self, facts: &JobFacts);
 
-    /// The job has ended: takes the last there, by then.
+    /// The job has ended: delivers the last facts, before this deadline.
     fn last(&mut self, facts: &JobFacts, by: Instant);
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     facts: Option<Arc<JobFacts>>,
-    /// Nothing comes after these; they are to be there by then.
+    /// Set with the last facts: their deadline.
     last: Option<Instant>,
     is_closed: bool,
 }
@@ -32,7 +32,7 @@ struct Shared {
     bell: Condvar,
 }
 
-/// One way out.
+/// One destination and its thread.
 #[derive(Debug)]
 pub struct Carrier {
     shared: Arc<Shared>,
@@ -40,10 +40,10 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Its thread begins.
+    /// Starts its thread.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot create a thread.
     pub fn start(name: &str, mut carry: impl Carry) -> io::Result<Carrier> {
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
@@ -63,17 +63,17 @@ impl Carrier {
         Ok(Carrier { shared, done })
     }
 
-    /// Something new to take there. Whether what came before was never begun.
+    /// Offers new facts. Returns whether they replace facts that were never delivered.
     pub fn offer(&self, facts: Arc<JobFacts>) -> bool {
         self.shared.put(facts, None)
     }
 
-    /// The last to take there, by then at the latest.
+    /// Offers the last facts, with their deadline.
     pub fn end(&self, facts: Arc<JobFacts>, by: Instant) {
         self.shared.put(facts, Some(by));
     }
 
-    /// Waits until the last was taken, but not longer than to `by`. Whether it has ended by then.
+    /// Waits until the last facts were delivered, until `by` at most. Returns whether the thread has ended.
     pub fn close(self, by: Instant) -> bool {
         self.shared.close();
         let left = by.saturating_duration_since(Instant::now());
@@ -102,7 +102,7 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// `None`: nothing will come.
+    /// `None`: there will be no more.
     fn next(&self) -> Option<(Arc<JobFacts>, Option<Instant>)> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -1,5 +1,4 @@
-//! By which ways, beside `/metrics`, what is known leaves the job while it runs and when it ends: a push to OpenTelemetry, a file
-//! for node_exporter.
+//! Exports besides `/metrics`, while the job runs and when it ends: a push to OpenTelemetry, a file for node_exporter.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use super::otlp::{Outcome, Pusher, Pushes, Receiver};
 use super::textfile::Textfile;
 use crate::warn;
 
-/// The first comes soon: what a job is called is known at once.
+/// The first export comes soon: the job's name is known immediately.
 const FIRST_NS: u64 = 1_000_000_000;
-/// A file is written this often.
+/// Interval of writing the file.
 const FILE_EVERY: Duration = Duration::from_secs(15);
-/// The last gets this long after the end of the job.
+/// Deadline of the last export after the end of the job.
 pub const LAST: Duration = Duration::from_millis(2500);
 
 /// What was typed of it.
@@ -32,20 +31,20 @@ pub struct DoorOptions {
     pub metrics_textfile: Option<PathBuf>,
 }
 
-/// What it means.
+/// The parsed options.
 #[derive(Clone, Debug, Default)]
 pub struct DoorPlan {
-    /// Whom metrics are pushed to.
+    /// The receiver of pushed metrics.
     pub otlp: Option<Receiver>,
-    /// Where the page is written.
+    /// The file to which the page is written.
     pub textfile: Option<PathBuf>,
 }
 
 impl DoorOptions {
-    /// Reads the variables that they name.
+    /// Parses the options, and reads the environment variables that they refer to.
     ///
     /// # Errors
-    /// What is wrong with them: a push that was asked for is not left out unheard.
+    /// What is wrong with them: a requested push must not be dropped silently.
     pub fn read(&self) -> anyhow::Result<DoorPlan> {
         let variable = |name: &str| std::env::var(name).ok();
         let asked = self.otlp.as_deref().filter(|asked| !asked.is_empty());
@@ -59,7 +58,7 @@ impl DoorOptions {
     }
 }
 
-/// Those that are open.
+/// The active exports.
 #[derive(Debug, Default)]
 pub struct Doors {
     ways: Vec<Way>,
@@ -76,7 +75,7 @@ struct Way {
 }
 
 impl Doors {
-    /// Of a job whose aggregator is on this node.
+    /// Starts the exports of a job whose aggregator is on this node.
     pub fn open(plan: DoorPlan, job: &JobId, node: &NodeId, now_ns: u64) -> Doors {
         let mut doors = Doors::default();
         if let Some(receiver) = plan.otlp {
@@ -114,7 +113,7 @@ impl Doors {
         }
     }
 
-    /// Hands out what is known now where it is time.
+    /// Exports the current facts where due.
     pub fn tick(&mut self, now_ns: u64, facts: impl FnOnce() -> Arc<JobFacts>) {
         if now_ns < self.wakes_at() {
             return;
@@ -130,19 +129,19 @@ impl Doors {
         }
     }
 
-    /// When [`Doors::tick`] has something to do, CLOCK_MONOTONIC ns.
+    /// Next time at which [`Doors::tick`] has work, CLOCK_MONOTONIC ns.
     pub fn wakes_at(&self) -> u64 {
         let all = self.ways.iter().map(|way| way.next_ns);
         all.min().unwrap_or(u64::MAX)
     }
 
-    /// How often pushes came to what, if there are any.
+    /// Number of pushes by outcome, if there are any.
     pub fn pushes(&self) -> Vec<(&'static str, u64)> {
         let pushes = self.pushes.as_ref();
         pushes.map(|pushes| pushes.counts()).unwrap_or_default()
     }
 
-    /// The job has ended: the last of it goes out, by then. Does not wait.
+    /// The job has ended: starts the last exports, with this deadline. Does not wait.
     pub fn end(&self, facts: impl FnOnce() -> Arc<JobFacts>, by: Instant) {
         if self.ways.is_empty() {
             return;
@@ -153,7 +152,7 @@ impl Doors {
         }
     }
 
-    /// Waits for what [`Doors::end`] began, to that moment and not longer.
+    /// Waits for the exports of [`Doors::end`], until that deadline at most.
     pub fn close(self, by: Instant) {
         for way in self.ways {
             if !way.carrier.close(by) {

@@ -1,4 +1,4 @@
-//! `verdicts.ndjson` and `report.json`.
+//! Writes `verdicts.ndjson` and `report.json`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,34 +13,35 @@ use crate::host::read_plain;
 use crate::safe_file;
 use crate::warn;
 
-/// The files of a run directory that say what was concluded.
+/// The result files of a run directory.
 #[derive(Debug)]
 pub struct Files {
     dir: PathBuf,
     verdicts: Option<Box<dyn Disk>>,
-    /// Of the verdicts that stand there whole, bytes.
+    /// Length of the complete verdicts in the file, bytes.
     length: u64,
-    /// Lines for which the disk had no room.
+    /// Lines that the disk had no room for.
     waiting: Vec<u8>,
-    /// Half a line stands behind the whole ones.
+    /// An incomplete line follows the complete ones.
     half: bool,
-    /// Where the metrics page is, and whether the disk took it.
+    /// Address of the metrics page, and whether it is written.
     metrics: Option<(String, bool)>,
 }
 
-/// Holds the address of the metrics page for as long as there is one.
+/// Contains the address of the metrics page while there is one.
 const METRICS: &str = "metrics.addr";
-/// An address is shorter.
+/// Maximum length of an address.
 const MOST_ADDRESS: u64 = 100;
 
-/// Where the metrics page of the run in `dir` is said to be. Whoever was killed cannot take it back.
+/// The recorded address of the metrics page of the run in `dir`. A killed process leaves it behind.
 pub fn metrics_said(dir: &Path) -> Option<SocketAddr> {
     let text = read_plain(&dir.join(METRICS), MOST_ADDRESS).ok()?;
     text.trim().parse().ok()
 }
 
-/// Why a token may not go to the address that the run in `dir` names; `None`: it may. Whoever writes the file leads the token
-/// wherever he likes, and at an address on loopback that a run has left, any user of this host may listen by now.
+/// Why a token must not be sent to the address recorded by the run in `dir`; `None`: it may be sent. The writer of the
+/// file could direct the token anywhere, and any user of this host may now listen at a loopback address that a run has
+/// released.
 pub fn token_refusal(dir: &Path, address: SocketAddr) -> Option<String> {
     let path = dir.join(METRICS);
     if let Err(error) = safe_file::open_own(&path) {
@@ -55,10 +56,10 @@ pub fn token_refusal(dir: &Path, address: SocketAddr) -> Option<String> {
     Some(format!("{}: {address}: {why}", path.display()))
 }
 
-/// Verdicts that wait for room on the disk, bytes; more are lost, and are folded from the journal again at the next start.
+/// Verdicts waiting for room on the disk, bytes; more are lost, and rebuilt from the journal at the next start.
 const MOST_WAITING: usize = 1 << 20;
 
-/// Gives `verdicts.ndjson` another name: what is known now is less than what it was told by, and it would be begun anew.
+/// Renames `verdicts.ndjson`: it was made from more data than is available now, and would be overwritten.
 pub fn lay_aside(dir: &Path) {
     let path = dir.join("verdicts.ndjson");
     let has_any = fs::metadata(&path).is_ok_and(|file| file.len() > 0);
@@ -76,10 +77,10 @@ pub fn lay_aside(dir: &Path) {
 }
 
 impl Files {
-    /// Opens `verdicts.ndjson` and cuts it to what a snapshot of the journal knows to stand there, zero without one: what
-    /// is folded again gives the same lines again.
+    /// Opens `verdicts.ndjson` and truncates it to the length recorded in a snapshot of the journal, zero without one:
+    /// replaying the journal produces the same lines again.
     pub fn open(dir: &Path, known: u64) -> Files {
-        // Of somebody who was killed. A disk that is full takes no other address, and lets this one go.
+        // Left by a killed process. A full disk accepts no new address, but allows deleting the old one.
         let _ = fs::remove_file(dir.join(METRICS));
         let path = dir.join("verdicts.ndjson");
         let verdicts = safe_file::append(&path).and_then(|file| {
@@ -90,7 +91,7 @@ impl Files {
                     "verdicts",
                     format_args!("{}: its last {lost} bytes are lost", path.display()),
                 );
-                // What follows must not be part of half a line.
+                // New lines must not follow an incomplete one.
                 let whole = safe_file::read_own(&path)?
                     .iter()
                     .rposition(|byte| *byte == b'\n');
@@ -116,7 +117,7 @@ impl Files {
         }
     }
 
-    /// One line per change of a verdict.
+    /// Writes one line per change of a verdict.
     pub fn verdict(&mut self, verdict: &Verdict) {
         let Ok(mut line) = serde_json::to_vec(verdict) else {
             return;
@@ -150,12 +151,12 @@ impl Files {
         }
     }
 
-    /// How long the verdicts are, bytes.
+    /// Length of the verdicts, bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The verdicts that were told are put on the medium, without waiting for it.
+    /// Starts writing the verdicts to the medium, without waiting for it.
     pub fn commit(&mut self) {
         self.write_waiting();
         if let Some(Err(error)) = self.verdicts.as_mut().map(|file| file.sync_soon()) {
@@ -163,7 +164,7 @@ impl Files {
         }
     }
 
-    /// The whole of what is known, and verdicts that wait; how many bytes the former is.
+    /// Writes the whole report, and waiting verdicts; returns the length of the report in bytes.
     pub fn report(&mut self, report: &Report) -> usize {
         self.write_waiting();
         self.write_metrics();
@@ -179,7 +180,7 @@ impl Files {
         text.len()
     }
 
-    /// Where the metrics page is.
+    /// Sets the address of the metrics page.
     pub fn metrics_address(&mut self, address: &str) {
         self.metrics = Some((format!("{address}\n"), false));
         self.write_metrics();
@@ -195,7 +196,7 @@ impl Files {
         }
     }
 
-    /// There is no metrics page any more. That of somebody who took over stays.
+    /// The metrics page is closed. The address of another process that took over stays.
     pub fn close(&mut self) {
         let path = self.dir.join(METRICS);
         let is_ours =
@@ -216,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that takes as much as there is room, in the middle of a line, too.
+    /// A disk that accepts bytes while it has room, even if that ends within a line.
     #[derive(Debug)]
     struct Narrow {
         file: Box<dyn Disk>,
@@ -273,7 +274,7 @@ mod tests {
         let mut files = Files::open(dir.path(), 0);
         assert_eq!(metrics_said(dir.path()), None, "of somebody who was killed");
         let address = SocketAddr::from(([127, 0, 0, 1], 4));
-        // The disk does not take it at first: a directory cannot be replaced by a file.
+        // The write fails at first: a directory cannot be replaced by a file.
         fs::create_dir_all(path.join("full")).unwrap();
         files.metrics_address(&address.to_string());
         assert_eq!(metrics_said(dir.path()), None);

@@ -1,4 +1,4 @@
-//! Whose process listens at an address of this host, as the kernel's tables of sockets have it (proc_net_tcp).
+//! The owner of the process that listens at an address of this host, from the kernel's socket tables (proc_net_tcp).
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,14 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// TCP_LISTEN.
 const LISTENS: &str = "0A";
 
-/// The user whose socket takes connections to this address; `None`: there is none in this network namespace.
+/// The user whose socket accepts connections to this address; `None`: there is none in this network namespace.
 pub(super) fn owner(address: SocketAddr) -> Option<u32> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let tables = [read("/proc/net/tcp"), read("/proc/net/tcp6")].concat();
     owner_in(&tables, address)
 }
 
-/// A socket at the address itself takes the connection before one at all addresses does.
+/// A socket bound to the address takes precedence over one bound to all addresses.
 fn owner_in(tables: &str, address: SocketAddr) -> Option<u32> {
     let listeners: Vec<(SocketAddr, u32)> = tables.lines().filter_map(listener).collect();
     let of = |is_it: &dyn Fn(IpAddr) -> bool| {
@@ -36,7 +36,7 @@ fn listener(line: &str) -> Option<(SocketAddr, u32)> {
     Some((SocketAddr::new(ip_of(ip)?, port), parts.get(7)?.parse().ok()?))
 }
 
-/// Words of 32 bits in the byte order of this machine.
+/// 32-bit words in this machine's byte order.
 fn ip_of(text: &str) -> Option<IpAddr> {
     let words = text.as_bytes().chunks(8).map(|word| {
         let word = std::str::from_utf8(word).ok()?;
@@ -68,7 +68,7 @@ mod tests {
             }
             assert_eq!(owner(address), Some(rustix::process::geteuid().as_raw()), "{at}");
             drop(listener);
-            // A process that another test is starting holds a copy until it becomes its own program.
+            // A process being started by another test holds a copy until its exec.
             let is_gone = (0..500).any(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 owner(address).is_none()

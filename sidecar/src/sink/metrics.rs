@@ -1,6 +1,6 @@
-//! What is counted, and the families that are made of it. Counts are plain numbers and become families only when somebody
-//! asks: a frame costs nothing but an addition. Whoever asks gets a copy (`facts`) and makes families and text of it
-//! elsewhere, so that frames do not wait; what 16,384 ranks and their GPUs said is shared with the copy until it changes.
+//! Counters, and the metric families made from them. Counts are plain numbers and become families only on request: a
+//! frame costs only an addition. Each request gets a copy (`facts`) and makes families and text in another thread, so
+//! frames do not wait; the data of 16,384 ranks and their GPUs is shared with the copy until it changes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -40,33 +40,33 @@ mod times;
 
 pub use shown::{Compat, Detail, MetricsOptions, Shown};
 
-/// Jobs of more ranks than this have no series per rank or GPU, unless they are asked for: ranks × series would fit no page.
+/// By default, jobs with more ranks have no series per rank or GPU: ranks × series would not fit a page.
 const MAX_RANK_SERIES: usize = 512;
 
-/// What was lost on the way, beside what the report knows.
+/// Transport losses that are not in the report.
 #[derive(Clone, Debug, Default)]
 pub struct Transport {
-    /// Frames that came more than once (and were taken once).
+    /// Frames received more than once (and counted once).
     pub duplicates: u64,
-    /// Frames whose event could not be read.
+    /// Frames whose event could not be decoded.
     pub unreadable: u64,
-    /// What is counted outside of the fold.
+    /// Counters kept outside of the fold.
     pub ways: Ways,
 }
 
-/// What is counted on the way in and on the way out.
+/// Counters of rejected connections and of pushes.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {
-    /// Connections that were not let in or were cut, by reason.
+    /// Connections that were rejected or cut, by reason.
     pub turned: Vec<(&'static str, u64)>,
-    /// Pushes to OpenTelemetry, by what became of them.
+    /// Pushes to OpenTelemetry, by outcome.
     pub pushes: Vec<(&'static str, u64)>,
 }
 
-/// What is known of each rank.
+/// The state of each rank.
 type Ranks = BTreeMap<Rank, Arc<RankTally>>;
 
-/// What the page is made of. A clone costs a pointer for each rank, GPU and node.
+/// The data of the page. A clone costs one pointer per rank, GPU and node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Metrics {
     steps: Durations,
@@ -199,7 +199,7 @@ impl Metrics {
             [],
             steps,
         );
-        // A launcher that counts tells each rank; the rank that heard of most restarts is right.
+        // A launcher that counts restarts passes the count to each rank; the highest count is right.
         let told = self.ranks.values().filter_map(|rank| rank.attach.as_ref());
         let restarts = told.map(|attach| ([], f64::from(attach.restart)));
         let restarts = restarts.reduce(|most, one| if one.1 > most.1 { one } else { most });

@@ -38,7 +38,7 @@ pub(super) fn report() -> Report {
 }
 
 impl Metrics {
-    /// The page of this moment.
+    /// The page for the current state.
     pub(super) fn page(&self, report: &Report, transport: &Transport, shown: Shown) -> String {
         Format::Text.page(&JobFacts {
             metrics: self.clone(),
@@ -106,7 +106,7 @@ fn the_page_has_what_was_seen() {
     ] {
         metrics.observe(&frame(event), 1_000.5);
     }
-    // The sidecar was started again: its CPU time begins anew, the counter does not.
+    // The sidecar was restarted: its CPU time starts over, the counter does not.
     metrics.observe(
         &Frame {
             agent: 2,
@@ -181,7 +181,7 @@ fn a_lost_gpu_has_no_readings() {
     };
     let temperature = "paceline_gpu_temperature_celsius{gpu_uuid=\"GPU-a\"} 61";
     let brake = "paceline_gpu_throttled_seconds_total{gpu_uuid=\"GPU-a\",reason=\"brake\"} 3";
-    // The reading after the loss was made before it.
+    // The reading that follows the loss was taken before it.
     for (event, state, is_read) in [
         (reading(), None, true),
         (access(Access::Readable), Some("readable"), true),
@@ -206,7 +206,7 @@ fn a_lost_gpu_has_no_readings() {
     }
 }
 
-/// A rank that has not come back yet takes nothing back.
+/// A rank that has not returned yet does not lower the count.
 #[test]
 fn restarts_are_counted_by_who_knows_most() {
     let mut metrics = Metrics::default();
@@ -235,7 +235,7 @@ fn a_large_job_has_no_series_per_rank() {
         !page.contains("rank=") && page.contains("paceline_steps_total"),
         "{page}"
     );
-    // Who was found slow is named all the same, and all are when they are asked for.
+    // Slow ranks are still listed, and all ranks on request.
     let page = |words: &[&str], report: &Report| metrics.page(report, &Transport::default(), shown(words));
     let count = |page: &str| page.matches("\npaceline_rank_up{").count();
     let mut report = report();
@@ -247,7 +247,7 @@ fn a_large_job_has_no_series_per_rank() {
     assert_eq!(count(&page(&["--metrics", "rank"], &report)), MAX_RANK_SERIES + 1);
 }
 
-/// What the page shows when this was typed.
+/// The page options for these arguments.
 pub(super) fn shown(words: &[&str]) -> Shown {
     use clap::{Args, FromArgMatches};
     let typed = MetricsOptions::augment_args(clap::Command::new("t"));
@@ -255,8 +255,8 @@ pub(super) fn shown(words: &[&str]) -> Shown {
     MetricsOptions::from_arg_matches(&typed).unwrap().shown()
 }
 
-/// A summary is what Prometheus calls quantiles that were counted elsewhere, and those of ranks are gauges: only a
-/// summary may have a label of that name.
+/// In Prometheus, quantiles counted elsewhere are a summary; those of ranks are gauges: only a summary may have a label
+/// of that name.
 #[test]
 fn percentiles_are_a_summary_and_of_ranks_gauges() {
     let mut detector = Detector::new(Policy::default());
@@ -307,7 +307,7 @@ fn a_relay_shows_its_links_and_whom_it_turned_away() {
     );
 }
 
-/// Of each family on a page: its type, its meaning, and the labels of its samples.
+/// For each family on a page: its type, its help, and the labels of its samples.
 fn families(page: &str) -> BTreeMap<&str, (&str, &str, BTreeSet<&str>)> {
     let mut families: BTreeMap<&str, (&str, &str, BTreeSet<&str>)> = BTreeMap::new();
     for line in page.lines() {
@@ -332,7 +332,7 @@ fn families(page: &str) -> BTreeMap<&str, (&str, &str, BTreeSet<&str>)> {
     families
 }
 
-/// What was done and what was not is counted by kind.
+/// Performed and refused remedies are counted by kind.
 #[test]
 fn remedies_by_outcome() {
     let mut report = paceline_health::Detector::new(Policy::default()).report();
@@ -354,7 +354,7 @@ fn remedies_by_outcome() {
     );
 }
 
-/// Asserts that what is on the page is in docs/metrics.md as it is.
+/// Asserts that the families on the page match docs/metrics.md.
 pub(super) fn is_in_the_contract(page: &str) -> usize {
     let contract = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
     let found = families(page);

@@ -1,5 +1,5 @@
-//! Where conclusions go: files in the run directory, a page of metrics, a page for people, a stream of status lines, and what was asked
-//! for beside ([`doors`]). Nothing of it ever comes back to the detector.
+//! Outputs: files in the run directory, a metrics page, a live page, a stream of status lines, and requested exports
+//! ([`doors`]). None of them feeds back into the detector.
 
 mod carrier;
 pub mod doors;
@@ -21,25 +21,25 @@ use std::path::Path;
 
 use crate::safe_file;
 
-/// Writes a file so that a reader sees the old one or the new one, never a part. Others may write it at the same time,
-/// from other hosts too.
+/// Writes a file atomically: a reader sees the old or the new contents, never a part. Others may write it at the same
+/// time, also from other hosts.
 ///
 /// # Errors
-/// When it cannot be written; the old one stays then.
+/// If it cannot be written; the old file is kept then.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes, None)
 }
 
-/// The same for a file that other users read, whatever the umask is.
+/// The same for a file that other users read, whatever the umask.
 ///
 /// # Errors
-/// As [`write_whole`].
+/// Like [`write_whole`].
 pub fn write_whole_for_all(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes, Some(Permissions::from_mode(0o644)))
 }
 
 fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
-    // By chance: processes of two containers may have the same number.
+    // Random: processes of two containers may have the same number.
     let own = RandomState::new().hash_one(std::process::id());
     let draft = path.with_added_extension(format!("{own:016x}.new"));
     let written = safe_file::create_new(&draft)

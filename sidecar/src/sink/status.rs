@@ -1,5 +1,5 @@
-//! Status for the launcher: JSON lines on stdout; in a pod's log, lines for people. Nobody waits for a reader: what does not fit is
-//! dropped.
+//! Status for the launcher: JSON lines on stdout; in a pod's log, readable lines. Never waits for a reader: lines that
+//! do not fit are dropped.
 
 mod people;
 
@@ -17,50 +17,50 @@ use serde::{Deserialize, Serialize};
 use crate::agent::tasks;
 use people::People;
 
-/// Lines that may wait for the reader.
+/// Maximum number of waiting lines.
 const QUEUE: usize = 256;
-/// How long the end waits for the last lines to be read.
+/// How long to wait at the end for the last lines to be read.
 const FLUSH: Duration = Duration::from_millis(200);
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// This node is watched.
+    /// This node is monitored.
     Ready {
-        /// Where the aggregator is.
+        /// Address of the aggregator.
         aggregator: String,
-        /// Where the metrics page is, when the aggregator is in this process.
+        /// Address of the metrics page, if the aggregator is in this process.
         http: Option<String>,
-        /// Why that is not where it was wanted.
+        /// Why that is not the requested address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         http_elsewhere: Option<String>,
-        /// Where the journal and the report are, when the aggregator is in this process.
+        /// Directory of the journal and the report, if the aggregator is in this process.
         run_dir: Option<String>,
-        /// Why it is watched alone, and not with the rest of its job.
+        /// Why it is monitored alone, and not with the rest of its job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         alone: Option<String>,
     },
     /// A verdict was raised, changed or cleared.
     Verdict(Box<Verdict>),
-    /// What keeps ranks, or their steps, from being seen. Each once.
+    /// Why ranks, or their steps, are not visible. Each note once.
     Note(String),
     /// Once a second, from the aggregator.
     Progress {
         /// The last step that every live rank finished.
         step: u64,
-        /// Ranks that declared themselves.
+        /// Ranks that have attached.
         ranks: u32,
         /// Median duration of a step, seconds.
         median_step_s: Option<f64>,
     },
 }
 
-/// Takes lines and never blocks.
+/// Accepts lines and never blocks.
 #[derive(Clone, Debug)]
 pub struct StatusStream(Arc<SyncSender<Status>>);
 
-/// Waits at the end for what is still queued.
+/// Waits at the end for lines that are still queued.
 #[derive(Debug)]
 pub struct StatusEnd(Receiver<()>);
 
@@ -74,13 +74,13 @@ impl StatusStream {
         })
     }
 
-    /// For people who read a log, to `out`; `is_quiet`: only what is wrong.
+    /// Readable log lines, to `out`; `is_quiet`: only problems.
     pub fn for_people(out: impl Write + Send + 'static, is_quiet: bool) -> (StatusStream, StatusEnd) {
         let mut people = People::of(is_quiet);
         StatusStream::with(out, move |status| people.line(status, Instant::now()))
     }
 
-    /// Writes from a thread of its own, which alone may wait for the reader.
+    /// Writes in its own thread, the only one that may wait for the reader.
     fn with(
         mut out: impl Write + Send + 'static,
         mut form: impl FnMut(&Status) -> Option<String> + Send + 'static,
@@ -90,14 +90,14 @@ impl StatusStream {
         let writer = move || {
             for status in all {
                 let Some(line) = form(&status) else { continue };
-                // The reader is gone: there is nobody to tell.
+                // The reader is gone.
                 if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
                     break;
                 }
             }
             let _ = done.send(());
         };
-        // Without a thread the receiver is dropped and every line with it.
+        // Without a thread the receiver is dropped, and so are all lines.
         let _ = std::thread::Builder::new()
             .name("status".into())
             .stack_size(64 << 10)
@@ -105,7 +105,7 @@ impl StatusStream {
         (StatusStream(Arc::new(sender)), StatusEnd(end))
     }
 
-    /// That it is ready, for whoever looks into the file, and verdicts in a file beside it: the tasks of a node have one sidecar, and
+    /// Writes the ready line to this file, and verdicts to a file beside it: the tasks of a node share one sidecar, and
     /// none of them reads its output.
     pub fn ready_in(path: &Path) -> (StatusStream, StatusEnd) {
         StatusStream::to(ReadyFile {
@@ -114,16 +114,16 @@ impl StatusStream {
         })
     }
 
-    /// Says it, if there is room.
+    /// Queues a line, if there is room.
     pub fn say(&self, status: &Status) {
         let _ = self.0.try_send(status.clone());
     }
 }
 
-/// Verdicts of a shared sidecar that are kept for the tasks, bytes; later ones are only in the run's own files.
+/// Maximum size of a shared sidecar's verdicts for the tasks, bytes; later ones are only in the run's own files.
 const MAX_VERDICTS: u64 = 4 << 20;
 
-/// Keeps the last line that says ready, and appends verdicts and notes to a file beside it.
+/// Stores the last ready line, and appends verdicts and notes to a file beside it.
 struct ReadyFile {
     path: PathBuf,
     line: Vec<u8>,
@@ -150,7 +150,7 @@ impl Write for ReadyFile {
         if self.line.last() == Some(&b'\n') {
             let line = std::mem::take(&mut self.line);
             if line.starts_with(br#"{"ready""#) {
-                // Whole or not at all: somebody may be reading.
+                // Atomically: the file may be read at the same time.
                 let own = self.path.with_extension("new");
                 fs::write(&own, line)?;
                 fs::rename(own, &self.path)?;
@@ -167,7 +167,7 @@ impl Write for ReadyFile {
 }
 
 impl StatusEnd {
-    /// Waits a moment for the last lines. Every [`StatusStream`] must be gone.
+    /// Waits briefly for the last lines. Every [`StatusStream`] must be dropped before.
     pub fn wait(self) {
         let _ = self.0.recv_timeout(FLUSH);
     }
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(found, ready("b:2"));
     }
 
-    /// Nobody reads the pipe: it fills, the rest is dropped, and saying it takes no time.
+    /// The pipe is not read: it fills, the rest is dropped, and sending takes no time.
     #[test]
     fn a_full_pipe_blocks_nobody() {
         let (reader, writer) = io::pipe().unwrap();

@@ -1,7 +1,7 @@
-//! The metrics page as a file that node_exporter's textfile collector reads
-//! (<https://github.com/prometheus/node_exporter#textfile-collector>), for sites where nobody can scrape a job. It goes with its
-//! job: a page that stayed would look like a job that runs, and what held at its end would hold for ever. How jobs end is
-//! counted elsewhere ([`super::metrics::ends`]).
+//! The metrics page as a file for node_exporter's textfile collector
+//! (<https://github.com/prometheus/node_exporter#textfile-collector>), for sites where jobs cannot be scraped. It is
+//! removed with its job: a remaining page would look like a running job, with its last findings active forever. Ends of
+//! jobs are counted elsewhere ([`super::metrics::ends`]).
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,28 +14,28 @@ use crate::sink::metrics::{Format, JobFacts};
 use crate::sink::write_whole_for_all;
 use crate::warn;
 
-/// With this the page begins, and no other file.
+/// The beginning of the page, and of no other file.
 const BEGIN: &str = "# HELP paceline_build_info ";
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Textfile {
     path: PathBuf,
 }
 
 impl Textfile {
-    /// In this file, which is replaced as a whole. One that is none of ours is left alone.
+    /// Writes to this file, which is replaced as a whole. A foreign file is left alone.
     pub fn new(path: PathBuf) -> Textfile {
         Textfile { path }
     }
 
     fn write(&self, facts: &JobFacts) -> io::Result<()> {
         self.is_ours()?;
-        // Whoever collects it is another user.
+        // The collector runs as another user.
         write_whole_for_all(&self.path, Format::Text.page(facts).as_bytes())
     }
 
-    /// Whether there is one; one that is not ours is an error.
+    /// Whether the file exists; a foreign one is an error.
     fn is_ours(&self) -> io::Result<bool> {
         let meta = match fs::symlink_metadata(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -46,7 +46,7 @@ impl Textfile {
         }
         let mut head = String::new();
         let most = BEGIN.len() as u64;
-        // What is no text is not ours.
+        // A file that is not text is foreign.
         let read = safe_file::open(&self.path)?.take(most).read_to_string(&mut head);
         if meta.len() > 0 && (read.is_err() || head != BEGIN) {
             return Err(io::Error::other(
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         file.last(&facts(), Instant::now());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        // At the end of a job that has written none.
+        // At the end of a job that has written no file.
         file.last(&facts(), Instant::now());
 
         for theirs in ["# HELP paceline_jobs_ended_total x\n", "other 5\n", "\u{fffd}\n"] {

@@ -1,4 +1,4 @@
-//! Bursts of faults: the first of its kind is told at once, those that follow within a second together.
+//! Bursts of faults: the first of a kind is sent at once, those within the next second are sent together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use paceline_health::event::{FaultSource, GpuFault, GpuFaultKind};
 use paceline_health::id::GpuId;
 
 const WINDOW_NS: u64 = 1_000_000_000;
-/// Kinds that are told apart. Past it those that differ only in their words are one, and past twice that they are lost.
+/// Maximum number of kinds. Beyond it, the text is ignored in the key; beyond twice that, faults are lost.
 const MAX_KINDS: usize = 256;
 
-/// What makes two faults alike. The words count only where they decide what is asked for.
+/// Faults with the same key are of one kind. The text is part of it only where it determines the required action.
 type Kind = (Option<GpuId>, Arc<str>, GpuFaultKind, u32, Arc<str>);
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// Takes one fault.
+    /// Adds a fault.
     pub fn add(&mut self, fault: GpuFault) {
         let mut kind = kind(&fault);
         if !self.kinds.contains_key(&kind) && self.kinds.len() >= MAX_KINDS {
@@ -50,7 +50,7 @@ impl Bursts {
         burst.fault = fault;
     }
 
-    /// Tells what is new of its kind, and what has gathered for a second.
+    /// Sends faults of new kinds, and those collected for a second.
     pub fn send(&mut self, now_ns: u64, tell: &mut dyn FnMut(GpuFault)) {
         for burst in self.kinds.values_mut().filter(|burst| burst.unsent > 0) {
             if burst
@@ -67,7 +67,7 @@ impl Bursts {
         }
     }
 
-    /// All that ever was is told when it is sent next: there is somebody who knows nothing of it.
+    /// Sends all faults again on the next call, for a receiver that has none of them.
     pub fn tell_again(&mut self) {
         for burst in self.kinds.values_mut() {
             burst.unsent = burst.total;
@@ -75,15 +75,15 @@ impl Bursts {
         }
     }
 
-    /// Faults that were too many to be told apart.
+    /// Faults lost because there were too many kinds.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 }
 
 fn kind(fault: &GpuFault) -> Kind {
-    // NVML's are the instance. In the log: registers, a place on the chip, a recovery action; elsewhere the words
-    // differ by channel and address alone.
+    // NVML's text is the instance. In the log it is registers, a location on the chip, or a recovery action; for other
+    // XIDs it differs only in channel and address.
     let words_decide = fault.seen_by == FaultSource::Nvml
         || fault.kind == GpuFaultKind::Switch
         || matches!(fault.xid, 13 | 74 | 144..=150 | 154);

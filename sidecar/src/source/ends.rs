@@ -1,6 +1,5 @@
-//! Why a command ends, as far as it is seen from beside it: the exceptions that trainers leave beside their rings, signals
-//! that asked the command to end and what the scheduler says of them, and processes that the kernel ended because of
-//! a lack of memory.
+//! Why a command ends, as seen from outside: exceptions that trainers leave beside their rings, signals that asked the
+//! command to end and the scheduler's reason for them, and processes killed by the kernel for lack of memory.
 
 mod note;
 pub mod printed;
@@ -24,17 +23,17 @@ use super::host::files::Files;
 use super::{Send, Source};
 use crate::host::read_plain;
 
-/// Where trainers leave their exceptions, in the ring directory.
+/// Folder of the trainers' exceptions, in the ring directory.
 const FOLDER: &str = "ends";
-/// Where the launcher notes signals, in the ring directory.
+/// File in which the launcher records signals, in the ring directory.
 const ASKED: &str = "asked";
-/// What the scheduler has said of that already.
+/// The scheduler's reason, if already known.
 const SCHEDULED: &str = "scheduled";
-/// Longest file of these that is read.
+/// Maximum bytes read from each of these files.
 const MOST: u64 = 16 << 10;
-/// Files of trainers and launchers that are read: all ranks of a node may say the same, again after each restart.
+/// Maximum number of files read: all ranks of a node may report the same, again after each restart.
 const MOST_TROUBLES: usize = 256;
-/// How often is looked.
+/// Polling interval.
 const EVERY_NS: u64 = 250_000_000;
 
 /// See the module.
@@ -42,10 +41,10 @@ const EVERY_NS: u64 = 250_000_000;
 pub struct Ends {
     ring_dir: PathBuf,
     files: Files,
-    /// Of the trainers' files, those that were read.
+    /// The trainers' files already read.
     read: BTreeSet<OsString>,
     was_asked: bool,
-    /// The scheduler that may have asked, and the question to it.
+    /// The scheduler's job, and the query for the reason of its end.
     job: Option<slurm::Job>,
     question: Option<slurm::Question>,
     group: Option<Group>,
@@ -55,7 +54,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Of the trainers of this ring directory. `root`: where `/proc` and `/sys` are.
+    /// For the trainers of this ring directory. `root`: where `/proc` and `/sys` are.
     pub fn new(ring_dir: PathBuf, root: &Path) -> Ends {
         let mut files = Files::new(root);
         Ends {
@@ -95,7 +94,7 @@ impl Ends {
         }
     }
 
-    /// What processes have left, in the order in which they left it: that of the directory says nothing.
+    /// Sends the exceptions that processes left, in order of time: the directory's order is arbitrary.
     fn exceptions(&mut self, send: &mut Send<'_>) {
         let mut new: Vec<Said> = Vec::new();
         let entries = fs::read_dir(self.ring_dir.join(FOLDER))
@@ -104,7 +103,7 @@ impl Ends {
             .flatten();
         for entry in entries {
             let name = entry.file_name();
-            // With a dot in front it is still being written.
+            // A leading dot marks a file that is still being written.
             let is_new = !name.as_encoded_bytes().starts_with(b".") && !self.read.contains(&name);
             if !is_new || self.read.len() >= MOST_TROUBLES {
                 continue;
@@ -143,7 +142,7 @@ impl Source for Ends {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Asked only at the end: the last words may have come since.
+        // Called only at the end: the last messages may have arrived since the last look.
         self.looked_ns = 0;
         let is_unread = !self.was_asked && self.job.is_some() && self.ring_dir.join(ASKED).exists();
         !is_unread && self.question.as_ref().is_none_or(|question| !question.is_open())
@@ -158,7 +157,7 @@ struct Said {
     says: String,
     #[serde(default)]
     code: Option<i32>,
-    /// When, CLOCK_MONOTONIC of this node.
+    /// Time, CLOCK_MONOTONIC of this node.
     #[serde(default)]
     at_ns: u64,
 }
@@ -174,8 +173,8 @@ fn tell(send: &mut Send<'_>, rank: Option<Rank>, kind: TroubleKind, says: &str, 
     send(Provenance::Live, Event::Trouble(trouble));
 }
 
-/// The control group in which the job runs, as we do, and how many of its processes the kernel has ended: `memory.events`
-/// of version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>), `memory.oom_control` of version 1.
+/// The job's control group, which is also ours, and how many of its processes the kernel has killed: `memory.events` of
+/// version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>), `memory.oom_control` of version 1.
 #[derive(Debug)]
 struct Group {
     file: PathBuf,
@@ -211,7 +210,7 @@ impl Group {
         })
     }
 
-    /// How many more than when it was last asked.
+    /// The increase since the last call.
     fn more(&mut self, files: &mut Files) -> Option<(u64, &str)> {
         let now = count(files, &self.file)?;
         let more = now.checked_sub(self.known).filter(|more| *more > 0)?;
@@ -248,7 +247,7 @@ mod tests {
         }
     }
 
-    /// What is told at the next look.
+    /// Events of the next poll.
     fn told(ends: &mut Ends) -> Vec<(Option<u32>, TroubleKind, String)> {
         let mut told = Vec::new();
         ends.look(&mut |provenance, event| {

@@ -1,15 +1,15 @@
-//! A file that grows, line by line: from its end, or from its beginning if it came later; anew when it is replaced or
-//! cut. For threads of their own: a file system may hang.
+//! Follows a growing file line by line: from its end, or from its beginning if it is created later; again from the
+//! beginning when it is replaced or truncated. For use in a separate thread: a file system may hang.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// Longest line that is looked at; what is longer is left out, and counted.
+/// Maximum length of a line; longer ones are skipped and counted.
 pub const MAX_LINE: usize = 16 << 10;
 const PIECE: usize = 64 << 10;
-/// Pieces read at once at most.
+/// Maximum pieces per read.
 const MAX_PIECES: usize = 16;
 
 /// See the module.
@@ -21,13 +21,13 @@ pub struct Follow {
     read: u64,
     line: Vec<u8>,
     is_too_long: bool,
-    /// What stood there at first is old: so many bytes.
+    /// Bytes of old content to skip.
     skips: u64,
     too_long: u64,
 }
 
 impl Follow {
-    /// Follows `path`. `old`: what stands in it now is read as well.
+    /// Follows `path`. `old`: its current content is read as well.
     pub fn new(path: PathBuf, old: bool) -> Follow {
         Follow {
             skips: fs::metadata(&path)
@@ -44,20 +44,20 @@ impl Follow {
         }
     }
 
-    /// Whether there is such a file.
+    /// Whether the file exists and is open.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Lines that were left out.
+    /// Number of skipped lines.
     pub fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// Reads what there is, up to a bound, without waiting for more; false where more is there at once.
+    /// Reads available content up to a limit, without waiting for more; returns false if there is more to read.
     ///
     /// # Errors
-    /// What the system says; a file that is not there yet is no error.
+    /// If reading fails; a file that does not exist yet is not an error.
     pub fn read(&mut self, tell: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
         if self.file.is_none() && !self.open()? {
             return Ok(true);
@@ -95,17 +95,17 @@ impl Follow {
         self.read = 0;
         let skips = std::mem::take(&mut self.skips);
         if skips > 0 {
-            // A pipe has no place to begin from.
+            // A pipe cannot seek.
             self.read = file.seek(SeekFrom::Start(skips)).unwrap_or(0);
         }
         self.file = Some(file);
         Ok(true)
     }
 
-    /// At the end of what is there: is it still the file of that name, and whole?
+    /// At the end of the file: checks whether it was replaced or truncated.
     fn turn(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        // A name that is gone may come back; until then more may be written to what is open.
+        // A removed file may be created again; until then, more may be written to the open one.
         let is_other = fs::metadata(&self.path).is_ok_and(|meta| meta.ino() != self.inode);
         if is_other {
             self.file = None;
@@ -117,7 +117,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Progress bars end their lines by going back; a hole in a file reads as zeros.
+    /// Progress bars end their lines with a carriage return; a hole in a file reads as zeros.
     fn take(&mut self, byte: u8, tell: &mut dyn FnMut(&[u8])) {
         if !matches!(byte, b'\n' | b'\r' | 0) {
             if self.line.len() < MAX_LINE {
@@ -143,7 +143,7 @@ mod tests {
 
     fn lines(follow: &mut Follow) -> Vec<String> {
         let mut lines = Vec::new();
-        // Twice: a file that was replaced is opened in the next round.
+        // Twice: a replaced file is opened in the next round.
         for _ in 0..2 {
             let tell = &mut |line: &[u8]| lines.push(String::from_utf8_lossy(line).into_owned());
             while !follow.read(tell).unwrap() {}
@@ -177,12 +177,12 @@ mod tests {
             (lines(&mut follow), follow.too_long()),
             (vec!["short".to_owned()], 1)
         );
-        // One that comes later is read from its beginning.
+        // A file created later is read from its beginning.
         let mut follow = Follow::new(dir.path().join("later"), false);
         assert!(lines(&mut follow).is_empty());
         fs::write(dir.path().join("later"), "first\n").unwrap();
         assert_eq!(lines(&mut follow), ["first"]);
-        // Of old ones everything, if that is asked for.
+        // Existing content is read if requested.
         assert_eq!(lines(&mut Follow::new(path, true)), ["new", "short"]);
     }
 }

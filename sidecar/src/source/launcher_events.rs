@@ -1,5 +1,5 @@
-//! What the launcher knows before the sidecar does: a preflight. It writes events into a file, one on a line, and they are
-//! sent when the watch begins.
+//! Events from before the sidecar's start: a preflight. The launcher writes them to a file, one per line, and they are
+//! sent when monitoring starts.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Send, Source};
 use crate::warn;
 
-/// Most bytes of such a file that are read.
+/// Maximum bytes read from such a file.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// One line.
@@ -44,7 +44,7 @@ pub struct LauncherEvents {
 }
 
 impl LauncherEvents {
-    /// Reads it whole.
+    /// Reads the whole file.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -105,7 +105,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told.ndjson");
         write(&path, Provenance::Sim, &[problem("a"), problem("b")]).unwrap();
-        // What a later version tells is skipped, not fatal.
+        // Events of a later version are skipped, not fatal.
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"provenance\":\"live\",\"event\":{\"later\":1}}\n")
             .unwrap();

@@ -21,66 +21,66 @@ mod yields;
 use paceline_health::Provenance;
 use paceline_health::event::{Event, Pulse, Want};
 
-/// Takes an event and gives the sequence number of its frame.
+/// Accepts an event and returns the sequence number of its frame.
 pub type Send<'a> = dyn FnMut(Provenance, Event) -> u64 + 'a;
 
-/// What a source could not deliver, since it began.
+/// Data that a source could not deliver since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Records that trainers dropped because a ring was full.
     pub dropped: u64,
-    /// Records that were torn, that nobody had declared a rank for, or that were too many to be told apart.
+    /// Records that were torn, that had no declared rank, or that exceeded a limit.
     pub torn: u64,
 }
 
-/// What our code cost inside trainers, since it began.
+/// Cost of our code inside trainers since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Time that NCCL spent in the profiler plugin, nanoseconds.
     pub plugin_ns: u64,
-    /// How often NCCL called it.
+    /// Number of calls by NCCL.
     pub plugin_calls: u64,
 }
 
-/// One thing to read from. Most have nothing to say to most of these.
+/// A source of events. Most sources implement only a few of these methods.
 pub trait Source {
     /// Its name in [`paceline_health::event::Agent::sources`].
     fn name(&self) -> &'static str;
 
-    /// Sends what is new. `now_ns` is CLOCK_MONOTONIC.
+    /// Sends new events. `now_ns` is CLOCK_MONOTONIC.
     fn poll(&mut self, now_ns: u64, send: &mut Send<'_>);
 
-    /// Frames up to this one are safe: what they were made from may be let go.
+    /// Frames up to this one are safe: the data behind them may be released.
     fn settled(&mut self, _seq: u64) {}
 
-    /// Appends where each rank is.
+    /// Appends the progress of each rank.
     fn pulses(&mut self, _now_ns: u64, _out: &mut Vec<Pulse>) {}
 
-    /// Whether where the ranks are is news that does not wait for the next second: a process is gone.
+    /// Whether the ranks' progress must be sent before the next second: a process is gone.
     fn is_urgent(&mut self) -> bool {
         false
     }
 
-    /// Takes note of where all ranks of this node are, as all sources together say it: once a second.
+    /// Receives the progress of all ranks of this node, from all sources together: once a second.
     fn notice(&mut self, _pulses: &[Pulse], _now_ns: u64) {}
 
-    /// Takes note of which communicators each collective is to be told; of the others only sums.
+    /// Receives the requests for single collectives of communicators; otherwise only sums are sent.
     fn wanted(&mut self, _wants: &[Want]) {}
 
-    /// Sends again who is here: the aggregator began anew and knows nobody.
+    /// Sends all introductions again: the aggregator has a new journal.
     fn introduce(&mut self, _send: &mut Send<'_>) {}
 
-    /// What was lost so far.
+    /// Losses so far.
     fn losses(&self) -> Losses {
         Losses::default()
     }
 
-    /// What was spent in trainers so far.
+    /// Cost in trainers so far.
     fn cost(&self) -> Cost {
         Cost::default()
     }
 
-    /// Time that threads of its own spent reading so far, nanoseconds.
+    /// Time that its own threads have spent reading so far, nanoseconds.
     fn busy_ns(&self) -> u64 {
         0
     }

@@ -1,4 +1,4 @@
-//! The NCCL plugin's ring beside the hook's, as the probe tells them.
+//! The NCCL plugin's ring beside the hook's, as the probe reports them.
 
 use paceline_health::event::Event;
 use paceline_ring::{
@@ -60,7 +60,7 @@ fn attach(framework: Framework) -> Record {
     })
 }
 
-/// Step after step of so many collectives in three communicators; one window of eight steps in `every` is timed.
+/// Steps with this many collectives in three communicators; one window of eight steps in `every` is timed.
 fn train(ring: &Writer, steps: std::ops::Range<u32>, collectives: u32, every: u32) {
     for step in steps {
         for n in 0..collectives {
@@ -99,7 +99,7 @@ fn comms(events: &[Event]) -> Vec<&paceline_health::event::Comm> {
     comms
 }
 
-/// What is to be done about a fault of the first second is done to the ranks that are there.
+/// An action on a fault in the first second must reach the ranks that are there.
 #[test]
 fn a_trainer_is_known_with_its_first_record() {
     let mut bench = Bench::new();
@@ -139,7 +139,7 @@ fn collectives_become_sums_of_a_step() {
     assert_eq!(bench.probe.losses(), Losses::default());
 }
 
-/// The hook knows more of a rank: its attach and its pulse stand, whichever ring is read first.
+/// The hook has more data on a rank: its attach and its pulse count, whichever ring is read first.
 #[test]
 fn the_hook_speaks_for_the_rank() {
     let mut bench = Bench::new();
@@ -163,7 +163,7 @@ fn the_hook_speaks_for_the_rank() {
     );
 }
 
-/// Sums of all three communicators, and each collective of the one of which that was asked for, up to a step.
+/// Sums of all three communicators, and single collectives of the requested one, up to a step.
 #[test]
 fn each_collective_where_it_is_asked_for() {
     let mut bench = Bench::new();
@@ -209,14 +209,14 @@ fn each_collective_where_it_is_asked_for() {
         .len();
     println!("{bytes} bytes for ten collectives");
     assert!(bytes <= 200, "{bytes}");
-    // Before the sums of the same step, by which it closes.
+    // Before the sums of the same step, which close it.
     let place = |is_it: &dyn Fn(&Event) -> bool| events.iter().position(is_it).unwrap();
     let alone = place(&|event| matches!(event, Event::Collectives(did) if did.step == 5));
     let sum = place(&|event| matches!(event, Event::Comm(did) if did.step == 5 && did.comm == comm));
     assert!(alone < sum, "{alone} {sum}");
 }
 
-/// What travels from a rank that does 200 collectives in a step, at the sampling that is the default.
+/// Bytes sent for a rank with 200 collectives per step, with the default sampling.
 #[test]
 fn bytes_of_a_rank_and_step() {
     let mut bench = Bench::new();
@@ -238,8 +238,7 @@ fn bytes_of_a_rank_and_step() {
     assert!(a_step > 0.0 && a_step <= 128.0, "{a_step}");
 }
 
-/// The same program into whose process no hook was loaded: the collectives of so many steps, half a second each, after
-/// those before.
+/// The same program without a hook: the collectives of these steps, half a second each, after the previous ones.
 fn train_alone(ring: &Writer, steps: std::ops::Range<u32>) {
     for step in steps {
         for (n, mib) in [(0, 4), (1, 9), (2, 25)] {
@@ -267,7 +266,7 @@ fn train_alone(ring: &Writer, steps: std::ops::Range<u32>) {
     }
 }
 
-/// Each time that steps are found the plugin is told by which communicator they are counted.
+/// Each time steps are found, the plugin gets the communicator that counts them.
 #[test]
 fn another_phase_of_training_is_told_to_the_plugin() {
     let mut bench = Bench::new();
@@ -308,7 +307,7 @@ fn steps(events: &[Event]) -> Vec<&paceline_health::event::Step> {
     steps
 }
 
-/// Steps are found after a minute, and told with the sums of their collectives; a sidecar that takes over counts on.
+/// Steps are found after a minute, and sent with their sums; a sidecar that takes over continues the count.
 #[test]
 fn steps_without_a_hook() {
     let mut bench = Bench::new();

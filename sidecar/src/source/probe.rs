@@ -34,9 +34,9 @@ use entered::Entered;
 use life::Life;
 use ring::Ring;
 
-/// How often is looked whether processes live, nanoseconds.
+/// Interval of checking whether processes are alive, nanoseconds.
 const CHECK_EVERY_NS: u64 = 250_000_000;
-/// The directory is listed when it has changed, and at least this often: its time stamp has only the kernel's tick.
+/// The directory is listed when it has changed, and at least this often: its timestamp is coarse.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -44,24 +44,24 @@ const LIST_EVERY: Duration = Duration::from_secs(1);
 pub struct Probe {
     dir: PathBuf,
     rings: BTreeMap<OsString, Ring>,
-    /// Files that are no rings of ours, by name: looked at once.
+    /// Files that are not our rings, by name: checked once.
     refused: BTreeMap<OsString, u64>,
-    /// Ranks whose process ended without a word, after their ring was removed, and when they moved last.
+    /// Ranks whose process died without a goodbye and whose ring was removed, and when they last made progress.
     fallen: Vec<(Pulse, u64)>,
     listed: Option<(SystemTime, u64)>,
     checked_ns: u64,
-    /// A process is gone without a goodbye, and no beat has said so yet.
+    /// A process died without a goodbye, and no beat has reported it yet.
     has_died: bool,
     past: Losses,
     past_cost: Cost,
-    /// What is to be told collective by collective.
+    /// Requests for single collectives.
     wants: Vec<Want>,
-    /// Who reads the trainers' processes finds them there.
+    /// The trainers, for sources that read their processes.
     trainers: Trainers,
     /// Rings of other containers of this pod are read as well.
     is_pod: bool,
     when: When,
-    /// Ranks that do not move, whose last collectives are to be reported.
+    /// Ranks without progress, whose last collectives are to be reported.
     still: Vec<(Rank, u32)>,
 }
 
@@ -86,14 +86,14 @@ impl Probe {
         }
     }
 
-    /// The directory is a pod's, and only its containers come to it: rings of other users are read, and whether these live
-    /// is told by a lock.
+    /// The directory is shared only by a pod's containers: rings of other users are read, and a lock shows whether
+    /// their processes are alive.
     pub fn of_pod(mut self, is_pod: bool) -> Probe {
         self.is_pod = is_pod;
         self
     }
 
-    /// Says in `trainers` which processes there are.
+    /// Publishes the processes in `trainers`.
     pub fn telling(mut self, trainers: Trainers) -> Probe {
         self.trainers = trainers;
         self
@@ -136,7 +136,7 @@ impl Probe {
         }
     }
 
-    /// Looks whether processes are gone; not in every poll, since each costs a file of /proc.
+    /// Checks whether processes have exited; not in every poll, because each check reads a file of /proc.
     fn check_processes(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.checked_ns) < CHECK_EVERY_NS && self.checked_ns != 0 {
             return;
@@ -145,7 +145,7 @@ impl Probe {
         self.rings.values_mut().for_each(Ring::check_process);
     }
 
-    /// Removes the rings of processes that are gone, once everything in them is safe.
+    /// Removes the rings of processes that have exited, once everything in them is safe.
     fn remove_finished(&mut self, now_ns: u64) {
         let finished: Vec<OsString> = self
             .rings
@@ -157,7 +157,7 @@ impl Probe {
             let Some(ring) = self.rings.remove(&name) else {
                 continue;
             };
-            // Gone already is as good.
+            // It may already be gone.
             let _ = fs::remove_file(ring.path());
             let losses = ring.losses();
             self.past.dropped += losses.dropped;
@@ -202,7 +202,7 @@ impl Source for Probe {
                 send(Provenance::Live, Event::Entered(entered));
             }
         }
-        // At once: what is raised about a rank's first steps may want that rank signalled.
+        // At once: a finding on a rank's first steps may require signaling that rank.
         self.trainers
             .are(self.rings.values().filter_map(Ring::trainer).collect());
         self.remove_finished(now_ns);
@@ -221,14 +221,14 @@ impl Source for Probe {
 
     fn pulses(&mut self, now_ns: u64, out: &mut Vec<Pulse>) {
         let fallen = self.fallen.iter().map(|(pulse, moved_ns)| {
-            // Who is gone does not move any more than who hangs.
+            // A dead process makes no more progress than a hung one.
             let idle_ns = now_ns.saturating_sub(*moved_ns);
             (pulse.rank, Pulse { idle_ns, ..*pulse })
         });
         let mut by_rank: BTreeMap<_, Pulse> = fallen.collect();
         for pulse in self.rings.values().filter_map(|ring| ring.pulse(now_ns)) {
-            // A rank that was restarted has two rings for a moment, and one in the plugin: the newest epoch counts,
-            // within it the process that lives.
+            // A restarted rank briefly has two rings, and the plugin's: the newest restart counts, and within it the
+            // live process.
             let newest = by_rank.get(&pulse.rank).is_none_or(|other| {
                 (pulse.restart, pulse.alive, pulse.step) >= (other.restart, other.alive, other.step)
             });
@@ -236,7 +236,7 @@ impl Source for Probe {
                 by_rank.insert(pulse.rank, pulse);
             }
         }
-        // What has ended in order, or was replaced by a ring that has, is no pulse any more.
+        // A rank that ended cleanly, or was replaced by one that did, no longer has a pulse.
         for (rank, restart) in self.rings.values().filter_map(Ring::ended) {
             by_rank.retain(|_, pulse| pulse.rank != rank || pulse.restart > restart);
         }
@@ -274,13 +274,13 @@ impl Source for Probe {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Asked only at the end, when a second is long.
+        // Called only at the end, when a second is a long time.
         self.rings.values_mut().for_each(Ring::check_process);
         self.rings.values().all(Ring::is_over)
     }
 }
 
-/// Opens a ring that is ours alone: a regular file of our user with mode 0600, and no link to one. In a pod also one for
+/// Opens a ring that only we can access: a regular file of our user with mode 0600, not a link. In a pod, also one for
 /// all of the pod's users, with mode 0666.
 fn open_ours(path: &Path, is_pod: bool) -> Result<(Reader, Life), (u64, OpenError)> {
     let no_follow = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;

@@ -62,7 +62,7 @@ impl Bench {
         fs::read_dir(self.dir.path()).unwrap().count()
     }
 
-    /// The ring's process is one that has ended.
+    /// Makes the ring's process one that has ended.
     fn orphan(&self, name: &str) {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
@@ -171,7 +171,7 @@ fn slots_are_let_go_when_their_frames_are_safe() {
     assert_eq!(bench.probe.losses().dropped, 1);
 }
 
-/// The sidecar is killed and started again: what was not safe comes again, under its rank's name.
+/// The sidecar is killed and restarted: records that were not safe are sent again, under their rank.
 #[test]
 fn a_second_sidecar_goes_on() {
     let mut bench = Bench::new();
@@ -207,8 +207,8 @@ fn pulses_follow_the_progress_words() {
     assert_eq!(bench.pulses(), [], "ended in order");
 }
 
-/// A process that dies without a word: its ring is read to the end and removed, its pulse says so until the rank
-/// comes back.
+/// A process that dies without a goodbye: its ring is read to the end and removed, and its pulse reports it until the
+/// rank returns.
 #[test]
 fn the_fallen_are_remembered_until_they_return() {
     let mut bench = Bench::new();
@@ -295,7 +295,7 @@ fn declared(event: &Event) -> (u64, u64, u64, u64) {
     (step.step, step.sum_sq, step.expert_tokens, gc_ns)
 }
 
-/// What is said of a step before its record belongs to that step and to no other.
+/// A work record before a step's record belongs to that step only.
 #[test]
 fn work_joins_its_step() {
     let mut bench = Bench::new();
@@ -345,7 +345,7 @@ fn layout_and_groups_are_told_once_and_to_every_new_aggregator() {
         duration_ns: 6,
         collectives: 2,
     });
-    // The second round is the writer's repetition; a place outside its axis is nobody's.
+    // The second round is the writer's repetition; an index outside its axis is dropped.
     for record in [
         attach(2, 1),
         layout(3),

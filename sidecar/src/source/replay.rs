@@ -1,7 +1,7 @@
-//! An old journal sent again, at the pace at which it was written, marked as replayed.
+//! Sends an old journal again, at its original pace, marked as replayed.
 //!
-//! Every frame becomes this node's: it is the path that is tried out, not the history. Nothing of the old sidecars'
-//! own life (job, agent, goodbye, end) is sent, nor what their journal lost; the ranks' pulses go into this sidecar's beats.
+//! Every frame becomes this node's: the path is tested, not the history. Events about the old sidecars themselves (job,
+//! agent, goodbye, end) and losses of their journal are not sent; the ranks' pulses go into this sidecar's beats.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::{Send, Source};
 use crate::aggregator::journal::lines::{Line, Lines};
 use crate::warn;
 
-/// Most entries sent at one poll, so that a long journal does not hold up the rest.
+/// Maximum number of entries sent per poll, so that a long journal does not block the rest.
 const MOST_AT_ONCE: usize = 4096;
 
 /// See the module.

@@ -1,4 +1,4 @@
-//! The trainers of this node, as they declared themselves: one source hears of them, another reads their processes.
+//! The declared trainers of this node: one source finds them, another reads their processes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ impl Trainers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These live now, with their process ids.
+    /// Sets the live trainers, with their process IDs.
     pub fn are(&self, now: BTreeMap<Rank, u32>) {
         *self.list() = now;
     }
 
-    /// Those that lived when it was last said.
+    /// The live trainers at the last update.
     pub fn now(&self) -> BTreeMap<Rank, u32> {
         self.list().clone()
     }

@@ -1,5 +1,5 @@
-//! Whether a file that a user named tells what it was named for: one that is not there, or whose lines are something
-//! else, must not look like a job without steps.
+//! Whether a user's file contains the expected data: a missing file, or one with other lines, must not look like a job
+//! without steps.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use paceline_health::event::{Event, SourceState};
 
-/// A file may be made late, and begin with other lines, for so long.
+/// Grace period: a file may be created late, and begin with other lines.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// So many lines are not judged yet while more may come.
+/// With fewer lines than this, there is no judgment while more may come.
 const FEW: u64 = 20;
 
-/// What the thread that reads has seen.
+/// Progress of the reading thread.
 #[derive(Debug, Default)]
 pub struct Read {
     is_there: AtomicBool,
@@ -21,12 +21,12 @@ pub struct Read {
 }
 
 impl Read {
-    /// There is something to read from.
+    /// The file exists.
     pub fn found(&self) {
         self.is_there.store(true, Ordering::Relaxed);
     }
 
-    /// A line was read. `is_good`: it told something.
+    /// Counts a line. `is_good`: it contained data.
     pub fn line(&self, is_good: bool) {
         self.lines.fetch_add(1, Ordering::Relaxed);
         self.good.fetch_add(u64::from(is_good), Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl Read {
 pub struct Yields {
     source: &'static str,
     path: PathBuf,
-    /// What lines should have told, and what to do when they do not.
+    /// What lines should contain, and what to do if they do not.
     hint: String,
     read: Arc<Read>,
     since_ns: Option<u64>,
@@ -47,7 +47,7 @@ pub struct Yields {
 }
 
 impl Yields {
-    /// Of `source`, which reads `path`; `hint` ends the sentence `none of its lines ...`.
+    /// For `source`, which reads `path`; `hint` ends the sentence `none of its lines ...`.
     pub fn new(source: &'static str, path: PathBuf, hint: String) -> Yields {
         Yields {
             source,
@@ -60,22 +60,22 @@ impl Yields {
         }
     }
 
-    /// For the thread that reads.
+    /// Counters for the reading thread.
     pub fn read(&self) -> Arc<Read> {
         Arc::clone(&self.read)
     }
 
-    /// Nothing more will come: what is missing now stays missing.
+    /// Nothing more will come: missing data stays missing.
     pub fn over(&mut self) {
         self.is_over = true;
     }
 
-    /// What was told has to be told again.
+    /// Sends the state again.
     pub fn forget(&mut self) {
         self.told = None;
     }
 
-    /// What has changed, if anything.
+    /// The changed state, if any.
     pub fn look(&mut self, now_ns: u64) -> Option<Event> {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         let is_late = self.is_over || now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
@@ -86,7 +86,7 @@ impl Yields {
         } else if !is_late || (lines < FEW && !self.is_over && lines > 0) {
             return None;
         } else if lines > 0 {
-            // The number would change with every look.
+            // The number would change with every call.
             let many = if self.is_over { lines } else { FEW };
             format!("{path}: none of the {many} lines read {}", self.hint)
         } else if self.read.is_there.load(Ordering::Relaxed) {

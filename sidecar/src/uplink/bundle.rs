@@ -1,21 +1,21 @@
-//! Messages of many sidecars on one link: what a relay carries ([`crate::relay`]). A route is the relay's own number for a
-//! connection; whoever answers gives it back, and nobody else knows what it means.
+//! Messages of many sidecars on one link, as forwarded by a relay ([`crate::relay`]). A route is the relay's own number
+//! for a connection; answers repeat it, and only the relay interprets it.
 
 use super::wire::{Blob, MAX_MESSAGE_BYTES};
 
 /// Messages with their routes.
 pub type Carried = Vec<(u64, Blob)>;
 
-/// A bundle that is this large leaves.
+/// A bundle is sent when it reaches this size.
 pub const BUNDLE_BYTES: usize = 128 << 10;
-/// Relays above each other, at most: a bundle inside so many bundles is read, and no deeper.
+/// Maximum number of chained relays: bundles are decoded to this nesting depth, and no deeper.
 pub const MAX_HOPS: u8 = 4;
-/// What a route and two lengths take at most.
+/// Maximum size of a route and two lengths.
 const AROUND: usize = 20;
-/// Largest message that is carried, bytes: there is room for what every relay puts around it.
+/// Largest message that is forwarded, bytes: leaves room for the overhead of every relay.
 pub const MAX_CARRIED_BYTES: usize = MAX_MESSAGE_BYTES - (AROUND + 16) * MAX_HOPS as usize;
 
-/// A bundle that fills.
+/// A bundle being filled.
 #[derive(Debug, Default)]
 pub struct Bundle {
     carried: Carried,
@@ -23,7 +23,7 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Adds a message. What was there before, when the two do not fit into one bundle.
+    /// Adds a message. Returns the previous contents if both do not fit into one bundle.
     pub fn add(&mut self, route: u64, message: Vec<u8>) -> Option<Carried> {
         let takes = message.len() + AROUND;
         let is_too_much = self.bytes > 0 && self.bytes + takes > BUNDLE_BYTES;
@@ -33,13 +33,13 @@ impl Bundle {
         full
     }
 
-    /// All that is there.
+    /// Takes all messages.
     pub fn take(&mut self) -> Carried {
         self.bytes = 0;
         std::mem::take(&mut self.carried)
     }
 
-    /// Whether there is nothing.
+    /// Whether it has no messages.
     pub fn is_empty(&self) -> bool {
         self.carried.is_empty()
     }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_bundle_that_claims_more_than_it_holds_is_refused() {
-        // A hundred million messages, and one of four gigabytes.
+        // Claims of a hundred million messages, and of one with four gigabytes.
         for claim in [
             &[0xdd, 5, 0xff, 0xff, 0xff][..],
             &[0x91, 0x92, 1, 0xc6, 0xff, 0xff, 0xff, 0xff][..],

@@ -1,4 +1,4 @@
-//! The aggregator's side of the numbering: each frame once, in order; what is missing for good is counted.
+//! The aggregator's side of the numbering: each frame once, in order; frames that are permanently missing are counted.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use super::spool::last_seq;
 use super::wire::{Batch, decode_event};
 use crate::warn;
 
-/// Most incarnations that are remembered. Those of past that number are refused, not stored.
+/// Maximum number of remembered incarnations. Further ones are refused, not stored.
 const MAX_LANES: usize = 1 << 18;
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug, Default, PartialEq)]
 pub struct Taken {
     /// New frames in order.
     pub frames: Vec<Frame>,
-    /// The last frame of this incarnation that is here or gone for good: what to acknowledge.
+    /// The last frame of this incarnation that was received or is permanently lost: to be acknowledged.
     pub upto: u64,
 }
 
-/// Where each incarnation of each node's sidecar stands.
+/// The progress of each incarnation of each node's sidecar.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Intake {
     lanes: BTreeMap<NodeId, BTreeMap<u64, u64>>,
@@ -33,7 +33,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Takes what is new. A batch that lies behind one that may still come is left for its second coming.
+    /// Takes the new frames. A batch that follows one that may still arrive is skipped until it is sent again.
     pub fn offer(&mut self, batch: &Batch) -> Taken {
         let last = self.upto(&batch.node, batch.agent);
         let end = last_seq(batch);
@@ -69,13 +69,13 @@ impl Intake {
         }
     }
 
-    /// A frame that the journal already holds.
+    /// A frame that is already in the journal.
     pub fn restore(&mut self, frame: &Frame) {
         let last = self.upto(&frame.node, frame.agent);
         self.advance(&frame.node, frame.agent, frame.seq.max(last));
     }
 
-    /// The last frame of an incarnation that is here or gone for good; zero: none.
+    /// The last frame of an incarnation that was received or is permanently lost; zero: none.
     pub fn upto(&self, node: &NodeId, agent: u64) -> u64 {
         self.lanes
             .get(node)
@@ -101,7 +101,7 @@ impl Intake {
         true
     }
 
-    /// Frames that came more than once.
+    /// Frames received more than once.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
@@ -111,12 +111,12 @@ impl Intake {
         self.lost
     }
 
-    /// A message came of which nothing can be read.
+    /// Counts an unreadable message.
     pub fn note_unreadable(&mut self) {
         self.unreadable += 1;
     }
 
-    /// Frames whose event could not be decoded, and messages that could not.
+    /// Events and messages that could not be decoded.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }

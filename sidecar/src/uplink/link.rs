@@ -1,10 +1,10 @@
-//! Bytes between a sidecar and the aggregator. The rest of the program sees these traits; only this file sees ZeroMQ.
+//! Bytes between a sidecar and the aggregator. The rest of the program uses these traits; only this file uses ZeroMQ.
 //!
-//! What the `zeromq` crate does not do is done around it: a DEALER never connects again by itself, so a link that
-//! breaks is dropped and made anew; after a break its sends may seem to work and its receive waits for ever, so
-//! numbering and a deadline for acknowledgements ([`super::session`]) find out. Its ROUTER takes three descriptors and
-//! two more hops for each node, and its parser is no match for what peers may send: the aggregator's end speaks ZMTP
-//! itself ([`crate::guard::zmtp`], docs/adr/0008).
+//! Workarounds for limits of the `zeromq` crate: a DEALER never reconnects by itself, so a broken link is dropped and
+//! replaced; after a break its sends may seem to succeed and its receive may wait forever, so numbering and a deadline
+//! for acknowledgements ([`super::session`]) detect that. Its ROUTER takes three descriptors and two more hops per
+//! node, and its parser is not robust against malicious input: the aggregator's end implements ZMTP itself
+//! ([`crate::guard::zmtp`], docs/adr/0008).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,65 +22,66 @@ use crate::guard::den::Den;
 use crate::guard::hall::{Entrance, Hall};
 use crate::guard::{conduit, tunnel};
 
-/// A connection that takes longer than this is given up, the first time.
+/// Timeout of a connection attempt, the first time.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// As long as the gate gives a stranger: one that is crowded by a large job may take it.
+/// As long as the gate's deadline for a handshake: a gate crowded by a large job may take that long.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long to wait for something at this attempt (the first is 0): doubling, three times. Where thousands come to one that is
-/// short of CPU, whoever gives up too soon has been served for nothing and comes again: nobody would ever get in.
+/// The timeout for this attempt (the first is 0): doubled up to three times. If thousands of clients connect to a
+/// server short of CPU, a client that gives up too soon wastes the server's work and tries again: no connection would
+/// ever succeed.
 pub fn patience(first: Duration, attempt: u32) -> Duration {
     first * (1 << attempt.min(3))
 }
 
-/// When there are no descriptors left, the next look.
+/// Pause before the next attempt when no descriptors are left.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// A link failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Whoever listens does not speak our protocol.
+    /// The listener does not use our protocol.
     #[error("taken by another program")]
     Silent,
-    /// Nobody can be reached there.
+    /// The address cannot be reached.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// Who is there does not share the job's key.
+    /// The peer does not have the job's key.
     #[error("{0}")]
     Seal(#[from] SealError),
-    /// The library's own word.
+    /// An error of the library.
     #[error("{0}")]
     Socket(#[from] ZmqError),
 }
 
 /// A sidecar's end.
 pub trait Link: Send {
-    /// Hands a message over. That it was taken says nothing of its arrival.
+    /// Sends a message. Success does not mean that it arrives.
     fn send(&mut self, message: Vec<u8>) -> impl Future<Output = Result<(), LinkError>> + Send;
-    /// The next message. May be dropped while it waits.
+    /// The next message. Cancel-safe.
     fn recv(&mut self) -> impl Future<Output = Result<Vec<u8>, LinkError>> + Send;
 }
 
-/// Which peer a message came from: good for answers while its link lasts, and for nothing else.
+/// The source of a message: valid for answers while its link exists, and for nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer(u64);
 
 /// The aggregator's end.
 pub trait Hub: Send {
-    /// Answers a peer. One that is gone is no error.
+    /// Answers a peer. A peer that is gone is not an error.
     fn send(&mut self, peer: &Peer, message: Vec<u8>) -> impl Future<Output = ()> + Send;
-    /// The next message of anybody. May be dropped while it waits.
+    /// The next message of any peer. Cancel-safe.
     fn recv(&mut self) -> impl Future<Output = Result<(Peer, Vec<u8>), LinkError>> + Send;
 }
 
 /// [`Link`] over ZeroMQ.
 pub struct Dealer {
     socket: DealerSocket,
-    /// Carries its bytes to another machine.
+    /// Forwards its bytes to another machine.
     _tunnel: Option<Tunnel>,
 }
 
-/// A task that ends with its owner, also one who is given up half-way.
+/// A task that is aborted with its owner, also if the owner is dropped during the connection.
 struct Tunnel(JoinHandle<()>);
 
 impl Drop for Tunnel {
@@ -90,10 +91,10 @@ impl Drop for Tunnel {
 }
 
 impl Dealer {
-    /// Connects to a hub of this process.
+    /// Connects to a hub in this process.
     ///
     /// # Errors
-    /// [`LinkError`] when nobody answers within two seconds.
+    /// [`LinkError`] if there is no answer within two seconds.
     pub async fn connect(path: &Path) -> Result<Dealer, LinkError> {
         Dealer::connect_within(path, CONNECT_DEADLINE).await
     }
@@ -103,7 +104,7 @@ impl Dealer {
         options.no_connect_timeout();
         let mut socket = DealerSocket::with_options(options);
         let endpoint = format!("ipc://{}", path.display());
-        // What is behind a tunnel may never finish its greeting.
+        // A peer behind a tunnel may never finish its greeting.
         timeout(deadline, socket.connect(&endpoint))
             .await
             .map_err(|_| LinkError::Silent)??;
@@ -116,8 +117,8 @@ impl Dealer {
     /// Connects to the hub behind the gate at `address`, sealed with `key`.
     ///
     /// # Errors
-    /// [`LinkError`] when at the first attempt it is not reached within two seconds, or not sealed within five; at later ones
-    /// [`patience`] grows.
+    /// [`LinkError`] if at the first attempt it is not reached within two seconds, or not sealed within five; at later
+    /// attempts according to [`patience`].
     pub async fn through(
         address: SocketAddr,
         key: &Key,
@@ -135,12 +136,12 @@ impl Dealer {
         let listener = tokio::net::UnixListener::from_std(listener)?;
         let tunnel = Tunnel(tokio::spawn(async move {
             if let Ok((local, _)) = listener.accept().await {
-                // That it ended shows in the socket that it carried.
+                // The socket that it forwards shows its end.
                 let _ = tunnel::carry(stream, pair, local).await;
             }
         }));
         let connected = Dealer::connect_within(&path, reach).await;
-        // It has served.
+        // No longer needed.
         let _ = std::fs::remove_file(&path);
         Ok(Dealer {
             _tunnel: Some(tunnel),
@@ -164,14 +165,14 @@ impl Link for Dealer {
     }
 }
 
-/// [`Hub`] for ZeroMQ's DEALERs: who comes by a Unix socket, and who is let in by the gate.
+/// [`Hub`] for ZeroMQ's DEALERs: connections to a Unix socket, and those accepted by the gate.
 pub struct Router {
     hall: Hall,
     listening: JoinHandle<()>,
 }
 
 impl Router {
-    /// Takes over a listener that nobody but this user can reach: what comes by it is not sealed.
+    /// Takes over a listener that only this user can reach: its connections are not sealed.
     ///
     /// # Errors
     /// [`LinkError`]
@@ -187,7 +188,7 @@ impl Router {
                         let (inlet, outlet) = conduit::bare(stream, "ROUTER");
                         tokio::spawn(entrance.clone().admit(inlet, outlet));
                     }
-                    // Of our own processes each tries again.
+                    // They are our own processes, and will try again.
                     Err(_) => sleep(BREATH).await,
                 }
             }
@@ -195,7 +196,7 @@ impl Router {
         Ok(Router { hall, listening })
     }
 
-    /// Where the gate leads.
+    /// For the gate's accepted peers.
     pub fn entrance(&self) -> Entrance {
         self.hall.entrance()
     }
@@ -215,7 +216,7 @@ impl Hub for Router {
     async fn recv(&mut self) -> Result<(Peer, Vec<u8>), LinkError> {
         match self.hall.recv().await {
             Some((peer, message)) => Ok((Peer(peer), message)),
-            // It keeps its own entrance open.
+            // Unreachable: the hall keeps its own entrance open.
             None => Err(LinkError::Silent),
         }
     }

@@ -1,8 +1,7 @@
-//! From a sidecar to the aggregator: nothing is lost but what is counted, nothing counted twice.
+//! From a sidecar to the aggregator: every loss is counted, and nothing is counted twice.
 //!
 //! The protocol is go-back-N over numbered frames with cumulative acknowledgements; [`session`] and [`intake`] are its
-//! two ends and know neither socket nor clock. [`link`] is the only file that knows ZeroMQ. [`pack`] makes messages
-//! small.
+//! two ends, without socket and clock. [`link`] is the only file that uses ZeroMQ. [`pack`] compresses messages.
 
 mod blob;
 pub mod bundle;

@@ -1,8 +1,8 @@
-//! The sidecar's side of one link, without the link: bytes in, bytes out, time handed in.
+//! The sidecar's side of one link, without I/O: bytes in, bytes out, with the time as an argument.
 //!
-//! Call [`Uplink::connected`] and [`Uplink::broken`] when a link comes and goes, [`Uplink::received`] for what it
-//! brings; after each, and after [`Uplink::push`], send what [`Uplink::poll_send`] gives until it gives nothing.
-//! [`Uplink::is_stuck`] says when a link that seems whole is not.
+//! Call [`Uplink::connected`] and [`Uplink::broken`] when a link is established or lost, [`Uplink::received`] for its
+//! messages; after each, and after [`Uplink::push`], send the messages of [`Uplink::poll_send`] until it returns none.
+//! [`Uplink::is_stuck`] detects a link that is open but does not work.
 
 use std::time::Duration;
 
@@ -17,35 +17,35 @@ use super::pack;
 use super::spool::{Spool, last_seq};
 use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 
-/// A link that acknowledges nothing for this long is taken for broken. It is twice as long, three times at most, for each that was
-/// made in vain: an aggregator that is short of CPU would get no more of it by thousands of handshakes.
+/// A link without acknowledgements for this long is considered broken. The time doubles, up to three times, with each
+/// failed link: thousands of handshakes would only slow down an aggregator that is short of CPU.
 pub const ACK_DEADLINE: Duration = Duration::from_secs(2);
-/// Most frames on their way: what a link may buffer.
+/// Maximum number of frames in flight: the limit of a link's buffer.
 const WINDOW: u64 = 8 * 1024;
-/// What findings are made of waits so long for company: the ranks of a node end a step together.
+/// How long an event for findings may be delayed to be sent with others: the ranks of a node end a step together.
 const SOON_NS: u64 = 50_000_000;
-/// Where steps are short, messages follow each other at this distance: each costs both ends a wake-up or two.
+/// Minimum interval between messages if steps are short: each message costs both ends a wake-up or two.
 const APART_NS: u64 = 150_000_000;
-/// What is told once a second or less waits so long for a step to travel with.
+/// How long an event that is sent once a second or less may wait for a step.
 const LATER_NS: u64 = 900_000_000;
 
-/// What a message from the aggregator meant.
+/// The meaning of a message from the aggregator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The link is good. `new_journal`: this aggregator does not know all that an earlier one acknowledged.
+    /// The link works. `new_journal`: this aggregator does not have everything that an earlier one acknowledged.
     Welcome {
-        /// Whether everybody has to introduce themselves again.
+        /// Whether this node and its ranks must be introduced again.
         new_journal: bool,
     },
-    /// The link is of no use, and why.
+    /// The link is refused, with the reason.
     Refused(String),
-    /// More is safe.
+    /// More frames are safe.
     Acked,
-    /// Each collective of these communicators is to be told, and of no other.
+    /// Send each collective of these communicators, and of no others.
     Wanted(Vec<Want>),
-    /// This is to be done here.
+    /// An order for this node.
     Order(Order),
-    /// Nothing to do with us, not readable, or of no concern to who asks.
+    /// Not for us, unreadable, or not relevant for the caller.
     Noise,
 }
 
@@ -56,26 +56,26 @@ enum Link {
     Up,
 }
 
-/// The sender.
+/// The sending end.
 #[derive(Clone, Debug)]
 pub struct Uplink {
     me: Hello,
     spool: Spool,
     link: Link,
     hello_due: bool,
-    /// The last frame given to this link.
+    /// The last frame sent on this link.
     sent: u64,
     acked: u64,
-    /// When the link last proved that it works, while something is on its way.
+    /// When the link last made progress, while frames are in flight.
     progress_ns: u64,
-    /// Links that were made since one acknowledged something in time.
+    /// Links established since the last acknowledgement in time.
     in_vain: u32,
-    /// When what was pushed last has to leave.
+    /// When the latest events must be sent.
     due_ns: u64,
-    /// When the last batch left.
+    /// When the last batch was sent.
     left_ns: u64,
     journal: Option<u64>,
-    /// The aggregator on this link reads what is packed.
+    /// The aggregator on this link reads packed messages.
     packs: bool,
 }
 
@@ -98,9 +98,9 @@ impl Uplink {
         }
     }
 
-    /// Numbers an event; it is sent as soon as there is a link, or with others of its kind a moment later.
+    /// Numbers an event; it is sent as soon as there is a link, or shortly after together with similar events.
     pub fn push(&mut self, provenance: Provenance, event: &Event, now_ns: u64) -> u64 {
-        // Nothing was on its way; a greeting that is not answered waits since it was said.
+        // Nothing was in flight; the deadline of an unanswered greeting is not extended.
         if self.link == Link::Up && self.sent == self.acked {
             self.progress_ns = now_ns;
         }
@@ -115,7 +115,7 @@ impl Uplink {
         self.spool.push(provenance, event)
     }
 
-    /// A fresh link stands: the handshake comes first.
+    /// A new link is established: the handshake comes next.
     pub fn connected(&mut self, now_ns: u64) {
         self.in_vain = self.in_vain.saturating_add(1);
         self.link = Link::Greeting;
@@ -124,7 +124,7 @@ impl Uplink {
         self.progress_ns = now_ns;
     }
 
-    /// A fresh link stands and somebody else has done the handshake.
+    /// A new link is established and its handshake was done by the caller.
     pub fn welcomed(&mut self, welcome: &Welcome, now_ns: u64) -> Heard {
         if self.link != Link::Greeting {
             self.in_vain = self.in_vain.saturating_add(1);
@@ -133,7 +133,7 @@ impl Uplink {
         self.hello_due = false;
         self.packs = false;
         self.progress_ns = now_ns;
-        // What it had acknowledged is gone, and with it perhaps who we are.
+        // Frames acknowledged earlier are gone, perhaps including the introduction of this node.
         let forgot = welcome.upto < self.acked;
         self.acked = self.acked.max(welcome.upto.min(self.spool.last_seq()));
         self.spool.ack(self.acked);
@@ -144,14 +144,14 @@ impl Uplink {
         Heard::Welcome { new_journal }
     }
 
-    /// The link is gone; what was on its way will be sent again.
+    /// The link is lost; frames in flight will be sent again.
     pub fn broken(&mut self) {
         self.link = Link::Down;
         self.hello_due = false;
         self.sent = self.acked;
     }
 
-    /// A message came.
+    /// A message was received.
     pub fn received(&mut self, bytes: &[u8], now_ns: u64) -> Heard {
         match decode_down(bytes) {
             Ok(Down::Welcome(welcome)) if self.link == Link::Greeting && welcome.is_for(&self.me) => {
@@ -162,7 +162,7 @@ impl Uplink {
                 Heard::Refused(refused.why)
             }
             Ok(Down::Ack(ack)) if self.is_mine(&ack) => {
-                // One that says the same again is no progress: a batch before this one is missing over there.
+                // A repeated acknowledgement is no progress: the aggregator lacks a batch before this one.
                 if ack.upto > self.acked {
                     if now_ns.saturating_sub(self.progress_ns) < ACK_DEADLINE.as_nanos() as u64 {
                         self.in_vain = 0;
@@ -224,12 +224,12 @@ impl Uplink {
         Some(if self.packs { pack::pack(message) } else { message })
     }
 
-    /// When [`Uplink::poll_send`] is to be asked again, if nothing comes before.
+    /// When to call [`Uplink::poll_send`] again, if nothing happens before.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Whether the link has been silent for too long: drop it and make another.
+    /// Whether the link has been silent for too long: drop it and open another.
     pub fn is_stuck(&self, now_ns: u64) -> bool {
         let waits = self.link == Link::Greeting || (self.link == Link::Up && self.sent > self.acked);
         let deadline = patience(ACK_DEADLINE, self.in_vain.saturating_sub(1));
@@ -246,7 +246,7 @@ impl Uplink {
         self.acked
     }
 
-    /// Every frame up to here is safe or dropped.
+    /// Every frame up to this one is safe or dropped.
     pub fn settled(&self) -> u64 {
         self.spool.settled()
     }
@@ -256,7 +256,7 @@ impl Uplink {
         self.spool.last_seq()
     }
 
-    /// What the spool holds, bytes.
+    /// Size of the spool, bytes.
     pub fn spooled_bytes(&self) -> usize {
         self.spool.bytes()
     }
@@ -267,14 +267,14 @@ impl Uplink {
     }
 }
 
-/// How long an event may wait for others to travel with.
+/// How long an event may wait to be sent with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Urgency {
-    /// Faults, and what begins or ends something.
+    /// Faults, starts and ends.
     Now,
-    /// What findings are made of.
+    /// Events for findings.
     Soon,
-    /// What is told again in a second.
+    /// Events that are repeated every second.
     Later,
 }
 

@@ -5,7 +5,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Beats wait for company, steps not for long, and all leaves at once when something comes that does not wait.
+/// Beats wait for other events, steps wait briefly, and an urgent event sends everything at once.
 #[test]
 fn ordinary_events_leave_together() {
     let me = Hello {
@@ -22,7 +22,7 @@ fn ordinary_events_leave_together() {
         upto: 0,
     };
     let beat = Event::Beat(Beat::default());
-    // Told with its step.
+    // Sent with its step.
     let step = Event::Collectives(Collectives {
         rank: Rank(0),
         restart: 0,
@@ -34,22 +34,22 @@ fn ordinary_events_leave_together() {
     let mut uplink = Uplink::new(me, 1 << 20);
     uplink.welcomed(&welcome, 0);
     assert_eq!(uplink.poll_send(0), None);
-    // What is said when, and how many messages leave then.
+    // Time, event, and number of messages sent then.
     for (at_ms, says, leaves) in [
         (1000, &beat, 0),
         (1500, &step, 0),
         (1549, &step, 0),
         (1550, &step, 1),
-        // Messages keep their distance.
+        // Messages keep their minimum interval.
         (1600, &step, 0),
         (1699, &step, 0),
         (1700, &step, 1),
-        // No step comes.
+        // Without a step.
         (2000, &beat, 0),
         (2899, &beat, 0),
         (2900, &beat, 1),
         (2901, &step, 0),
-        // Told at once, with what came before it.
+        // Sent at once, with the earlier events.
         (2902, &Event::Exit(Exit { code: 0 }), 1),
         (2903, &beat, 0),
     ] {

@@ -1,4 +1,4 @@
-//! What was seen and is not safe yet: bounded, numbered, dropping the least valuable first and counting it.
+//! Events that are not safe yet: bounded and numbered; the least valuable are dropped first and counted.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,13 @@ use paceline_health::event::Event;
 
 use super::wire::{BATCH_BYTES, BATCH_EVENTS, Batch, Blob, MAX_EVENT_BYTES, encode_event};
 
-/// Bytes that a frame costs beside its event.
+/// Bytes per frame besides its event.
 const OVERHEAD_BYTES: usize = 64;
 
 #[derive(Clone, Debug)]
 struct Item {
     seq: u64,
-    /// Without it later frames cannot be understood; telemetry goes first.
+    /// Later frames cannot be interpreted without it; telemetry is dropped first.
     keep: bool,
     bytes: Vec<u8>,
 }
@@ -24,7 +24,7 @@ pub struct Spool {
     items: VecDeque<Item>,
     bound_bytes: usize,
     bytes: usize,
-    /// Sequence number of the last frame that was put in.
+    /// Sequence number of the last frame added.
     last_seq: u64,
     dropped: u64,
 }
@@ -46,7 +46,7 @@ impl Spool {
         self.last_seq += 1;
         let bytes = encode_event(provenance, event);
         if bytes.len() > MAX_EVENT_BYTES {
-            // No aggregator would read it, and all that follows would wait for it.
+            // Every aggregator would reject it, and all later events would wait for it.
             self.dropped += 1;
             return self.last_seq;
         }
@@ -62,7 +62,7 @@ impl Spool {
         self.last_seq
     }
 
-    /// The oldest telemetry; when there is none, the oldest of the rest.
+    /// Drops the oldest telemetry; without any, the oldest of the rest.
     fn drop_one(&mut self) {
         let at = self.items.iter().position(|item| !item.keep).unwrap_or(0);
         if let Some(item) = self.items.remove(at) {
@@ -80,8 +80,8 @@ impl Spool {
         }
     }
 
-    /// The next frames after `sent` without a hole between them, as the events of a batch: the frame before the first
-    /// that is still here, the first's number, and the events. `None`: nothing is left to send.
+    /// The next frames after `sent` without a gap, as the events of a batch: the frame before the first that is still
+    /// here, the first's number, and the events. `None`: no more frames.
     pub fn run_after(&self, sent: u64) -> Option<(u64, u64, Vec<Blob>)> {
         let start = self.items.partition_point(|item| item.seq <= sent);
         let first = self.items.get(start)?.seq;
@@ -102,7 +102,7 @@ impl Spool {
         Some((after, first, events))
     }
 
-    /// Every frame up to here is safe or dropped: nothing that it was made from is needed any more.
+    /// Every frame up to this one is safe or dropped: the data that it was made from is no longer needed.
     pub fn settled(&self) -> u64 {
         self.items.front().map_or(self.last_seq, |item| item.seq - 1)
     }
@@ -112,7 +112,7 @@ impl Spool {
         self.last_seq
     }
 
-    /// What it holds.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,28 +1,28 @@
-//! What the aggregator asks of a sidecar: each collective of some communicators, where otherwise sums are told.
+//! Requests of the aggregator to a sidecar: each collective of some communicators instead of sums.
 //!
-//! It is said once and not acknowledged. What was lost with a link is said again on the next one; what nobody takes back
-//! ends by itself, at a step. A sidecar that does not know this message takes it for noise.
+//! A request is sent once and not acknowledged. One that is lost with a link is sent again on the next one; one that is
+//! never withdrawn ends at a step. An older sidecar ignores this message.
 
 use paceline_health::event::Want;
 use paceline_health::id::JobId;
 use serde::{Deserialize, Serialize};
 
-/// Most that a sidecar takes.
+/// Maximum number that a sidecar accepts.
 const MOST: usize = 64;
 
-/// See [`super::wire::Down::Wanted`]: in place of what was said before.
+/// See [`super::wire::Down::Wanted`]: replaces the previous request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// The job.
     pub job: JobId,
-    /// The incarnation that is asked.
+    /// The addressed incarnation.
     pub agent: u64,
-    /// What is wanted of it.
+    /// The requested communicators.
     pub wants: Vec<Want>,
 }
 
 impl Wanted {
-    /// What a sidecar keeps of it.
+    /// The part that a sidecar accepts.
     pub fn kept(mut self) -> Vec<Want> {
         self.wants.truncate(MOST);
         self.wants

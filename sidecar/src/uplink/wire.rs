@@ -1,8 +1,8 @@
-//! What travels between a sidecar and the aggregator, as MessagePack arrays.
+//! The messages between a sidecar and the aggregator, as MessagePack arrays.
 //!
-//! Each event is a byte string of its own inside the batch: one that this version cannot read costs itself and not
-//! its neighbours, and the spool knows its size. A reader takes its own schema version and older ones (appended
-//! fields have defaults); arrays of a newer one would not decode, so the handshake refuses a newer sender.
+//! Each event is a separate byte string in the batch: an event that this version cannot read does not affect the
+//! others, and the spool can measure it. A reader accepts its own schema version and older ones (appended fields have
+//! defaults); arrays of a newer version would not decode, so the handshake refuses a newer sender.
 
 use paceline_health::codec::msgpack;
 use paceline_health::event::Event;
@@ -19,37 +19,37 @@ use crate::remedy::order::Order;
 
 /// Largest message that is decoded, bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Most bytes of events in one batch; a single larger event travels alone.
+/// Maximum size of the events in one batch, bytes; a single larger event is sent alone.
 pub const BATCH_BYTES: usize = 128 << 10;
-/// Most events in one batch.
+/// Maximum number of events in one batch.
 pub const BATCH_EVENTS: usize = 1024;
 /// Largest event that is sent or decoded, bytes.
 pub const MAX_EVENT_BYTES: usize = 512 << 10;
 /// Longest name of a job or a node, bytes.
 pub const MAX_NAME_BYTES: usize = 512;
 
-/// Why a message is not one.
+/// Why a message is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// Larger than is decoded.
+    /// Larger than the limit.
     #[error("{bytes} bytes, at most {MAX_MESSAGE_BYTES} are read")]
     TooLarge {
-        /// Its size.
+        /// Size of the message.
         bytes: usize,
     },
-    /// A name in it is longer than is kept.
+    /// A name exceeds the limit.
     #[error("a name is longer than {MAX_NAME_BYTES} bytes")]
     Name,
-    /// Packed with a dictionary of another version.
+    /// Packed with an unknown dictionary.
     #[error("packed with dictionary {version}, which this version does not have")]
     Dictionary {
-        /// Its number.
+        /// Number of the dictionary.
         version: u8,
     },
-    /// Packed, and damaged.
+    /// Packed, but damaged.
     #[error("not what was packed")]
     Packed,
-    /// Not MessagePack, or of another shape.
+    /// Not MessagePack, or of another structure.
     #[error("{0}")]
     Malformed(#[from] msgpack::Error),
 }
@@ -61,37 +61,37 @@ pub enum Up {
     Hello(Hello),
     /// Frames.
     Batch(Batch),
-    /// What a relay carries: messages of its nodes, each with its route.
+    /// Messages that a relay forwards for its nodes, each with its route.
     Carried(Carried),
 }
 
 /// From the aggregator to a sidecar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Down {
-    /// The link is good.
+    /// The link is accepted.
     Welcome(Welcome),
-    /// This is your job's aggregator, but it still reads its journal: ask again.
+    /// This is the job's aggregator, but it is still reading its journal: try again.
     Later(Later),
-    /// It is not, and why.
+    /// The link is refused, with the reason.
     Refused(Refused),
-    /// Everything up to here is safe.
+    /// Every frame up to this one is safe.
     Ack(Ack),
-    /// More than sums is asked for.
+    /// Requests more than sums.
     Wanted(Wanted),
-    /// Something is to be done on the node.
+    /// An action for the node.
     Order(Order),
-    /// Messages may come packed.
+    /// Packed messages are accepted.
     Reads(Reads),
-    /// Answers to what a relay carried, by route.
+    /// Answers to messages that a relay forwarded, by route.
     Carried(Carried),
 }
 
-/// Who is there.
+/// Identifies the sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Schema version of the sender.
     pub v: u16,
-    /// Its job: two jobs on one port must not meet.
+    /// Its job: two jobs on one port must be kept apart.
     pub job: JobId,
     /// Its node.
     pub node: NodeId,
@@ -106,11 +106,11 @@ pub struct Welcome {
     pub v: u16,
     /// Its job.
     pub job: JobId,
-    /// The incarnation that is welcome: an answer to another one's question is none.
+    /// The accepted incarnation: an answer to another one is ignored.
     pub agent: u64,
-    /// Number of its journal: another one knows nobody who attached before.
+    /// Number of its journal: a different journal does not contain earlier introductions.
     pub journal: u64,
-    /// What it has of this incarnation.
+    /// The last frame that it has of this incarnation.
     pub upto: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct Later {
 /// See [`Down::Refused`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// For people.
+    /// Reason, for users.
     pub why: String,
 }
 
@@ -135,21 +135,21 @@ pub struct Ack {
     pub v: u16,
     /// Its job.
     pub job: JobId,
-    /// The incarnation whose frames these are.
+    /// The incarnation that sent the frames.
     pub agent: u64,
-    /// The last of its frames that is safe, and all before it.
+    /// The last safe frame; all earlier ones are safe, too.
     pub upto: u64,
 }
 
-/// See [`Down::Reads`]: follows a welcome. Who does not know it goes over it and packs nothing, and who never hears it packs
-/// nothing, so that versions meet plainly.
+/// See [`Down::Reads`]: follows a welcome. A sidecar that does not support it ignores it and packs nothing, and one
+/// that never receives it packs nothing, so different versions use plain messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reads {
     /// Its job.
     pub job: JobId,
-    /// The incarnation that was welcome.
+    /// The accepted incarnation.
     pub agent: u64,
-    /// The newest dictionary ([`pack::DICTIONARY`]) that is known there, and all before it.
+    /// The newest supported dictionary ([`pack::DICTIONARY`]); older ones are supported, too.
     pub dictionary: u8,
 }
 
@@ -164,8 +164,8 @@ pub struct Batch {
     pub node: NodeId,
     /// Incarnation of its sidecar.
     pub agent: u64,
-    /// The frame before the first one that the sender still has; zero: it has none. What lies between the two is
-    /// gone for good, so a receiver that holds `after` may take the batch and count the hole as lost.
+    /// The frame before the first one that the sender still has; zero: none. Frames between the two are permanently
+    /// lost, so a receiver that has `after` may take the batch and count the gap as lost.
     pub after: u64,
     /// Sequence number of the first event.
     pub first_seq: u64,
@@ -173,13 +173,13 @@ pub struct Batch {
     pub events: Vec<Blob>,
 }
 
-/// An event and where it came from, encoded.
+/// Encodes an event and its provenance.
 pub fn encode_event(provenance: Provenance, event: &Event) -> Vec<u8> {
-    // Serialising plain data into memory does not fail; an empty blob would be counted as unreadable.
+    // Serializing plain data into memory does not fail; an empty blob would be counted as unreadable.
     rmp_serde::to_vec(&(provenance, event)).unwrap_or_default()
 }
 
-/// The frame of an encoded event.
+/// Decodes the frame of an event.
 ///
 /// # Errors
 /// [`WireError`]
@@ -198,12 +198,12 @@ pub fn decode_event(batch: &Batch, seq: u64, blob: &Blob) -> Result<Frame, WireE
     })
 }
 
-/// Any of the messages as bytes.
+/// Encodes any of the messages.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     rmp_serde::to_vec(message).unwrap_or_default()
 }
 
-/// Reads a message of a sidecar, packed or not. The size is checked before anything is allocated.
+/// Decodes a message of a sidecar, packed or not. The size is checked before anything is allocated.
 ///
 /// # Errors
 /// [`WireError`]
@@ -215,14 +215,14 @@ pub fn decode_up(bytes: &[u8]) -> Result<Up, WireError> {
     let (job, node) = match &up {
         Up::Hello(hello) => (&hello.job, &hello.node),
         Up::Batch(batch) => (&batch.job, &batch.node),
-        // Each message in it is checked when it is read.
+        // Each contained message is checked when it is decoded.
         Up::Carried(_) => return Ok(up),
     };
     let fits = job.as_str().len() <= MAX_NAME_BYTES && node.as_str().len() <= MAX_NAME_BYTES;
     if fits { Ok(up) } else { Err(WireError::Name) }
 }
 
-/// Reads a message of the aggregator.
+/// Decodes a message of the aggregator.
 ///
 /// # Errors
 /// [`WireError`]
@@ -238,7 +238,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
 }
 
 impl Hello {
-    /// Why this job's aggregator cannot take the sender, if it cannot.
+    /// Why this job's aggregator refuses the sender; `None` if it does not.
     pub fn refusal(&self, job: &JobId) -> Option<String> {
         if self.job != *job {
             Some(format!("this is the aggregator of job {job}"))
@@ -248,7 +248,7 @@ impl Hello {
                 self.v
             ))
         } else if self.agent == AGGREGATOR {
-            // Who spoke as it could say that the job has ended.
+            // A sender with this number could claim that the job has ended.
             Some(format!("incarnation {AGGREGATOR} does not belong to a sidecar"))
         } else {
             None
@@ -257,7 +257,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// Whether this answers that question.
+    /// Whether this answers that greeting.
     pub fn is_for(&self, hello: &Hello) -> bool {
         self.job == hello.job && self.agent == hello.agent
     }
@@ -312,13 +312,13 @@ mod tests {
         );
     }
 
-    /// Fields appended with a default are filled in for an older writer: what the schema promises.
+    /// Fields appended with a default are filled in for an older writer, as the schema promises.
     #[test]
     fn an_older_writer_is_read() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct New(u32, #[serde(default)] u64);
         assert_eq!(msgpack::from_slice::<New>(&encode(&(3u32,))).unwrap(), New(3, 0));
-        // The other way round does not decode, which is why a newer sender is refused in the handshake.
+        // The reverse does not decode, which is why the handshake refuses a newer sender.
         assert!(msgpack::from_slice::<(u32,)>(&encode(&New(3, 9))).is_err());
     }
 
@@ -371,7 +371,7 @@ mod tests {
             let _ = decode_event(&batch(Vec::new()), 1, &Blob(bytes));
         }
 
-        /// A message damaged in one place is refused or read as another, never a panic.
+        /// A message damaged in one place is rejected or read as another, without a panic.
         #[test]
         fn damaged_bytes_never_panic(at in 0usize..60, value in any::<u8>()) {
             let events = vec![Blob(encode_event(Provenance::Live, &Event::Exit(Exit { code: 3 })))];

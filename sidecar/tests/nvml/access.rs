@@ -1,4 +1,4 @@
-//! GPUs, drivers and libraries that cannot be read: told as what they are, tried again, never taken for health.
+//! GPUs, drivers and libraries that cannot be read: reported as such, retried, never considered healthy.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ fn a_call_that_does_not_come_back_is_told_within_five_seconds_and_holds_up_nobod
     stage.wait(2 * S);
     stage.play("gpus = 8\n[gpu.3]\nhang = true");
     let (took, event) = stage.expect(8 * S, |event| is_access(event, Some(&gpu(3)), Access::Silent));
-    // Since the change: up to a second to the next round, then the deadline.
+    // Since the change: up to a second until the next round, then the deadline.
     assert!(took > 4 * S && took < 6 * S, "{took:?}");
     let Event::GpuAccess(access) = event else {
         unreachable!("as expected")
@@ -108,7 +108,7 @@ fn a_gpu_that_is_lost_and_comes_back() {
 #[test]
 fn a_gpu_that_wants_a_reset_is_not_healthy() {
     let mut stage = Stage::new("gpus = 2\n[gpu.1]\nfail = \"reset_required\"");
-    // It has no handle from the start, so the node says so.
+    // There is no handle from the start, so the event is about the node.
     let (_, event) = stage.expect(3 * S, |event| is_access(event, None, Access::Failing));
     let Event::GpuAccess(access) = event else {
         unreachable!("as expected")

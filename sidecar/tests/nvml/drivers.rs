@@ -1,8 +1,8 @@
-//! Readings by driver: what the reader asks for must be what the driver's own header has under that number and name.
+//! Readings by driver: each number and name that the reader uses must be in the driver's own header.
 //!
-//! The fake library answers each driver by that driver's nvml.h (tests/fake-nvml/tables/nvml.tsv). Here the source of each
-//! signal is named as nvml.h names it, never by number, and every field has a value of its own: a wrong number in the
-//! product reads another field's value.
+//! The fake library answers for each driver according to that driver's nvml.h (tests/fake-nvml/tables/nvml.tsv). Here
+//! the source of each signal is given by its name in nvml.h, never by number, and every field has a unique value: a
+//! wrong number in the product reads another field's value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::stage::{Stage, fault, install, unsupported};
 const S: Duration = Duration::from_secs(1);
 const KIB: f64 = 1024.0;
 
-/// Signals, the fields that are added, and what one of the field's unit is in the signal's.
+/// Signals, the fields that are summed, and the factor from the field's unit to the signal's.
 const BY_FIELD: [(Signal, &[&str], f64); 38] = [
     (Signal::EccEnabled, &["DEV_ECC_CURRENT"], 1.0),
     (Signal::EccEnabledPending, &["DEV_ECC_PENDING"], 1.0),
@@ -111,7 +111,7 @@ const BY_FIELD: [(Signal, &[&str], f64); 38] = [
     ),
 ];
 
-/// Signals of a function that not every driver has, and what an H100 of the fake answers.
+/// Signals from a function that not every driver has, and the values of the fake's H100.
 const BY_FUNCTION: [(Signal, &str, f64); 5] = [
     (Signal::MarginC, "nvmlDeviceGetMarginTemperature", 39.0),
     (
@@ -124,7 +124,7 @@ const BY_FUNCTION: [(Signal, &str, f64); 5] = [
     (Signal::FabricHealth, "nvmlDeviceGetGpuFabricInfoV", 0.0),
 ];
 
-/// Signals that are read alike from every driver of the table.
+/// Signals that are the same for every driver of the table.
 const ALWAYS: [(Signal, f64); 15] = [
     (Signal::TemperatureC, 48.0),
     (Signal::SmClockMhz, 1980.0),
@@ -143,7 +143,7 @@ const ALWAYS: [(Signal, f64); 15] = [
     (Signal::RemapBanks, 640.0),
 ];
 
-/// Signals that are of no interest here.
+/// Signals that are not tested here.
 const LEFT_OUT: [Signal; 5] = [
     Signal::MemoryUsedBytes,
     Signal::MemoryTotalBytes,
@@ -152,7 +152,7 @@ const LEFT_OUT: [Signal; 5] = [
     Signal::ReadNs,
 ];
 
-/// A version for every driver of the table, and one that is newer than all of them.
+/// A version for every driver of the table, and a newer one.
 fn versions() -> impl Iterator<Item = String> {
     let of_table = drivers::all().iter();
     of_table
@@ -160,7 +160,7 @@ fn versions() -> impl Iterator<Item = String> {
         .chain(["999.1".into()])
 }
 
-/// A value of its own for the item of each field. The state of links is how many are up, of 17.
+/// A unique value for the item of each field. The state of links is the number of active ones, of 17.
 fn values() -> BTreeMap<&'static str, f64> {
     let items = (0_u32..).zip(FIELDS);
     let mut values: BTreeMap<&str, f64> = items
@@ -182,7 +182,7 @@ fn first(scenario: &str) -> GpuReading {
     }
 }
 
-/// What the fields give that this driver defines; `None` where it defines none of them.
+/// The sum of those fields that this driver defines; `None` if it defines none.
 fn sum(driver: Driver, names: &[&str], values: &BTreeMap<&str, f64>) -> Option<f64> {
     let defined = names.iter().filter_map(|name| {
         let name = format!("NVML_FI_{name}");
@@ -207,7 +207,7 @@ fn every_field_is_what_the_drivers_header_says() {
         for (signal, names, unit) in BY_FIELD {
             let reading = match (sum(driver, names, &values), signal) {
                 (Some(sum), _) => Reading::Value(sum * unit),
-                // Before there are counters: one for heat, and sums of the reasons, of which there is none here.
+                // Drivers without counters: one value for heat, and sums by clock reason, which are zero here.
                 (None, Signal::ThrottleThermalSwNs) => Reading::Value(values["policy_thermal_ns"]),
                 (None, Signal::ThrottleThermalHwNs | Signal::ThrottleBrakeNs) => Reading::Value(0.0),
                 (None, _) => unsupported(),
@@ -298,7 +298,7 @@ fn every_event_is_what_the_drivers_header_says() {
     for version in versions() {
         let driver = Driver::of(&version);
         let mut scenario = format!("driver = \"{version}\"\ngpus = 1\n");
-        // Each happens a different number of times: in which order they are delivered does not matter.
+        // Each event occurs a different number of times, so the order of delivery does not matter.
         let mut missing = Vec::new();
         for (count, (name, kind)) in (1_u32..).zip(kinds) {
             if let Some(bit) = driver.number(Kind::Event, name) {
@@ -320,7 +320,7 @@ fn every_event_is_what_the_drivers_header_says() {
     }
 }
 
-/// NVML_NVLINK_MAX_LINKS is 36 from driver 610 on.
+/// NVML_NVLINK_MAX_LINKS is 36 since driver 610.
 #[test]
 fn all_links_of_a_gpu_with_more_than_18_are_counted() {
     for (version, up) in [("610.43.02", 36.0), ("610.43.02", 35.0), ("999.1", 36.0)] {

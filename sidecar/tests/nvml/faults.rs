@@ -1,4 +1,4 @@
-//! XID and other events, and faults that show in readings.
+//! XIDs and other events, and faults visible in readings.
 
 use std::time::Duration;
 

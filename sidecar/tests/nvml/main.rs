@@ -1,6 +1,6 @@
-//! The code that reads GPUs, on a library that plays scenarios (tests/fake-nvml).
+//! The GPU reader, on a library that plays scenarios (tests/fake-nvml).
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+#![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 
 mod access;
 mod drivers;

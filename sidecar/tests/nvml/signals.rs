@@ -1,4 +1,4 @@
-//! What is read, from which model, how often.
+//! Which signals are read, from which model, how often.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -97,7 +97,7 @@ fn each_model_says_what_it_has() {
     let gpm = |signal: &GpuSignal| {
         format!("{signal:?}").ends_with("ActiveRatio") || *signal == GpuSignal::SmOccupancyRatio
     };
-    // Rates come with the second sample; where there are none, that is known at once.
+    // Rates are available with the second sample; if unsupported, that is known at once.
     let all = signals(&a100);
     assert_eq!(
         signals(&b200),
@@ -128,7 +128,7 @@ fn throttling_is_read_where_each_driver_counts_it() {
     }
 }
 
-/// Their fields 251 to 253 are none, or power smoothing, which a wrong reader takes for 0 ns of throttling.
+/// Their fields 251 to 253 are missing, or about power smoothing, which a wrong reader takes for 0 ns of throttling.
 #[test]
 fn throttling_of_older_drivers_is_policy_time_and_clock_reasons() {
     for driver in ["535.104.05", "550.163.01", "570.124.06"] {
@@ -138,7 +138,8 @@ fn throttling_of_older_drivers_is_policy_time_and_clock_reasons() {
         ));
         let counted = &reading.readings[&GpuSignal::ThrottleThermalSwNs];
         assert_eq!(*counted, Reading::Value(7.0), "{driver}");
-        // Summed from the first reading on: neither unsupported nor what the fields of later drivers have (8 and 9).
+        // Summed from the first reading on: neither unsupported nor the values of the fields of later drivers (8 and
+        // 9).
         for signal in [GpuSignal::ThrottleThermalHwNs, GpuSignal::ThrottleBrakeNs] {
             let summed = reading.readings[&signal].value();
             let is_time = |ns: f64| ns == 0.0 || (1e3..3e9).contains(&ns);
@@ -192,7 +193,7 @@ fn what_matters_every_second_the_rest_when_it_changes_and_all_every_ten() {
 fn instances_of_a_gpu_have_memory_of_their_own_and_share_its_heat() {
     let mut stage = Stage::new("gpus = 1\n[gpu.0]\nmig = 2\ntemperature = 77");
     let instance = paceline_health::id::GpuId::from("GPU-fa4e0000-0000-5000-0001-000000000000");
-    // As its rank calls it: by the bytes of its UUID.
+    // With its rank's name for it: by the bytes of its UUID.
     let half = Reading::Value(40.0 * f64::from(1 << 30));
     stage.expect(3 * S, |event| {
         is_reading(event, &instance, GpuSignal::MemoryTotalBytes, &half)

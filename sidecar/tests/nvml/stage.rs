@@ -1,4 +1,4 @@
-//! GPUs of a scenario, and what the source says of them.
+//! The GPUs of a scenario, and the source's events about them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,17 +23,17 @@ pub fn fake_nvml() -> PathBuf {
     library
 }
 
-/// A scenario, the library that plays it, and what was seen so far.
+/// A scenario, the library that plays it, and the events so far.
 pub struct Stage {
     pub source: NvmlSource,
     pub seen: Vec<(Duration, Event)>,
-    /// What was expected and found lies before this.
+    /// Expected events that were found are before this index.
     pub next: usize,
     began: Instant,
     dir: TempDir,
 }
 
-/// Its own copy of the library, with the functions of the scenario's driver: each has a state of its own.
+/// A separate copy of the library, with the functions of the scenario's driver: each copy has its own state.
 pub fn install(dir: &Path, scenario: &str) -> PathBuf {
     let library = dir.join("libnvidia-ml.so.1");
     let driver = Driver::of(&Scenario::parse(scenario).unwrap().driver);
@@ -42,7 +42,7 @@ pub fn install(dir: &Path, scenario: &str) -> PathBuf {
     library
 }
 
-/// Changes the scenario at once, never in halves.
+/// Changes the scenario atomically.
 pub fn play(library: &Path, scenario: &str) {
     let name = format!("{}.toml", library.display());
     fs::write(format!("{name}.new"), scenario).unwrap();
@@ -62,19 +62,19 @@ impl Stage {
         }
     }
 
-    /// What is expected next comes after this.
+    /// The next expected event comes after this.
     pub fn play(&mut self, scenario: &str) {
         self.next = self.seen.len();
         play(&self.dir.path().join("libnvidia-ml.so.1"), scenario);
     }
 
-    /// Polls as the agent does, ten times a second, for as long as `time`.
+    /// Polls like the agent, ten times a second, for this time.
     pub fn wait(&mut self, time: Duration) {
         self.until(time, |_| false);
         self.next = self.seen.len();
     }
 
-    /// Polls until an event after the one expected last is as wanted, and gives it and how long it took.
+    /// Polls until a wanted event occurs after the last expected one; returns it and the time it took.
     pub fn expect(&mut self, limit: Duration, wanted: impl Fn(&Event) -> bool) -> (Duration, Event) {
         let began = Instant::now();
         let found = self.until(limit, wanted);
@@ -115,7 +115,7 @@ impl Stage {
         readings.collect()
     }
 
-    /// What was said of who can be read.
+    /// Events about access to GPUs.
     pub fn accesses(&self) -> Vec<&GpuAccess> {
         let accesses = self.seen.iter().filter_map(|(_, event)| match event {
             Event::GpuAccess(access) => Some(access),

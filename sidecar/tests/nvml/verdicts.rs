@@ -1,5 +1,5 @@
-//! From a library's answers to verdicts: the code that reads GPUs, and the detector on what it says. What takes a rule
-//! minutes is played sixty times as fast: the detector's clock is a number.
+//! From a library's answers to verdicts: the GPU reader, and the detector on its events. Rules that take minutes are
+//! played sixty times as fast: the detector's clock is a number.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use paceline_health::{Detector, Policy, Time};
 
 use crate::stage::{Stage, gpu};
 
-/// A fault of one GPU, and the verdict that it must have: finding, severity, and part of what to do. What the GPU reads
-/// before and after is its model's, unless `well` says more.
+/// A fault of one GPU, and its expected verdict: finding, severity, and part of the action. The GPU's readings before
+/// and after are its model's, unless `well` overrides them.
 struct Case<'a> {
     fault: &'a str,
     finding: &'static str,
@@ -36,7 +36,7 @@ const fn case<'a>(
     }
 }
 
-/// The detector, fed with what a stage sees.
+/// The detector, fed with the events of a stage.
 struct Judge {
     detector: Detector,
     fed: usize,
@@ -92,7 +92,7 @@ impl Judge {
         }
     }
 
-    /// Feeds what the stage saw since.
+    /// Feeds the stage's new events.
     fn follow(&mut self, stage: &Stage) {
         for (at, event) in &stage.seen[self.fed..] {
             self.take(*at, event.clone());
@@ -109,7 +109,7 @@ impl Judge {
     }
 }
 
-/// Plays all faults at once, each on a GPU of its own, beside one that is well, and then none, each for so many seconds.
+/// Plays all faults at once, each on its own GPU, beside a healthy one, and then none, each for this many seconds.
 fn check(profile: &str, speed: u32, seconds: [u64; 2], cases: &[Case<'_>]) {
     let scenario = |faults: bool| {
         let mut text = format!("profile = \"{profile}\"\ngpus = {}\n", cases.len() + 1);

@@ -1,4 +1,4 @@
-//! A node that was watched alone, and the job's aggregator that appears after all.
+//! A node that is monitored alone, and the job's aggregator that appears later.
 
 use std::net::TcpListener;
 
@@ -7,11 +7,11 @@ use paceline_ring::{Detach, Record};
 
 use crate::job::{Job, train, trainer, until};
 
-/// What was seen alone reaches the job's aggregator, and what comes then.
+/// Both the events from before and the later ones reach the job's aggregator.
 #[test]
 fn joins_when_the_aggregator_appears() {
     let job = Job::new("later");
-    // Another program holds the place when the first sidecar looks.
+    // Another program uses the port when the first sidecar looks.
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap().to_string();
     let ring = trainer(&job, 0);
@@ -21,7 +21,7 @@ fn joins_when_the_aggregator_appears() {
     assert!(alone["run_dir"].is_string());
     job.has_steps(0, 5);
     drop(stranger);
-    // A sidecar that another test starts just now has a copy of it until it runs.
+    // A sidecar being started by another test holds a copy until its exec.
     until("a free place", || TcpListener::bind(&address).is_ok());
     let other = job.beside();
     let mut found = other.start("n1", &["--aggregator", &address]);
@@ -37,7 +37,7 @@ fn joins_when_the_aggregator_appears() {
     }
     lonely.end();
     found.end();
-    // Nothing was told twice, nothing is missing, and its own aggregator closed its journal in order.
+    // No duplicates, no losses, and its own aggregator closed its journal normally.
     let report = other.report(&other.run_dir());
     assert_eq!(
         (&report["steps"], &report["coverage"]["frames_lost"]),

@@ -1,4 +1,4 @@
-//! A journal that has a bound, written by a real sidecar that is killed.
+//! A bounded journal, written by a real sidecar that is killed.
 
 use std::time::{Duration, Instant};
 

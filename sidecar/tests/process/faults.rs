@@ -1,4 +1,4 @@
-//! A line of the kernel log on its way to a verdict.
+//! From a line of the kernel log to a verdict.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::job::Job;
 
-/// How fast it is on a busy machine says nothing: this holds that no line waits for a timer of seconds. The speed is
+/// The speed on a busy machine is not meaningful: this checks that no line waits for a timer of seconds. The speed is
 /// printed.
 const SLOWEST: Duration = Duration::from_secs(3);
 
@@ -42,7 +42,7 @@ fn a_kernel_line_becomes_a_verdict() {
                 "{verdict}"
             );
             let took = began.elapsed();
-            // Out of step with the sidecar's ticks.
+            // Not synchronized with the sidecar's ticks.
             std::thread::sleep(Duration::from_millis(u64::from(7 * gpu % 100)));
             took
         })
@@ -52,7 +52,7 @@ fn a_kernel_line_becomes_a_verdict() {
         "kernel line to verdict: median {:?}, worst of 40 {:?}",
         took[20], took[39]
     );
-    // A disk that is busy with others may hold one up.
+    // Other load on the disk may delay one.
     assert!(took[37] < SLOWEST, "{took:?}");
     sidecar.say(r#"{"exit":{"code":0}}"#);
     sidecar.end();

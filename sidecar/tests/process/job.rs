@@ -1,4 +1,4 @@
-//! A job's directories, its sidecars as the launcher runs them, and its trainers' rings.
+//! A job's directories, its sidecars as started by the launcher, and its trainers' rings.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// One sidecar as the launcher runs it.
+/// One sidecar as started by the launcher.
 pub struct Sidecar {
     child: Child,
     pub stdin: Option<ChildStdin>,
@@ -26,7 +26,7 @@ pub struct Sidecar {
 /// A job's directories.
 pub struct Job {
     pub dir: tempfile::TempDir,
-    /// Where the user's own key is.
+    /// Directory of the user's own key.
     pub home: PathBuf,
     name: String,
 }
@@ -40,7 +40,7 @@ impl Job {
         Job { dir, home, name }
     }
 
-    /// The same job on a machine that shares no directory but the user's home.
+    /// The same job on a machine that shares only the user's home directory.
     pub fn beside(&self) -> Job {
         Job {
             name: self.name.clone(),
@@ -148,7 +148,7 @@ impl Sidecar {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end: the exit code and what it warned of.
+    /// Waits for its end: returns the exit code and its warnings.
     pub fn end(mut self) -> (Option<i32>, String) {
         until("the end", || self.child.try_wait().unwrap().is_some());
         let mut stderr = String::new();
@@ -164,7 +164,7 @@ impl Sidecar {
 
 impl Drop for Sidecar {
     fn drop(&mut self) {
-        // Only when a test failed on the way.
+        // Only if the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Real sidecars on real rings: what the launcher sees of them, and what their deaths leave behind.
+//! Real sidecars on real rings: their status for the launcher, and the effects of their deaths.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -63,7 +63,7 @@ fn a_run_from_start_to_end() {
     assert!(matches!(events.first(), Some(Event::Job(_))) && matches!(events.last(), Some(Event::End(_))));
 }
 
-/// Killed three times in the middle: every step is in the journal, and its time goes on.
+/// Killed three times in the middle: every step is in the journal, and its time continues.
 #[test]
 fn a_sidecar_that_is_killed_goes_on() {
     let job = Job::new("killed");
@@ -87,7 +87,7 @@ fn a_sidecar_that_is_killed_goes_on() {
     assert_eq!(job.report(&job.run_dir())["coverage"]["ring_dropped"], 0);
 }
 
-/// Two nodes on one host. The one that aggregates dies; the other takes its place and goes on in the same journal.
+/// Two nodes on one host. The aggregating one dies; the other takes over and continues the same journal.
 #[test]
 fn another_node_takes_over() {
     let job = Job::new("over");
@@ -131,7 +131,7 @@ fn another_node_takes_over() {
     );
 }
 
-/// The port is somebody else's: this node is watched alone, and its journal says why.
+/// The port belongs to another program: this node is monitored alone, and its journal gives the reason.
 #[test]
 fn a_port_in_use() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -145,12 +145,12 @@ fn two_jobs_on_one_port() {
     let holder = other.start("n0", &["--aggregator", "127.0.0.1:0"]);
     let address = holder.hear("ready")["aggregator"].as_str().unwrap().to_owned();
     let mut job = Job::new("second");
-    job.home.clone_from(&other.home); // One user's.
+    job.home.clone_from(&other.home); // Of the same user.
     check_alone(job, &address, "does not have this job's key");
     holder.kill();
 }
 
-/// Nothing goes to another host when there is no key to seal it with.
+/// Without a key for sealing, nothing is sent to another host.
 #[test]
 fn another_host_and_no_key() {
     let mut job = Job::new("remote");
@@ -185,7 +185,7 @@ fn check_alone(job: Job, address: &str, why: &str) {
     assert_eq!(job.report(&job.run_dir())["steps"], 5);
 }
 
-/// Ctrl-C and a hang-up are the launcher's to pass on; SIGTERM ends the watch in order.
+/// The launcher forwards Ctrl-C and a hang-up; SIGTERM ends monitoring normally.
 #[test]
 fn signals() {
     let job = Job::new("signals");
@@ -207,7 +207,7 @@ fn signals() {
     assert_eq!(bye.as_deref(), Some("terminated"));
 }
 
-/// A kubelet leaves 2 s: by then all is written, though another node died and never says goodbye.
+/// A kubelet leaves 2 s: everything is written by then, even if another node died without notice.
 #[test]
 fn in_a_pod_a_dead_node_is_not_waited_for_until_the_kubelet_kills() {
     let job = Job::new("pod");
@@ -238,7 +238,7 @@ fn in_a_pod_a_dead_node_is_not_waited_for_until_the_kubelet_kills() {
     assert!(job.report(&job.run_dir())["job"].is_string());
 }
 
-/// The launcher is killed: the trainer is watched to its end, and nothing stays behind.
+/// The launcher is killed: the trainer is monitored until its end, and nothing is left behind.
 #[test]
 fn the_launcher_dies() {
     let job = Job::new("orphan");
@@ -257,7 +257,7 @@ fn the_launcher_dies() {
     assert_eq!(job.report(&job.run_dir())["steps"], 5);
 }
 
-/// An old journal is sent again: marked, so that nothing acts on it, and with the same conclusion.
+/// An old journal is sent again: marked, so that it triggers no action, and with the same conclusion.
 #[test]
 fn a_replay_is_marked() {
     let old = Job::new("old");

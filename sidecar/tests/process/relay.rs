@@ -1,4 +1,4 @@
-//! A relay as a process: what it says of mistakes.
+//! A relay as a process: its messages about misconfiguration.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -43,7 +43,7 @@ fn mistakes_are_told_once() {
 #[test]
 fn one_that_leads_to_itself_says_so() {
     let job = Job::new("circle");
-    // Nobody else takes it meanwhile but by a rare chance.
+    // It is very unlikely that another process takes it meanwhile.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = free.local_addr().unwrap().to_string();
     drop(free);

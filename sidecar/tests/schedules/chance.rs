@@ -1,4 +1,4 @@
-//! Randomness from a seed: the same on every machine and in every version.
+//! Seeded randomness: the same on every machine and in every version.
 
 /// SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>).
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl Chance {
         (self.any() % bound as u64) as usize
     }
 
-    /// So many times in a million.
+    /// True with this probability in millionths.
     pub fn hits(&mut self, millionths: u64) -> bool {
         self.any() % 1_000_000 < millionths
     }

@@ -1,4 +1,4 @@
-//! What must hold, as docs/transport.md has it.
+//! The guarantees of docs/transport.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use super::node::{Life, Link, Node, RANKS};
 use super::trouble::Kind;
 use super::world::World;
 
-/// Memory, at every moment: what is not safe has a bound, and so has what is on its way.
+/// Memory, at every moment: frames that are not safe are bounded, and so are frames in flight.
 pub fn bounds(world: &World) {
     for node in &world.nodes {
         assert!(
@@ -27,7 +27,7 @@ pub fn bounds(world: &World) {
     }
 }
 
-/// At the end, with everything arrived.
+/// At the end, when everything has arrived.
 pub fn world(world: &World) {
     let journals = world.hub.journals();
     journals.iter().for_each(|journal| in_order(world, journal));
@@ -47,7 +47,7 @@ pub fn world(world: &World) {
     assert_eq!(report.coverage.ranks_seen, ranks, "every rank is known");
 }
 
-/// Each frame at most once, in the order of its incarnation, as it was sent; numbers and times never go back.
+/// Each frame at most once, in the order of its incarnation, as it was sent; numbers and times never decrease.
 fn in_order(world: &World, journal: &[Entry]) {
     let mut last: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     for pair in journal.windows(2) {
@@ -94,7 +94,7 @@ fn kept<'a>(journals: &'a [Vec<Entry>], node: &Node, life: &Life) -> BTreeSet<&'
         .collect()
 }
 
-/// What was acknowledged is in a journal, but for what the spool dropped and the disk would not take.
+/// Acknowledged frames are in a journal, except for those dropped by the spool or rejected by the disk.
 fn acked_is_kept(world: &World, journals: &[Vec<Entry>], excused: u64) {
     let mut missing_in_all = 0;
     for node in &world.nodes {
@@ -110,7 +110,7 @@ fn acked_is_kept(world: &World, journals: &[Vec<Entry>], excused: u64) {
     );
 }
 
-/// Every step that a trainer took is there, told by whichever sidecar, but for what is counted.
+/// Every step of a trainer is in a journal, sent by whichever sidecar, except for counted losses.
 fn steps_arrive(world: &World, journals: &[Vec<Entry>], excused: u64) {
     let steps = journals
         .iter()
@@ -134,7 +134,7 @@ fn steps_arrive(world: &World, journals: &[Vec<Entry>], excused: u64) {
     );
 }
 
-/// What is more than telemetry arrives, and is concluded from.
+/// Events that are not telemetry arrive, and lead to findings.
 fn findings_arrive(world: &World, journals: &[Vec<Entry>], excused: u64) {
     let mut missing = Vec::new();
     for node in &world.nodes {
@@ -163,7 +163,7 @@ fn findings_arrive(world: &World, journals: &[Vec<Entry>], excused: u64) {
     }
 }
 
-/// Coverage has every hole, and no others.
+/// Coverage contains every gap, and no others.
 fn losses_are_counted(world: &World, journal: &[Entry]) {
     let coverage = world.hub.aggregator().unwrap().report().coverage;
     let holes = |((_, agent), seqs): ((String, u64), Vec<u64>)| match (agent, seqs.last()) {
@@ -171,7 +171,7 @@ fn losses_are_counted(world: &World, journal: &[Entry]) {
         (_, Some(last)) => last - seqs.len() as u64,
     };
     let holes: u64 = Hub::numbers(journal).into_iter().map(holes).sum();
-    // What was thinned was not lost.
+    // Thinned frames are not lost.
     let holes = holes.checked_sub(Hub::thinned(journal).frames);
     let holes = holes.expect("no more is said to be thinned than is gone");
     if world.hub.was_hurt {
@@ -189,7 +189,7 @@ fn losses_are_counted(world: &World, journal: &[Entry]) {
     }
 }
 
-/// Another aggregator that reads the journal knows what the first one knew.
+/// Another aggregator that reads the journal has the same state as the first one.
 pub fn opened_again(world: World) {
     let was_hurt = world.hub.was_hurt;
     let before = world.hub.journals().pop().unwrap();

@@ -1,4 +1,4 @@
-//! The disk under the journal: a real file whose room, truncation and memory fail when told to.
+//! The disk of the journal: a real file whose space, truncation and durability can be made to fail.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,16 +7,16 @@ use std::thread::JoinHandle;
 
 use paceline_sidecar::aggregator::journal::Disk;
 
-/// How the disk is.
+/// State of the disk.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Bytes of room; `None`: plenty.
+    /// Bytes of space; `None`: unlimited.
     pub room: Option<usize>,
-    /// What was half written cannot be cut off.
+    /// Partial writes cannot be truncated.
     pub keeps_halves: bool,
-    /// What a loss of power leaves at least, bytes.
+    /// Minimum that survives a power loss, bytes.
     pub synced: u64,
-    /// Snapshots that were to be put on it.
+    /// Number of requested snapshots.
     pub snapshots: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct SimDisk {
 
 impl SimDisk {
     pub fn new(file: File, health: Arc<Mutex<Health>>) -> SimDisk {
-        // Of a file that was just begun nothing is on the disk.
+        // Nothing of a new file is on the disk yet.
         if let Ok(file) = file.metadata() {
             let mut health = health.lock().unwrap();
             health.synced = health.synced.min(file.len());
@@ -68,7 +68,7 @@ impl Disk for SimDisk {
         Box::new(SimDisk::new(file, self.health.clone()))
     }
 
-    /// Of the snapshots some come too late: their aggregator was killed before.
+    /// Some snapshots are too late: their aggregator was killed before.
     fn run(&mut self, work: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
         let mut health = self.health.lock().unwrap();
         health.snapshots += 1;

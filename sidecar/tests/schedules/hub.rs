@@ -1,4 +1,4 @@
-//! The aggregator's machine: the real [`Aggregator`] on its run directory, killed, cut off from power, opened again.
+//! The aggregator's machine: the real [`Aggregator`] on its run directory, killed, cut off from power, restarted.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,14 +22,14 @@ enum State {
     Down {
         until_ns: u64,
     },
-    /// Reads its journal.
+    /// Reading its journal.
     Opening {
         until_ns: u64,
     },
     Up(Box<Aggregator>),
 }
 
-/// Lines that were thinned; of all of them, frames of sidecars.
+/// Thinned lines; of all of them, frames of sidecars.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gone {
     pub telemetry: u64,
@@ -39,24 +39,24 @@ pub struct Gone {
 
 pub struct Hub {
     root: tempfile::TempDir,
-    /// Of the journal: when a segment is closed, and how much there may be.
+    /// Limits of the journal: segment size, and total size.
     limits: Limits,
-    /// What the aggregator counted as lost from the journal before it was opened the last time, and knew from a snapshot.
+    /// Journal losses that the aggregator had counted before its last restart, and that were in a snapshot.
     pub lost_before: u64,
     generation: u32,
     state: State,
     status: StatusStream,
     pub disk: Arc<Mutex<Health>>,
-    /// It reads nothing until then.
+    /// Reads nothing until then.
     pub stalled_until_ns: u64,
     pub last_stall_ns: u64,
-    /// Frames that are not in a journal though they were acknowledged, and that something counts.
+    /// Frames that are not in a journal although they were acknowledged, and that are counted.
     pub excused: u64,
-    /// The disk failed at some time, or power did.
+    /// The disk failed at some time, or the power did.
     pub was_hurt: bool,
 }
 
-/// Memory, where there is one that looks like a disk: thousands of directories are made.
+/// In memory, if there is a file system for it: thousands of directories are created.
 fn temporary() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() {
@@ -146,7 +146,7 @@ impl Hub {
         }
     }
 
-    /// What is answered to a message.
+    /// The answers to a message.
     pub fn answer(&mut self, bytes: &[u8], now_ns: u64) -> Vec<Down> {
         let up = decode_up(bytes).unwrap();
         let State::Up(aggregator) = &mut self.state else {
@@ -174,7 +174,7 @@ impl Hub {
         }
     }
 
-    /// The process ends where it stands.
+    /// The process is killed.
     pub fn kill(&mut self, until_ns: u64) {
         if let Some(aggregator) = self.aggregator() {
             let lost = aggregator.report().coverage.journal_lost;
@@ -183,7 +183,8 @@ impl Hub {
         self.state = State::Down { until_ns };
     }
 
-    /// What was found a second ago and more does not depend on power, if the aggregator was not held up since, nor its disk.
+    /// Faults recorded at least a second ago survive a power loss, if neither the aggregator nor its disk was delayed
+    /// since.
     fn what_lasts_is_synced(&self, path: &Path, synced: u64, now_ns: u64) {
         if self.generation > 1 || self.was_hurt || self.last_stall_ns + 1_000_000_000 > now_ns {
             return;
@@ -196,12 +197,12 @@ impl Hub {
         }
     }
 
-    /// The machine ends: what it had not put on its disk is gone, from some byte on.
+    /// The machine loses power: data that was not synced is lost, from some byte on.
     pub fn cut_power(&mut self, now_ns: u64, until_ns: u64, chance: &mut Chance) {
         let was_up = self.aggregator().is_some();
         self.kill(until_ns);
         let path = self.dir(self.generation).join("journal.ndjson");
-        // It may not have come to open it.
+        // It may not have been created yet.
         let Ok(length) = fs::metadata(&path).map(|file| file.len()) else {
             return;
         };
@@ -221,7 +222,7 @@ impl Hub {
         self.was_hurt = true;
     }
 
-    /// One bit of the journal is another. The first line stays: who has no name for a journal begins a new one.
+    /// Flips one bit of the journal. The first line is spared: without a name for the journal, a new one is begun.
     pub fn damage(&mut self, chance: &mut Chance) {
         self.was_hurt = true;
         let path = self.dir(self.generation).join("journal.ndjson");
@@ -252,21 +253,21 @@ impl Hub {
         }
     }
 
-    /// Its node is gone for good: another takes over and has none of its files.
+    /// Its node is permanently lost: another one takes over without its files.
     pub fn move_away(&mut self, until_ns: u64) {
         self.kill(until_ns);
         self.generation += 1;
         *self.disk.lock().unwrap() = Health::default();
     }
 
-    /// Every journal, the latest last.
+    /// All journals, the latest last.
     pub fn journals(&self) -> Vec<Vec<Entry>> {
         (1..=self.generation)
             .map(|generation| whole(&self.dir(generation)))
             .collect()
     }
 
-    /// What is written down in a journal as gone, so that it keeps within its bound.
+    /// Records of thinning in a journal, which keep it within its bound.
     pub fn thinned(journal: &[Entry]) -> Gone {
         let records = journal.iter().filter_map(|entry| match &entry.frame.event {
             Event::Thinned(thinned) if thinned.here => Some(thinned),
@@ -282,7 +283,7 @@ impl Hub {
         })
     }
 
-    /// By node and incarnation, the numbers that are in a journal.
+    /// Frame numbers in a journal, by node and incarnation.
     pub fn numbers(journal: &[Entry]) -> BTreeMap<(String, u64), Vec<u64>> {
         let mut numbers: BTreeMap<(String, u64), Vec<u64>> = BTreeMap::new();
         for entry in journal {
@@ -293,7 +294,7 @@ impl Hub {
     }
 }
 
-/// Every entry of a run directory, whatever segment it is in.
+/// All entries of a run directory, in all segments.
 pub fn whole(dir: &Path) -> Vec<Entry> {
     let files = segments::files(&dir.join("journal.ndjson")).unwrap_or_default();
     files.iter().flat_map(|file| entries(file)).collect()

@@ -1,8 +1,8 @@
-//! Seeded schedules of the transport: the real uplinks of several nodes and the real aggregator with its journal, in virtual
-//! time, over a network that loses, delays, reorders, doubles and cuts, on machines that die. docs/transport.md has the
-//! table of what must hold.
+//! Seeded schedules of the transport: the real uplinks of several nodes and the real aggregator with its journal, in
+//! virtual time, over a network that loses, delays, reorders, duplicates and disconnects, on machines that die.
+//! docs/transport.md has the table of guarantees.
 //!
-//! One schedule again: `PACELINE_SCHEDULE=SEED cargo test -p paceline-sidecar --test schedules one_schedule`.
+//! To repeat one schedule: `PACELINE_SCHEDULE=SEED cargo test -p paceline-sidecar --test schedules one_schedule`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 #![allow(clippy::print_stderr, reason = "the seed of a schedule that fails")]
@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use paceline_sidecar::sink::status::StatusStream;
 
-/// Schedules that once failed. 4: who attached was acknowledged while the disk was full, and an aggregator that was started
-/// again never heard of it. 7: acknowledgements of nothing new hid a batch that was lost. 41: the entry after half a line
-/// was part of it. 266: what was pushed meanwhile hid that a greeting was not answered. 6905: a damaged line said who had
-/// attached; whoever was away when that was seen came back after a snapshot, which hid it.
+/// Schedules that once failed. 4: attach events were acknowledged while the disk was full, and missing in a restarted
+/// aggregator. 7: repeated acknowledgements hid a lost batch. 41: an entry was appended to an incomplete line. 266: new
+/// events hid an unanswered greeting. 6905: a damaged line contained attach events; a node that was away when that was
+/// detected returned after a snapshot, which hid it.
 const FOUND: [u64; 5] = [4, 7, 41, 266, 6905];
 
 /// Runs the schedules of these seeds on all cores.
@@ -74,7 +74,7 @@ fn schedules() {
     check(0..120);
 }
 
-/// `cargo test --release -p paceline-sidecar --test schedules -- --ignored`; PACELINE_SCHEDULES: another number of them.
+/// `cargo test --release -p paceline-sidecar --test schedules -- --ignored`; PACELINE_SCHEDULES sets another number.
 #[test]
 #[ignore = "ten thousand schedules: with --release"]
 fn ten_thousand_schedules() {
@@ -86,7 +86,7 @@ fn schedules_that_found_something() {
     check(FOUND.into_iter());
 }
 
-/// The one of the environment, without a thread between it and the debugger.
+/// The schedule from the environment, without threads, for a debugger.
 #[test]
 fn one_schedule() {
     let seed = std::env::var("PACELINE_SCHEDULE")

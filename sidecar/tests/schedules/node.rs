@@ -1,4 +1,4 @@
-//! A node: the real [`Uplink`], a trainer whose ring survives its sidecar, and what the shell around both does.
+//! A node: the real [`Uplink`], a trainer whose ring survives its sidecar, and the shell around both.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use paceline_sidecar::uplink::{Heard, Uplink};
 use super::chance::Chance;
 use super::wire::MS;
 
-/// Ranks of a node.
+/// Ranks per node.
 pub const RANKS: u32 = 2;
 
-/// What one incarnation of a sidecar did.
+/// The history of one sidecar incarnation.
 #[derive(Debug)]
 pub struct Life {
     pub agent: u64,
-    /// Events by sequence number, from 1, and whether they are more than telemetry.
+    /// Events by sequence number, from 1, and whether they are not telemetry.
     pub pushed: Vec<(Vec<u8>, bool)>,
-    /// The last of which it was told that it is safe.
+    /// The last frame acknowledged as safe.
     pub acked: u64,
     pub dropped: u64,
 }
 
-/// What it has to do with the network.
+/// State of its network connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Looks for the aggregator then.
+    /// Looks for the aggregator at this time.
     Away { until_ns: u64 },
-    /// Has a connection of this number.
+    /// Has the connection with this number.
     On(usize),
 }
 
@@ -50,15 +50,15 @@ pub struct Node {
     pub link: Link,
     attempt: u32,
     pub lives: Vec<Life>,
-    /// Killed; another sidecar is started then.
+    /// Killed; another sidecar starts at this time.
     pub dead_until_ns: Option<u64>,
-    /// Stopped; it does nothing until then.
+    /// Stopped until this time.
     pub stopped_until_ns: u64,
     linked_before: bool,
     step: u64,
     step_at_ns: u64,
     beat_at_ns: u64,
-    /// Records that the trainer wrote and nobody said are safe.
+    /// The trainer's records that are not reported as safe.
     ring: VecDeque<(u64, Step)>,
     pub steps_made: u64,
     pub faulted: bool,
@@ -158,7 +158,7 @@ impl Node {
         format!("GPU-{}", self.name)
     }
 
-    /// A sidecar is started in place of one that was killed: what the ring holds is told again.
+    /// Starts a sidecar in place of a killed one: the ring's records are sent again.
     pub fn start_again(&mut self, agent: u64, now_ns: u64) {
         self.uplink = Uplink::new(hello(&self.name, agent), self.spool_bytes);
         self.lives.push(Life {
@@ -174,7 +174,7 @@ impl Node {
         self.ring.iter_mut().for_each(|(seq, _)| *seq = u64::MAX);
     }
 
-    /// The link is gone: another is made after a while.
+    /// The link is lost: it reconnects after a while.
     pub fn lose_link(&mut self, now_ns: u64) {
         self.uplink.broken();
         self.stay_away(now_ns);
@@ -188,13 +188,13 @@ impl Node {
         };
     }
 
-    /// A connection stands.
+    /// A connection is established.
     pub fn connected(&mut self, wire: usize, now_ns: u64) {
         self.link = Link::On(wire);
         self.uplink.connected(now_ns);
     }
 
-    /// A message came over the link. Whether the link is to be kept.
+    /// Handles a message. Returns whether to keep the link.
     pub fn hear(&mut self, bytes: &[u8], now_ns: u64) -> bool {
         if let Ok(Down::Later(Later { .. })) = decode_down(bytes) {
             self.uplink.connected(now_ns);
@@ -230,7 +230,7 @@ impl Node {
         }
     }
 
-    /// The trainer goes on whatever happens; the sidecar tells what it sees.
+    /// The trainer continues in any case; the sidecar sends its observations.
     pub fn work(&mut self, now_ns: u64, chance: &mut Chance) {
         if now_ns >= self.step_at_ns && !self.leaving {
             self.step_at_ns = now_ns + self.step_every_ns;
@@ -286,7 +286,7 @@ impl Node {
         }
     }
 
-    /// Something that must not be missed.
+    /// An event that must not be missed.
     pub fn fault(&mut self, now_ns: u64) {
         self.faulted = true;
         let fault = GpuFault {
@@ -301,7 +301,7 @@ impl Node {
         self.push(&Event::GpuFault(fault), now_ns);
     }
 
-    /// Much at once.
+    /// Many events at once.
     pub fn burst(&mut self, count: u64, now_ns: u64) {
         for n in 0..count {
             let each = Collectives {

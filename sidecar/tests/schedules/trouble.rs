@@ -1,4 +1,4 @@
-//! What goes wrong in a schedule: some kinds of trouble of all there are, each as often as was drawn for it.
+//! Failures in a schedule: some kinds of all, each with a random frequency.
 
 use super::chance::Chance;
 use super::node::Link;
@@ -10,11 +10,11 @@ use super::world::World;
 pub enum Kind {
     /// A connection is reset.
     Reset,
-    /// The aggregator's end of a connection vanishes and nobody says so.
+    /// The aggregator's end of a connection vanishes without notice.
     HalfOpen,
-    /// A node is cut off, in one direction or both.
+    /// A node is disconnected, in one direction or both.
     Partition,
-    /// As above, every second node.
+    /// The same for every second node.
     PartitionOfHalf,
     /// A sidecar is stopped for a while, and reads nothing.
     SidecarStops,
@@ -24,20 +24,20 @@ pub enum Kind {
     /// The aggregator reads nothing for a while.
     AggregatorStalls,
     AggregatorDies,
-    /// The aggregator's machine loses power: what was not on its disk is gone, and nobody is told.
+    /// The aggregator's machine loses power: unsynced data is lost, and peers get no notice.
     AggregatorLosesPower,
     /// Another machine takes over, without the journal.
     AggregatorMoves,
     DiskFull,
-    /// A half-written line cannot be cut off.
+    /// Partial writes cannot be truncated.
     DiskKeepsHalves,
-    /// The wall clock of a node is set by up to an hour.
+    /// A node's wall clock is stepped by up to an hour.
     ClockStep,
-    /// A node comes back under another address.
+    /// A node returns with another address.
     NewAddress,
-    /// Much telemetry at once.
+    /// A burst of telemetry.
     Burst,
-    /// The aggregator dies, and a byte of its journal is another when it is read again.
+    /// The aggregator dies, and its journal has a damaged byte when it is read again.
     Damage,
 }
 
@@ -60,10 +60,10 @@ const KINDS: [Kind; 16] = [
     Kind::Burst,
 ];
 
-/// Drawn by themselves, so that the seeds of schedules from before they were thought of stand for the same schedules.
+/// Drawn separately, so that older seeds keep their schedules.
 const LATER_KINDS: [Kind; 1] = [Kind::Damage];
 
-/// Kinds of this schedule, and how often they come, in millionths of a tick.
+/// Failures in this schedule, and their frequency, in millionths per tick.
 #[derive(Clone, Debug)]
 pub struct Trouble(pub Vec<(Kind, u64)>);
 
@@ -84,7 +84,7 @@ impl Trouble {
         self.0.iter().any(|(own, _)| *own == kind)
     }
 
-    /// A tick's worth of it.
+    /// The failures of one tick.
     pub fn strike(world: &mut World) {
         for (kind, millionths) in world.trouble.0.clone() {
             if world.chance.hits(millionths) {

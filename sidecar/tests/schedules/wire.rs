@@ -1,16 +1,16 @@
-//! One connection as its two ends see it. A stream delivers in order or not at all, as TCP does: what is lost is late, and
-//! holds up what follows. A schedule may also have loose messages that are lost, doubled and reordered one by one, which
-//! no stream does: the protocol does not lean on it.
+//! One connection as seen by its two ends. A stream delivers in order or not at all, like TCP: a lost message is late,
+//! and delays the following ones. A schedule may also have single messages that are lost, duplicated and reordered
+//! individually, unlike any stream: the protocol does not depend on order.
 
 use super::chance::Chance;
 
 pub const MS: u64 = 1_000_000;
 
-/// What the network is like for the length of a schedule.
+/// Network conditions during a schedule.
 #[derive(Clone, Debug)]
 pub struct Weather {
     pub is_stream: bool,
-    /// Milliseconds one way.
+    /// One-way delay, milliseconds.
     pub delay_ms: (u64, u64),
     /// Millionths of the messages.
     pub loss: u64,
@@ -55,7 +55,7 @@ impl Lane {
         let mut due_ns = now_ns + chance.between(least * MS, most * MS);
         let is_lost = chance.hits(weather.loss);
         if weather.is_stream {
-            // The kernel sends it again.
+            // The kernel retransmits it.
             due_ns += if is_lost { (200 * MS) << chance.below(3) } else { 0 };
             due_ns = due_ns.max(self.last_due_ns);
             self.last_due_ns = due_ns;
@@ -96,11 +96,11 @@ pub struct Wire {
     pub node: usize,
     pub up: Lane,
     pub down: Lane,
-    /// The node's end is open; it sends nothing and hears nothing when it is not, and what it sent may still arrive.
+    /// The node's end is open; a closed end sends and receives nothing, but earlier messages may still arrive.
     pub here: bool,
-    /// The aggregator's end is.
+    /// The aggregator's end is open.
     pub there: bool,
-    /// When the node is told that the other end has closed; never, when that vanished.
+    /// When the node is notified that the other end has closed; never, if it vanished.
     pub told_ns: Option<u64>,
 }
 

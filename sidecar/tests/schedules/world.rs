@@ -1,4 +1,4 @@
-//! One schedule: nodes, the aggregator, what is between them, and what goes wrong, all from one seed. Time is a number.
+//! One schedule: nodes, the aggregator, the network, and failures, all from one seed. Time is a number.
 
 use paceline_sidecar::aggregator::journal::segments::Limits;
 use paceline_sidecar::sink::status::StatusStream;
@@ -12,9 +12,9 @@ use super::trouble::Trouble;
 use super::wire::{MS, Weather, Wire};
 
 const TICK_NS: u64 = 20 * MS;
-/// A connection or an answer to it is waited for so long.
+/// Timeout of a connection attempt.
 const DIAL_NS: u64 = 2_000 * MS;
-/// When all is well again everything has to arrive within this time.
+/// After the failures end, everything must arrive within this time.
 const CALM_NS: u64 = 30_000 * MS;
 
 pub struct World {
@@ -22,16 +22,16 @@ pub struct World {
     pub now_ns: u64,
     pub weather: Weather,
     pub nodes: Vec<Node>,
-    /// CLOCK_MONOTONIC of a node is ahead by this.
+    /// Offset of each node's CLOCK_MONOTONIC.
     offsets: Vec<u64>,
-    /// The wall clock of a node, from which its sidecars have their numbers, may be stepped.
+    /// Each node's wall clock, the source of its sidecars' numbers; may be stepped.
     pub wall_ns: Vec<u64>,
     pub wires: Vec<Wire>,
-    /// By node: nothing gets up, nothing gets down, until then.
+    /// By node: disconnected upstream, or downstream, until then.
     pub cut_up_ns: Vec<u64>,
     pub cut_down_ns: Vec<u64>,
     pub hub: Hub,
-    /// Messages that the aggregator reads in a tick.
+    /// Messages that the aggregator reads per tick.
     pub reads: usize,
     pub trouble: Trouble,
     disk_full_until_ns: u64,
@@ -54,9 +54,9 @@ impl World {
         };
         let nodes = (0..count).map(node).collect();
         let trouble = Trouble::draw(&mut chance, &mut Chance::new(!seed));
-        // Drawn by itself: schedules from before there were segments stay the same.
+        // Drawn separately: schedules from before segments stay the same.
         let segment_bytes = Chance::new(seed ^ 0x5e9).pick(&[1 << 40, 6_000, 60_000]);
-        // By itself as well.
+        // Also separately.
         let bound_bytes = Chance::new(seed ^ 0xb0d).pick(&[u64::MAX, u64::MAX, u64::MAX, 60_000, 200_000]);
         let reads = chance.pick(&[1, 4, 1_000, 1_000]);
         World {
@@ -99,7 +99,7 @@ impl World {
         check::opened_again(self);
     }
 
-    /// What has been seen by now arrives.
+    /// All events so far must arrive.
     fn settle(&mut self, what: &str) {
         let by_ns = self.now_ns + CALM_NS;
         let goals: Vec<u64> = self.nodes.iter().map(|node| node.uplink.last_seq()).collect();
@@ -125,7 +125,7 @@ impl World {
         format!("{settled} of {last} of {name}, up: {up}, {:?}", node.link)
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all failures.
     fn calm(&mut self) {
         self.weather = self.weather.calm();
         self.cut_up_ns.fill(0);
@@ -135,7 +135,7 @@ impl World {
         self.disk_full_until_ns = 0;
         self.disk_recovers();
         self.nodes.iter_mut().for_each(|node| node.stopped_until_ns = 0);
-        // A disk that was full is tried again after five seconds.
+        // A full disk is tried again after five seconds.
         let by_ns = self.now_ns + 6_000 * MS;
         while self.now_ns < by_ns {
             self.tick();
@@ -165,7 +165,7 @@ impl World {
         (disk.room, disk.keeps_halves) = (None, false);
     }
 
-    /// The connection ends at both ends, and what was on its way is gone.
+    /// The connection ends at both ends, and messages in flight are lost.
     pub fn cut(&mut self, wire: usize) {
         let wire = &mut self.wires[wire];
         wire.there = false;
@@ -174,7 +174,7 @@ impl World {
         wire.told_ns = Some(self.now_ns);
     }
 
-    /// All of the aggregator's ends close. `told`: those at the other end are.
+    /// All of the aggregator's ends close, with or without notice to the other ends.
     pub fn hub_closes(&mut self, told: bool) {
         for wire in self.wires.iter_mut().filter(|wire| wire.there) {
             wire.there = false;
@@ -198,7 +198,7 @@ impl World {
         check::bounds(self);
     }
 
-    /// Messages are taken from each connection in turn.
+    /// Takes messages from each connection in turn.
     fn hub_reads(&mut self) {
         let mut left = self.reads;
         let first = self.chance.below(self.wires.len().max(1));
@@ -277,14 +277,14 @@ impl World {
                 now_ns,
                 ..
             } = self;
-            // What is sent to a machine that is gone goes nowhere.
+            // Messages to a lost machine are lost.
             if wires[at].there {
                 wires[at].up.put(bytes, *now_ns, weather, chance);
             }
         }
     }
 
-    /// The node's end closes. `drains`: its kernel may still send what it was given.
+    /// The node's end closes. `drains`: its kernel may still send buffered data.
     pub fn hang_up(&mut self, at: usize, drains: bool) {
         let drains = drains && self.chance.hits(500_000);
         let wire = &mut self.wires[at];

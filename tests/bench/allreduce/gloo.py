@@ -1,4 +1,4 @@
-"""All-reduce of torch.distributed's gloo, in place, one iteration right after the other. Started once for each rank.
+"""All-reduce with torch.distributed's gloo, in place, iterations without pauses. Started once per rank.
 
 Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; SIZES (bytes), ITERS, WARM. Rank 0 prints, for each size, the
 median over the iterations of the time of the slowest rank, in microseconds.

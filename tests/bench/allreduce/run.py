@@ -1,11 +1,11 @@
-"""All-reduce over TCP beside gloo and Open MPI: the same ranks and sizes on this host, interleaved in one run.
+"""All-reduce over TCP compared with gloo and Open MPI: the same ranks and sizes on this host, interleaved in one run.
 
     cargo build --release -p paceline-nccl-bench
     target/realenv/torch/bin/python tests/bench/allreduce/run.py [--ranks 2,4,8] [--rounds 5] [--no-mpi]
 
-Needs PyTorch (tests/setup/torch.sh) and Open MPI (mpicc, mpirun; Debian: openmpi-bin, libopenmpi-dev). Every round runs
-each of the three once, in an order that changes. A time is the median over a run's iterations of the slowest rank; the
-table gives the median over rounds, and of the ratio to the better of the other two in the same round.
+Needs PyTorch (tests/setup/torch.sh) and Open MPI (mpicc, mpirun; Debian: openmpi-bin, libopenmpi-dev). Each round runs
+each of the three once, in alternating order. A time is the median over a run's iterations of the slowest rank; the
+table shows the median over rounds, and of the ratio to the better of the other two in the same round.
 """
 
 import argparse
@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 BENCH = os.path.join(ROOT, "target/release/paceline-nccl-bench")
 MPI = os.path.join(ROOT, "target/allreduce-mpi")
-# Sizes, iterations, warm-ups: small ones need many, large ones take long.
+# Sizes, iterations, warm-ups: small sizes need many iterations, large ones take long.
 BANDS = [([1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10], 300, 20), ([1 << 20, 4 << 20, 16 << 20, 64 << 20], 12, 3)]
 
 

@@ -4,13 +4,14 @@ interleaved, and its exit codes counted.
 
     target/realenv/torch/bin/python tests/bench/exits/run.py [--runs 500] [--ranks 2]
 
-Importing torch takes seconds and an exit none, so each side is a server that has imported torch once and forks a process
-for each rank: what is compared is how a process of PyTorch ends. The hook in the forks is told that they are trainers.
-`--program`: destroy, leave (no destroy_process_group), pending (asynchronous collectives under way), loader (with workers).
+Importing torch takes seconds and an exit none, so each side is a server that imports torch once and forks a process per
+rank: the comparison covers only the exit of a PyTorch process. The forked hook is configured to treat its process as a
+trainer. `--program`: destroy, leave (no destroy_process_group), pending (asynchronous collectives in progress), loader
+(with workers).
 
-A rank hangs when it and its workers have used next to no processor time for a minute, or have not ended after ten: on a busy
-machine it is only slow, and the time in which the whole bench was stopped does not count. The stacks of all threads of a rank
-that hangs and of its workers are printed: the native ones where gdb is installed, then Python's.
+A rank hangs if it and its workers used almost no CPU time for a minute, or have not ended after ten: on a busy machine
+a rank may only be slow, and time in which the whole benchmark was stopped does not count. The stacks of all threads of
+a hanging rank and its workers are printed: native ones if gdb is installed, then Python's.
 """
 
 import argparse
@@ -32,14 +33,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 HOOK = os.path.join(HERE, "..", "..", "..", "sidecar", "probe", "python")
 PROGRAMS = ("destroy", "leave", "pending", "loader")
 IDLE_S = 60
-IDLE_CPU_S = 0.1  # in IDLE_S; a loop that waits for a worker looks for it every 5 s
+IDLE_CPU_S = 0.1  # in IDLE_S; a loop that waits for a worker polls every 5 s
 MOST_S = 600
-STACKS_S = 2  # for Python to write its stacks
+STACKS_S = 2  # the time for Python to write its stacks
 GDB_S = 120
 
 
 def serve():
-    """One side: each line on stdin is a run, and gets a line with the exit codes of its ranks; "hung" is one too."""
+    """One side: each stdin line is a run, answered by a line with its ranks' exit codes; "hung" is possible too."""
     import torch
     import torch._dynamo  # noqa: F401 - the first optimizer loads it
     import torch.distributed
@@ -58,25 +59,25 @@ def serve():
         for rank in range(run["ranks"]):
             child = os.fork()
             if child == 0:
-                os.setpgid(0, 0)  # a group of the rank and its workers
+                os.setpgid(0, 0)  # a process group of the rank and its workers
                 if _helper is not None:
                     _helper._forked = False
                 os.environ.update(run["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
                 log = os.open(run["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
-                faulthandler.register(signal.SIGUSR1, file=2)  # workers inherit it
-                return train(torch, run["program"])  # and out, through the end of the interpreter
+                faulthandler.register(signal.SIGUSR1, file=2)  # inherited by workers
+                return train(torch, run["program"])  # exits through the end of the interpreter
             children.append(child)
         print(json.dumps(exit_codes(children, run["log"])), flush=True)
 
 
 def exit_codes(ranks, log):
-    """The exit codes of these processes. Those that hang leave their stacks in the log and are killed."""
+    """The exit codes of these processes. The stacks of hanging ones are logged, and they are killed."""
     hung = hung_ranks(ranks)
     if hung:
         write_native_stacks(hung, log)
-        signal_groups(hung, signal.SIGUSR1)  # ends a process whose interpreter has ended before
+        signal_groups(hung, signal.SIGUSR1)  # kills a process whose interpreter has already ended
         still_running(hung, STACKS_S)
         signal_groups(hung, signal.SIGKILL)
     codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
@@ -84,13 +85,13 @@ def exit_codes(ranks, log):
 
 
 def hung_ranks(ranks):
-    """Those that never end, when the others have ended."""
+    """The ranks that never end."""
     used = collections.deque(maxlen=IDLE_S)
     for _ in range(MOST_S):
         used.append(cpu_s(ranks))
         if len(used) == IDLE_S and used[-1] - used[0] < IDLE_CPU_S:
             break
-        running = still_running(ranks, 1)  # as one second counts whatever passes while the bench is stopped
+        running = still_running(ranks, 1)  # time in which the benchmark is stopped counts as one second
         if not running:
             return []
         if running != ranks:
@@ -100,12 +101,12 @@ def hung_ranks(ranks):
 
 
 def cpu_s(groups):
-    """Processor time of all processes in these process groups, of those they have waited for too."""
+    """CPU time of all processes in these process groups, including children that they waited for."""
     return sum(sum(map(int, fields[11:15])) for _, fields in members(groups)) / os.sysconf("SC_CLK_TCK")
 
 
 def members(groups):
-    """The id of each process in these process groups, and its fields in /proc/PID/stat from the state on (proc(5))."""
+    """The PID of each process in these process groups, and its fields in /proc/PID/stat from the state on (proc(5))."""
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open("/proc/%s/stat" % process) as stat:
@@ -117,7 +118,7 @@ def members(groups):
 
 
 def still_running(processes, seconds):
-    """Those of `processes` that have not ended when `seconds` are over."""
+    """The `processes` that have not ended after `seconds`."""
     running = {os.pidfd_open(process): process for process in processes}
     ends = select.poll()
     for descriptor in running:
@@ -142,7 +143,7 @@ def signal_groups(groups, number):
 
 
 def write_native_stacks(groups, log):
-    """The stacks of all threads in these process groups, as gdb sees them."""
+    """Logs the stacks of all threads in these process groups with gdb."""
     gdb = shutil.which("gdb")
     with open(log, "a") as file:
         for process, fields in members(groups) if gdb else ():
@@ -151,11 +152,11 @@ def write_native_stacks(groups, log):
             try:
                 subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL, timeout=GDB_S)
             except subprocess.TimeoutExpired:
-                os.kill(int(process), signal.SIGCONT)  # gdb had stopped it
+                os.kill(int(process), signal.SIGCONT)  # gdb stopped it
 
 
 def train(torch, program):
-    """What a rank does: 20 steps of DDP, then the end that is asked for."""
+    """A rank: 20 steps of DDP, then the selected end."""
     distributed = torch.distributed
     distributed.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -216,7 +217,7 @@ class Side:
 
 
 def reserved_port():
-    """A socket whose port no other process gets, except rank 0, which may listen there because this socket does not."""
+    """A socket whose port is reserved for rank 0, which can listen there because this socket does not."""
     port = socket.socket(socket.AF_INET)
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port.bind(("", 0))

@@ -1,5 +1,5 @@
-"""A headless Chromium, told what to do over its DevTools protocol. Standard library only: the protocol comes by a pair of
-pipes (--remote-debugging-pipe), JSON texts with a zero byte after each."""
+"""A headless Chromium, controlled by its DevTools protocol. Standard library only: the protocol uses a pair of pipes
+(--remote-debugging-pipe) with zero-terminated JSON messages."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ class Browser:
         self.home = tempfile.mkdtemp(prefix="paceline-page-")
         down, self.write_to = os.pipe()
         self.read_from, up = os.pipe()
-        # The shell puts the pipes where the browser looks for them.
+        # The shell sets the pipes to the descriptors that the browser expects.
         line = (
             f'exec "$0" --headless --no-sandbox --disable-gpu --disable-extensions --no-first-run --hide-scrollbars '
             f'--user-data-dir="$1" --remote-debugging-pipe about:blank 3<&{down} 4>&{up}'
@@ -79,7 +79,7 @@ class Browser:
                 self.console.append(json.dumps(answer["params"])[:600])
 
     def run(self, script):
-        """The value of a piece of JavaScript; promises are waited for."""
+        """Evaluates JavaScript and returns its value; awaits promises."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:600])
@@ -87,7 +87,7 @@ class Browser:
 
     def until(self, script, seconds=60):
         end = time.monotonic() + seconds
-        # What is not there yet is not true.
+        # An exception counts as false.
         look = f"(() => {{ try {{ return {script} }} catch {{ return false }} }})()"
         while not (value := self.run(look)):
             if time.monotonic() > end:

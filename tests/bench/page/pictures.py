@@ -16,7 +16,7 @@ from run import ROOT, job
 
 PICTURES = ROOT / "docs/pictures"
 TOP = (100, 26)
-# Name: ranks, the job's name, its world, faults, whether dark, more words, and the step at which it is taken.
+# Name: ranks, the job's name, its world, faults, dark mode, more arguments, and the step of the screenshot.
 JOBS = {
     "page-8": (8, "llama-8", "self=990ms", ["slow rank=5 factor=1.3 from=40 cause=thermal"], False, ["--gpus", "4"], 53),
     "page-512": (512, "gpt-512", "self=300ms", ["slow rank=77 factor=1.3 from=40 cause=thermal"], True, [], 110),
@@ -27,7 +27,7 @@ JOBS = {
 
 
 def reached(address, step):
-    """Waits until the job's page shows that step."""
+    """Waits until the job's page has reached this step."""
     end = time.monotonic() + 600
     while True:
         page = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
@@ -46,7 +46,7 @@ def page(name, address, dark):
 
 
 def top(name, address, binary):
-    """As a terminal of tmux has it, on a server of its own."""
+    """A terminal screenshot by tmux, on a separate server."""
     width, height = map(str, TOP)
     tmux = ["tmux", "-L", f"paceline-pictures-{name}"]
     subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", width, "-y", height,

@@ -22,7 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 @contextlib.contextmanager
 def job(binary, ranks, words, faults, steps, slow_every, name=None, more=()):
-    """An aggregator with a job of so many ranks; gives its address and its process. `more`: words of the simulation."""
+    """An aggregator with a job of this many ranks; yields its address and process. `more`: arguments of the
+    simulation."""
     with tempfile.TemporaryDirectory(prefix="paceline-page-") as home:
         key = pathlib.Path(home, "key")
         key.write_text(secrets.token_hex(32))
@@ -74,7 +75,7 @@ def heap_mib(browser):
 
 
 def first_paint(address, columns):
-    """Milliseconds from the request until something stands there, and until the job does, in a fresh browser each."""
+    """Milliseconds from the request to the first content, and to the job's data, in a new browser each time."""
     with Browser() as browser:
         browser.open(f"http://{address}/")
         browser.until(f"typeof heat === 'object' && heat.columns.length >= {columns}")

@@ -1,8 +1,8 @@
-"""The same messages as the aggregator gets them over plain TCP, and over libzmq (a ROUTER and DEALERs; pyzmq, left out where
-it is not installed): one thread that gives back a few bytes for each message, neither sealed nor understood nor kept. What
-the system itself costs, and so the least that any aggregator could.
+"""The aggregator's messages over plain TCP, and over libzmq (a ROUTER and DEALERs; pyzmq, skipped if not installed):
+one thread that responds to each message with a few bytes, without encryption, parsing or storage. This is the cost of
+the system itself, and so the minimum for any aggregator.
 
-Both ends are Python: the server's CPU is told, the clients' is not.
+Both ends are Python: the server's CPU is reported, the clients' is not.
 """
 
 import multiprocessing
@@ -35,7 +35,7 @@ def told(cpu_s, span_s, took):
 
 
 def pace(nodes, seconds, wait, send):
-    """Each node sends once a second, spread over it as sidecars are: `wait` answers for so long, then `send` of a node."""
+    """Each node sends once per second, evenly spread like sidecars: calls `wait` until the next send, then `send`."""
     began = time.monotonic()
     for turn in range(nodes * seconds):
         due = began + turn / nodes
@@ -132,7 +132,7 @@ def serve_zmq(pipe):
 
 
 def libzmq(nodes, size, seconds):
-    """`None` without pyzmq. The server's CPU is that of its thread and libzmq's own."""
+    """Returns `None` without pyzmq. The server's CPU is that of its thread and libzmq's own."""
     if zmq is None:
         return None
     all_descriptors()
@@ -158,7 +158,7 @@ def libzmq(nodes, size, seconds):
     message = os.urandom(size)
 
     def drain(number):
-        # The descriptor of a socket tells of a change only once: everything is taken, before and after sending too.
+        # The descriptor signals a change only once, so the socket is drained completely, also after sending.
         while dealers[number].getsockopt(zmq.EVENTS) & zmq.POLLIN:
             dealers[number].recv()
             if number in sent:

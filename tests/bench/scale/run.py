@@ -3,11 +3,11 @@
     cargo build --release -p paceline
     python3 tests/bench/scale/run.py [--sizes 64,512,4096,16384] [--steps 70] [--no-kill] [--json FILE]
 
-Every size: a real `paceline sidecar` holds the aggregator, `paceline simulate --connect` is all other sidecars, a step a
-second. With `--relays 8` it goes through as many relays (`paceline sidecar --relay`). Ranks are made slow one after another;
-a finding's time is from the last rank's word of the step that decided it until the aggregator says it. A second run of each
-size kills the aggregator (SIGKILL) and starts it again. A size may be written RANKSxPER_NODE: 16384x1 has a connection for
-each rank. With `--scrape 5` the metrics page is read every so many seconds. Standard library only; Linux.
+For each size, a real `paceline sidecar` runs the aggregator, and `paceline simulate --connect` simulates all other
+sidecars, with one step per second. `--relays 8` uses that many relays (`paceline sidecar --relay`). Ranks become slow
+one after another; a finding's latency is from the last rank's report of the deciding step to the aggregator's verdict.
+A second run of each size kills the aggregator (SIGKILL) and restarts it. A size can be RANKSxPER_NODE: 16384x1 has a
+connection per rank. `--scrape 5` reads the metrics page at that interval in seconds. Standard library only; Linux.
 """
 
 import argparse
@@ -28,14 +28,14 @@ sys.path.insert(0, HERE)
 import peer  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
-# The first steps teach the detector what is normal; then a rank is slow for so many steps, and another so much later.
+# The first steps are the detector's baseline; then ranks become slow for some steps, with pauses in between.
 FIRST, SLOW_FOR, NEXT = 32, 6, 3
-# libzmq has a few descriptors for each socket, and Python one limit for all of them.
+# libzmq needs several descriptors per socket, and Python has one limit for all of them.
 MOST_PEERS = 4096
 
 
 class Aggregator:
-    """A sidecar of a node without ranks, which holds the aggregator."""
+    """A sidecar of a node without ranks, which runs the aggregator."""
 
     def __init__(self, program, folder, *more):
         self.program, self.folder, self.more = program, folder, more
@@ -83,7 +83,7 @@ class Aggregator:
 
 
 class Scraper:
-    """Reads the metrics page again and again, as Prometheus does."""
+    """Reads the metrics page repeatedly, like Prometheus."""
 
     def __init__(self, folder, every_s):
         self.took_ms, self.bytes, self.over = [], [], threading.Event()
@@ -164,7 +164,7 @@ def quantile(values, share):
 
 
 def measure(args, ranks, each):
-    """A run in which nothing is killed: a row of the table."""
+    """A run without kills: a row of the table."""
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         aggregator = fresh(args.program, folder, *args.more.split())
         relays = Relays(args.program, folder, aggregator.port, args.relays)
@@ -172,7 +172,7 @@ def measure(args, ranks, each):
         began = time.monotonic()
         player = load(args.program, folder, ports, ranks, each, args.steps, args.processes)
         scraper = Scraper(folder, args.scrape)
-        # CPU is that of training: the last steps, with findings in them.
+        # CPU is measured in the steady state: the last steps, with findings.
         time.sleep(min(25, args.steps / 3))
         before, of_relays, at = aggregator.cpu_s(), relays.cpu_s(), time.monotonic()
         time.sleep(max(5, began + args.steps - 5 - time.monotonic()))
@@ -185,7 +185,7 @@ def measure(args, ranks, each):
         relays.stop()
         aggregator.stop()
         said = dict(map(tuple, report["steps"]))
-        # What is said of a finding again, because it got worse, is not its time.
+        # A repeated verdict with a higher severity does not count.
         first = {}
         for now, verdict in aggregator.verdicts:
             if verdict["state"] == "raised" and verdict.get("raised_step") in said:
@@ -227,7 +227,7 @@ def measure(args, ranks, each):
 
 
 def recover(args, ranks, each):
-    """A run in which the aggregator is killed in the middle and started again: how long until all is as before."""
+    """A run in which the aggregator is killed and restarted: the time until everything is as before."""
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         aggregator = fresh(args.program, folder)
         player = load(args.program, folder, [aggregator.port], ranks, each, args.steps, args.processes)

@@ -4,11 +4,11 @@ acknowledged is missing.
     cargo build --release -p paceline
     python3 tests/bench/scale/soak.py [--ranks 4096] [--minutes 30] [--seed 1]
 
-A real `paceline sidecar` holds the aggregator, `paceline simulate --connect` plays all other sidecars from several
-processes. By chance, from a seed: the aggregator is killed (SIGKILL) and started again, a process of sidecars is killed and
-started again, either is stopped (SIGSTOP) for seconds, and where the system can (`ss -K`, root) connections are cut.
-Every sidecar writes down what was acknowledged to it; the journal is read as it grows. Exits with 1 when a frame that was
-acknowledged is not in the journal, or when memory, descriptors or threads grow. Standard library only; Linux.
+A real `paceline sidecar` runs the aggregator, `paceline simulate --connect` simulates all other sidecars in several
+processes. Randomly, from a seed: the aggregator is killed (SIGKILL) and restarted, a process of sidecars is killed and
+restarted, either is stopped (SIGSTOP) for seconds, and if the system supports it (`ss -K`, root) connections are
+closed. Every sidecar records its acknowledged frames; the journal is read as it grows. Exits with 1 if an acknowledged
+frame is not in the journal, or if memory, descriptors or threads grow. Standard library only; Linux.
 """
 
 import argparse
@@ -27,13 +27,13 @@ sys.path.insert(0, HERE)
 import run  # noqa: E402
 
 LINE = re.compile(rb'"node":"((?:[^"\\]|\\.)*)","agent":(\d+),"seq":(\d+)')
-# What memory may grow from the second quarter to the last, beside a tenth.
+# Allowed memory growth from the second quarter to the last, in addition to a tenth.
 SLACK_MIB = 24
 KINDS = ["kill aggregator", "kill sidecars", "pause aggregator", "pause sidecars", "cut connections"]
 
 
 class Numbers:
-    """Which numbers were seen, as the end of what has no hole and the few beyond."""
+    """A set of seen numbers: the end of the contiguous range, and the few beyond."""
 
     def __init__(self):
         self.upto, self.beyond = 0, set()
@@ -49,7 +49,7 @@ class Numbers:
 
 
 class Journal:
-    """Reads the journal as it grows, whatever its files are called: an aggregator may begin new ones and thin old ones."""
+    """Reads the journal as it grows, across its files: an aggregator can start new ones and thin old ones."""
 
     def __init__(self, folder):
         self.folder, self.at, self.seen, self.lines, self.thinned = folder, {}, {}, 0, set()
@@ -58,12 +58,12 @@ class Journal:
         for path in glob.glob(self.folder + "/journal*.ndjson"):
             try:
                 with open(path, "rb") as file:
-                    # Files get other names and other inodes; what a segment begins with it has alone. Of one that was thinned
-                    # all that is left was read before.
+                    # Files are renamed and get new inodes, but the first line of a segment is unique. What is left of a
+                    # thinned segment was read before.
                     key = file.readline()
                     file.seek(self.at.get(key, 0))
                     for line in file:
-                        # A line without its end may be cut off again.
+                        # An incomplete line may be truncated later.
                         if not line.endswith(b"\n"):
                             break
                         self.at[key] = self.at.get(key, 0) + len(line)
@@ -109,7 +109,7 @@ class Soak:
         self.number += 1
         command = [args.program, "simulate", "--connect", f"127.0.0.1:{self.aggregator.port}", "--job", "scale", "--json"]
         command += ["--key-file", self.folder + "/key", "--ranks", str(args.ranks), "--gpus", "8"]
-        # One that is started again begins its training anew, and all end a little before the time is over.
+        # A restarted process starts its training again, and all end a little before the time limit.
         command += ["--steps", str(max(10, int(self.left() - 20)))]
         command += ["--part", f"{part}/{args.processes}", "--acked", f"{self.folder}/acked-{self.number}"]
         command += ["--fault", f"slow rank={8 * part + 3} factor=1.3 from=40 until=80"]
@@ -145,7 +145,7 @@ class Soak:
         return f"{kind} for {pause:.1f} s" if kind.startswith("pause") else kind
 
     def acked(self):
-        """The highest number that was acknowledged to each incarnation."""
+        """The highest number acknowledged to each incarnation."""
         highest = {}
         for path in glob.glob(self.folder + "/acked-*"):
             with open(path, "rb") as file:

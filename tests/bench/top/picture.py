@@ -1,4 +1,4 @@
-"""A terminal's screen as a picture: what `tmux capture-pane -p -e` prints, on stdin, becomes SVG on stdout.
+"""A terminal's screen as a picture: converts the output of `tmux capture-pane -p -e` on stdin to SVG on stdout.
 
     tmux -L t new-session -d -x 100 -y 26 'paceline top RUN'; sleep 20
     tmux -L t capture-pane -p -e | python3 tests/bench/top/picture.py 100 > docs/pictures/top-64.svg
@@ -14,7 +14,7 @@ COLOURS = {"1": "#ff6b5e", "2": "#5fbf77", "3": "#e8b339", "31": "#ff6b5e", "32"
 
 
 def style(state, codes):
-    """What the numbers of one escape sequence make of how text is written."""
+    """Applies the codes of an escape sequence to the text style."""
     if not codes:
         codes = ["0"]
     index = 0
@@ -40,7 +40,7 @@ def style(state, codes):
 
 
 def line(text, y, state):
-    """The pieces of a line, each where its column is, whatever the font."""
+    """The parts of a line, each at its column, independent of the font."""
     out, column = [], 0
     for piece in re.split(r"(\x1b\[[0-9;]*m)", text):
         codes = re.fullmatch(r"\x1b\[([0-9;]*)m", piece)

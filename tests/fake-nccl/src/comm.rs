@@ -1,4 +1,4 @@
-//! A communicator: a rank's line to the others, and what the scenario has in store for it.
+//! A communicator: a rank's connection to its peers, and its faults from the scenario.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,7 +14,7 @@ pub const REMOTE_ERROR: i32 = 6;
 /// See [`SYSTEM_ERROR`].
 pub const IN_PROGRESS: i32 = 7;
 
-/// What is particular about a rank, by its number and by the GPU that this thread is on.
+/// The faults of a rank, by its number and by the GPU of this thread.
 fn fault(rank: u32) -> Rank {
     let of_rank = scenario().rank.get(&rank.to_string()).cloned();
     let of_gpu = crate::cuda::current().map(|gpu| crate::scenario::gpu(gpu).comm);
@@ -23,11 +23,11 @@ fn fault(rank: u32) -> Rank {
 
 /// See the module.
 pub struct Comm {
-    /// Ranks in it.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Which of them this is.
+    /// This rank.
     pub rank: u32,
-    /// Its calls return when what they ask for is done, or queued.
+    /// Whether calls return only when the operation is done or queued.
     pub blocks: bool,
     line: OnceLock<Line>,
     state: AtomicI32,
@@ -38,7 +38,7 @@ pub struct Comm {
 }
 
 impl Comm {
-    /// One that is not ready yet.
+    /// A communicator that is not ready yet.
     pub fn new((ranks, rank): (u32, u32), blocks: bool) -> Comm {
         Comm {
             ranks,
@@ -52,7 +52,7 @@ impl Comm {
         }
     }
 
-    /// Meets the others; returns when all have come, or when it is aborted.
+    /// Connects to the peers; returns when all have joined, or on an abort.
     pub fn join(&self, port: u16) {
         if self.fault.init_hang {
             return self.wait_for_abort();
@@ -72,24 +72,25 @@ impl Comm {
         self.state.store(state, Ordering::Release);
     }
 
-    /// What ncclCommGetAsyncError answers.
+    /// The result of ncclCommGetAsyncError.
     pub fn state(&self) -> i32 {
         self.state.load(Ordering::Acquire)
     }
 
-    /// Something was asked for and is not queued yet.
+    /// An operation was requested and is not queued yet.
     pub fn begin(&self) {
         self.state.store(IN_PROGRESS, Ordering::Release);
     }
 
-    /// It is queued. What went wrong meanwhile stays.
+    /// It is queued. An error in the meantime stays.
     pub fn done(&self) {
         let _ = self
             .state
             .compare_exchange(IN_PROGRESS, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Reaches its peers before something is queued, as NCCL does at a first collective. `false`: it was aborted.
+    /// Connects to its peers before the first operation is queued, as NCCL does at a first collective. `false`: it was
+    /// aborted.
     pub fn connects(&self) -> bool {
         if self.fault.call_hang {
             self.wait_for_abort();
@@ -97,7 +98,7 @@ impl Comm {
         !self.is_aborted.load(Ordering::Acquire)
     }
 
-    /// Ends it: no collective of it goes on.
+    /// Aborts it: all of its collectives end.
     pub fn abort(&self) {
         self.is_aborted.store(true, Ordering::Release);
         if let Some(line) = self.line.get() {
@@ -111,8 +112,8 @@ impl Comm {
         }
     }
 
-    /// One collective, in the thread of a stream: what comes of it. When another rank is gone it ends only when this one
-    /// is aborted, as a kernel on a GPU does.
+    /// Runs one collective in the thread of a stream and returns its result. If another rank is gone, it ends only when
+    /// this one is aborted, like a kernel on a GPU.
     pub fn run(&self, wish: &Wish) -> Option<Vec<u8>> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_aborted.load(Ordering::Acquire) {

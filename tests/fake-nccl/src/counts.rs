@@ -1,15 +1,15 @@
-//! What is counted, for tests that look at how NCCL is used. NCCL has no such function.
+//! Counters for tests that check how NCCL is used. NCCL has no such function.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted, in the order in which [`fakeNcclCounts`] writes it.
+/// The counters, in the order in which [`fakeNcclCounts`] writes them.
 #[derive(Clone, Copy)]
 pub enum Counted {
-    /// Communicators that block.
+    /// Blocking communicators.
     Blocking,
-    /// Communicators that do not.
+    /// Nonblocking communicators.
     NonBlocking,
-    /// Threads that queue what a group of a communicator that does not block has asked for.
+    /// Threads that queue the operations of a group of a nonblocking communicator.
     GroupThread,
     /// Calls of ncclCommGetAsyncError.
     AsyncError,
@@ -21,7 +21,7 @@ pub fn count(what: Counted) {
     COUNTS[what as usize].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Writes what this copy of the library has counted, in the order of [`Counted`].
+/// Writes the counters of this copy of the library, in the order of [`Counted`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fakeNcclCounts(to: *mut [u64; 4]) {
     let counts = COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed));

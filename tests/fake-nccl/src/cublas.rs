@@ -1,4 +1,4 @@
-//! cuBLAS: one product of matrices, really computed. Codes are those of cublasStatus_t.
+//! cuBLAS: one matrix product, really computed. Codes are those of cublasStatus_t.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ const NOT_INITIALIZED: i32 = 1;
 const INVALID_VALUE: i32 = 7;
 const NOT_SUPPORTED: i32 = 15;
 
-/// The stream in which a handle computes.
+/// The stream of a handle.
 static HANDLES: Handles<Mutex<usize>> = Handles::new();
 
 fn status(function: &str, call: impl FnOnce() -> Result<(), i32>) -> i32 {
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn cublasGetVersion_v2(_handle: *mut c_void, to: *mut i32)
 /// Reads an element of a matrix.
 type Load = fn(&[u8], usize) -> f32;
 
-/// How cudaDataType_t is read, and how wide it is.
+/// The load function and the element size of a cudaDataType_t.
 fn load(kind: i32) -> Option<(usize, Load)> {
     Some(match kind {
         0 => (4, |from, at| {
@@ -73,7 +73,7 @@ fn load(kind: i32) -> Option<(usize, Load)> {
     })
 }
 
-/// See cuBLAS: C = alpha A B + beta C, by columns; without transposing, into floats, accumulated in floats.
+/// See cuBLAS: C = alpha A B + beta C, column-major; no transposition, float output, accumulated in float.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasGemmEx(
     handle: *mut c_void,
@@ -101,14 +101,14 @@ pub unsafe extern "C" fn cublasGemmEx(
         let stream = *handle.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = STREAMS.find(stream).ok_or(INVALID_VALUE)?;
         let (width, read) = load(a_type).ok_or(NOT_SUPPORTED)?;
-        // CUBLAS_COMPUTE_32F and its TF32.
+        // CUBLAS_COMPUTE_32F and its TF32 variant.
         if a_type != b_type || c_type != 0 || transpose_a + transpose_b != 0 || ![68, 77].contains(&compute) {
             return Err(NOT_SUPPORTED);
         }
         if alpha.is_null() || beta.is_null() || m.min(n).min(k) < 1 || lda < m || ldb < k || ldc < m {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: pointers to one float each, in host mode, as cuBLAS begins.
+        // SAFETY: pointers to one float each, in host mode, which is cuBLAS's default.
         let (alpha, beta) = unsafe { (*alpha.cast::<f32>(), *beta.cast::<f32>()) };
         let [m, n, k, lda, ldb, ldc] = [m, n, k, lda, ldb, ldc].map(|of| of as usize);
         let (a_bytes, b_bytes, c_bytes) = (lda * k * width, ldb * n * width, ldc * n * 4);
@@ -117,11 +117,11 @@ pub unsafe extern "C" fn cublasGemmEx(
             return Err(INVALID_VALUE);
         }
         let device = stream.device;
-        // The first column is that of twice B.
+        // A wrong result: the first column is computed with twice B.
         let is_wrong = scenario::gpu(device).wrong == "cublasGemmEx";
         stream.then(move || {
             at_pace(device, || {
-                // SAFETY: just checked; the caller keeps them until the stream has passed.
+                // SAFETY: just checked; the caller keeps them until the stream has passed this point.
                 let (a, b, c) = unsafe {
                     (
                         memory::bytes(a, a_bytes),

@@ -17,7 +17,7 @@ const INVALID_DEVICE: i32 = 101;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
 pub(crate) const INVALID_HANDLE: i32 = 400;
 pub(crate) const NOT_READY: i32 = 600;
-/// What one GPU has: enough for tests, and little enough that running out of it can be one.
+/// Memory of one GPU: enough for tests, and small enough to test running out of it.
 const MEMORY: usize = 1 << 30;
 
 const NAMES: [(i32, &CStr, &CStr); 10] = [
@@ -68,7 +68,7 @@ pub fn current() -> Option<i32> {
     CURRENT.get()
 }
 
-/// What happens before anything else in a call.
+/// The start of each call: checks for a fault.
 pub fn enter(function: &str) -> Result<(), i32> {
     match failure(function) {
         Some(code) => Err(code),
@@ -90,12 +90,12 @@ pub unsafe fn put<T>(to: *mut T, value: T) -> Result<(), i32> {
     if to.is_null() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// Does what takes time on a GPU, and as long as that GPU would.
+/// Runs what takes time on a GPU, slowed down as the scenario says.
 pub fn at_pace(device: i32, work: impl FnOnce()) {
     let began = Instant::now();
     work();
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(to: *mut c_char, length: i32, devic
     code(enter("cuDeviceGetPCIBusId").and_then(|()| unsafe { put_text(to, length, &text) }))
 }
 
-/// See CUDA. A context is the number of its GPU, and one.
+/// See CUDA. A context is the number of its GPU plus one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(to: *mut *mut c_void, device: i32) -> i32 {
     if scenario::gpu(device).open_hang {
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut u64, bytes: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> i32 {
     let freed = enter("cuMemFree_v2").map(|()| {
-        // As CUDA does: what is still under way may use it.
+        // As in CUDA: operations in progress may use it.
         current().iter().for_each(|device| stream::wait_for_all(*device));
         memory::free(address as usize)
     });

@@ -1,4 +1,4 @@
-//! What the CUDA driver does in streams: copies, and events that are passed.
+//! Stream operations of the CUDA driver: copies, and events.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::memory;
 use crate::scenario;
 use crate::stream::{EVENTS, Event, STREAMS, Stream};
 
-/// Copies in a stream. What is pageable memory on the host is not known here, so only the GPU's side is checked.
+/// Copies in a stream. Pageable host memory is not tracked here, so only the GPU's side is checked.
 fn copy(
     function: &'static str,
     (to, check_to): (usize, bool),
@@ -26,7 +26,7 @@ fn copy(
         let device = stream.device;
         let is_wrong = scenario::gpu(device).wrong == function;
         stream.then(move || {
-            // SAFETY: the GPU's side was checked, the other is the caller's promise, as is that they do not overlap.
+            // SAFETY: the GPU's side was checked; the caller guarantees the other side and that they do not overlap.
             at_pace(device, || unsafe {
                 (to as *mut u8).copy_from_nonoverlapping(from as *const u8, bytes);
                 if is_wrong && bytes > 0 {

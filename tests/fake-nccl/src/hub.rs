@@ -1,5 +1,5 @@
-//! Where the ranks of a communicator meet: a thread of the process that made its unique id, on the loopback. Every rank
-//! sends what it has, the thread computes, and every rank gets what it should have.
+//! The hub of a communicator's ranks: a thread in the process that created its unique id, on loopback. Each rank sends
+//! its input, the thread computes, and each rank receives its output.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -9,15 +9,15 @@ use std::time::Duration;
 use crate::math;
 use crate::scenario::library;
 
-/// What a rank wants of a collective.
+/// A rank's request for a collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
     pub kind: Kind,
     pub dtype: i32,
     pub root: u32,
-    /// What it gives; for [`Kind::Exchange`], all of it one after the other.
+    /// The input; for [`Kind::Exchange`], all parts in sequence.
     pub gives: Vec<u8>,
-    /// For [`Kind::Exchange`]: to whom, and how many bytes.
+    /// For [`Kind::Exchange`]: the receiving ranks, and the number of bytes for each.
     pub to: Vec<(u32, u64)>,
 }
 
@@ -40,12 +40,12 @@ const KINDS: [Kind; 5] = [
     Kind::Exchange,
 ];
 
-/// Opens a meeting place; its port.
+/// Opens a hub; returns its port.
 pub fn open() -> io::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let port = listener.local_addr()?.port();
     std::thread::spawn(move || {
-        // A rank that leaves ends it; the others see their connections close.
+        // A rank that leaves ends it; its peers see closed connections.
         let _ = run(&listener);
     });
     Ok(port)
@@ -78,7 +78,7 @@ fn run(listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-/// What every rank gets. `None`: they want different things, as when ranks call different collectives.
+/// The output for each rank. `None`: the requests differ, as when ranks call different collectives.
 fn answer(wishes: &[Wish]) -> Option<Vec<Vec<u8>>> {
     let first = wishes.first()?;
     let alike = |wish: &Wish| (wish.kind, wish.dtype, wish.root) == (first.kind, first.dtype, first.root);
@@ -158,16 +158,16 @@ fn receive(from: &mut TcpStream) -> io::Result<Wish> {
     })
 }
 
-/// A rank's way to the meeting place.
+/// A rank's connection to the hub.
 #[derive(Debug)]
 pub struct Line {
     stream: TcpStream,
-    /// Ranks of another node are there.
+    /// Whether there are ranks on another node.
     pub spans_nodes: bool,
 }
 
 impl Line {
-    /// Goes there, and waits until all have come, or until `is_aborted` says so.
+    /// Connects, and waits until all ranks have joined, or until `is_aborted` returns true.
     pub fn join(port: u16, ranks: u32, rank: u32, is_aborted: impl Fn() -> bool) -> io::Result<Line> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -188,7 +188,7 @@ impl Line {
         Ok(Line { stream, spans_nodes })
     }
 
-    /// Sends a wish and waits for what comes of it.
+    /// Sends a request and waits for the output.
     pub fn ask(&self, wish: &Wish) -> io::Result<Vec<u8>> {
         let mut stream = &self.stream;
         let mut head = vec![
@@ -209,12 +209,12 @@ impl Line {
         bytes(&mut self.stream.try_clone()?)
     }
 
-    /// Ends it: whoever waits in [`Line::ask`] returns.
+    /// Closes the connection: a thread that waits in [`Line::ask`] returns.
     pub fn cut(&self) {
-        // Cut once more is as good.
+        // Closing it twice does no harm.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// How long somebody who waits for an abort sleeps between two looks.
+/// The polling interval while waiting for an abort.
 pub const LOOK: Duration = Duration::from_millis(2);

@@ -1,8 +1,8 @@
-//! NCCL, the CUDA driver and cuBLAS as far as Paceline calls them, in one library, on the memory of the host: streams
-//! are threads, collectives go through sockets of the loopback, products are really computed. The code that talks to
-//! real GPUs so runs everywhere, and what goes wrong is played from a scenario file; see [`scenario`].
+//! NCCL, the CUDA driver and cuBLAS in one library, with the functions that Paceline calls, on host memory: streams are
+//! threads, collectives use loopback sockets, products are really computed. So the code for real GPUs runs everywhere,
+//! and a scenario file simulates faults; see [`scenario`].
 //!
-//! A function that is missing is a case that its callers must stand; a test makes one by renaming it in a copy of the
+//! A missing function is a case that callers must handle; a test creates it by renaming the function in a copy of the
 //! library. Signatures are those of nccl.h, cuda.h and cublas_api.h.
 
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]

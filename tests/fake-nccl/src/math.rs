@@ -1,4 +1,4 @@
-//! Numbers as NCCL counts them, added on the host.
+//! NCCL's data types, and sums of them on the host.
 
 /// Bytes of one element of an ncclDataType_t.
 pub fn width(dtype: i32) -> Option<usize> {
@@ -11,7 +11,7 @@ pub fn width(dtype: i32) -> Option<usize> {
     })
 }
 
-/// Adds `more` to `sum`, element by element. `false`: not a type that is added here.
+/// Adds `more` to `sum`, element by element. `false`: the type is not supported here.
 pub fn add(dtype: i32, sum: &mut [u8], more: &[u8]) -> bool {
     match dtype {
         2 => each::<4>(sum, more, |a, b| {
@@ -75,7 +75,7 @@ pub fn to_half(value: f32) -> [u8; 2] {
         let exponent = (size.to_bits() >> 23) as i32 - 127;
         let step = 2f32.powi(exponent.max(-14) - 10);
         let units = (size / step).round_ties_even() as u32;
-        // The units of a normal number begin at 1024; a carry moves on to the next exponent by itself.
+        // Normal numbers start at 1024 units; a carry increments the exponent automatically.
         (units + ((exponent.max(-14) + 14) as u32) * 1024) as u16
     };
     (sign | bits).to_le_bytes()

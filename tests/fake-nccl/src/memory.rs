@@ -1,15 +1,15 @@
-//! Memory of the pretended GPUs: of the host, with every allocation known, so that a wrong address is an error as it is
-//! on a GPU and not a crash.
+//! Memory of the simulated GPUs: host memory with all allocations tracked, so that a wrong address is an error, as on a
+//! GPU, and not a crash.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 static KNOWN: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-/// What new memory holds: something that is no result.
+/// The content of new memory, which is no valid result.
 const DIRT: u8 = 0xA5;
 
-/// Allocates, and remembers it. Zero: there is no more.
+/// Allocates and tracks memory. Zero: out of memory.
 pub fn allocate(bytes: usize) -> usize {
     // SAFETY: a plain allocation, of at least one byte.
     let memory = unsafe { libc::memalign(256, bytes.max(1)) };
@@ -26,7 +26,7 @@ pub fn allocate(bytes: usize) -> usize {
 pub fn free(address: usize) -> bool {
     let is_known = known().remove(&address).is_some();
     if is_known {
-        // SAFETY: it came from memalign, and its entry is gone, so this is the only time.
+        // SAFETY: it came from memalign, and its entry is removed, so it is freed only once.
         unsafe { libc::free(address as *mut libc::c_void) };
     }
     is_known
@@ -43,20 +43,20 @@ fn known() -> std::sync::MutexGuard<'static, BTreeMap<usize, usize>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The bytes there.
+/// Returns the bytes at an address.
 ///
 /// # Safety
-/// [`holds`] said so, and nobody frees or writes them meanwhile, as CUDA asks of its callers too.
+/// [`holds`] returned true, and the bytes are not freed or written in the meantime, which CUDA also requires.
 pub unsafe fn bytes<'a>(address: usize, length: usize) -> &'a [u8] {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(address as *const u8, length) }
 }
 
-/// The bytes there, to be written.
+/// Returns the bytes at an address for writing.
 ///
 /// # Safety
-/// As [`bytes`], and nobody reads them meanwhile.
+/// As for [`bytes`], and the bytes are not read in the meantime.
 pub unsafe fn bytes_mut<'a>(address: usize, length: usize) -> &'a mut [u8] {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }
 }

@@ -18,7 +18,7 @@ const INTERNAL_ERROR: i32 = 3;
 pub(crate) const INVALID_ARGUMENT: i32 = 4;
 pub(crate) const INVALID_USAGE: i32 = 5;
 const MAGIC: u32 = 0xcafe_beef;
-/// What stands before the port in a unique id.
+/// The prefix of the port in a unique id.
 const MARK: &[u8; 8] = b"fakenccl";
 
 pub(crate) static COMMS: Handles<Comm> = Handles::new();
@@ -28,7 +28,7 @@ pub(crate) static COMMS: Handles<Comm> = Handles::new();
 #[derive(Clone, Copy)]
 pub struct UniqueId([u8; 128]);
 
-/// ncclConfig_t as it was in 2.14; what came later stands behind.
+/// ncclConfig_t as of 2.14; later fields follow.
 #[repr(C)]
 pub struct Config {
     size: usize,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn ncclGetUniqueId(to: *mut UniqueId) -> i32 {
     })
 }
 
-/// As NCCL does: to its standard output, or to the file that a variable names.
+/// Writes a log line as NCCL does: to standard output, or to the file named by a variable.
 fn say_network() {
     if std::env::var_os("NCCL_DEBUG").is_none_or(|level| level != "INFO") {
         return;
@@ -94,11 +94,11 @@ fn say_network() {
     let line = format!("host:1:1 [0] NCCL INFO Using network {}\n", scenario().network);
     let to = std::env::var_os("NCCL_DEBUG_FILE").unwrap_or_else(|| "/dev/stdout".into());
     let file = std::fs::OpenOptions::new().append(true).open(to);
-    // Nobody has to listen.
+    // A closed output is ignored.
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Whether the communicator blocks: the caller's choice, which the environment overrides as in NCCL.
+/// Whether the communicator is blocking: the caller's choice, which the environment overrides, as in NCCL.
 fn blocks(config: &Config) -> bool {
     match std::env::var("NCCL_COMM_BLOCKING").as_deref() {
         Ok("0") => false,
@@ -107,8 +107,8 @@ fn blocks(config: &Config) -> bool {
     }
 }
 
-/// See NCCL. A communicator that blocks is ready when this returns: for ever if it must, or until it is aborted. Its handle
-/// is written before, as NCCL writes it.
+/// See NCCL. A blocking communicator is ready when this returns; the call can hang, until an abort if there is one. Its
+/// handle is written before, as in NCCL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommInitRankConfig(
     to: *mut *mut c_void,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, to: *mut i32) 
     })
 }
 
-/// One ends as the other does here; neither calls the other, so that a test can take one away.
+/// Ends a communicator. Abort and destroy behave the same here; neither calls the other, so that a test can remove one.
 fn end(comm: *mut c_void) -> Result<(), i32> {
     COMMS.remove(comm as usize).ok_or(INVALID_ARGUMENT)?.abort();
     Ok(())
@@ -182,7 +182,7 @@ pub extern "C" fn ncclCommDestroy(comm: *mut c_void) -> i32 {
     result("ncclCommDestroy", || end(comm))
 }
 
-/// Sets a collective going in a stream.
+/// Starts a collective in a stream.
 fn start(
     comm: *mut c_void,
     stream: *mut c_void,
@@ -200,8 +200,8 @@ fn start(
     })
 }
 
-/// Queues what a call, or the group that ends, has asked for. A communicator that blocks has it in the stream when the call
-/// returns; one that does not leaves it to a thread for each group, and is not to be used until that is done.
+/// Queues the operation of a call, or of the group that ends. For a blocking communicator, it is in the stream when the
+/// call returns; a nonblocking one uses a thread per group, and must not be used until that is done.
 pub(crate) fn launch(comm: &Arc<Comm>, queue: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     match comm.state() {
         0 => {}
@@ -228,14 +228,14 @@ pub(crate) fn launch(comm: &Arc<Comm>, queue: impl FnOnce() + Send + 'static) ->
     Err(IN_PROGRESS)
 }
 
-/// One collective, when the stream comes to it.
+/// Runs one collective when the stream reaches it.
 fn run(
     comm: &Comm,
     (kind, dtype, root): (Kind, i32, u32),
     (from, gives): (u64, usize),
     (to, gets): (u64, usize),
 ) {
-    // SAFETY: checked when it was called; the caller keeps it until the stream has passed.
+    // SAFETY: checked at the call; the caller keeps it until the stream has passed this point.
     let gives = unsafe { memory::bytes(from as usize, gives) }.to_vec();
     let wish = Wish {
         kind,

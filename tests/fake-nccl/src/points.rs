@@ -1,4 +1,4 @@
-//! NCCL's sends and receives, in groups.
+//! NCCL's grouped sends and receives.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -10,7 +10,8 @@ use crate::memory;
 use crate::nccl::{COMMS, INVALID_ARGUMENT, INVALID_USAGE, bytes, launch, ranks, result};
 use crate::stream::{STREAMS, Stream};
 
-/// A send or a receive of a group: the communicator, the stream, the peer, where, how many bytes, and whether it sends.
+/// A send or a receive of a group: the communicator, the stream, the peer, the address, the number of bytes, and the
+/// direction.
 #[derive(Clone, Copy)]
 struct Point {
     comm: usize,
@@ -38,7 +39,7 @@ fn point(
     if !memory::holds(at as usize, bytes) || peer as usize >= ranks(comm)? {
         return Err(INVALID_ARGUMENT);
     }
-    // Alone, a send would wait for a receive that the same thread makes next.
+    // Outside a group, a send would wait for a receive that the same thread calls next.
     if DEPTH.get() == 0 {
         return Err(INVALID_USAGE);
     }
@@ -95,7 +96,7 @@ pub extern "C" fn ncclGroupStart() -> i32 {
     })
 }
 
-/// See NCCL. Sends and receives of one communicator and one stream go together.
+/// See NCCL. Sends and receives of one communicator and one stream are run together.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupEnd() -> i32 {
     result("ncclGroupEnd", || {
@@ -122,10 +123,10 @@ pub extern "C" fn ncclGroupEnd() -> i32 {
 
 fn exchange(comm: Arc<Comm>, stream: &Stream, points: Vec<Point>) {
     let (sends, mut receives): (Vec<Point>, Vec<Point>) = points.into_iter().partition(|point| point.is_send);
-    // The answer comes in the order of the senders.
+    // The output is in the order of the senders.
     receives.sort_by_key(|point| point.peer);
     stream.then(move || {
-        // SAFETY: checked when they were named; the caller keeps them until the stream has passed.
+        // SAFETY: checked at the call; the caller keeps them until the stream has passed this point.
         let gives = sends
             .iter()
             .flat_map(|send| unsafe { memory::bytes(send.at, send.bytes) }.iter().copied());

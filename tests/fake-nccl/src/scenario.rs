@@ -1,31 +1,33 @@
-//! The scenario file: which GPUs there are, which versions, and what goes wrong. It is named by `PACELINE_FAKE_NCCL`, or
-//! lies beside the library under its name and `.toml`; without one, two healthy GPUs. It is read once a process.
+//! The scenario file: the GPUs, the versions, and the faults. Its path is in `PACELINE_FAKE_NCCL`, or it is beside the
+//! library with the same name plus `.toml`; without it, there are two healthy GPUs. Each process reads it once.
 //!
 //! ```toml
 //! gpus = 2
-//! network = "IB"              # what NCCL says that it uses, where NCCL_DEBUG=INFO
-//! nccl = 23007                # what ncclGetVersion says
-//! cuda = 13000                # what cuDriverGetVersion says
+//! network = "IB"              # the network that NCCL reports with NCCL_DEBUG=INFO
+//! nccl = 23007                # the result of ncclGetVersion
+//! cuda = 13000                # the result of cuDriverGetVersion
 //!
-//! [call]                      # functions that fail, and with which code
+//! [call]                      # functions that fail, with their codes
 //! cuInit = 100
 //!
 //! [rank.1]                    # rank 1 of every communicator
-//! delay_ms = 20               # its collectives take so much longer
-//! wrong = true                # one byte of what it receives is another
+//! delay_ms = 20               # its collectives take this much longer
+//! wrong = true                # one byte of its output is wrong
 //! hang = true                 # its collectives end only when it is aborted
-//! call_hang = true            # the calls that queue its collectives return only when it is aborted: a peer does not connect
+//! call_hang = true            # the calls that queue its collectives return only when it is aborted: a peer does not
+//! connect
 //! init_hang = true            # its communicator is never ready
-//! async_error = 6             # what ncclCommGetAsyncError answers after its first collective
-//! die = true                  # its process ends in the middle of a collective
-//! net_delay_ms = 20           # its collectives with ranks that use another copy of this library, as if on another node
+//! async_error = 6             # the result of ncclCommGetAsyncError after its first collective
+//! die = true                  # its process exits in the middle of a collective
+//! net_delay_ms = 20           # delay of its collectives with ranks that use another copy of this library, as on
+//! another node
 //!
 //! [gpu.1]
-//! slow = 1.5                  # what it computes and copies takes so many times as long
-//! wrong = "cublasGemmEx"      # what this function computes or copies is not quite right
-//! open_hang = true            # its context is never there
+//! slow = 1.5                  # its computations and copies take this many times as long
+//! wrong = "cublasGemmEx"      # the result of this function is slightly wrong
+//! open_hang = true            # creating its context hangs
 //!
-//! [gpu.1.comm]                # the same as of a rank, whatever its number
+//! [gpu.1.comm]                # the same faults as for a rank, for any rank on this GPU
 //! hang = true
 //! ```
 
@@ -40,19 +42,19 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// How many GPUs.
+    /// The number of GPUs.
     pub gpus: i32,
-    /// What NCCL says that it uses.
+    /// The network that NCCL reports.
     pub network: String,
     /// NCCL's version.
     pub nccl: i32,
-    /// The driver's.
+    /// The driver's CUDA version.
     pub cuda: i32,
     /// Functions that fail.
     pub call: BTreeMap<String, i32>,
-    /// What is particular about ranks.
+    /// Faults of ranks.
     pub rank: BTreeMap<String, Rank>,
-    /// What is particular about GPUs.
+    /// Faults of GPUs.
     pub gpu: BTreeMap<String, Gpu>,
 }
 
@@ -70,13 +72,13 @@ impl Default for Scenario {
     }
 }
 
-/// What is particular about one rank.
+/// The faults of one rank.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rank {
-    /// Its collectives take so much longer.
+    /// Its collectives take this much longer.
     pub delay_ms: u64,
-    /// One byte of what it receives is another.
+    /// One byte of its output is wrong.
     pub wrong: bool,
     /// Its collectives end only when it is aborted.
     pub hang: bool,
@@ -84,16 +86,16 @@ pub struct Rank {
     pub call_hang: bool,
     /// Its communicator is never ready.
     pub init_hang: bool,
-    /// What ncclCommGetAsyncError answers after its first collective; zero: nothing.
+    /// The result of ncclCommGetAsyncError after its first collective; zero: none.
     pub async_error: i32,
-    /// Its process ends in the middle of a collective.
+    /// Its process exits in the middle of a collective.
     pub die: bool,
-    /// Its collectives with other nodes take so much longer.
+    /// Its collectives with other nodes take this much longer.
     pub net_delay_ms: u64,
 }
 
 impl Rank {
-    /// What is particular about both.
+    /// Combines the faults of both.
     pub fn and(self, other: Rank) -> Rank {
         Rank {
             delay_ms: self.delay_ms + other.delay_ms,
@@ -108,17 +110,17 @@ impl Rank {
     }
 }
 
-/// What is particular about one GPU.
+/// The faults of one GPU.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gpu {
-    /// What it computes and copies takes so many times as long.
+    /// Its computations and copies take this many times as long.
     pub slow: f64,
-    /// What this function computes or copies is not quite right.
+    /// The result of this function is slightly wrong.
     pub wrong: String,
-    /// Its context is never there.
+    /// Creating its context hangs.
     pub open_hang: bool,
-    /// What is particular about the rank on it.
+    /// Faults of the rank on it.
     pub comm: Rank,
 }
 
@@ -141,7 +143,7 @@ pub fn scenario() -> &'static Scenario {
         let Ok(text) = std::fs::read_to_string(&path) else {
             return Scenario::default();
         };
-        // One with a mistake would test something else than its author thinks.
+        // A mistake in the scenario would test something else than intended.
         toml::from_str(&text).unwrap_or_else(|error| {
             eprintln!("fake-nccl: {}: {error}", path.display());
             std::process::abort()
@@ -149,7 +151,7 @@ pub fn scenario() -> &'static Scenario {
     })
 }
 
-/// What is particular about a GPU.
+/// The faults of a GPU.
 pub(crate) fn gpu(index: i32) -> Gpu {
     scenario()
         .gpu
@@ -158,7 +160,7 @@ pub(crate) fn gpu(index: i32) -> Gpu {
         .unwrap_or_default()
 }
 
-/// What a function answers if it is to fail.
+/// The code of a function that is to fail.
 pub(crate) fn failure(function: &str) -> Option<i32> {
     scenario().call.get(function).copied()
 }
@@ -170,7 +172,7 @@ fn path() -> PathBuf {
     PathBuf::from(format!("{}.toml", library().display()))
 }
 
-/// The file of this library, by which its ranks are told from those of another node.
+/// The file of this library, which distinguishes its ranks from those of another node.
 pub(crate) fn library() -> PathBuf {
     static HERE: u8 = 0;
     // SAFETY: an all-zero Dl_info is valid, and dladdr fills it in or leaves it.
@@ -180,7 +182,7 @@ pub(crate) fn library() -> PathBuf {
     if found == 0 || info.dli_fname.is_null() {
         return PathBuf::from("fake-nccl");
     }
-    // SAFETY: dladdr gives a zero-terminated name that lives as long as the library.
+    // SAFETY: dladdr returns a zero-terminated name that is valid as long as the library.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     PathBuf::from(name.to_string_lossy().into_owned())
 }

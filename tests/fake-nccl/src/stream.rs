@@ -1,4 +1,4 @@
-//! Streams: threads that do what they are given in order. Events are marks in them.
+//! Streams: threads that run jobs in order. Events are marks in them.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A stream; a thread until it is dropped.
+/// A stream, with a thread until it is dropped.
 pub struct Stream {
     jobs: Sender<Job>,
     pending: Arc<Gate>,
     all: Arc<Gate>,
-    /// The GPU that it is of.
+    /// Its GPU.
     pub device: i32,
 }
 
-/// How much is not done yet.
+/// Counts unfinished jobs.
 #[derive(Default)]
 struct Gate {
     count: Mutex<u64>,
@@ -45,14 +45,14 @@ impl Gate {
     }
 }
 
-/// What is under way on each GPU, in whatever stream.
+/// The unfinished jobs on each GPU, in all streams.
 fn device_gate(device: i32) -> Arc<Gate> {
     static GATES: Mutex<BTreeMap<i32, Arc<Gate>>> = Mutex::new(BTreeMap::new());
     let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(gates.entry(device).or_default())
 }
 
-/// Waits until a GPU has nothing to do.
+/// Waits until a GPU is idle.
 pub fn wait_for_all(device: i32) {
     device_gate(device).wait();
 }
@@ -76,11 +76,11 @@ impl Stream {
         }
     }
 
-    /// Does this after what was given before.
+    /// Queues a job.
     pub fn then(&self, job: impl FnOnce() + Send + 'static) {
         self.pending.add();
         self.all.add();
-        // The thread lives as long as this sender.
+        // The thread runs as long as this sender exists.
         let _ = self.jobs.send(Box::new(job));
     }
 
@@ -88,13 +88,13 @@ impl Stream {
         self.pending.is_clear()
     }
 
-    /// Waits until all is done, as cuStreamSynchronize does: without a bound.
+    /// Waits until all jobs are done, like cuStreamSynchronize: without a timeout.
     pub fn wait(&self) {
         self.pending.wait();
     }
 }
 
-/// A mark in a stream: when it was passed.
+/// A mark in a stream, with the time when it was passed.
 #[derive(Default)]
 pub struct Event {
     state: Mutex<State>,
@@ -123,12 +123,12 @@ impl Event {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that was never recorded is passed, as CUDA has it.
+    /// An event that was never recorded counts as passed, as in CUDA.
     pub fn is_passed(&self) -> bool {
         !matches!(self.state(), State::Waiting)
     }
 
-    /// Time from another to this; `None`: one was never recorded, or not passed.
+    /// The time from another event to this one; `None`: one was never recorded, or not passed.
     pub fn since(&self, other: &Event) -> Option<Duration> {
         match (other.state(), self.state()) {
             (State::At(from), State::At(to)) => Some(to.saturating_duration_since(from)),
@@ -137,7 +137,7 @@ impl Event {
     }
 }
 
-/// Things that C code names by a handle.
+/// Objects that C code references by a handle.
 pub struct Handles<T> {
     known: Mutex<(usize, BTreeMap<usize, Arc<T>>)>,
 }
@@ -152,7 +152,7 @@ impl<T> Handles<T> {
     pub fn insert(&self, thing: Arc<T>) -> usize {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.0 += 1;
-        // Not an address that anybody could read.
+        // Not a readable address.
         let handle = known.0 << 4;
         known.1.insert(handle, thing);
         handle
@@ -176,7 +176,7 @@ impl<T> Handles<T> {
     }
 }
 
-/// Streams that were made.
+/// All streams.
 pub static STREAMS: Handles<Stream> = Handles::new();
-/// Events that were made.
+/// All events.
 pub static EVENTS: Handles<Event> = Handles::new();

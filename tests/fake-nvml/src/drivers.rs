@@ -1,4 +1,4 @@
-//! What the NVML of each driver defines, by NVIDIA's own headers: `tables/nvml.tsv`, which `tables/generate.py` writes.
+//! The NVML definitions of each driver, from NVIDIA's headers: `tables/nvml.tsv`, which `tables/generate.py` writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 /// Generated from nvml.h.
 const TABLE: &str = include_str!("../tables/nvml.tsv");
 
-/// What a row of the table is of.
+/// The kind of a row in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A `#define` that is none of the others.
+    /// A `#define` of no other kind.
     Constant,
     /// The version number of a structure.
     Structure,
@@ -21,13 +21,13 @@ pub enum Kind {
     Function,
 }
 
-/// The table, read.
+/// The parsed table.
 struct Table {
     /// The first driver of each column, as in `580.82`.
     drivers: Vec<&'static str>,
-    /// Numbers by name, one for each column.
+    /// Numbers by name, one per column.
     rows: BTreeMap<(Kind, &'static str), Vec<Option<u64>>>,
-    /// Names by column and field number, as GPUs are asked for many fields each second.
+    /// Names by column and field number, since GPUs are queried for many fields each second.
     fields: BTreeMap<(usize, u64), Vec<&'static str>>,
 }
 
@@ -63,7 +63,7 @@ static READ: LazyLock<Table> = LazyLock::new(|| {
     }
 });
 
-/// Major and minor number of a driver's version; zero for what it does not say.
+/// Major and minor number of a driver's version; zero for missing parts.
 fn version(text: &str) -> (u32, u32) {
     let mut parts = text.split('.').map_while(|part| part.parse().ok());
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
@@ -109,10 +109,10 @@ impl Driver {
         self.number(Kind::Function, function).is_some()
     }
 
-    /// This library as the driver would have it: without the functions that its header does not declare.
+    /// This library as for the driver: without the functions that its header does not declare.
     ///
-    /// A library's symbols cannot change while it runs, so those names are changed in the file, in the string table
-    /// that its symbols refer to. The hash table still has them, and the comparison of names that follows fails.
+    /// A library's symbols cannot change while it is loaded, so those names are changed in the file, in the string
+    /// table of its symbols. The hash table still contains them, and the subsequent comparison of names fails.
     pub fn library(self, mut file: Vec<u8>) -> Vec<u8> {
         let functions = READ.rows.iter().filter(|((kind, _), _)| *kind == Kind::Function);
         let missing: BTreeSet<&[u8]> = functions

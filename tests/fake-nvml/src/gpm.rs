@@ -1,4 +1,4 @@
-//! GPU performance monitoring. A sample is the moment at which it was taken.
+//! GPU performance monitoring. A sample is the time at which it was taken.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::profile::METRICS;
 use crate::world::{INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, device};
 use crate::{code, put};
 
-/// What is behind a sample's pointer.
+/// The object behind a sample's pointer.
 #[derive(Default)]
 struct Sample(Option<(usize, Instant)>);
 
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> u32 {
     if sample.is_null() {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: nvmlGpmSampleAlloc made it, and the caller gives it up.
+    // SAFETY: nvmlGpmSampleAlloc allocated it, and the caller releases it.
     drop(unsafe { Box::from_raw(sample.cast::<Sample>()) });
     SUCCESS
 }
@@ -47,14 +47,14 @@ pub unsafe extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmSampleGet(of: nvmlDevice_t, sample: nvmlGpmSample_t) -> u32 {
     code(device(of as usize, "nvmlGpmSampleGet").and_then(|_| {
-        // SAFETY: null, or what nvmlGpmSampleAlloc made.
+        // SAFETY: null, or from nvmlGpmSampleAlloc.
         let sample = unsafe { sample.cast::<Sample>().as_mut() }.ok_or(INVALID_ARGUMENT)?;
         sample.0 = Some((of as usize, Instant::now()));
         Ok(())
     }))
 }
 
-/// See NVML. The older sample comes first, and at least 100 ms before the newer.
+/// See NVML. The older sample comes first, at least 100 ms before the newer one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmMetricsGet(to: *mut nvmlGpmMetricsGet_t) -> u32 {
     // SAFETY: null, or the caller's structure.
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn nvmlGpmMetricsGet(to: *mut nvmlGpmMetricsGet_t) -> u32 
         return INVALID_ARGUMENT;
     };
     let taken = [to.sample1, to.sample2].map(|sample| {
-        // SAFETY: null, or what nvmlGpmSampleAlloc made.
+        // SAFETY: null, or from nvmlGpmSampleAlloc.
         let sample = unsafe { sample.cast::<Sample>().as_ref() };
         sample.and_then(|sample| sample.0)
     });

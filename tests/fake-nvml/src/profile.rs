@@ -1,5 +1,5 @@
-//! What healthy GPUs of each model read, and which of it they have at all. Numbers are those of data sheets where
-//! there are any, else plausible ones.
+//! The readings of healthy GPUs of each model, and the readings that a model supports. Numbers are from data sheets if
+//! available, otherwise plausible values.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use crate::scenario::{Failure, Item};
 const GIB: f64 = (1u64 << 30) as f64;
 const NOT_SUPPORTED: Item = Item::Failure(Failure(3));
 
-/// How a field's value is typed, as nvmlValueType_t has it.
+/// The type of a field's value, as in nvmlValueType_t.
 pub const UNSIGNED: u32 = 1;
 /// See [`UNSIGNED`].
 pub const UNSIGNED_LONG_LONG: u32 = 3;
 /// See [`UNSIGNED`].
 pub const SIGNED: u32 = 5;
 
-/// A field: its name in nvml.h, the item that it reads, and its type. Its number is the driver's ([`crate::drivers`]).
+/// A field: its name in nvml.h, its item, and its type. Its number is the driver's ([`crate::drivers`]).
 pub const FIELDS: &[(&str, &str, u32)] = &[
     ("NVML_FI_DEV_ECC_CURRENT", "ecc_enabled", UNSIGNED),
     ("NVML_FI_DEV_ECC_PENDING", "ecc_enabled_pending", UNSIGNED),
@@ -176,7 +176,7 @@ pub const FIELDS: &[(&str, &str, u32)] = &[
     ),
 ];
 
-/// What all fields with this beginning read: power smoothing, which is off, at the lowest privilege level.
+/// The item of all fields with this prefix: power smoothing, which is off, at the lowest privilege level.
 pub const POWER_SMOOTHING: (&str, &str) = ("NVML_FI_PWR_SMOOTHING_", "power_smoothing");
 /// The item of every other field that the driver defines.
 pub const OTHER_FIELDS: &str = "other_fields";
@@ -263,7 +263,7 @@ const H100: &[(&str, f64)] = &[
     ("pcie_width_max", 16.0),
     ("remap_max", 640.0),
     ("fabric_state", 3.0),
-    // Nothing degraded, nothing to recover, configuration right.
+    // Not degraded, no recovery needed, configuration correct.
     ("fabric_health", 426.0),
     ("gpm_graphics", 97.0),
     ("gpm_sm", 88.5),
@@ -272,7 +272,7 @@ const H100: &[(&str, f64)] = &[
     ("gpm_dram", 42.0),
 ];
 
-/// Items that an H100 has not.
+/// Items that an H100 does not support.
 const NOT_H100: &[&str] = &[
     "retired_single",
     "retired_double",
@@ -282,7 +282,7 @@ const NOT_H100: &[&str] = &[
     "threshold_gpu_max",
 ];
 
-/// Per-link counters that came with Blackwell.
+/// Per-link counters that are new in Blackwell.
 const BLACKWELL: &[&str] = &[
     "nvlink_malformed",
     "nvlink_overruns",
@@ -293,7 +293,7 @@ const BLACKWELL: &[&str] = &[
     "nvlink_symbol_errors",
 ];
 
-/// What a model is called.
+/// The name of a model.
 pub fn model(profile: &str) -> &'static str {
     match profile {
         "a100" => "NVIDIA A100-SXM4-80GB",
@@ -303,7 +303,7 @@ pub fn model(profile: &str) -> &'static str {
     }
 }
 
-/// Everything that a healthy GPU of this model reads.
+/// All readings of a healthy GPU of this model.
 pub fn items(profile: &str) -> Option<BTreeMap<&'static str, Item>> {
     let mut items: BTreeMap<&str, Item> = ZERO.iter().map(|name| (*name, Item::Number(0.0))).collect();
     items.extend(H100.iter().map(|(name, value)| (*name, Item::Number(*value))));

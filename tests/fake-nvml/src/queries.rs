@@ -1,4 +1,4 @@
-//! What is read of a device.
+//! Queries of a device.
 
 use nvml_wrapper_sys::bindings::*;
 
@@ -41,7 +41,7 @@ number! {
     nvmlDeviceGetMaxPcieLinkWidth() = "pcie_width_max";
 }
 
-/// Defines a query that fills in a structure of the caller's.
+/// Defines a query that fills in the caller's structure.
 macro_rules! structure {
     ($($function:ident(|$of:ident, $to:ident: $kind:ty| $fill:expr);)*) => {$(
         /// See NVML.
@@ -81,7 +81,7 @@ structure! {
     });
     nvmlDeviceGetMemoryInfo_v2(|of, to: nvmlMemory_v2_t| {
         check_version::<nvmlMemory_v2_t>(of.view.driver, "nvmlMemory_v2", to.version)?;
-        // An instance has an even share.
+        // An instance has an equal share.
         let parts = of.instance.map_or(1.0, |_| f64::from(of.instances()));
         to.total = (of.item("memory_total")? / parts) as u64;
         to.used = (of.item("memory_used")? / parts) as u64;
@@ -103,7 +103,7 @@ structure! {
     });
 }
 
-/// See NVML. Takes version 2 of the structure, and writes no more than that.
+/// See NVML. Accepts version 2 of the structure, and writes only that part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
     of: nvmlDevice_t,
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
 ) -> u32 {
     code(
         device(of as usize, "nvmlDeviceGetComputeRunningProcesses_v3").and_then(|of| {
-            // SAFETY: null, or the caller's number.
+            // SAFETY: null, or the caller's counter.
             let count = unsafe { count.as_mut() }.ok_or(INVALID_ARGUMENT)?;
             let processes = of.view.gpu(of.index).map_or(&[][..], |gpu| &gpu.processes);
             let room = *count as usize;
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
                     gpuInstanceId: u32::MAX,
                     computeInstanceId: u32::MAX,
                 };
-                // SAFETY: the caller has room for as many as it said.
+                // SAFETY: the caller has room for the number that it passed.
                 unsafe { to.add(at).write(info) };
             }
             Ok(())
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(of: nvmlDevice_t, link: u32, t
     }))
 }
 
-/// See NVML. The call succeeds; each field has a code of its own.
+/// See NVML. The call succeeds; each field has its own code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     of: nvmlDevice_t,
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     code(device(of as usize, "nvmlDeviceGetFieldValues").and_then(|of| {
         let count = usize::try_from(count).map_err(|_| INVALID_ARGUMENT)?;
         for at in 0..count {
-            // SAFETY: the caller's array is as long as it says.
+            // SAFETY: the caller's array has the length that it passed.
             let value = unsafe { &mut *values.add(at) };
             value.latencyUsec = 3;
             value.nvmlReturn = code(field(&of, value));
@@ -184,13 +184,13 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     }))
 }
 
-/// Most links of a GPU that the driver knows of.
+/// The driver's maximum number of links per GPU.
 fn links(of: &Device) -> u32 {
     let links = of.view.driver.number(Kind::Constant, "NVML_NVLINK_MAX_LINKS");
     links.map_or(0, |links| links as u32)
 }
 
-/// Answers a field as this driver numbers it. A number that its header does not have is an invalid argument.
+/// Returns a field by this driver's number. A number that its header does not define is an invalid argument.
 fn field(of: &Device, value: &mut nvmlFieldValue_t) -> Result<(), u32> {
     let names = of.view.driver.fields(value.fieldId);
     let known = FIELDS.iter().find(|(name, ..)| names.contains(name));
@@ -201,7 +201,7 @@ fn field(of: &Device, value: &mut nvmlFieldValue_t) -> Result<(), u32> {
         (None, None) => return Err(INVALID_ARGUMENT),
     };
     let mut number = of.item(item)?;
-    // The state is one link's (from Hopper on), the counters that came with Blackwell are of all links.
+    // The state is per link (from Hopper on); the counters new in Blackwell cover all links.
     match name {
         "NVML_FI_DEV_NVLINK_GET_STATE" => {
             if of.view.scenario.profile == "a100" {

@@ -1,19 +1,19 @@
-//! The scenario file: which GPUs there are, what they read, and what goes wrong. It is read again when it changes.
+//! The scenario file: the GPUs, their readings, and the faults. It is reloaded when it changes.
 //!
 //! ```toml
-//! driver = "580.82.07"        # played by the column of tables/nvml.tsv for the newest driver up to it
+//! driver = "580.82.07"        # uses the column of tables/nvml.tsv for the newest driver up to it
 //! profile = "h100"            # a100, h100, h200, b200
 //! gpus = 8
-//! init = "driver_not_loaded"  # what nvmlInit_v2 answers; left out: success
-//! restarts = 1                # the driver was loaded anew: whoever initialized before must do it again
+//! init = "driver_not_loaded"  # the result of nvmlInit_v2; default: success
+//! restarts = 1                # the driver was reloaded: clients must initialize again
 //!
 //! [gpu.3]                     # GPU 3 differs from its profile
 //! temperature = 91
 //! ecc_corrected = { at = 100, per_s = 17700 }
 //! margin = "not_supported"
-//! fail = "gpu_is_lost"        # every call answers that
-//! hang = true                 # no call comes back while it stands here
-//! delay_ms = 20               # every call takes so long
+//! fail = "gpu_is_lost"        # the result of every call
+//! hang = true                 # calls do not return while this is set
+//! delay_ms = 20               # every call takes this long
 //! mig = 2                     # two instances
 //! processes = [4711]
 //! calls = { nvmlDeviceGetUtilizationRates = "no_permission" }
@@ -22,7 +22,7 @@
 //! gpu = 3
 //! xid = 48
 //! count = 2000
-//! gpu_instance = 1            # of the whole GPU without it
+//! gpu_instance = 1            # without it: the whole GPU
 //! ```
 
 use std::collections::BTreeMap;
@@ -64,29 +64,29 @@ impl TryFrom<String> for Failure {
     }
 }
 
-/// What is read in one place.
+/// A reading.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Item {
     /// A number.
     Number(f64),
-    /// A counter that runs.
+    /// A running counter.
     Counter {
-        /// Its value when the library was initialized first.
+        /// Its value when the library was first initialized.
         at: f64,
-        /// What it gains in a second.
+        /// Its increase per second.
         per_s: f64,
     },
-    /// No number.
+    /// An error instead of a number.
     Failure(Failure),
 }
 
-/// What is particular about one GPU.
+/// The faults and readings of one GPU.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Gpu {
-    /// What every call answers.
+    /// The result of every call.
     pub fail: Option<Failure>,
-    /// No call comes back.
+    /// Calls do not return.
     #[serde(default)]
     pub hang: bool,
     /// How long each call takes.
@@ -95,18 +95,18 @@ pub struct Gpu {
     /// MIG instances; zero: MIG is off.
     #[serde(default)]
     pub mig: u32,
-    /// Processes that hold it, with a gigabyte each.
+    /// Processes that use it, with a gigabyte each.
     #[serde(default)]
     pub processes: Vec<u32>,
     /// Functions that fail.
     #[serde(default)]
     pub calls: BTreeMap<String, Failure>,
-    /// What it reads, by name.
+    /// Its readings, by name.
     #[serde(flatten)]
     pub items: BTreeMap<String, Item>,
 }
 
-/// Something that is told through an event set.
+/// An event, delivered through an event set.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
@@ -114,12 +114,12 @@ pub struct Event {
     pub gpu: u32,
     /// The XID, if it is one.
     pub xid: Option<u64>,
-    /// Else the bit of its type.
+    /// Otherwise the bit of its type.
     #[serde(default)]
     pub kind: u64,
-    /// The instance that it is of, if it is of one.
+    /// Its GPU instance, if any.
     pub gpu_instance: Option<u32>,
-    /// So many alike.
+    /// The number of identical events.
     #[serde(default = "once")]
     pub count: u32,
 }
@@ -135,20 +135,20 @@ pub struct Scenario {
     /// The driver's version.
     #[serde(default = "driver")]
     pub driver: String,
-    /// What nvmlInit_v2 answers.
+    /// The result of nvmlInit_v2.
     pub init: Option<Failure>,
-    /// How often the driver was loaded anew.
+    /// How often the driver was reloaded.
     #[serde(default)]
     pub restarts: u32,
-    /// Which GPUs.
+    /// The GPU profile.
     #[serde(default = "profile")]
     pub profile: String,
-    /// What they call themselves, instead of the model's name.
+    /// The reported model name, instead of the profile's.
     pub model: Option<String>,
-    /// How many of them, up to 16.
+    /// The number of GPUs, up to 16.
     #[serde(default)]
     pub gpus: u32,
-    /// What is particular, by index.
+    /// Differences from the profile, by index.
     #[serde(default)]
     pub gpu: BTreeMap<String, Gpu>,
     /// Events, in order.
@@ -165,7 +165,7 @@ fn profile() -> String {
 }
 
 impl Scenario {
-    /// Reads a scenario. One with a mistake would test something else than its author thinks.
+    /// Parses a scenario. A mistake in it would test something else than intended.
     pub fn parse(text: &str) -> Result<Scenario, String> {
         let scenario: Scenario = toml::from_str(text).map_err(|error| error.to_string())?;
         let profile = crate::profile::items(&scenario.profile)

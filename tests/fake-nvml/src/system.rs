@@ -1,4 +1,4 @@
-//! Initialization, and finding devices.
+//! Initialization, and device enumeration.
 
 use std::ffi::{CStr, c_char};
 
@@ -40,7 +40,7 @@ unsafe fn put_text(to: *mut c_char, length: u32, text: &str) -> Result<(), u32> 
 /// See NVML.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlSystemGetDriverVersion(to: *mut c_char, length: u32) -> u32 {
-    // SAFETY: the caller's buffer is as long as it says.
+    // SAFETY: the caller's buffer has the length that it passed.
     code(world::view().and_then(|view| unsafe { put_text(to, length, &view.scenario.driver) }))
 }
 
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(to: *mut u32) -> u32 {
     code(world::view().and_then(|view| unsafe { put(to, view.scenario.gpus) }))
 }
 
-/// See NVML. A GPU that is lost has no handle.
+/// See NVML. A lost GPU has no handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut nvmlDevice_t) -> u32 {
     let handle = world::handle(index, None);
@@ -91,7 +91,7 @@ pub fn uuid_of(index: u32, instance: Option<u32>) -> String {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUUID(of: nvmlDevice_t, to: *mut c_char, length: u32) -> u32 {
     let result = device(of as usize, "nvmlDeviceGetUUID");
-    // SAFETY: the caller's buffer is as long as it says.
+    // SAFETY: the caller's buffer has the length that it passed.
     code(result.and_then(|of| unsafe { put_text(to, length, &uuid_of(of.index, of.instance)) }))
 }
 
@@ -106,12 +106,12 @@ pub unsafe extern "C" fn nvmlDeviceGetName(of: nvmlDevice_t, to: *mut c_char, le
         let model = of
             .instance
             .map_or(model.into(), |_| format!("{model} MIG 3g.40gb"));
-        // SAFETY: the caller's buffer is as long as it says.
+        // SAFETY: the caller's buffer has the length that it passed.
         unsafe { put_text(to, length, &model) }
     }))
 }
 
-/// See NVML. Of an instance it is the GPU's.
+/// See NVML. For an instance, returns the GPU's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(of: nvmlDevice_t, to: *mut nvmlPciInfo_t) -> u32 {
     let result = device(of as usize, "nvmlDeviceGetPciInfo_v3");
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(of: nvmlDevice_t, now: *mut u32, p
 /// See NVML.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(of: nvmlDevice_t, to: *mut u32) -> u32 {
-    // As on every GPU so far.
+    // The same on every GPU so far.
     let result = device(of as usize, "nvmlDeviceGetMaxMigDeviceCount");
     // SAFETY: the caller's pointer.
     code(result.and_then(|_| unsafe { put(to, 7) }))

@@ -1,4 +1,4 @@
-//! The state behind the C functions: the scenario as it stands now, and what was initialized and delivered.
+//! The state behind the C functions: the current scenario, and what was initialized and delivered.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -26,10 +26,10 @@ static WORLD: Mutex<World> = Mutex::new(World::new());
 struct World {
     loaded: Option<Loaded>,
     initialized: u32,
-    /// Restarts that the scenario had when it was initialized.
+    /// The scenario's restarts when it was initialized.
     restarts: u32,
     began: Option<Instant>,
-    /// By index in the scenario: how many were delivered.
+    /// Delivered events, by index in the scenario.
     delivered: BTreeMap<usize, u32>,
 }
 
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// The scenario as it stands, looked at most every few milliseconds.
+    /// The current scenario, checked at most every few milliseconds.
     fn view(&mut self) -> Result<Arc<View>, u32> {
         let fresh = |loaded: &Loaded| loaded.looked.elapsed() < Duration::from_millis(5);
         if !self.loaded.as_ref().is_some_and(fresh) {
@@ -76,7 +76,7 @@ impl World {
                 meta.map_or(0, |meta| meta.len()),
             );
             match &mut self.loaded {
-                // A scenario whose file is gone holds on.
+                // If the file is deleted, the last scenario stays.
                 Some(loaded) if loaded.stamp == stamp || !path.exists() => loaded.looked = Instant::now(),
                 _ => {
                     let view = load(&path);
@@ -98,7 +98,7 @@ impl World {
 
 fn say(text: &str) {
     use std::io::Write;
-    // Nobody may read it.
+    // A closed stderr is ignored.
     let _ = writeln!(std::io::stderr(), "fake-nvml: {text}");
 }
 
@@ -114,7 +114,7 @@ fn load(path: &PathBuf) -> Result<Arc<View>, String> {
     }))
 }
 
-/// `PACELINE_FAKE_NVML`, or beside this library: its path and `.toml`.
+/// `PACELINE_FAKE_NVML`, or this library's path plus `.toml`.
 fn path() -> PathBuf {
     if let Some(path) = std::env::var_os("PACELINE_FAKE_NVML") {
         return path.into();
@@ -126,7 +126,7 @@ fn path() -> PathBuf {
     if found == 0 || info.dli_fname.is_null() {
         return PathBuf::from("fake-nvml.toml");
     }
-    // SAFETY: dladdr gives a zero-terminated name that lives as long as the library.
+    // SAFETY: dladdr returns a zero-terminated name that is valid as long as the library.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     PathBuf::from(format!("{}.toml", name.to_string_lossy()))
 }
@@ -135,7 +135,7 @@ fn world() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What nvmlInit_v2 answers.
+/// The result of nvmlInit_v2.
 pub fn init() -> u32 {
     let mut world = world();
     let view = match world.view() {
@@ -151,7 +151,7 @@ pub fn init() -> u32 {
     SUCCESS
 }
 
-/// What nvmlShutdown answers.
+/// The result of nvmlShutdown.
 pub fn shutdown() -> u32 {
     let mut world = world();
     if world.initialized == 0 {
@@ -161,7 +161,7 @@ pub fn shutdown() -> u32 {
     SUCCESS
 }
 
-/// The scenario, for who has initialized.
+/// The scenario, for an initialized client.
 pub fn view() -> Result<Arc<View>, u32> {
     let mut world = world();
     let view = world.view()?;
@@ -174,19 +174,19 @@ pub fn view() -> Result<Arc<View>, u32> {
     }
 }
 
-/// Handles are numbers, never looked behind: GPU and instance.
+/// Handles are opaque numbers: GPU and instance.
 pub fn handle(index: u32, instance: Option<u32>) -> usize {
     0x1000 + index as usize * 0x100 + instance.map_or(0, |instance| 1 + instance as usize)
 }
 
-/// A device at the beginning of a call: the call takes as long as the scenario says, and fails as it says.
+/// Looks up a device at the start of a call: the scenario determines the call's duration and failure.
 pub fn device(handle: usize, call: &str) -> Result<Device, u32> {
     let index = handle.checked_sub(0x1000).ok_or(INVALID_ARGUMENT)? / 0x100;
     let instance = (handle % 0x100).checked_sub(1).map(|instance| instance as u32);
     let mut slept = false;
     loop {
         let view = view()?;
-        // A file that went through `Driver::library` lacks the function; one that did not can only refuse it.
+        // A file changed by `Driver::library` lacks the function; otherwise the call can only fail.
         if !view.driver.declares(call) {
             return Err(FUNCTION_NOT_FOUND);
         }
@@ -218,7 +218,7 @@ pub fn device(handle: usize, call: &str) -> Result<Device, u32> {
     }
 }
 
-/// The next event of one of these GPUs that was not delivered yet.
+/// The next undelivered event of these GPUs.
 pub fn event(registered: &[(u32, u64)]) -> Result<Option<nvmlEventData_t>, u32> {
     let view = view()?;
     let mut world = world();
@@ -247,7 +247,7 @@ impl View {
 }
 
 impl Device {
-    /// What stands in one place now.
+    /// The current value of an item.
     pub fn item(&self, name: &str) -> Result<f64, u32> {
         let own = self.view.gpu(self.index).and_then(|gpu| gpu.items.get(name));
         match own.or_else(|| self.view.items.get(name)) {

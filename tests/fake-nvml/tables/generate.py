@@ -5,9 +5,9 @@
     python3 generate.py WHEELS                                   # writes nvml.tsv
     python3 generate.py WHEELS --check                           # ends with 1 where nvml.tsv is not what it would write
 
-nvml.h comes in the wheels nvidia-nvml-dev-cu12 (CUDA 12) and nvidia-nvml-dev (CUDA 13). A header does not name its driver, so
-each is compared with the bindings that NVIDIA publishes per driver, nvidia-ml-py: where both have a name, both must have the
-same number, or nothing is written.
+nvml.h is in the wheels nvidia-nvml-dev-cu12 (CUDA 12) and nvidia-nvml-dev (CUDA 13). A header does not name its driver,
+so each is compared with NVIDIA's bindings for that driver, nvidia-ml-py: names in both must have the same number, or
+nothing is written.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import zipfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 TABLE = os.path.join(HERE, "nvml.tsv")
 
-# Driver (the first version that the column holds for), CUDA, wheel with its nvml.h, nvidia-ml-py of that driver.
+# Driver (the first version that the column covers), CUDA, wheel with its nvml.h, nvidia-ml-py for that driver.
 DRIVERS = [
     ("535", "12.2", "nvidia-nvml-dev-cu12", "12.2.140", "12.535.161"),
     ("550", "12.4", "nvidia-nvml-dev-cu12", "12.4.127", "12.550.89"),
@@ -32,7 +32,7 @@ DRIVERS = [
 ]
 
 CONSTANTS = ["NVML_FI_MAX", "NVML_NVLINK_MAX_LINKS", "NVML_GPM_METRICS_GET_VERSION", "NVML_GPM_SUPPORT_VERSION"]
-# What the columns are of, in the order in which they are written.
+# The kinds of rows, in the order of the table.
 KINDS = ["constant", "structure", "event", "field", "function"]
 
 
@@ -46,7 +46,7 @@ def wheel(folder, package, version):
 
 
 def member(archive, ending):
-    """The text of the one file in a wheel whose path ends so."""
+    """The text of the one file in a wheel whose path has this ending."""
     (path,) = [name for name in archive.namelist() if name.endswith(ending)]
     return archive.read(path).decode("latin-1")
 
@@ -61,12 +61,12 @@ def number(text):
 
 
 def header(text):
-    """What an nvml.h defines: {(kind, name): number}. A function counts as 1."""
+    """The definitions in an nvml.h: {(kind, name): number}. A function counts as 1."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
     found = {}
     defines = dict(re.findall(r"^[ \t]*#define[ \t]+(\w+)[ \t]+([^\n]+)", text, flags=re.M))
     for name, value in defines.items():
-        # Some names are other names of a field.
+        # Some names are aliases of a field.
         resolved = number(defines.get(value.strip(), value))
         structure = re.match(r"NVML_STRUCT_VERSION\(\s*\w+\s*,\s*(\d+)\s*\)", value)
         if structure:
@@ -85,7 +85,7 @@ def header(text):
 
 
 def compare(driver, found, bindings):
-    """Ends the program where the header and the bindings of one driver have different numbers for one field."""
+    """Exits if the header and the bindings of one driver have different numbers for a field."""
     known = re.findall(r"^(NVML_FI_(?!MAX)\w+)\s*=\s*(\d+)", bindings, flags=re.M)
     if len(known) < 100:
         sys.exit("%s: nvidia-ml-py is not as this program knows it: %d fields" % (driver, len(known)))
@@ -119,7 +119,7 @@ def table(folder):
 
 
 def fetch(folder):
-    """The commands that bring the wheels into a folder. The platform is named, as a wheel of headers has one."""
+    """The commands that download the wheels into a folder. A wheel of headers has a platform, so it is given."""
     pip = "python3 -m pip download --no-deps --only-binary :all: --platform manylinux1_x86_64 --platform manylinux2014_x86_64"
     for _, _, package, version, bindings in DRIVERS:
         for name in ("%s==%s" % (package, version), "nvidia-ml-py==%s" % bindings):

@@ -1,4 +1,4 @@
-//! Who asks, by bearer token, and what he may, by the Roles and bindings that are there.
+//! Authentication by bearer token, and authorization by the existing Roles and bindings.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,26 +8,26 @@ use serde_json::{Value, json};
 use crate::stamp;
 use crate::store::{Place, Store};
 
-/// For whom a token is if nobody says so.
+/// The default audience of a token.
 const AUDIENCE: &str = "https://kubernetes.default.svc";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Somebody.
+/// A user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct User {
-    /// `system:serviceaccount:NAMESPACE:NAME`, or a person.
+    /// `system:serviceaccount:NAMESPACE:NAME`, or a person's name.
     pub name: String,
-    /// What he belongs to; `system:masters` may everything.
+    /// The groups; `system:masters` is allowed everything.
     pub groups: Vec<String>,
-    /// What else is known: of a pod's token the pod and the node.
+    /// Extra information: for a pod's token, the pod and the node.
     pub extra: Value,
     audiences: Vec<String>,
-    /// The pod that a token ends with: namespace, name, uid.
+    /// The pod with which the token becomes invalid: namespace, name, uid.
     pod: Option<(String, String, String)>,
 }
 
 impl User {
-    /// A person.
+    /// A user without a pod.
     pub fn new(name: &str, groups: &[&str]) -> User {
         let mut all: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         all.push("system:authenticated".into());
@@ -40,7 +40,7 @@ impl User {
         }
     }
 
-    /// As a token of his is kept.
+    /// The stored form of a token.
     fn line(&self, token: &str) -> Value {
         json!({
             "token": token, "name": self.name, "groups": self.groups, "extra": self.extra,
@@ -64,13 +64,13 @@ impl User {
         })
     }
 
-    /// As reviews have it.
+    /// The form used in reviews.
     pub fn info(&self) -> Value {
         json!({ "username": self.name, "groups": self.groups, "extra": self.extra })
     }
 }
 
-/// What somebody wants to do.
+/// A requested operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
     /// get, list, watch, create, update, patch, delete, deletecollection.
@@ -79,7 +79,7 @@ pub struct Wish<'a> {
     pub group: &'a str,
     /// `pods`, `pods/eviction`.
     pub resource: &'a str,
-    /// Empty: everywhere, or of the cluster.
+    /// Empty: all namespaces, or a cluster-scoped resource.
     pub namespace: &'a str,
     /// Empty: all.
     pub name: &'a str,
@@ -90,7 +90,7 @@ pub struct Wish<'a> {
 pub struct Tokens(Mutex<BTreeMap<String, User>>);
 
 impl Tokens {
-    /// This token is this user's.
+    /// Registers a token for a user.
     pub fn add(&self, token: &str, user: User) {
         self.0
             .lock()
@@ -98,7 +98,7 @@ impl Tokens {
             .insert(token.to_owned(), user);
     }
 
-    /// Whose token it is; nobody's if its pod is gone.
+    /// The user of a token; `None` if its pod is deleted.
     pub fn user(&self, token: &str, store: &Store) -> Option<User> {
         let user = self
             .0
@@ -115,7 +115,7 @@ impl Tokens {
         Some(user)
     }
 
-    /// A new one for a ServiceAccount, as a TokenRequest asks for it.
+    /// A new token for a ServiceAccount, for a TokenRequest.
     pub fn request(&self, namespace: &str, account: &str, request: &Value, store: &Store) -> Value {
         let name = format!("system:serviceaccount:{namespace}:{account}");
         let spaces = format!("system:serviceaccounts:{namespace}");
@@ -145,13 +145,13 @@ impl Tokens {
         answer
     }
 
-    /// One that was kept. `None`: it is none.
+    /// Restores a stored token. `None`: the line is no token.
     pub fn restore(&self, line: &Value) -> Option<()> {
         self.add(line["token"].as_str()?, User::of_line(line)?);
         Some(())
     }
 
-    /// A TokenReview's answer.
+    /// The response to a TokenReview.
     pub fn review(&self, review: &Value, store: &Store) -> Value {
         let mut answer = review.clone();
         let user = self.user(review["spec"]["token"].as_str().unwrap_or(""), store);
@@ -175,7 +175,7 @@ impl Tokens {
     }
 }
 
-/// Whether he may.
+/// Whether the operation is allowed.
 pub fn may(user: &User, wish: Wish<'_>, store: &Store) -> bool {
     if user.groups.iter().any(|group| group == "system:masters") {
         return true;
@@ -233,7 +233,7 @@ fn allows(rule: &Value, wish: Wish<'_>) -> bool {
         && names.is_none_or(|names| names.iter().any(|name| *name == wish.name))
 }
 
-/// A SubjectAccessReview's answer; of SelfSubjectAccessReview when `own` is given.
+/// The response to a SubjectAccessReview; to a SelfSubjectAccessReview when `own` is given.
 pub fn review(review: &Value, own: Option<&User>, store: &Store) -> Value {
     let spec = &review["spec"];
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();

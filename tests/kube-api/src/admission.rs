@@ -1,4 +1,4 @@
-//! Webhooks that change what is made: which are asked, in which order, and the call itself, by HTTPS.
+//! Mutating webhooks: which are called, in which order, and the HTTPS call itself.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,13 +28,13 @@ use crate::stamp;
 use crate::store::Place;
 
 const GROUP: &str = "admissionregistration.k8s.io";
-/// What the real server takes of a webhook.
+/// The real server's size limit for a webhook's response.
 const MOST_BYTES: usize = 3 << 20;
-/// The real server speaks HTTP/1.1 with webhooks and keeps so many idle connections with each (client-go/transport/cache.go); what
-/// goes on at a time is not bounded, and begins with a handshake where none is idle.
+/// The real server uses HTTP/1.1 for webhooks and keeps this many idle connections to each
+/// (client-go/transport/cache.go); concurrent calls are not limited, and need a handshake if no connection is idle.
 const MOST_IDLE: usize = 25;
 
-/// Idle connections by webhook, CA and address, and what came of calls.
+/// Idle connections by webhook, CA and address, and statistics of calls.
 #[derive(Debug, Default)]
 pub struct Callers {
     idle: Mutex<HashMap<String, Vec<SendRequest<Body>>>>,
@@ -48,13 +48,13 @@ struct Told {
     failed: u64,
     last: String,
     handshakes: u64,
-    /// Milliseconds of each call.
+    /// Duration of each call, in milliseconds.
     times: Vec<f64>,
 }
 
 impl Callers {
-    /// How many calls there were, how many came to nothing, why the last one did, how many connections were made, and each call's
-    /// milliseconds.
+    /// The statistics: the number of calls, the failed ones, the last failure, the number of connections, and each
+    /// call's duration in milliseconds.
     pub fn told(&self) -> Value {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         json!({
@@ -97,10 +97,10 @@ impl Callers {
     }
 }
 
-/// Has the webhooks change an object that is about to be written. Answers what they made of it, and their warnings.
+/// Calls the webhooks for an object that is about to be written. Returns the changed object and their warnings.
 ///
 /// # Errors
-/// Forbidden when one says no, InternalError when one fails that must not.
+/// Forbidden when a webhook denies it, InternalError when a required one fails.
 pub async fn mutate(
     cluster: &Cluster,
     ask: &Ask,
@@ -127,7 +127,7 @@ pub async fn mutate(
                 && space
                     .as_ref()
                     .is_none_or(|space| Selector::of_object(&webhook["namespaceSelector"]).matches(space));
-            // The second time only who wants it, and for whom something has changed since.
+            // Reinvocation: only webhooks that request it, and only if the object has changed since their first call.
             let is_again = webhook["reinvocationPolicy"] == "IfNeeded" && seen.get(number) != Some(&object);
             if !is_chosen || (round == 1 && !is_again) {
                 seen.push(Value::Null);
@@ -151,7 +151,7 @@ pub async fn mutate(
     Ok((object, warnings))
 }
 
-/// Those whose rules fit, in the order in which they are asked.
+/// The webhooks with matching rules, in call order.
 fn registered(cluster: &Cluster, ask: &Ask, operation: &str) -> Vec<(String, Value)> {
     let store = cluster.store();
     let resource = (GROUP.to_owned(), "mutatingwebhookconfigurations".to_owned());
@@ -256,7 +256,7 @@ async fn call(
     let key = format!("{configuration} {} {address} {bundle}", webhook["name"]);
     let body = review.to_string();
     let mut answer = None;
-    // A connection that lay idle may have been closed meanwhile: then a new one is tried, as HTTP clients do.
+    // An idle connection may have been closed in the meantime: then use a new one, as HTTP clients do.
     while let Some(mut idle) = cluster.callers.pop(&key) {
         if let Ok(came) = send(&mut idle, &name, &path, &body).await {
             answer = Some((came, idle));
@@ -284,7 +284,7 @@ async fn call(
     Ok(answer["response"].clone())
 }
 
-/// The address, the name that its certificate must have, and the path. A Service's address is one of its Endpoints, in turn.
+/// The address, the expected name in its certificate, and the path. A Service resolves to its Endpoints in rotation.
 fn whereto(cluster: &Cluster, client: &Value) -> anyhow::Result<(SocketAddr, String, String)> {
     if let Some(url) = client["url"].as_str() {
         let rest = url.strip_prefix("https://").context("the URL is not https")?;

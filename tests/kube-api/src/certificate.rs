@@ -1,4 +1,4 @@
-//! Certificates of a CA that lives as long as the test.
+//! Certificates of a CA that exists as long as the test.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::stamp;
 
-/// Who the server is for its clients. It outlives the process where it is kept.
+/// The server's identity. With a file, it persists across restarts.
 #[derive(Debug)]
 pub struct Identity {
     /// The CA's certificate (PEM).
@@ -24,10 +24,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Another one.
+    /// A new identity.
     ///
     /// # Errors
-    /// When no certificate can be made.
+    /// When no certificate can be created.
     pub fn new() -> anyhow::Result<Identity> {
         let (ca, certificate, key) = make(&["127.0.0.1", "localhost", "kubernetes.default.svc"])?;
         let token = stamp::hex(16);
@@ -39,15 +39,15 @@ impl Identity {
         })
     }
 
-    /// As it is kept.
+    /// The stored form.
     pub fn line(&self) -> Value {
         json!({ "ca": self.ca, "token": self.token, "certificate": self.certificate, "key": self.key })
     }
 
-    /// As it was kept.
+    /// Parses the stored form.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it is invalid.
     pub fn read(line: &Value) -> anyhow::Result<Identity> {
         let text = |word: &str| {
             line[word]
@@ -63,25 +63,25 @@ impl Identity {
         })
     }
 
-    /// The server's TLS.
+    /// The server's TLS configuration.
     ///
     /// # Errors
-    /// When certificate or key are none.
+    /// When certificate or key are invalid.
     pub fn config(&self) -> anyhow::Result<ServerConfig> {
         config(&self.certificate, &self.key)
     }
 }
 
-/// A CA's certificate (PEM), and a server's TLS for these names, signed by it.
+/// A CA's certificate (PEM), and the TLS configuration of a server with a certificate for these names, signed by it.
 ///
 /// # Errors
-/// When a name is none.
+/// When a name is invalid.
 pub fn server(names: &[&str]) -> anyhow::Result<(String, ServerConfig)> {
     let (ca, certificate, key) = make(names)?;
     Ok((ca, config(&certificate, &key)?))
 }
 
-/// A CA's certificate, one for these names, and its key, all PEM.
+/// A CA's certificate, one for these names, and its key, all in PEM.
 fn make(names: &[&str]) -> anyhow::Result<(String, String, String)> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,4 +1,4 @@
-//! A test's side: kube's client, with answers as JSON whatever their code.
+//! The test's client: kube's, with responses as JSON for any status code.
 
 use std::str::FromStr as _;
 
@@ -15,21 +15,21 @@ use crate::Server;
 /// See the module.
 #[derive(Clone)]
 pub struct Caller {
-    /// For what is not JSON: watches.
+    /// For responses that are not JSON: watches.
     pub client: kube::Client,
 }
 
 impl Caller {
-    /// Whoever has this token.
+    /// A client with this token.
     ///
     /// # Errors
-    /// When the client cannot be made.
+    /// When the client cannot be created.
     pub fn new(server: &Server, token: &str) -> anyhow::Result<Caller> {
         let mut config = kube::Config::new(Uri::from_str(&format!("https://{}", server.address))?);
         config.root_cert = Some(vec![
             CertificateDer::from_pem_slice(server.ca.as_bytes())?.to_vec(),
         ]);
-        // Tests want to see each answer, also those that say to come again.
+        // Tests check each response, including those that ask to retry.
         config.default_retry = false;
         config.auth_info = AuthInfo {
             token: Some(token.to_owned().into()),
@@ -40,10 +40,10 @@ impl Caller {
         })
     }
 
-    /// The answer's code and body.
+    /// Sends a request; returns status code and body.
     ///
     /// # Errors
-    /// When there is no answer, or it is no JSON.
+    /// When there is no response, or it is not JSON.
     pub async fn ask(
         &self,
         method: Method,
@@ -95,7 +95,7 @@ impl Caller {
         self.json(Method::PUT, path, body).await
     }
 
-    /// PATCH by a merge patch.
+    /// PATCH with a merge patch.
     ///
     /// # Errors
     /// As [`Caller::ask`].
@@ -113,7 +113,7 @@ impl Caller {
         self.json(Method::DELETE, path, options).await
     }
 
-    /// A new token of a ServiceAccount, which is made if need be.
+    /// A new token of a ServiceAccount, which is created if needed.
     ///
     /// # Errors
     /// As [`Caller::ask`].

@@ -1,4 +1,4 @@
-//! All that the server knows, and the trouble that it makes on request.
+//! The server's state, and the faults that tests request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -17,24 +17,24 @@ use crate::store::{Place, Store};
 /// A line of the audit: user, verb, resource, namespace, name ("" for several), code.
 pub type Audited = (String, String, String, String, String, u16);
 
-/// What goes wrong on request. See `/_test/trouble` in the crate's head.
+/// Requested faults. See `/_test/trouble` in the crate's documentation.
 #[derive(Debug)]
 pub struct Trouble {
-    /// Connections are cut until then.
+    /// Until when connections are closed.
     pub away_until: Option<Instant>,
-    /// Each answer is late by so much.
+    /// The delay of each response.
     pub slow: Duration,
-    /// How many writes of which plural are answered with a conflict.
+    /// By plural, how many writes return a conflict.
     pub conflicts: BTreeMap<String, u64>,
-    /// How many requests of which resource are turned away by priority and fairness.
+    /// By resource, how many requests are rejected by priority and fairness.
     pub crowded: BTreeMap<String, u64>,
-    /// What happens to which pod just before it is evicted: `gone`, or `another` of its name.
+    /// By pod, what happens just before its eviction: `gone`, or `another` with its name.
     pub meanwhile: BTreeMap<String, String>,
-    /// Goes up to have all watches end.
+    /// Incremented to end all watches.
     pub drops: u64,
-    /// Kubelets finish a deleted pod after this.
+    /// The delay after which kubelets finish a deleted pod.
     pub kubelet: Duration,
-    /// Nodes whose kubelets do nothing.
+    /// Nodes without a working kubelet.
     pub dead: Vec<String>,
 }
 
@@ -45,16 +45,16 @@ pub struct Cluster {
     kinds: RwLock<Vec<Kind>>,
     trouble: Mutex<Trouble>,
     audit: Mutex<BTreeMap<Audited, u64>>,
-    /// Who may come in.
+    /// The accepted tokens.
     pub tokens: Tokens,
-    /// Connections to webhooks, and what came of calls.
+    /// Connections to webhooks, and statistics of calls.
     pub callers: Callers,
-    /// What each manager applied last.
+    /// The last configuration that each manager applied.
     pub applied: Mutex<HashMap<(Place, String), Value>>,
 }
 
 impl Cluster {
-    /// With the namespaces that each cluster has, and an administrator.
+    /// A new cluster with the default namespaces, and an administrator.
     pub fn new(admin: &str) -> Cluster {
         let cluster = Cluster {
             store: Mutex::default(),
@@ -90,10 +90,10 @@ impl Cluster {
         cluster
     }
 
-    /// Takes up what was kept, line by line: nothing else is there then.
+    /// Restores stored lines into an empty cluster.
     ///
     /// # Errors
-    /// When a line is none of ours.
+    /// When a line is invalid.
     pub fn restore(&mut self, lines: &[Value]) -> anyhow::Result<()> {
         self.store = Mutex::default();
         for line in lines {
@@ -115,12 +115,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// The objects; nobody waits while he holds them.
+    /// Locks the objects; the lock must not be held across an await.
     pub fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What goes wrong.
+    /// Locks the requested faults.
     pub fn trouble(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,7 +141,7 @@ impl Cluster {
             .cloned()
     }
 
-    /// The kind that an object's reference names.
+    /// The kind in an object's reference.
     pub fn referenced(&self, api_version: &str, kind: &str) -> Option<Kind> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +151,7 @@ impl Cluster {
             .cloned()
     }
 
-    /// Takes up what a CustomResourceDefinition defines, or forgets it.
+    /// Adds or removes the kind of a CustomResourceDefinition.
     pub fn define(&self, definition: &Value, is_gone: bool) {
         let Some(kind) = Kind::of_definition(definition) else {
             return;
@@ -163,20 +163,20 @@ impl Cluster {
         }
     }
 
-    /// Whether it is away now.
+    /// Whether the server simulates an outage now.
     pub fn is_away(&self) -> bool {
         self.trouble()
             .away_until
             .is_some_and(|until| Instant::now() < until)
     }
 
-    /// One more of these.
+    /// Counts a request in the audit.
     pub fn audited(&self, line: Audited) {
         let mut audit = self.audit.lock().unwrap_or_else(PoisonError::into_inner);
         *audit.entry(line).or_default() += 1;
     }
 
-    /// The audit as JSON: an object a line, with its count.
+    /// The audit as JSON: one object per line, with its count.
     pub fn audit(&self) -> Value {
         let audit = self.audit.lock().unwrap_or_else(PoisonError::into_inner);
         let line = |(line, count): (&Audited, &u64)| {
@@ -188,7 +188,7 @@ impl Cluster {
         Value::Array(audit.iter().map(line).collect())
     }
 
-    /// Makes the trouble that an object asks for (see the crate's head); what it does not name stays.
+    /// Sets the faults in an object (see the crate's documentation); others stay unchanged.
     pub fn make_trouble(&self, wish: &Value) {
         let mut trouble = self.trouble();
         let millis = |word: &str| wish[word].as_u64().map(Duration::from_millis);
@@ -230,18 +230,18 @@ impl Cluster {
         }
     }
 
-    /// Whether this write is to fail by a conflict that was asked for.
+    /// Whether this write must fail with a requested conflict.
     pub fn is_conflict_due(&self, plural: &str) -> bool {
         is_due(&mut self.trouble().conflicts, plural)
     }
 
-    /// Whether priority and fairness turn this request away.
+    /// Whether priority and fairness reject this request.
     pub fn is_crowded(&self, resource: &str) -> bool {
         is_due(&mut self.trouble().crowded, resource)
     }
 }
 
-/// One of so many of this name.
+/// Takes one from a counter, if it is not zero.
 fn is_due(counts: &mut BTreeMap<String, u64>, name: &str) -> bool {
     let Some(left) = counts.get_mut(name).filter(|left| **left > 0) else {
         return false;

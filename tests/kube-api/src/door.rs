@@ -1,4 +1,4 @@
-//! Connections by TLS.
+//! TLS connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,17 +16,17 @@ use tokio_rustls::server::TlsStream;
 
 use crate::cluster::Cluster;
 
-/// Connections, which all end while the server is away.
+/// Accepts connections; all of them end during a simulated outage.
 pub struct Door {
     come: mpsc::Receiver<(Visit, SocketAddr)>,
     address: SocketAddr,
 }
 
 impl Door {
-    /// Of this socket.
+    /// Accepts connections of this socket.
     ///
     /// # Errors
-    /// When the socket tells no address.
+    /// When the socket has no address.
     pub fn of(listener: TcpListener, acceptor: TlsAcceptor, cluster: Arc<Cluster>) -> io::Result<Door> {
         let address = listener.local_addr()?;
         let (sender, come) = mpsc::channel(16);
@@ -87,7 +87,7 @@ pub struct Visit {
 
 impl Visit {
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        // So that whoever waits for something is woken to see that the server went away.
+        // So that waiting tasks wake up and notice the outage.
         while self.tick.poll_tick(context).is_ready() {}
         if self.cluster.is_away() {
             return Err(io::ErrorKind::ConnectionReset.into());

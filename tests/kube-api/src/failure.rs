@@ -1,27 +1,27 @@
-//! What goes wrong, as the API says it: a Status with a reason that clients look at.
+//! API errors: a Status with the reason that clients check.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// An answer that is none.
+/// An error response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// HTTP's.
+    /// The HTTP status code.
     pub code: u16,
-    /// Kubernetes': one word.
+    /// Kubernetes' reason: one word.
     pub reason: &'static str,
-    /// For people.
+    /// The message for people.
     pub message: String,
-    /// What machines may want to know.
+    /// Machine-readable details.
     pub details: Value,
 }
 
-/// What was asked, or why not.
+/// The result of a request.
 pub type Answer<T> = Result<T, Failure>;
 
 impl Failure {
-    /// Of this reason, whose code follows.
+    /// An error with this reason and its status code.
     pub fn new(reason: &'static str, message: impl Into<String>) -> Failure {
         let code = match reason {
             "BadRequest" => 400,
@@ -45,19 +45,19 @@ impl Failure {
         }
     }
 
-    /// With what machines may want to know.
+    /// Adds machine-readable details.
     pub fn with(mut self, details: Value) -> Failure {
         self.details = details;
         self
     }
 
-    /// There is no such object.
+    /// The object does not exist.
     pub fn not_found(plural: &str, name: &str) -> Failure {
         Failure::new("NotFound", format!("{plural} \"{name}\" not found"))
             .with(json!({ "name": name, "kind": plural }))
     }
 
-    /// Somebody was faster.
+    /// A concurrent write was first.
     pub fn conflict(plural: &str, name: &str, why: &str) -> Failure {
         Failure::new(
             "Conflict",
@@ -66,7 +66,7 @@ impl Failure {
         .with(json!({ "name": name, "kind": plural }))
     }
 
-    /// As an object.
+    /// The Status object.
     pub fn status(&self) -> Value {
         json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

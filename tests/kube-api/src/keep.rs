@@ -1,6 +1,6 @@
-//! What outlives the server's process, as etcd and the cluster's keys outlive an API server's: a file of JSON lines. Each is there
-//! before anybody is told that it holds; a process that is killed loses nothing that it has answered. (A machine that stops may:
-//! nothing is synced.)
+//! The persistent state, like etcd and a cluster's keys for an API server: a file of JSON lines. Each line is written
+//! before the response is sent, so a killed process loses nothing that it has confirmed. (A machine that crashes may:
+//! the file is not synced.)
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,10 +13,10 @@ use serde_json::Value;
 pub struct Keep(File);
 
 impl Keep {
-    /// The file, and what is in it. Half a line at its end was never answered, and goes.
+    /// Opens the file and returns its content. An incomplete last line was never confirmed, and is removed.
     ///
     /// # Errors
-    /// When it cannot be read or written, or a line is no JSON.
+    /// When it cannot be read or written, or a line is not JSON.
     pub fn open(path: &Path) -> io::Result<(Keep, Vec<Value>)> {
         let mut file = OpenOptions::new()
             .create(true)
@@ -34,7 +34,7 @@ impl Keep {
         Ok((Keep(file), lines))
     }
 
-    /// One more line. A server whose disk is gone says nothing any more: its process ends.
+    /// Appends a line. If that fails, the process exits.
     pub fn write(&self, line: &Value) {
         if let Err(error) = (&self.0).write_all(format!("{line}\n").as_bytes()) {
             let _ = writeln!(io::stderr(), "kube-api: what is to be kept is not: {error}");

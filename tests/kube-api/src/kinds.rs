@@ -1,11 +1,11 @@
-//! Which kinds of objects there are: Kubernetes' own, as far as tests need them, and those of CustomResourceDefinitions.
+//! The kinds of objects: Kubernetes' own, as far as tests need them, and those of CustomResourceDefinitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-/// GROUP/VERSION PLURAL KIND cluster|namespaced SHORT SUBRESOURCES: what the real server's discovery says of each.
+/// GROUP/VERSION PLURAL KIND cluster|namespaced SHORT SUBRESOURCES, as in the real server's discovery.
 const OWN: &str = "
 /v1 namespaces Namespace cluster ns status
 /v1 nodes Node cluster no status
@@ -44,23 +44,23 @@ authorization.k8s.io/v1 selfsubjectaccessreviews SelfSubjectAccessReview cluster
 /// One kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// Empty for Kubernetes' oldest.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// All that are served; the first is preferred.
+    /// All served versions; the first is preferred.
     pub versions: Vec<String>,
-    /// As it stands in addresses.
+    /// The name used in URLs.
     pub plural: String,
-    /// As it stands in objects.
+    /// The name used in objects.
     pub kind: String,
-    /// Whether its objects live in namespaces.
+    /// Whether its objects are namespaced.
     pub is_namespaced: bool,
-    /// Short names of kubectl.
+    /// kubectl's short names.
     pub short: Vec<String>,
-    /// What comes behind a name in addresses.
+    /// The subresources.
     pub subresources: Vec<String>,
-    /// Whether it is Kubernetes' own, and no definition's.
+    /// Whether it is built in, and not from a definition.
     pub is_own: bool,
-    /// By version, what kubectl shows of its objects: a definition's additionalPrinterColumns.
+    /// By version, the columns for kubectl: a definition's additionalPrinterColumns.
     pub columns: BTreeMap<String, Vec<Value>>,
     /// By version, the schema of its objects: a definition's openAPIV3Schema.
     pub schemas: BTreeMap<String, Arc<Value>>,
@@ -93,7 +93,7 @@ impl Kind {
         })
     }
 
-    /// What a CustomResourceDefinition defines; nothing if it lacks something.
+    /// The kind that a CustomResourceDefinition defines; `None` if the definition is incomplete.
     pub fn of_definition(definition: &Value) -> Option<Kind> {
         let spec = &definition["spec"];
         let versions = spec["versions"].as_array()?;
@@ -136,7 +136,7 @@ impl Kind {
         })
     }
 
-    /// Whether what is behind a name in an address is there.
+    /// Whether this subresource exists.
     pub fn has(&self, subresource: &str) -> bool {
         self.subresources.iter().any(|known| known == subresource)
     }
@@ -151,7 +151,7 @@ impl Kind {
     }
 }
 
-/// Kubernetes' own.
+/// The built-in kinds.
 pub fn own() -> Vec<Kind> {
     OWN.lines().filter_map(Kind::of_line).collect()
 }
@@ -184,7 +184,7 @@ pub fn groups(kinds: &[Kind]) -> Value {
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
 }
 
-/// /api/v1 and /apis/GROUP/VERSION; nothing if there is no such version.
+/// /api/v1 and /apis/GROUP/VERSION; `None` if there is no such version.
 pub fn resources(kinds: &[Kind], group: &str, version: &str) -> Option<Value> {
     let verbs = json!([
         "create",
@@ -220,7 +220,7 @@ pub fn resources(kinds: &[Kind], group: &str, version: &str) -> Option<Value> {
     )
 }
 
-/// /openapi/v3: no schemas, only that the server itself looks at fields, which kubectl asks before it applies.
+/// /openapi/v3: no schemas, only that the server itself validates fields, which kubectl checks before it applies.
 pub fn openapi(kinds: &[Kind], path: &str) -> Option<Value> {
     let mut documents: Vec<(String, &Kind, &str)> = Vec::new();
     for kind in kinds {

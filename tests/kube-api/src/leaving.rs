@@ -1,4 +1,5 @@
-//! How objects go: at once, when their finalizers are gone, when the kubelet has ended them, or with their owners.
+//! How objects are deleted: at once, when their finalizers are gone, when the kubelet has ended them, or with their
+//! owners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::request::Ask;
 use crate::stamp;
 use crate::store::{Place, Store};
 
-/// DELETE of one. Answers the object as it is then.
+/// DELETE of one object. Returns its last state.
 ///
 /// # Errors
 /// NotFound; Conflict when a precondition does not hold.
@@ -78,7 +79,7 @@ fn empty(store: &mut Store, namespace: &str) {
     }
 }
 
-/// Kubelets go on with what they were at when the server ended.
+/// After a restart, kubelets continue with pods that were ending.
 pub fn resume(cluster: &Arc<Cluster>) {
     let pods = (String::new(), "pods".to_owned());
     for (place, pod) in cluster.store().all(&pods, None) {
@@ -88,7 +89,7 @@ pub fn resume(cluster: &Arc<Cluster>) {
     }
 }
 
-/// What the kubelet does with a pod that is to end, if its node lives.
+/// Ends a deleted pod like the kubelet, if its node works.
 async fn finish(cluster: Arc<Cluster>, place: Place, pod: Arc<Value>) {
     let wait = cluster.trouble().kubelet;
     tokio::time::sleep(wait).await;
@@ -110,7 +111,7 @@ async fn finish(cluster: Arc<Cluster>, place: Place, pod: Arc<Value>) {
     collect(&cluster);
 }
 
-/// What has owners and lost them all goes, as the garbage collector has it. Owners of unknown kinds are thought to be there.
+/// Deletes objects that have lost all owners, like the garbage collector. Owners of unknown kinds are assumed to exist.
 pub fn collect(cluster: &Cluster) {
     let mut store = cluster.store();
     while let Some(place) = store.next_doubted() {

@@ -1,21 +1,26 @@
-//! A Kubernetes API server for tests. It keeps objects of any kind in memory and answers as the real one does where it matters to
-//! clients: versions and conflicts, watches that expire, four ways to patch, finalizers and owners, evictions with their budgets,
-//! webhooks that are called by HTTPS, tokens, and rights by the Roles that are there. Objects of CustomResourceDefinitions are pruned and
-//! checked by their schemas; of Kubernetes' own kinds it knows none (what it takes is not proof that the real server would). It has no scheduler, no controllers but the garbage collector, and of the kubelet only that it ends pods.
+//! A Kubernetes API server for tests. It keeps objects of any kind in memory and responds like the real one where that
+//! matters to clients: versions and conflicts, watches that expire, four kinds of patches, finalizers and owners,
+//! evictions with budgets, webhooks over HTTPS, tokens, and authorization by the existing Roles. Objects of
+//! CustomResourceDefinitions are pruned and validated by their schemas; built-in kinds are not (so the real server may
+//! reject what this one accepts). It has no scheduler, no controllers except the garbage collector, and of the kubelet
+//! only the end of pods.
 //!
-//! Webhooks' matchConditions are not evaluated: all of their pods are asked about.
+//! Webhooks' matchConditions are not evaluated: webhooks are called for all of their pods.
 //!
-//! Lists come as tables where kubectl asks for them and a CustomResourceDefinition says what to show; of Kubernetes' own kinds they do not.
-//! With `--keep FILE` it can be killed and started again: objects, tokens and its certificate are there, older changes are not.
+//! Lists are returned as tables if kubectl requests them and a CustomResourceDefinition defines columns; not for
+//! built-in kinds. With `--keep FILE` the server can be killed and restarted: objects, tokens and its certificate
+//! persist, older changes do not.
 //!
-//! A Service's address is one of its Endpoints in turn, which a test writes itself. What only tests ask for, as the administrator:
+//! A Service resolves to its Endpoints in rotation, which the test must write. Requests that only tests use, as the
+//! administrator:
 //!
 //! - `POST /_test/trouble` with any of `{"away_ms": 60000, "slow_ms": 5, "kubelet_ms": 50, "conflicts": {"nodes": 1},
 //!   "dead_nodes": ["n1"], "drop_watches": true, "compact": true, "crowded": {"pods/eviction": 2},
-//!   "meanwhile": {"POD": "gone" or "another"}}`: crowded is what priority and fairness turn away; meanwhile is what happens to a pod just
-//!   before it is evicted
-//! - `GET /_test/audit`: who asked what, how often, with which answer
-//! - `GET /_test/webhooks`: how often webhooks were called, how often in vain and why, and how long each call took
+//!   "meanwhile": {"POD": "gone" or "another"}}`: crowded requests are rejected by priority and fairness; meanwhile is
+//!   what happens to a pod just before it is evicted
+//! - `GET /_test/audit`: user, request, count and response code
+//! - `GET /_test/webhooks`: how often webhooks were called, failed calls and the last failure, and the duration of each
+//!   call
 
 #![recursion_limit = "256"]
 
@@ -57,11 +62,11 @@ use cluster::Cluster;
 /// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    /// What it knows: a test may look, and make trouble.
+    /// Its state: a test can inspect it, and set faults.
     pub cluster: Arc<Cluster>,
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
-    /// The CA that its certificate is of (PEM).
+    /// The CA of its certificate (PEM).
     pub ca: String,
     /// The administrator's bearer token.
     pub token: String,
@@ -75,20 +80,20 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Listens there; port 0 is any. What it holds goes with it.
+    /// Listens on an address; port 0 selects a free one. Its state is lost when it is dropped.
     ///
     /// # Errors
-    /// When the address cannot be had, or no certificate made.
+    /// When the address cannot be bound, or no certificate created.
     pub async fn start(address: SocketAddr) -> anyhow::Result<Server> {
         let identity = Identity::new()?;
         let cluster = Cluster::new(&identity.token);
         Server::serve(address, cluster, identity).await
     }
 
-    /// The same with all that it holds in a file, from which it goes on after its end: objects, tokens, certificate.
+    /// The same with its state in a file, from which a new server continues: objects, tokens, certificate.
     ///
     /// # Errors
-    /// As [`Server::start`], and when the file cannot be read or written, or is another's.
+    /// As [`Server::start`], and when the file cannot be read or written, or has another format.
     pub async fn start_keeping(address: SocketAddr, file: &Path) -> anyhow::Result<Server> {
         let (keep, lines) = keep::Keep::open(file)?;
         let identity = match lines.first() {
@@ -132,7 +137,7 @@ impl Server {
         })
     }
 
-    /// A kubeconfig (JSON is YAML) for whoever has this token.
+    /// A kubeconfig (JSON is YAML) with this token.
     pub fn kubeconfig(&self, token: &str) -> Value {
         use base64::Engine as _;
         let ca = base64::engine::general_purpose::STANDARD.encode(&self.ca);

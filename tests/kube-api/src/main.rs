@@ -1,4 +1,4 @@
-//! `kube-api`: the server of the library by itself, for tests in other languages.
+//! `kube-api`: the library's server as a program, for tests in other languages.
 
 use std::io::Write as _;
 use std::net::SocketAddr;

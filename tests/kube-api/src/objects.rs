@@ -1,4 +1,4 @@
-//! What becomes of an object: made and changed.
+//! Creates and changes objects.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::stamp;
 use crate::store::Place;
 use crate::{patch, pods, schema};
 
-/// Why a test's conflict is one.
+/// The message of a requested conflict.
 const ASKED: &str = "a conflict was asked for";
 
-/// What was written, and warnings for whoever asked.
+/// The written object, and warnings for the client.
 pub type Written = (Arc<Value>, Vec<String>);
 
-/// Makes an object.
+/// Creates an object.
 ///
 /// # Errors
-/// AlreadyExists, NotFound (its namespace), BadRequest, Invalid, and what webhooks say.
+/// AlreadyExists, NotFound (its namespace), BadRequest, Invalid, and errors of webhooks.
 pub async fn create(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Written> {
     let mut object = object;
     prepare(cluster, ask, &mut object)?;
@@ -67,7 +67,7 @@ pub async fn create(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Writt
     Ok((made, warnings))
 }
 
-/// A definition is served from now on: clients wait for this condition.
+/// Marks a definition as served: clients wait for this condition.
 fn established(cluster: &Cluster, place: &Place) {
     let mut store = cluster.store();
     if let Some(definition) = store.at(place) {
@@ -190,7 +190,7 @@ fn invalid(ask: &Ask, name: &str, why: &str) -> Failure {
 /// PUT.
 ///
 /// # Errors
-/// NotFound, Conflict, Invalid, and what webhooks say.
+/// NotFound, Conflict, Invalid, and errors of webhooks.
 pub async fn update(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Written> {
     if object["metadata"]["name"] != ask.name {
         let message = "the name of the object does not match the name on the URL";
@@ -211,12 +211,12 @@ pub async fn update(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Writt
 /// PATCH.
 ///
 /// # Errors
-/// As [`update`], and what [`patch::change`] says.
+/// As [`update`], and errors of [`patch::change`].
 pub async fn patch(cluster: &Cluster, ask: &Ask) -> Answer<Written> {
     if ask.content_type == "application/apply-patch+yaml" {
         return apply(cluster, ask).await;
     }
-    // Without a version of its own a patch is tried again when somebody was faster, as the real server does.
+    // A patch without a resourceVersion is retried after a concurrent write, as by the real server.
     let mut tried = 0;
     loop {
         let live = cluster.store().find(&ask.place(&ask.name))?;

@@ -1,13 +1,13 @@
-//! The four ways to change a part of an object: JSON patch, merge patch, strategic merge patch, and apply.
+//! The four kinds of patches: JSON patch, merge patch, strategic merge patch, and apply.
 
 use serde_json::{Map, Value};
 
 use crate::failure::{Answer, Failure};
 
-/// Changes `object` by `body`, whose kind HTTP's content type says.
+/// Applies `body` to `object`; the content type determines the kind of patch.
 ///
 /// # Errors
-/// UnsupportedMediaType, BadRequest for what cannot be read, Invalid for a JSON patch that does not fit.
+/// UnsupportedMediaType, BadRequest for a malformed body, Invalid for a JSON patch that does not fit.
 pub fn change(object: &Value, content_type: &str, body: &[u8], is_own: bool) -> Answer<Value> {
     let unreadable = |error: serde_json::Error| Failure::new("BadRequest", error.to_string());
     let mut changed = object.clone();
@@ -39,7 +39,7 @@ pub fn change(object: &Value, content_type: &str, body: &[u8], is_own: bool) -> 
     Ok(changed)
 }
 
-/// By which field the things of a list are told apart; nothing: the list is replaced as one.
+/// The field that identifies the entries of a list; `None`: the list is replaced as a whole.
 fn key(list: &str, things: &[Value]) -> Option<&'static str> {
     match list {
         "containers"
@@ -58,7 +58,7 @@ fn key(list: &str, things: &[Value]) -> Option<&'static str> {
     }
 }
 
-/// Strategic merge: as a merge patch, but lists whose things have names are merged thing by thing.
+/// Strategic merge patch: like a merge patch, but lists of named entries are merged entry by entry.
 pub fn merge(object: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *object = patch.clone();
@@ -77,7 +77,7 @@ pub fn merge(object: &mut Value, patch: &Value) {
                 things.retain(|thing| !gone.contains(thing));
             }
         } else if name.starts_with('$') {
-            // Orders and keys to keep: without them the result has the same things.
+            // Directives for order and retained keys are ignored: the result has the same entries.
         } else if value.is_null() {
             object.remove(name);
         } else if let Some(things) = value.as_array() {
@@ -128,7 +128,7 @@ fn merge_list(place: &mut Value, name: &str, things: &[Value]) {
     *place = Value::Array(all);
 }
 
-/// Apply: what this manager said before and says no longer goes, what it says now is merged.
+/// Apply: removes what this manager applied before and does not apply now, and merges the rest.
 pub fn apply(live: &Value, before: &Value, now: &Value) -> Value {
     let mut object = live.clone();
     take_out(&mut object, before, now);
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(own.unwrap_err().code, 415);
     }
 
-    /// A container's mount goes as its volume does.
+    /// A container's mount is removed like its volume.
     #[test]
     fn what_a_manager_says_no_longer_goes_from_within_lists_too() {
         let of = |volumes: Value, mounts: Value| json!({ "spec": { "volumes": volumes, "containers": [{ "name": "a", "volumeMounts": mounts }] } });

@@ -1,4 +1,4 @@
-//! What is special about pods: what they must have, how they end, and evictions.
+//! Rules for pods: required fields, termination, and evictions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::select::Selector;
 use crate::stamp;
 use crate::store::Place;
 
-/// What the server adds to a pod that is made.
+/// The fields that the server adds to a new pod.
 pub fn made(pod: &mut Value) {
     if pod["status"]["phase"].is_null() {
         pod["status"]["phase"] = json!("Pending");
@@ -29,7 +29,7 @@ pub fn made(pod: &mut Value) {
     }
 }
 
-/// Whether it is a pod, and one that its namespace takes.
+/// Validates a pod, also against its namespace.
 ///
 /// # Errors
 /// Invalid; Forbidden by Pod Security.
@@ -96,7 +96,7 @@ pub fn check(pod: &Value, namespace: Option<&Value>) -> Answer<()> {
     Ok(())
 }
 
-/// Where a container is looser than Pod Security's restricted
+/// Why a container violates the restricted Pod Security standard
 /// (<https://kubernetes.io/docs/concepts/security/pod-security-standards/>).
 fn loose(container: &Value, pod: &Value) -> Option<&'static str> {
     let own = &container["securityContext"];
@@ -133,7 +133,7 @@ fn loose(container: &Value, pod: &Value) -> Option<&'static str> {
     (own["privileged"] == true).then_some("privileged")
 }
 
-/// Hardly anything of a pod's spec may change.
+/// Almost all fields of a pod's spec are immutable.
 ///
 /// # Errors
 /// Invalid.
@@ -170,7 +170,7 @@ fn is_over(pod: &Value) -> bool {
     pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed"
 }
 
-/// Seconds that a pod has to end in; 0: it goes at once, as one does that no node has yet.
+/// The grace period in seconds; 0: the pod is deleted at once, like one that is not scheduled yet.
 pub fn grace(pod: &Value, options: &Value) -> u64 {
     let has_node = pod["spec"]["nodeName"]
         .as_str()
@@ -226,7 +226,7 @@ pub fn evict(cluster: &Arc<Cluster>, ask: &Ask, eviction: &Value) -> Answer<Valu
     Ok(json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 }))
 }
 
-/// What was asked to happen to a pod between whoever looked and whoever evicts.
+/// Applies a requested change between a client's look at a pod and its eviction.
 fn meanwhile(cluster: &Cluster, place: &Place) {
     let Some(what) = cluster.trouble().meanwhile.remove(&place.name) else {
         return;

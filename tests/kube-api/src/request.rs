@@ -1,4 +1,4 @@
-//! What is asked: an address taken apart.
+//! Parsed requests.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use crate::failure::{Answer, Failure};
 use crate::kinds::Kind;
 use crate::store::Place;
 
-/// One question about objects.
+/// A request for objects.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Who.
+    /// The user.
     pub user: User,
     /// get, list, watch, create, update, patch, delete, deletecollection.
     pub verb: String,
-    /// Of which kind.
+    /// The kind.
     pub kind: Kind,
-    /// In which version.
+    /// The version.
     pub version: String,
-    /// Empty: everywhere, or of the cluster.
+    /// Empty: all namespaces, or a cluster-scoped resource.
     pub namespace: String,
     /// Empty: all, or not known yet.
     pub name: String,
-    /// What is behind the name; empty: the object itself.
+    /// The subresource; empty: the object itself.
     pub sub: String,
-    /// Behind the question mark.
+    /// The query parameters.
     pub query: BTreeMap<String, String>,
-    /// What came with it.
+    /// The body.
     pub body: Bytes,
-    /// Its kind, without parameters.
+    /// Its content type, without parameters.
     pub content_type: String,
-    /// The answer is to be a table, for people.
+    /// Whether the response must be a table, for people.
     pub wants_table: bool,
 }
 
@@ -48,22 +48,22 @@ impl Ask {
         }
     }
 
-    /// Where the object is, or will be.
+    /// The place of the object, existing or new.
     pub fn place(&self, name: &str) -> Place {
         Place::new(&self.kind.group, &self.kind.plural, &self.namespace, name)
     }
 
-    /// What stands behind the question mark for this word.
+    /// A query parameter; empty if missing.
     pub fn query(&self, word: &str) -> &str {
         self.query.get(word).map_or("", String::as_str)
     }
 
-    /// Whether nothing is to come of it.
+    /// Whether it is a dry run.
     pub fn is_dry(&self) -> bool {
         self.query("dryRun") == "All"
     }
 
-    /// What came with it, as an object.
+    /// The body as an object.
     ///
     /// # Errors
     /// BadRequest, UnsupportedMediaType.
@@ -84,12 +84,12 @@ impl Ask {
     }
 }
 
-/// An address: everything but who asks and what came with it.
+/// A URL: the request without user and body.
 #[derive(Debug)]
 pub struct Target {
-    /// Of which kind.
+    /// The kind.
     pub kind: Kind,
-    /// In which version.
+    /// The version.
     pub version: String,
     /// See [`Ask`].
     pub namespace: String,
@@ -99,10 +99,10 @@ pub struct Target {
     pub sub: String,
 }
 
-/// Takes an address apart.
+/// Parses a URL.
 ///
 /// # Errors
-/// NotFound: there is no such kind, or nothing of this name behind its objects.
+/// NotFound: the kind or the subresource does not exist.
 pub fn target(cluster: &Cluster, path: &str) -> Answer<Target> {
     let none = || Failure::new("NotFound", "the server could not find the requested resource");
     let words: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -141,7 +141,7 @@ pub fn target(cluster: &Cluster, path: &str) -> Answer<Target> {
     })
 }
 
-/// What stands behind the question mark, with its percents undone.
+/// The query parameters, percent-decoded.
 pub fn query(text: &str) -> BTreeMap<String, String> {
     let plain = |text: &str| {
         let text = text.replace('+', " ");

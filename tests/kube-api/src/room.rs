@@ -1,11 +1,11 @@
-//! Resources of a whole pod beside those of its containers, as validation.go has it (KEP-2837): of processors and memory.
+//! Pod-level resources (KEP-2837), validated with their containers' as in validation.go: CPU and memory.
 
 use serde_json::Value;
 
-/// What a pod asks for is no less than what its containers ask for together, and none of these may have more than it may.
+/// A pod's request must be at least the sum of its containers', and no container may exceed the pod's limit.
 ///
 /// # Errors
-/// Why it is no pod.
+/// Why the pod is invalid.
 pub(crate) fn check(spec: &Value) -> Result<(), String> {
     let list = |name: &str| spec[name].as_array().map_or(&[][..], Vec::as_slice);
     for resource in ["cpu", "memory"] {
@@ -14,7 +14,7 @@ pub(crate) fn check(spec: &Value) -> Result<(), String> {
             let asked = amount(&own["requests"][resource]);
             asked.or_else(|| amount(&own["limits"][resource])).unwrap_or(0.0)
         };
-        // Those that stay are there while the others begin; of the others there is one at a time.
+        // Sidecars run while the other init containers do, of which one runs at a time.
         let (mut beside, mut most) = (0.0_f64, 0.0_f64);
         for container in list("initContainers") {
             if container["restartPolicy"] == "Always" {
@@ -45,7 +45,7 @@ pub(crate) fn check(spec: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The quantities that tests write.
+/// Parses the quantities that tests use.
 fn amount(quantity: &Value) -> Option<f64> {
     let text = quantity
         .as_str()

@@ -1,5 +1,5 @@
-//! Structural schemas of CustomResourceDefinitions, as the real server uses them: fields that a schema does not have are dropped without
-//! a word, and what is of another type is refused.
+//! Structural schemas of CustomResourceDefinitions, used like in the real server: unknown fields are dropped silently,
+//! and values of a wrong type are rejected.
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#field-pruning>
 
 use serde_json::Value;
@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::failure::{Answer, Failure};
 use crate::kinds::Kind;
 
-/// Each resource has these, whatever its schema says.
+/// Every resource has these, regardless of its schema.
 const ROOT: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Drops what the definition of this kind does not know of an object; Kubernetes' own kinds are left as they are.
+/// Drops fields that the definition of this kind does not have; objects of built-in kinds are not changed.
 ///
 /// # Errors
-/// Invalid: a field is of another type than the schema says, or none of its words.
+/// Invalid: a field has a wrong type, or is none of the schema's enum values.
 pub fn apply(kind: &Kind, version: &str, object: &mut Value) -> Answer<()> {
     let Some(schema) = kind.schemas.get(version) else {
         return Ok(());
@@ -31,7 +31,7 @@ pub fn apply(kind: &Kind, version: &str, object: &mut Value) -> Answer<()> {
     }
 }
 
-/// Whether each version of a definition has a schema that is an object: the real server takes no other.
+/// Whether each version of a definition has an object schema, which the real server requires.
 ///
 /// # Errors
 /// Invalid.
@@ -147,7 +147,7 @@ mod tests {
 
     fn thing() -> Kind {
         let schema = json!({ "type": "object", "properties": { "status": { "type": "object", "properties": {
-            // As YAML 1.1 reads the key `n`.
+            // The key `n` as YAML 1.1 parses it.
             "false": { "type": "integer" },
             "words": { "type": "array", "maxItems": 2, "items": { "type": "object", "properties": { "at": { "type": "string" } } } },
             "by": { "type": "object", "additionalProperties": { "type": "object", "properties": { "kept": { "type": "boolean" } } } },

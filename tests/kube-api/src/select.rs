@@ -1,10 +1,10 @@
-//! Label and field selectors, in addresses and in objects.
+//! Label and field selectors, in URLs and in objects.
 
 use serde_json::Value;
 
 use crate::failure::{Answer, Failure};
 
-/// Fields that may be asked for, besides metadata.name and metadata.namespace, by plural.
+/// Selectable fields, besides metadata.name and metadata.namespace, by plural.
 const FIELDS: [(&str, &[&str]); 3] = [
     (
         "pods",
@@ -38,15 +38,15 @@ enum Test {
     Field(Vec<String>, String, bool),
 }
 
-/// What an object must have. Of nothing: any object.
+/// The conditions for an object. Empty: any object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector(Vec<Test>);
 
 impl Selector {
-    /// Of `labelSelector` and `fieldSelector`.
+    /// Parses `labelSelector` and `fieldSelector`.
     ///
     /// # Errors
-    /// BadRequest: it cannot be read, or the field cannot be asked for.
+    /// BadRequest: it is malformed, or the field is not selectable.
     pub fn parse(plural: &str, labels: &str, fields: &str) -> Answer<Selector> {
         let mut tests = Vec::new();
         for part in split(labels) {
@@ -62,7 +62,7 @@ impl Selector {
         Ok(Selector(tests))
     }
 
-    /// Of a LabelSelector in an object.
+    /// Parses a LabelSelector in an object.
     pub fn of_object(selector: &Value) -> Selector {
         let mut tests = Vec::new();
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
@@ -81,7 +81,7 @@ impl Selector {
         Selector(tests)
     }
 
-    /// Whether it has all.
+    /// Whether the object meets all conditions.
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|test| {
             let labels = |key: &str| object["metadata"]["labels"][key].as_str();
@@ -107,7 +107,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or("").to_owned()
 }
 
-/// At commas that are not between parentheses.
+/// Splits at commas that are not between parentheses.
 fn split(labels: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     labels

@@ -1,4 +1,4 @@
-//! Questions by HTTP: who asks, whether he may, and to whom it goes.
+//! Serves HTTP requests: authentication, authorization, and routing.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{kinds, leaving, objects, pods, table, watching};
 
 const MOST_BYTES: usize = 3 << 20;
 
-/// Everything behind one door.
+/// All routes.
 pub fn pages(cluster: &Arc<Cluster>) -> Router {
     Router::new().fallback(any).with_state(Arc::clone(cluster))
 }
@@ -99,7 +99,7 @@ async fn answer(cluster: &Arc<Cluster>, request: Request) -> Answer<Response> {
     };
     let done = allowed(cluster, &ask, &ask.verb).map(|()| ask.clone());
     let done = match done {
-        // Before anybody looks at what is asked: no Status, but text.
+        // Rejected before the request is processed: plain text, not a Status.
         Ok(ask) if cluster.is_crowded(&ask.resource()) => Ok((
             StatusCode::TOO_MANY_REQUESTS,
             [(header::RETRY_AFTER, "1")],
@@ -143,7 +143,7 @@ fn allowed(cluster: &Cluster, ask: &Ask, verb: &str) -> Answer<()> {
         namespace: &ask.namespace,
         name: &ask.name,
     };
-    // Everybody may ask what he himself may.
+    // All users may review their own permissions.
     if ask.kind.kind == "SelfSubjectAccessReview" || access::may(&ask.user, wish, &cluster.store()) {
         return Ok(());
     }
@@ -181,7 +181,7 @@ fn discovery(cluster: &Cluster, path: &str) -> Option<Answer<Value>> {
     }
 }
 
-/// What only tests ask for. See the crate's head.
+/// Requests that only tests use. See the crate's documentation.
 fn test(cluster: &Cluster, user: &User, word: &str, body: &[u8]) -> Answer<Response> {
     if !user.groups.iter().any(|group| group == "system:masters") {
         return Err(Failure::new("Forbidden", "only the administrator"));
@@ -220,7 +220,7 @@ async fn dispatch(cluster: &Arc<Cluster>, ask: Ask) -> Answer<Response> {
         }
         ("patch", _) => {
             let is_there = cluster.store().at(&ask.place(&ask.name)).is_some();
-            // Apply may make an object: then he must be allowed to.
+            // Apply can create an object, which needs permission.
             if !is_there && ask.content_type == "application/apply-patch+yaml" {
                 allowed(cluster, &ask, "create")?;
             }
@@ -258,7 +258,7 @@ async fn dispatch(cluster: &Arc<Cluster>, ask: Ask) -> Answer<Response> {
     }
 }
 
-/// What was read: as it is, or as a table of these objects where there are columns.
+/// Returns objects as they are, or as a table if there are columns.
 fn read(ask: &Ask, objects: &Value, whole: &Value) -> Response {
     match objects.as_array() {
         Some(objects) if ask.wants_table && !ask.kind.is_own && ask.sub.is_empty() => {

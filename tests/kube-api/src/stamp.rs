@@ -1,4 +1,4 @@
-//! Times and names as the API writes them.
+//! Times and names in the API's format.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,15 +49,15 @@ pub fn uid() -> String {
     )
 }
 
-/// What is put behind generateName.
+/// A suffix for generateName.
 pub fn suffix() -> String {
     hex(3)[..5].to_owned()
 }
 
-/// So many random bytes.
+/// Random bytes, as hex.
 pub fn hex(bytes: usize) -> String {
     let mut random = vec![0; bytes];
-    // Without the system's randomness two objects would have one uid: no test could go on.
+    // Without randomness, objects could have equal uids, and no test could continue.
     #[allow(clippy::unwrap_used)]
     SystemRandom::new().fill(&mut random).unwrap();
     random.iter().map(|byte| format!("{byte:02x}")).collect()

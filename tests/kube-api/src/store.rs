@@ -1,4 +1,4 @@
-//! The objects, and what has changed: one number counts all changes, and the last ones are kept for watches.
+//! The objects and their changes: one revision counts all changes, and the last ones are kept for watches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use tokio::sync::watch;
 use crate::failure::{Answer, Failure};
 use crate::keep::Keep;
 
-/// Changes that a watch may go back.
+/// How many changes are kept for watches.
 const KEPT: usize = 50_000;
 
 /// Group and plural.
 pub type Resource = (String, String);
 
-/// Where an object is: the namespace is empty for objects of the cluster.
+/// The place of an object: the namespace is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// Which kind.
+    /// The kind.
     pub resource: Resource,
     /// Its namespace.
     pub namespace: String,
@@ -27,7 +27,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of these words.
+    /// A place from its parts.
     pub fn new(group: &str, plural: &str, namespace: &str, name: &str) -> Place {
         Place {
             resource: (group.to_owned(), plural.to_owned()),
@@ -40,15 +40,15 @@ impl Place {
 /// An object before and after.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Its number.
+    /// Its revision.
     pub revision: u64,
-    /// Where.
+    /// The object's place.
     pub place: Place,
-    /// Nothing: it was made.
+    /// `None`: it was created.
     pub before: Option<Arc<Value>>,
-    /// What it is, or was when it went.
+    /// The object, or its last state if it was deleted.
     pub object: Arc<Value>,
-    /// It went.
+    /// Whether it was deleted.
     pub is_gone: bool,
 }
 
@@ -60,9 +60,9 @@ pub struct Store {
     /// The last change that is no longer kept.
     forgotten: u64,
     revision: watch::Sender<u64>,
-    /// Objects by the uids of their owners: otherwise each change would take a look at all of them.
+    /// Objects by the uids of their owners: otherwise each change would require a scan of all.
     owned: HashMap<String, BTreeSet<Place>>,
-    /// Objects that changed, or whose owner did: they may have no owner any more.
+    /// Objects that changed, or whose owner did: they may be orphaned.
     doubted: BTreeSet<Place>,
     keep: Option<Keep>,
 }
@@ -73,7 +73,7 @@ impl Default for Store {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
             forgotten: 0,
-            // As if the cluster had a history.
+            // A cluster with some history.
             revision: watch::Sender::new(1000),
             owned: HashMap::new(),
             doubted: BTreeSet::new(),
@@ -82,7 +82,7 @@ impl Default for Store {
     }
 }
 
-/// As a change is kept.
+/// The stored form of a change.
 fn line(place: &Place, object: &Value, is_gone: bool) -> Value {
     let (group, plural) = &place.resource;
     json!({ "at": [group, plural, place.namespace, place.name], "object": object, "is_gone": is_gone })
@@ -97,22 +97,22 @@ fn owners(object: &Value) -> impl Iterator<Item = &str> {
 }
 
 impl Store {
-    /// The number of the last change.
+    /// The current revision.
     pub fn revision(&self) -> u64 {
         *self.revision.borrow()
     }
 
-    /// Tells of changes as they come.
+    /// Publishes each new revision.
     pub fn listen(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
-    /// The object there.
+    /// The object at a place.
     pub fn at(&self, place: &Place) -> Option<Arc<Value>> {
         self.objects.get(place).cloned()
     }
 
-    /// The object there, or that there is none.
+    /// The object at a place, or NotFound.
     ///
     /// # Errors
     /// NotFound.
@@ -121,7 +121,7 @@ impl Store {
             .ok_or_else(|| Failure::not_found(&place.resource.1, &place.name))
     }
 
-    /// All of a kind, in a namespace or everywhere, in the order of their names.
+    /// All objects of a kind, in a namespace or everywhere, ordered by name.
     pub fn all<'a>(
         &'a self,
         resource: &'a Resource,
@@ -137,19 +137,19 @@ impl Store {
         })
     }
 
-    /// Those of a kind that come after this one.
+    /// The objects of a kind after this place.
     pub fn after<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = (&'a Place, &'a Arc<Value>)> {
         let rest = (std::ops::Bound::Excluded(place), std::ops::Bound::Unbounded);
         let rest = self.objects.range::<Place, _>(rest);
         rest.take_while(|(other, _)| other.resource == place.resource)
     }
 
-    /// Everything.
+    /// All objects.
     pub fn everything(&self) -> impl Iterator<Item = (&Place, &Arc<Value>)> {
         self.objects.iter()
     }
 
-    /// Puts an object there, which gets the number of this change.
+    /// Stores an object, which gets a new revision.
     pub fn put(&mut self, place: &Place, mut object: Value) -> Arc<Value> {
         let revision = self.revision() + 1;
         object["metadata"]["resourceVersion"] = json!(revision.to_string());
@@ -166,7 +166,7 @@ impl Store {
         object
     }
 
-    /// Takes it away.
+    /// Deletes an object.
     pub fn remove(&mut self, place: &Place) -> Option<Arc<Value>> {
         let before = self.objects.remove(place)?;
         self.owned_by(place, Some(&before), None);
@@ -206,17 +206,17 @@ impl Store {
         }
     }
 
-    /// An object whose owners are to be looked for; each is told once.
+    /// An object whose owners must be checked; each is returned once.
     pub fn next_doubted(&mut self) -> Option<Place> {
         self.doubted.pop_first()
     }
 
-    /// What owners there are is known better from now on.
+    /// Checks all objects again, since more owners are known now.
     pub fn doubt_all(&mut self) {
         self.doubted.extend(self.owned.values().flatten().cloned());
     }
 
-    /// From now on all changes are kept; what is there already too, when the file is new.
+    /// Starts to write changes to a file, with the existing objects if the file is new.
     pub fn keep_in(&mut self, keep: Keep, is_new: bool) {
         if is_new {
             for (place, object) in &self.objects {
@@ -226,14 +226,14 @@ impl Store {
         self.keep = Some(keep);
     }
 
-    /// Something else is kept with the objects.
+    /// Writes another line to the file.
     pub fn note(&self, line: &Value) {
         if let Some(keep) = &self.keep {
             keep.write(line);
         }
     }
 
-    /// A change as it was kept; what came before is not known to watches any more. `None`: it is none.
+    /// Restores a stored change; earlier ones are not available to watches. `None`: the line is no change.
     pub fn restore(&mut self, line: &Value) -> Option<()> {
         let [group, plural, namespace, name] = line["at"].as_array()?.as_slice() else {
             return None;
@@ -269,10 +269,10 @@ impl Store {
         self.revision.send_replace(revision);
     }
 
-    /// What has changed after this number.
+    /// The changes after this revision.
     ///
     /// # Errors
-    /// Expired: not all of it is kept.
+    /// Expired: some of them are no longer kept.
     pub fn since(&self, revision: u64) -> Answer<Vec<Change>> {
         if revision < self.forgotten {
             return Err(Failure::new(
@@ -284,7 +284,7 @@ impl Store {
         Ok(self.changes.range(from..).cloned().collect())
     }
 
-    /// Forgets what has changed, as etcd does every five minutes.
+    /// Drops all changes, as etcd does every five minutes.
     pub fn compact(&mut self) {
         self.changes.clear();
         self.forgotten = self.revision();

@@ -1,6 +1,7 @@
-//! Lists as kubectl prints them: the columns that a definition has (`additionalPrinterColumns`), with what each object has there
+//! Lists as tables for kubectl: a definition's columns (`additionalPrinterColumns`), with each object's values
 //! (<https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#additional-printer-columns>).
-//! Kubernetes' own kinds have columns that the real server computes by code; here they have none, and kubectl prints name and age.
+//! The real server computes the columns of built-in kinds in code; here they have none, and kubectl prints name and
+//! age.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,13 +11,13 @@ use crate::kinds::Kind;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// Whether an Accept header asks for a table, and not for something else first.
+/// Whether an Accept header prefers a table.
 pub fn is_wanted(accept: &str) -> bool {
     let first = accept.split(',').next().unwrap_or("");
     first.contains("as=Table") && first.contains("v=v1") && first.contains("g=meta.k8s.io")
 }
 
-/// A table of these objects. `include`: `Object`, `None`; otherwise their metadata goes with each row.
+/// A table of these objects. `include`: `Object`, `None`; otherwise each row has the metadata.
 pub fn of(kind: &Kind, version: &str, objects: &[Value], meta: &Value, include: &str) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let columns = columns(kind, version);
@@ -49,7 +50,7 @@ pub fn of(kind: &Kind, version: &str, objects: &[Value], meta: &Value, include: 
     })
 }
 
-/// Without columns of its own a definition has one: the age.
+/// A definition without columns has one: the age.
 fn columns(kind: &Kind, version: &str) -> Vec<Value> {
     let own = kind.columns.get(version).cloned().unwrap_or_default();
     if own.is_empty() {
@@ -72,7 +73,8 @@ fn cell(column: &Value, object: &Value, now: Duration) -> Value {
     }
 }
 
-/// JSONPath as definitions of ours have it: keys and indices (`.status.gpus[0].name`); a filter finds nothing.
+/// The JSONPath subset used by Paceline's definitions: keys and indices (`.status.gpus[0].name`); a filter finds
+/// nothing.
 fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
     let words = path.split(['.', '[', ']']).filter(|word| !word.is_empty());
     words.fold(object, |value, word| match word.parse::<usize>() {
@@ -89,7 +91,7 @@ fn age(text: &str, now: Duration) -> String {
     lasting(now - then.as_second())
 }
 
-/// As Kubernetes writes durations for people: two units while they are small
+/// A duration in Kubernetes' format for people: two units while they are small
 /// (<https://pkg.go.dev/k8s.io/apimachinery/pkg/util/duration#HumanDuration>).
 fn lasting(seconds: i64) -> String {
     let two = |large: i64, unit: &str, small: i64, of: &str| match small {

@@ -21,9 +21,9 @@ use crate::request::Ask;
 use crate::select::Selector;
 use crate::store::{Change, Place, Resource};
 
-/// A bookmark comes so often.
+/// The interval of bookmarks.
 const BOOKMARK: Duration = Duration::from_secs(5);
-/// A watch ends after this if nobody says when, as the real server's do within an hour.
+/// The default timeout of a watch; the real server's is within an hour.
 const LONGEST: Duration = Duration::from_secs(1800);
 
 fn selector(ask: &Ask) -> Answer<Selector> {
@@ -38,7 +38,7 @@ fn namespace(ask: &Ask) -> Option<&str> {
     (!ask.namespace.is_empty()).then_some(ask.namespace.as_str())
 }
 
-/// As this version of its kind.
+/// The object in the requested version of its kind.
 pub fn shown(ask: &Ask, object: &Value) -> Value {
     let mut object = object.clone();
     if !ask.kind.is_own {
@@ -50,7 +50,7 @@ pub fn shown(ask: &Ask, object: &Value) -> Value {
 /// A page of a list.
 ///
 /// # Errors
-/// BadRequest; Expired: the list was begun before what is kept.
+/// BadRequest; Expired: the list started before the changes that are kept.
 pub fn list(cluster: &Cluster, ask: &Ask) -> Answer<Value> {
     let selector = selector(ask)?;
     let limit = ask.query("limit").parse().unwrap_or(0);
@@ -92,7 +92,7 @@ pub fn list(cluster: &Cluster, ask: &Ask) -> Answer<Value> {
             break;
         }
         let mut object = shown(ask, object);
-        // The real server leaves both out in lists of its own kinds.
+        // The real server omits both in lists of built-in kinds.
         if ask.kind.is_own
             && let Some(object) = object.as_object_mut()
         {
@@ -204,7 +204,7 @@ impl Watch {
                     return Some(bookmark(&self.ask, self.revision));
                 }
             }
-            // Whether it is to be dropped is looked at now and then.
+            // The interval of checks for a requested end of watches.
             let soon = Duration::from_millis(50);
             let _ = tokio::time::timeout(soon, self.news.changed()).await;
         }
@@ -227,7 +227,8 @@ impl Watch {
         Ok(())
     }
 
-    /// An object that the selector no longer finds is gone for this watch, and one that it finds from now on is new.
+    /// For this watch, an object that the selector no longer matches is deleted, and one that it matches from now on is
+    /// new.
     fn word(&self, change: &Change) -> Option<&'static str> {
         let was = change
             .before

@@ -1,4 +1,4 @@
-//! What of fuzz/corpus is not text: written by the code that says it, when the protocol changes.
+//! The binary part of fuzz/corpus: written by the protocol's own encoders when the protocol changes.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What the fuzz targets try, without nightly: their corpus, and seeded mutations of it. Nothing panics, everything in
-//! the corpus is understood, and what is read and told is bounded by the size of the input.
+//! The fuzz targets on the stable toolchain: their corpus, and seeded mutations of it. Nothing panics, the whole corpus
+//! is parsed, and the amount that is read and reported is bounded by the input's size.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 
 use paceline_sidecar::source::ras;
 
-/// Of each file of the corpus.
+/// Mutations of each corpus file.
 const MUTATIONS: u64 = 250;
-/// Of those whose every input takes a handshake, or a job's whole fold.
+/// Mutations for targets in which every input needs a handshake or a whole report.
 const FEW: u64 = 40;
 const SLOW: [&str; 4] = ["greeting", "sealed", "journal", "http"];
-/// Of a pickle that lost or gained a byte little is left.
+/// A pickle with a missing or extra byte is mostly unreadable.
 const BRITTLE: &str = "flight_recorder";
 const LARGEST: usize = 64 << 10;
-/// Bytes that parsers stumble over.
+/// Bytes that tend to break parsers.
 const NASTY: [&[u8]; 14] = [
     b"\0",
     b"\"",
@@ -55,7 +55,7 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// xorshift64* (<https://doi.org/10.18637/jss.v008.i14>): the same mutations each time.
+/// xorshift64* (<https://doi.org/10.18637/jss.v008.i14>): the same mutations in each run.
 struct Chance(u64);
 
 impl Chance {
@@ -126,7 +126,7 @@ fn damaged_input_is_an_error_and_no_more() {
                 let other = &files[chance.below(files.len())].1;
                 chance.mutate(&mut mutated, other);
                 let seen = entry(&mutated);
-                // No line is two things, and no answer has more ranks than are told.
+                // No line counts twice, and no answer has more ranks than the limit.
                 let lines = mutated
                     .iter()
                     .filter(|byte| matches!(byte, b'\n' | b'\r'))
@@ -136,13 +136,13 @@ fn damaged_input_is_an_error_and_no_more() {
                 understood += seen;
             }
         }
-        // Mutations that nothing survives would test nothing.
+        // Mutations that are all rejected would test nothing.
         let share = if name == BRITTLE { 20 } else { 3 };
         assert!(understood > mutations as usize / share, "{name}: {understood}");
     }
 }
 
-/// Every cut of an answer, and every byte of one lost.
+/// Every truncation of an answer, and every third byte removed.
 #[test]
 fn answers_that_are_cut() {
     for (_, bytes) in corpus("ras") {
@@ -157,7 +157,7 @@ fn answers_that_are_cut() {
     }
 }
 
-/// Counts what is read: no parser reads a byte twice, or on without end.
+/// Counts bytes: no parser reads a byte twice or without a limit.
 struct Counted<R>(R, u64);
 
 impl<R: Read> Read for Counted<R> {

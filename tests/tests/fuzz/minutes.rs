@@ -1,4 +1,4 @@
-//! The same mutations for as long as one likes, with another beginning each time: what can be done without nightly.
+//! The same mutations for any length of time, with a different seed each time: fuzzing without nightly.
 //!
 //! `PACELINE_FUZZ_SECONDS=600 PACELINE_FUZZ_TARGET=sealed cargo test -p paceline-tests --test fuzz -- --ignored fuzz_for`
 
@@ -11,7 +11,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// PACELINE_FUZZ_SEED: the same again.
+/// PACELINE_FUZZ_SEED repeats a run.
 #[test]
 #[ignore = "as long as PACELINE_FUZZ_SECONDS says for each target"]
 fn fuzz_for() {

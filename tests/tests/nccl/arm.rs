@@ -1,5 +1,5 @@
-//! The plugin on aarch64 (Grace): built as it is shipped, and run by QEMU. That shows layouts, system calls and characters
-//! without a sign; not the weaker order of memory, which loom shows for the ring.
+//! The plugin on aarch64 (Grace): built like the release, and run by QEMU. That tests layouts, system calls and
+//! unsigned `char`; not the weaker memory order, which loom tests for the ring.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use super::{adds_up, elf};
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 
-/// Runs one scenario there after the other; not `fork`, because QEMU takes MADV_WIPEONFORK for a hint. `tests/run` runs it where the compiler and the emulator are.
+/// Runs the scenarios one after the other; not `fork`, because QEMU treats MADV_WIPEONFORK as a hint. `tests/run` runs
+/// it where the compiler and the emulator are installed.
 #[test]
 #[ignore = "needs aarch64-linux-gnu-gcc, qemu-aarch64, and Rust for aarch64"]
 fn aarch64() {
@@ -46,11 +47,11 @@ fn aarch64() {
     adds_up(&said, &read);
 }
 
-/// The harness for aarch64, as a program of this machine.
+/// The harness for aarch64, as a program for this machine.
 fn emulated() -> PathBuf {
     let program = harness::compile_by(COMPILER, "nccl-harness-aarch64", &["-O2"]);
     let script = harness::target().join("nccl-harness-emulated");
-    // QEMU takes the process over, and its number.
+    // QEMU replaces the shell and keeps its PID.
     let text = format!(
         "#!/bin/sh\nexec qemu-aarch64 -L /usr/aarch64-linux-gnu '{}' \"$@\"\n",
         program.display()

@@ -1,16 +1,16 @@
-//! The library that is shipped: what it needs of the machine, and what it cost when it was measured.
+//! The released library: its system requirements, and the measured cost per callback.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::harness::{self, Harness};
 
-/// All that the plugin may need: system calls and strings. No allocator, no unwinder, no thread, no lock.
+/// The only symbols that the plugin may need: system calls and strings. No allocator, unwinder, thread or lock.
 const ALLOWED: [&str; 19] = [
     "bcmp",
     "clock_gettime",
     "close",
-    // Which atomic instructions an aarch64 has.
+    // Detects the atomic instructions of an aarch64 CPU.
     "getauxval",
     "getenv",
     "geteuid",
@@ -29,14 +29,14 @@ const ALLOWED: [&str; 19] = [
     "__cxa_finalize",
 ];
 
-/// Built as it is shipped, it needs nothing that can wait, allocate or unwind, nothing newer than glibc 2.17, and stays
-/// when NCCL unloads it.
+/// The release build needs nothing that can block, allocate or unwind, and nothing newer than glibc 2.17; it stays
+/// loaded when NCCL unloads it.
 #[test]
 fn the_shipped_plugin_needs_system_calls_alone() {
     needs_system_calls_alone(&release());
 }
 
-/// So it is for any machine.
+/// The check for a library of any architecture.
 pub fn needs_system_calls_alone(library: &Path) {
     let symbols = readelf(library, "--dyn-syms");
     let mut exported = Vec::new();
@@ -51,7 +51,7 @@ pub fn needs_system_calls_alone(library: &Path) {
             exported.push(name.to_owned());
             continue;
         }
-        // What every library of gcc's asks for and does without.
+        // Weak symbols in every library linked by gcc, which are optional.
         if name.starts_with("_ITM_") || name == "__gmon_start__" {
             continue;
         }
@@ -71,7 +71,7 @@ pub fn needs_system_calls_alone(library: &Path) {
     let dynamic = readelf(library, "-d");
     assert!(dynamic.contains("NODELETE"), "{dynamic}");
     let needed: Vec<&str> = dynamic.lines().filter(|line| line.contains("(NEEDED)")).collect();
-    // NCCL itself needs them all.
+    // NCCL needs all of these too.
     let is_everywhere = |line: &&str| {
         ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux"]
             .iter()
@@ -80,7 +80,7 @@ pub fn needs_system_calls_alone(library: &Path) {
     assert!(needed.iter().all(is_everywhere), "{needed:?}");
 }
 
-/// What NCCL's threads pay: asked are at most 150 ns a callback, on a machine that does nothing else.
+/// The cost for NCCL's threads: at most 150 ns per callback, on an otherwise idle machine.
 #[test]
 #[ignore = "a measurement, for a quiet machine"]
 fn cost_of_a_callback() {
@@ -95,29 +95,29 @@ fn cost_of_a_callback() {
         assert_eq!(read.dropped, 0, "a ring that is full costs less");
         said["enqueue_ns"].max(said["kernel_ns"])
     };
-    // What else the machine does only adds to it.
+    // Other load can only increase it.
     let least = (0..5).map(|_| once()).min();
     assert!(least.is_some_and(|ns| ns <= 150), "{least:?} ns");
 }
 
-/// The plugin as it is shipped.
+/// The release build of the plugin.
 pub fn release() -> PathBuf {
     build(&mut cargo());
     target().join("release/libpaceline_nccl.so")
 }
 
-/// For another machine, linked by that compiler.
+/// A build for another architecture, linked by that compiler.
 pub fn cross(triple: &str, compiler: &str) -> PathBuf {
     let linker = format!("target.{triple}.linker='{compiler}'");
     build(cargo().args(["--target", triple, "--config", &linker]));
     of_target(triple)
 }
 
-/// With AddressSanitizer in it, for a program that brings its runtime along (gcc's and LLVM's fit together).
+/// A build with AddressSanitizer, for a program that contains its runtime (gcc's and LLVM's are compatible).
 pub fn sanitized() -> PathBuf {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let flags = format!("target.{triple}.rustflags=['-Zsanitizer=address']");
-    // Sanitizers are an option of nightly compilers; this is the same compiler.
+    // Sanitizers need nightly options; RUSTC_BOOTSTRAP enables them in this compiler.
     let mut cargo = cargo();
     cargo.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
     build(cargo.args(["--target", &triple, "--config", &flags]));
@@ -126,7 +126,7 @@ pub fn sanitized() -> PathBuf {
     library
 }
 
-/// Cargo, about to build the plugin as it is shipped.
+/// A cargo command for the release build of the plugin.
 fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "-q", "--release", "--locked"]);
@@ -135,7 +135,7 @@ fn cargo() -> Command {
     cargo
 }
 
-/// A directory of its own: a release build of all else that goes on beside the tests holds the other one's lock.
+/// A separate target directory: a parallel release build holds the lock of the other one.
 fn target() -> PathBuf {
     harness::target().join("nccl-plugin")
 }

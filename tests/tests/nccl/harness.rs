@@ -1,4 +1,4 @@
-//! The C program, built once, and what it leaves in the ring directory.
+//! The C program, built once, and the rings that it writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use paceline_ring::{Collective, Next, Reader, Record, Timed};
 use tempfile::TempDir;
 
-/// The numbers that it printed, by name.
+/// The numbers in its output, by name.
 pub type Said = BTreeMap<String, u64>;
 
 /// A ring directory and an environment.
@@ -19,12 +19,12 @@ pub struct Harness {
     pid: u32,
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Running {
     child: Child,
 }
 
-/// A ring as it was left.
+/// The contents of a ring.
 #[derive(Default)]
 pub struct Read {
     /// The first hundred thousand.
@@ -44,7 +44,7 @@ impl Harness {
             ("PACELINE_RING_DIR", ring_dir.to_str().unwrap()),
             ("PACELINE_NCCL_SAMPLE", "1"),
             ("PACELINE_NCCL_AFTER", "0"),
-            // Under AddressSanitizer and beside other tests the plugin is over any budget.
+            // With AddressSanitizer and parallel tests, the plugin would exceed any budget.
             ("PACELINE_NCCL_BUDGET_PPM", "1000000000"),
             ("RANK", "3"),
             ("LOCAL_RANK", "1"),
@@ -79,7 +79,7 @@ impl Harness {
         self.start_with(&program(), &plugin(), version, scenario, collectives)
     }
 
-    /// As `start`, with another build of both.
+    /// Like `start`, with other builds of both.
     pub fn start_with(
         &mut self,
         program: &Path,
@@ -104,7 +104,7 @@ impl Harness {
         Running { child }
     }
 
-    /// Runs one that is to fail: its code and what it said.
+    /// Runs a scenario that must fail: returns its exit code and stderr.
     pub fn fails(&mut self, version: u32, scenario: &str, collectives: u64) -> (i32, String) {
         let output = self
             .start(version, scenario, collectives)
@@ -115,7 +115,7 @@ impl Harness {
         (output.status.code().unwrap_or(-1), stderr)
     }
 
-    /// Opens the ring of the program that was started last, once it is there.
+    /// Opens the ring of the last started program, once it exists.
     pub fn reader(&self) -> Reader {
         let path = self.ring_dir().join(format!("{}-nccl.ring", self.pid));
         let began = Instant::now();
@@ -125,7 +125,7 @@ impl Harness {
         Reader::open(&path).unwrap()
     }
 
-    /// What a program that has ended left.
+    /// Reads the ring of a program that has ended.
     pub fn read(&self) -> Read {
         let mut reader = self.reader();
         let mut read = Read::default();
@@ -179,7 +179,7 @@ impl Read {
         self.records.iter().filter_map(of).collect()
     }
 
-    /// Lines for people.
+    /// The notes.
     pub fn notes(&self) -> Vec<&str> {
         let mut notes = Vec::new();
         for record in &self.records {
@@ -200,7 +200,7 @@ impl Read {
 }
 
 impl Running {
-    /// What it printed, at its end, which must be a good one.
+    /// Its output after a successful end.
     pub fn said(self) -> Said {
         let output = self.child.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -213,7 +213,7 @@ impl Running {
     }
 }
 
-/// The plugin as cargo built it for these tests.
+/// The plugin that cargo built for these tests.
 fn plugin() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let built = tests.with_file_name("libpaceline_nccl.so");
@@ -245,10 +245,10 @@ pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
     compile_by("cc", name, flags)
 }
 
-/// Builds it with that compiler.
+/// Builds it with another compiler.
 pub fn compile_by(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("nccl-harness/harness.c");
-    // Tests beside this one build the same, and run it.
+    // Parallel tests build and run the same program.
     let drafts = TempDir::new_in(target()).unwrap();
     let (draft, built) = (drafts.path().join(name), target().join(name));
     let output = Command::new(compiler)

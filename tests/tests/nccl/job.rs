@@ -1,4 +1,4 @@
-//! A job without a hook: four processes into which nothing but the plugin is loaded, under `paceline run`.
+//! A job without a hook: four processes with only the plugin, under `paceline run`.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{elf, harness};
 
-/// A run of so many steps of five collectives, 11 ms each; the rank `slow` works longer by the factor.
+/// A run with steps of five collectives, 11 ms each; the rank `slow` computes longer by the factor.
 struct Job {
     place: TempDir,
 }
@@ -29,7 +29,7 @@ impl Job {
         self.run_until("wait", steps, slow, factor)
     }
 
-    /// `end`: what the shell does when all ranks have been started.
+    /// `end`: the shell's commands after all ranks have started.
     fn run_until(&self, end: &str, steps: u32, slow: i32, factor: f64) -> Output {
         let program = harness::compile("nccl-harness-fast", &["-O2"]);
         let script = format!(
@@ -82,7 +82,7 @@ impl Job {
     }
 }
 
-/// A file that is made when this goes, also when a test fails.
+/// Creates a file on drop, even if a test fails.
 struct Enough(std::path::PathBuf);
 
 impl Drop for Enough {
@@ -91,7 +91,7 @@ impl Drop for Enough {
     }
 }
 
-/// Rank, signals and how many times slower, of each verdict of a slow rank.
+/// Rank, signals and slowdown of each verdict about a slow rank.
 fn stragglers(report: &str) -> Vec<(u64, String, f64)> {
     let report: Value = serde_json::from_str(report).unwrap();
     let verdicts = report["verdicts"].as_array().unwrap();
@@ -106,7 +106,7 @@ fn stragglers(report: &str) -> Vec<(u64, String, f64)> {
         .collect()
 }
 
-/// Steps, and who is slow and how much, from collectives alone: no hook, no step in any log, four GPU clocks.
+/// Steps, the slow rank and its slowdown, derived from collectives alone: no hook, no step in any log, four GPU clocks.
 #[test]
 fn a_slow_rank_is_named_without_a_hook() {
     let job = Job::new();
@@ -126,7 +126,7 @@ fn a_slow_rank_is_named_without_a_hook() {
     assert!((ratio - 1.3).abs() < 0.05, "how much is told as well: {ratio}");
 }
 
-/// Nobody is slow, nobody is named; and each of the 400 steps has the number that it has.
+/// Without a slow rank there is no verdict; and all 400 steps are numbered correctly.
 #[test]
 fn an_even_job_names_nobody() {
     let job = Job::new();
@@ -146,7 +146,7 @@ fn an_even_job_names_nobody() {
     assert!(last.is_some_and(|last| (398..=401).contains(&last)), "{last:?}");
 }
 
-/// GPU times are switched off and on while the job trains, of one rank and of all.
+/// GPU times are switched off and on during training, for one rank and for all.
 #[test]
 fn switched_while_it_trains() {
     let job = Job::new();

@@ -1,5 +1,5 @@
-//! NCCL's profiler plugin, driven by a C program that plays NCCL (`tests/nccl-harness`), under AddressSanitizer, and read
-//! as the sidecar reads it: every record is there, or was counted as dropped.
+//! NCCL's profiler plugin, driven by a C program that simulates NCCL (`tests/nccl-harness`), under AddressSanitizer,
+//! and read like the sidecar reads it: every record is there, or was counted as dropped.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
@@ -35,14 +35,14 @@ fn each_version_of_the_interface() {
         let timed = read.timed();
         assert_eq!((read.collectives().len(), timed.len()), (40, 40));
         for (n, timed) in timed.iter().enumerate() {
-            // Channels begin 1 ns apart, and the last one to begin is the last to end.
+            // Channels start 1 ns apart, and the last one to start is the last to end.
             assert_eq!(timed.start_ns, 1_000_000 * (n as u64 + 1));
             assert_eq!((timed.duration_ns, timed.channels), (5_031, 32));
         }
     }
 }
 
-/// Kernel events cost too much on NCCL 2.31 and later, which asks for v7: off, unless somebody wants them.
+/// Kernel events are too expensive on NCCL 2.31 and later, which uses v7: off unless requested.
 #[test]
 fn kernel_events_are_off_by_default_where_they_are_costly() {
     for (version, sample, mask, timed) in [
@@ -69,7 +69,7 @@ fn kernel_events_are_off_by_default_where_they_are_costly() {
     }
 }
 
-/// In the first steps frameworks capture their graphs, in which what is asked for stays.
+/// In the first steps frameworks capture CUDA graphs, which would keep the requested events.
 #[test]
 fn nothing_is_timed_in_the_first_steps() {
     let mut harness = Harness::new();
@@ -83,7 +83,8 @@ fn nothing_is_timed_in_the_first_steps() {
     );
 }
 
-/// Collectives that a graph replays are counted on the device and not on the host: later times would be others'.
+/// Collectives replayed by a graph are counted on the device but not on the host: later times would be attributed to
+/// the wrong ones.
 #[test]
 fn once_a_graph_captures_nothing_is_timed_again() {
     for version in [5, 6, 7] {
@@ -99,7 +100,7 @@ fn once_a_graph_captures_nothing_is_timed_again() {
     }
 }
 
-/// What is stale, doubled, foreign or malformed changes nothing, and is no time of anything.
+/// Stale, duplicate, foreign or malformed calls change nothing and are not timed.
 #[test]
 fn stale_and_double_calls() {
     let mut harness = Harness::new();
@@ -118,8 +119,8 @@ fn stale_and_double_calls() {
     assert_eq!(read.given_up, 1);
 }
 
-/// What a stage of a pipeline sends and receives, timed by any of its channels. An exchange between all ranks would be two
-/// records for each of them, and is left out.
+/// Sends and receives of a pipeline stage, timed by any of its channels. An exchange between all ranks would need two
+/// records per rank, and is skipped.
 #[test]
 fn messages_of_a_pipeline() {
     for version in [4, 5, 6, 7] {
@@ -158,7 +159,7 @@ fn unloaded_and_loaded_again() {
     assert!(tickets.is_sorted_by(|a, b| a < b), "one life, not a hundred");
 }
 
-/// A forked child shares the memory and must not speak in its parent's name.
+/// A forked child shares the memory and must not write as its parent.
 #[test]
 fn a_forked_child_is_silent() {
     let mut harness = Harness::new();
@@ -169,7 +170,7 @@ fn a_forked_child_is_silent() {
     assert_eq!(harness.rings(), 1);
 }
 
-/// 64 communicators, 32 channels, two threads, nobody reads: the ring fills, and what is dropped is counted exactly.
+/// 64 communicators, 32 channels, two threads, no reader: the ring fills, and dropped records are counted exactly.
 #[test]
 fn full_and_counted() {
     let mut harness = Harness::new();
@@ -177,7 +178,7 @@ fn full_and_counted() {
     adds_up(&said, &harness.read());
 }
 
-/// The reader dies in the middle: its file is gone, the job goes on.
+/// The reader dies in the middle: its file is deleted, the job continues.
 #[test]
 fn the_reader_is_gone() {
     let mut harness = Harness::new();
@@ -192,7 +193,7 @@ fn the_reader_is_gone() {
     assert_eq!((said["enqueued"], said["timed"]), (300_000, 300_000));
 }
 
-/// No directory to write to, or no rank: nothing is watched, and nothing is asked of NCCL.
+/// Without a writable directory or a rank, the plugin is inactive and requests nothing from NCCL.
 #[test]
 fn without_a_place_nothing_is_watched() {
     for (name, value) in [
@@ -209,7 +210,7 @@ fn without_a_place_nothing_is_watched() {
     }
 }
 
-/// Switched off by its reader while it runs: NCCL is told to call no more.
+/// Switched off by the reader at run time: NCCL stops its callbacks.
 #[test]
 fn the_kill_switch() {
     let mut harness = Harness::new();
@@ -220,8 +221,8 @@ fn the_kill_switch() {
     assert!(said["timed"] < said["enqueued"], "handles stop at once");
 }
 
-/// A budget of nothing: it samples half as often, and when that is too rare to be of use it takes itself out, for good and
-/// whatever another thread asks of NCCL meanwhile.
+/// With a budget of zero it samples half as often; when that becomes useless it disables itself for good, whatever
+/// another thread requests from NCCL in the meantime.
 #[test]
 fn over_its_budget_it_takes_itself_out() {
     let mut harness = Harness::new();
@@ -246,7 +247,7 @@ fn over_its_budget_it_takes_itself_out() {
     );
 }
 
-/// One process with several GPUs: which of its ranks did what cannot be told, and is not.
+/// With several GPUs in one process, events cannot be attributed to a rank, and are not recorded.
 #[test]
 fn several_ranks_in_one_process_are_not_watched() {
     let mut harness = Harness::new();
@@ -259,7 +260,7 @@ fn several_ranks_in_one_process_are_not_watched() {
     assert_eq!(read.timed().len(), 101);
 }
 
-/// The plugin itself under AddressSanitizer, as the C program always is. `tests/run` runs it.
+/// The plugin itself under AddressSanitizer, like the C program always is. `tests/run` runs it.
 #[test]
 #[ignore = "builds the plugin once more"]
 fn instrumented() {
@@ -286,7 +287,7 @@ fn instrumented() {
     adds_up(&said, &read);
 }
 
-/// As `full_and_counted`, read all the while, a hundred times as much. `tests/run` runs it.
+/// Like `full_and_counted`, with a concurrent reader and a hundred times as much. `tests/run` runs it.
 #[test]
 #[ignore = "ten million collectives with 98 callbacks each take a minute or two"]
 fn ten_million() {
@@ -307,9 +308,9 @@ fn ten_million() {
     adds_up(&said, &read);
 }
 
-/// Every collective and every time stands in the ring or was counted as dropped.
+/// Every collective and every time is in the ring or was counted as dropped.
 pub fn adds_up(said: &harness::Said, read: &Read) {
-    // And the rank, once; and the 64 communicators, once and again each minute.
+    // Plus the rank, once, and the 64 communicators, once and again each minute.
     let others = (read.count + read.dropped).checked_sub(said["enqueued"] + said["timed"] + 1);
     assert!(
         others.is_some_and(|others| others >= 64 && others % 64 == 0),

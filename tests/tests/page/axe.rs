@@ -1,5 +1,5 @@
-//! axe-core on what people look at: the live page and the report, in light, in dark and on paper. `tests/setup/axe.sh PATH`
-//! fetches it, and PACELINE_AXE says where it is.
+//! axe-core on the live page and the report, in light, in dark and in print. `tests/setup/axe.sh PATH` downloads it,
+//! and PACELINE_AXE is its path.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 use crate::browser::Browser;
 use crate::{ANSWER, Job, paceline};
 
-/// Where axe-core is.
+/// The path of axe-core.
 fn axe() -> String {
     let path =
         std::env::var_os("PACELINE_AXE").expect("PACELINE_AXE: where axe.min.js is (tests/setup/axe.sh)");
     fs::read_to_string(path).unwrap()
 }
 
-/// Fails where axe finds anything that it calls serious or critical.
+/// Fails if axe finds a serious or critical problem.
 fn assert_accessible(page: &mut Browser, axe: &str, what: &str) {
     page.run(&format!("{axe};0"));
     let found = page.run(
@@ -33,7 +33,7 @@ fn assert_accessible(page: &mut Browser, axe: &str, what: &str) {
     assert_eq!(found["bad"], json!([]), "{what}: {found:#}");
 }
 
-/// What the system, or a printer, asks of a page.
+/// Emulates a medium and a color scheme.
 fn show_as(page: &mut Browser, media: &str, scheme: &str) {
     let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
     page.call(
@@ -42,7 +42,7 @@ fn show_as(page: &mut Browser, media: &str, scheme: &str) {
     );
 }
 
-/// The page of a report: of a simulated job, or, of no ranks, of one that took no step.
+/// The page of a report: of a simulated job, or, with zero ranks, of a job without steps.
 fn report(place: &Path, ranks: u32) -> String {
     let dir = place.join(format!("run{ranks}"));
     fs::create_dir_all(&dir).unwrap();
@@ -82,7 +82,7 @@ fn a_report_keeps_nobody_out() {
     let mut page = Browser::start();
     for ranks in [0, 8, 512] {
         let address = report(place.path(), ranks);
-        // The narrow one is a telephone's, where wide parts are moved about in.
+        // The narrow width is a phone's, where wide parts scroll.
         for (media, scheme, width) in [
             ("screen", "light", 1280),
             ("screen", "dark", 1280),

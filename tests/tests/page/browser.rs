@@ -1,4 +1,4 @@
-//! A headless Chromium, told what to do over its DevTools protocol: JSON texts with a zero byte after each, by a pair of pipes
+//! A headless Chromium, controlled by its DevTools protocol: zero-terminated JSON messages over a pair of pipes
 //! (<https://chromedevtools.github.io/devtools-protocol/>, `--remote-debugging-pipe`).
 
 use std::io::{BufRead, BufReader, Write};
@@ -17,9 +17,9 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     number: u64,
-    /// What the page complained of.
+    /// Errors of the page.
     pub complaints: Vec<String>,
-    /// What the page asked of whoever looks at it, in dialogs that stop it; each is closed again.
+    /// Dialogs that the page opened; each is dismissed.
     pub dialogs: Vec<String>,
     _home: TempDir,
 }
@@ -27,7 +27,7 @@ pub struct Browser {
 impl Browser {
     pub fn start() -> Browser {
         let home = tempfile::tempdir().unwrap();
-        // The shell puts the pipes where the browser looks for them.
+        // The shell sets the pipes to the descriptors that the browser expects.
         let line = "exec chromium --headless --no-sandbox --disable-gpu --disable-extensions --no-first-run \
                     --user-data-dir=\"$0\" --remote-debugging-pipe about:blank 3<&0 4>&1 </dev/null >/dev/null 2>&1";
         let mut process = Command::new("bash")
@@ -95,7 +95,7 @@ impl Browser {
             }
             Some("Page.javascriptDialogOpening") => {
                 self.dialogs.push(event["params"]["message"].to_string());
-                // Nobody waits for the answer, which has a number that no other call has.
+                // The response is ignored; its number is not used by other calls.
                 let close = json!({ "id": 0, "method": "Page.handleJavaScriptDialog", "params": { "accept": false },
                     "sessionId": self.session });
                 self.to.write_all(format!("{close}\0").as_bytes()).unwrap();
@@ -104,7 +104,7 @@ impl Browser {
         }
     }
 
-    /// The value of a piece of JavaScript.
+    /// Evaluates JavaScript and returns its value.
     pub fn run(&mut self, script: &str) -> Value {
         let answer = self.call(
             "Runtime.evaluate",
@@ -114,7 +114,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until it is true. What is not there yet is not true.
+    /// Waits until an expression is true. An exception counts as false.
     pub fn until(&mut self, script: &str) {
         let end = Instant::now() + PATIENCE;
         let look = format!("(() => {{ try {{ return {script} }} catch {{ return false }} }})()");
@@ -129,7 +129,7 @@ impl Browser {
         }
     }
 
-    /// A key, as a keyboard sends it.
+    /// Presses a key.
     pub fn press(&mut self, key: &str) {
         let text = if key.len() == 1 { key } else { "" };
         for kind in ["keyDown", "keyUp"] {

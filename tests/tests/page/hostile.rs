@@ -1,5 +1,6 @@
-//! Words that were made to be more than text, in a real Chromium: on the live page of a real job, on its report, and on the report
-//! of strangers. Each look is also taken of pages that were broken on purpose, and has to find it there.
+//! Names and texts with markup or control characters, in a real Chromium: on the live page of a real job, on its
+//! report, and on an untrusted report. Each check is also run on deliberately broken pages, and must find the problem
+//! there.
 
 use std::fs;
 use std::io::Write;
@@ -15,15 +16,15 @@ use crate::browser::Browser;
 use crate::{ANSWER, paceline};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Whatever of it becomes more than text runs something. Short enough for the name of a GPU, which has 96 bytes.
+/// Any part that is not kept as text runs a script. Short enough for a GPU's name, which has 96 bytes.
 const MARKUP: &str = "<img src=x onerror=ran(1)></script><script>ran(2)</script><svg onload=ran(3)>";
-/// What speaks to terminals, begins lines and turns the direction of writing; a command line takes none of it for a name.
+/// Terminal sequences, line breaks and bidirectional overrides; the command line rejects them in names.
 const CONTROLS: &str = "\u{1b}[31m\u{202e}\n";
 const MEGABYTE: usize = 1 << 20;
-/// Bytes of a whole page, whatever is written on it.
+/// The size limit of a whole page, regardless of its texts.
 const LONGEST: usize = 1 << 19;
 
-/// One rank, on a node with GPUs, that takes steps until it is told to end, and ends with words of its own.
+/// One rank on a node with GPUs that runs steps until a file ends it, and then prints hostile text.
 const TRAINER: &str = r#"
 import os, paceline, time
 words = open("words", newline="").read()
@@ -34,12 +35,13 @@ while not os.path.exists("end"):
 raise RuntimeError(words + "x" * (1 << 20) + "\n" + words.strip())
 "#;
 
-/// What runs before anything of a page: it keeps what hostile words have run, and what the page's policy has refused them.
+/// Runs before any script of a page: records scripts that hostile text has run, and those that the page's policy has
+/// blocked.
 const WATCH: &str = "window.hostile = {ran: [], refused: []}; \
     window.ran = which => { hostile.ran.push(which); alert(which); }; \
     addEventListener('securitypolicyviolation', one => hostile.refused.push(one.violatedDirective));";
 
-/// What is wrong with a page: nothing, if all of these lists are empty.
+/// The problems of a page: none, if all of these lists are empty.
 const LOOK: &str = r"JSON.stringify({
     ran: hostile.ran,
     refused: hostile.refused,
@@ -53,17 +55,17 @@ const LOOK: &str = r"JSON.stringify({
         one => `${one.scrollWidth} in ${one.clientWidth}: ${one.outerHTML.slice(0, 80)}`),
 })";
 
-/// Looks at a page in a window of so many pixels; a telephone's own number for that grows with what does not fit.
+/// Checks a page in a window of this width; a phone's own value for it would grow with content that does not fit.
 fn look(page: &mut Browser, width: u32) -> Value {
     let look = LOOK.replace("WIDTH", &width.to_string());
     serde_json::from_str(page.run(&look).as_str().unwrap()).unwrap()
 }
 
-/// Looks at a page on a screen and on a telephone; each of these words stands there, in the element beside it.
+/// Checks a page on a desktop and on a phone; each text must be in the element with it.
 fn assert_text(page: &mut Browser, what: &str, says: &[(&str, &str)]) {
     for width in [390, 1280] {
         page.resize(width, 844);
-        // A page that draws itself does so for its new width.
+        // A page that draws itself redraws for its new width.
         let end = Instant::now() + PATIENCE;
         let mut seen = look(page, width);
         while seen["wide"] != json!([]) && Instant::now() < end {
@@ -86,19 +88,19 @@ fn assert_text(page: &mut Browser, what: &str, says: &[(&str, &str)]) {
         .unwrap() as usize;
     assert!(length < LONGEST, "{what} has {length} characters");
     assert_eq!(page.dialogs, Vec::<String>::new(), "{what}");
-    // That an aggregator does not answer any more, after its job, is right.
+    // After its job, the aggregator correctly no longer responds.
     let is_foreign = |one: &&String| !(one.contains("net::ERR_") && one.contains("/v1/live"));
     let complaints: Vec<_> = page.complaints.iter().filter(is_foreign).collect();
     assert_eq!(complaints, Vec::<&String>::new(), "{what}");
 }
 
-/// A name as long as the command line takes one, a word of which has no end.
+/// The longest name that the command line accepts, with a word that cannot be wrapped.
 fn name() -> String {
     let start = format!("n{MARKUP}\"'&amp;{{{{x}}}}\u{202e}");
     format!("{start}{}", "w".repeat(250 - start.len()))
 }
 
-/// A job that is called so, on a node of that name, whose GPUs have names of their own.
+/// A job with this name, on a node with this name, with GPUs that have such names too.
 struct Named {
     place: TempDir,
     process: Child,
@@ -150,7 +152,7 @@ impl Named {
         job
     }
 
-    /// A line of the kernel's log of a GPU that is gone, with words in it.
+    /// Writes a line to the kernel log about a lost GPU, with hostile text.
     fn lose_a_gpu(&self) {
         let log = fs::OpenOptions::new()
             .append(true)
@@ -160,12 +162,12 @@ impl Named {
         log.unwrap().write_all(line.as_bytes()).unwrap();
     }
 
-    /// Its page, once all of the words have come to it.
+    /// Opens its page, and waits for all of the texts.
     fn show(&self, page: &mut Browser) {
         let address = format!("http://{}/", self.address);
         page.call("Page.navigate", json!({ "url": address }));
         page.until("data.steps.length > 0 && data.gpus !== null && data.events.length > 0");
-        // Who reads the log begins at its end, and on a busy machine not at once.
+        // The log is read from its end on, and on a busy machine reading starts late.
         let end = Instant::now() + PATIENCE;
         while page.run(&format!("{ANSWER}.includes('gpu-lost')")) != json!(true) {
             assert!(Instant::now() < end, "no GPU is lost");
@@ -186,7 +188,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // It ends by itself, and its trainer with it, if it can.
+        // It and its trainer end by themselves, if possible.
         let _ = fs::write(self.place.path().join("end"), "");
         let end = Instant::now() + Duration::from_secs(20);
         while self.process.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < end {
@@ -214,7 +216,7 @@ fn open(page: &mut Browser, file: &Path) {
     page.until("document.readyState === 'complete' && document.querySelector('main') !== null");
 }
 
-/// Moves the pointer over a canvas that says more there.
+/// Moves the pointer over a canvas with a tooltip.
 fn point_at(page: &mut Browser, canvas: &str) {
     page.run(&format!(
         "(one => {{ const box = one.getBoundingClientRect(); one.dispatchEvent(new PointerEvent('pointermove', \
@@ -223,7 +225,8 @@ fn point_at(page: &mut Browser, canvas: &str) {
     ));
 }
 
-/// What the page of an aggregator that escapes nothing would be told: the same, with other words, a hundred times as long as any it hears.
+/// Simulates an aggregator without escaping: the same data with hostile texts, a hundred times as long as any that it
+/// accepts.
 fn tell_raw(page: &mut Browser) {
     let words = json!(format!("{MARKUP}{}", "x".repeat(1 << 14)));
     page.run(&format!(
@@ -286,7 +289,7 @@ fn names_and_words_stay_text_on_the_page_and_in_the_report() {
     );
 }
 
-/// A report may come from anybody; all of its words are of a megabyte.
+/// A report can come from an untrusted source; each of its texts has a megabyte.
 fn strange_report(dir: &Path) {
     let report = paceline()
         .args(["simulate", "--gpus", "4", "--steps", "300", "--json"])
@@ -327,7 +330,7 @@ fn the_report_of_strangers_stays_text() {
     );
 }
 
-/// A page that shows markup as markup is found out, by each of the looks.
+/// Each check finds a page that interprets markup.
 #[test]
 #[ignore = "needs chromium"]
 fn what_is_more_than_text_is_found() {
@@ -335,7 +338,7 @@ fn what_is_more_than_text_is_found() {
     for lax in [false, true] {
         let mut page = browser();
         page.call("Page.setBypassCSP", json!({ "enabled": lax }));
-        // A page whose one way to write text takes markup, and a control character.
+        // A page whose only way to write text interprets markup, and adds a control character.
         let broken = "const own = Object.getOwnPropertyDescriptor(Node.prototype, 'textContent'); \
              Object.defineProperty(Node.prototype, 'textContent', {get: own.get, set(text) { this.innerHTML = '\u{202e}' + text; }});";
         page.call(
@@ -352,7 +355,7 @@ fn what_is_more_than_text_is_found() {
     let file = place.path().join("report.html");
     let escaped = fs::read_to_string(&file).unwrap();
     let broken = escaped
-        // What follows would be a part of the picture, and not be shown.
+        // The rest would be part of the image, and not be shown.
         .replace("&lt;svg onload=ran(3)&gt;", "")
         .replace("&lt;", "<")
         .replace("&gt;", ">")
@@ -367,7 +370,7 @@ fn what_is_more_than_text_is_found() {
     }
 }
 
-/// `lax`: without the policy of the page, so that what it would have refused is run.
+/// `lax`: without the page's policy, so that blocked scripts run.
 fn assert_found(page: &mut Browser, what: &str, lax: bool) {
     let count = if lax { "hostile.ran" } else { "hostile.refused" };
     page.until(&format!("{count}.length > 0"));

@@ -1,4 +1,4 @@
-//! The live page in a real Chromium, of a real aggregator that hears simulated sidecars. Called by hand and by tests/run:
+//! The live page in a real Chromium, with a real aggregator and simulated sidecars. Called by hand and by tests/run:
 //! `cargo test --locked -p paceline-tests --test page -- --ignored`.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
@@ -22,7 +22,7 @@ const HOSTILE: &str = "<img src=x onerror=alert(1)>\u{1b}[31m";
 /// The node of the aggregator.
 const HOSTILE_NODE: &str = "head</script><script>document.title=1</script>\u{202e}\"'&amp;${{x}}";
 
-/// An aggregator, and a job that speaks to it.
+/// An aggregator, and a job that connects to it.
 struct Job {
     place: TempDir,
     processes: Vec<Child>,
@@ -47,7 +47,7 @@ impl Job {
         let key = place.path().join("key");
         fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        // Nobody else takes it so soon.
+        // The port is not reused that soon.
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -141,7 +141,7 @@ fn the_first_screen_answers() {
     let low = page.run("document.getElementById('answer').getBoundingClientRect().bottom < innerHeight");
     assert_eq!(low, json!(true), "the answer is on the first screen");
 
-    // What the job calls itself is text, and a part of what is said in full.
+    // The job's name is shown as text, and shortened.
     let name = page.run("document.getElementById('job').textContent");
     assert!(
         name.as_str().unwrap().starts_with("<img src=x onerror=alert(1)>"),
@@ -152,7 +152,7 @@ fn the_first_screen_answers() {
         json!(0)
     );
 
-    // The keyboard finds whom the eye finds.
+    // The keyboard reaches the same rank as the pointer.
     page.press("h");
     page.press("w");
     page.until("document.getElementById('heat-says').textContent.includes('rank 5 on node0')");
@@ -170,7 +170,7 @@ fn the_first_screen_answers() {
         json!("rgb(17, 23, 28)")
     );
 
-    // It goes on by itself.
+    // It updates by itself.
     let step = page.run("data.steps.at(-1).step").as_u64().unwrap();
     page.until(&format!("data.steps.at(-1).step > {step}"));
 

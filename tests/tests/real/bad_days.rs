@@ -1,4 +1,4 @@
-//! What goes wrong on our side costs the job nothing, and what goes wrong on the job's side comes out as it went in.
+//! Failures of Paceline cost the job nothing, and failures of the job keep their exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn kill(pid: u32, signal: &str) {
     assert!(status.success());
 }
 
-/// Its median step is that of an undisturbed run, within what two undisturbed runs differ on a shared machine.
+/// The median step is as fast as undisturbed, within the difference of two undisturbed runs on a shared machine.
 fn as_fast(ended: &Ended, undisturbed_ms: f64) {
     let ratio = ended.median_step_ms() / undisturbed_ms;
     assert!(
@@ -52,7 +52,7 @@ fn the_sidecar_is_killed_in_the_middle() {
         "{:?}",
         ended.gaps()
     );
-    // The ring held what nobody read meanwhile.
+    // The ring kept the records while there was no reader.
     assert_eq!(
         ended.report()["coverage"]["steps_ratio"],
         1.0,
@@ -127,7 +127,7 @@ fn the_port_is_taken() {
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn the_hook_cannot_find_its_ring() {
-    // A later value wins: the trainers look for rings in a place that does not exist.
+    // The later value wins: the trainers look for rings in a missing directory.
     let mut command = vec![
         "env".to_owned(),
         "PACELINE_RING_DIR=/nonexistent/rings".to_owned(),
@@ -152,13 +152,13 @@ fn the_hook_cannot_find_its_ring() {
     assert!(!ended.stderr.contains("Traceback"), "{}", ended.stderr);
 }
 
-/// A rank does not come to a collective; the others wait for it until they give up.
+/// A rank does not enter a collective; its peers wait until their timeout.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_collective_times_out_and_whoever_was_missing_is_named() {
     let args = "--steps 100000 --sleep-ms 20 --hang-at 100 --fault-rank 1 --timeout-s 12";
     let job = torchrun(&[], 3, "ddp.py", args);
-    // A test need not wait as long as a job should.
+    // A short limit, to keep the test short.
     let settings = "[detector.silence]\nsuspect_min_s = 3\n";
     std::fs::write(job.dir.path().join("paceline.toml"), settings).unwrap();
     let ended = job.run();
@@ -166,7 +166,7 @@ fn a_collective_times_out_and_whoever_was_missing_is_named() {
     let end = ended.report()["end"].clone();
     assert_eq!(end["reason"], "collective-timeout", "{end}");
     assert_eq!(end["missing"]["rank"], 1, "{end}");
-    // Those that waited say so, and are not to blame.
+    // The waiting ranks report the timeout, and are not the cause.
     assert_ne!(end["rank"], 1, "{end}");
     assert!(
         ended
@@ -177,7 +177,7 @@ fn a_collective_times_out_and_whoever_was_missing_is_named() {
     );
 }
 
-/// The exit code of the same job without us.
+/// The exit code of the same job without Paceline.
 fn bare_code(args: &str) -> Option<i32> {
     let torchrun = crate::job::torch().join("bin/torchrun");
     let mut command = Command::new(torchrun);
@@ -195,7 +195,7 @@ fn failures_come_out_as_they_went_in() {
     for args in [
         "--steps 20 --sleep-ms 10 --fail-at 10 --fail-rank 1 --exit-code 3",
         "--steps 20 --sleep-ms 10 --fail-at 10 --fail-rank 1 --die-signal SEGV",
-        // What the kernel does to a worker that takes too much memory.
+        // What the kernel does to a worker that exceeds the memory limit.
         "--steps 20 --sleep-ms 10 --fail-at 10 --fail-rank 1 --die-signal KILL",
     ] {
         let ended = torchrun(&[], 2, "ddp.py", args).run();

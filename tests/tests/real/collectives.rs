@@ -1,4 +1,4 @@
-//! Blame from collectives alone: real jobs whose journals are judged again as if no rank had said where its steps went.
+//! Attribution from collectives alone: journals of real jobs are analyzed again without the phases of steps.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -18,7 +18,7 @@ fn by_waits(ended: &Ended) -> Value {
     serde_json::from_slice(&replay.stdout).unwrap()
 }
 
-/// Ranks that are called slow, and by which signal.
+/// The ranks with a straggler verdict, and its signal.
 fn stragglers(report: &Value) -> Vec<(u64, String)> {
     let verdicts = report["verdicts"].as_array().unwrap().iter();
     verdicts
@@ -30,7 +30,7 @@ fn stragglers(report: &Value) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Who is the shortest, by the mean over the steps, in each communicator of this name.
+/// The rank with the shortest mean time in each communicator of this name.
 fn shortest(ended: &Ended, name: &str) -> Vec<u64> {
     let text = std::fs::read_to_string(ended.dir.path().join("run/journal.ndjson")).unwrap();
     let mut named: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
@@ -61,7 +61,8 @@ fn tensor_and_data_groups_name_the_same_rank() {
     assert_eq!(stragglers(&report), [(5, "S1".to_owned())], "{report}");
 }
 
-/// Rank 0 is the first stage of the first replica: rank 4, its second stage, is as late to its own data group.
+/// Rank 0 is the first stage of the first replica: rank 4, its second stage, is equally late in its own data-parallel
+/// group.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_slow_first_stage_is_named_and_not_the_stage_that_waits_for_it() {

@@ -1,4 +1,4 @@
-//! Why a rank is slow, as its host tells it.
+//! Host-related causes of a slow rank.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::job::{Ended, torchrun};
 struct Quota(PathBuf);
 
 impl Quota {
-    /// `None`: no such group can be made here, as without privilege.
+    /// `None`: the control group cannot be created, for example without privileges.
     fn new() -> Option<Quota> {
-        // Version 2, and version 1 where a machine has that.
+        // Version 2, or version 1 on older machines.
         [
             ("/sys/fs/cgroup", "cpu.max", "10000 100000"),
             ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "10000"),
@@ -24,7 +24,7 @@ impl Quota {
             let is_cgroup = Path::new(root).join("cgroup.procs").exists();
             let group = Quota(Path::new(root).join(format!("paceline-test-{}", std::process::id())));
             let made = is_cgroup && fs::create_dir(&group.0).is_ok();
-            // Its file is there only where the controller is.
+            // The file exists only with the controller.
             (made && group.0.join(file).exists() && fs::write(group.0.join(file), limit).is_ok())
                 .then_some(group)
         })
@@ -37,7 +37,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // One that was never made is as good.
+        // It may not exist.
         let _ = fs::remove_dir(&self.0);
     }
 }
@@ -59,7 +59,7 @@ impl Neighbours {
 impl Drop for Neighbours {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that has ended already is as good.
+            // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -71,7 +71,7 @@ fn run(held: &str) -> Ended {
     torchrun(&[], 4, "ddp.py", &args).run().ok()
 }
 
-/// The verdict on rank 2, whose cause is a want of CPU that its peers do not have.
+/// The verdict on rank 2 has lack of CPU as its cause, which its peers do not have.
 fn wants_cpu(ended: &Ended) {
     ended.names_only(2, 120);
     let report = ended.report();
@@ -90,7 +90,7 @@ fn wants_cpu(ended: &Ended) {
     assert!(number("value") > number("peers") + 0.05, "{verdict}");
 }
 
-/// By its quota where a control group can be made, and else by busy neighbours on the only CPU that it may use.
+/// By a quota if a control group can be created, otherwise by busy neighbors on the only CPU that it may use.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_rank_that_gets_less_cpu() {

@@ -1,4 +1,4 @@
-//! Starts a real job under `paceline run` and reads what it said.
+//! Starts a real job under `paceline run` and reads its output.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longest that a test's job may take on a busy machine with two cores.
+/// Timeout for a job on a busy machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Where the virtual environment with PyTorch is.
+/// The path of the virtual environment with PyTorch.
 pub fn torch() -> PathBuf {
     let home = std::env::var_os("PACELINE_TORCH").expect("PACELINE_TORCH is set by tests/run: run that");
     let home = PathBuf::from(home);
@@ -29,19 +29,19 @@ pub fn trainer(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A job that is to be run under paceline.
+/// A job to be run with Paceline.
 pub struct Job {
     pub dir: TempDir,
     command: Command,
 }
 
-/// A job that runs.
+/// A running job.
 pub struct Running {
     pub dir: TempDir,
     pub child: Child,
 }
 
-/// A job that has ended.
+/// A finished job.
 pub struct Ended {
     pub dir: TempDir,
     pub status: ExitStatus,
@@ -63,7 +63,7 @@ pub fn torchrun(options: &[&str], ranks: u32, script: &str, args: &str) -> Job {
     paceline(options, &command)
 }
 
-/// `paceline run [options] -- COMMAND`, in a run directory of its own.
+/// `paceline run [options] -- COMMAND`, with a separate run directory.
 pub fn paceline(options: &[&str], command: &[String]) -> Job {
     let dir = TempDir::new().unwrap();
     let mut paceline = Command::new(env!("CARGO_BIN_EXE_paceline-under-test"));
@@ -76,7 +76,7 @@ pub fn paceline(options: &[&str], command: &[String]) -> Job {
         .env("PATH", path)
         .env("OMP_NUM_THREADS", "1")
         .env("PYTHONWARNINGS", "ignore");
-    // Model libraries must not look for anything outside.
+    // Model libraries must not access the network.
     paceline
         .env("HF_HUB_OFFLINE", "1")
         .env("TOKENIZERS_PARALLELISM", "false");
@@ -112,12 +112,12 @@ impl Job {
 }
 
 impl Running {
-    /// What the job wrote to its standard output so far.
+    /// The job's standard output so far.
     pub fn stdout(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("stdout")).unwrap()
     }
 
-    /// Polls until `found` says so.
+    /// Polls until `found` returns a result.
     pub fn until<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         let begin = Instant::now();
         loop {
@@ -129,7 +129,7 @@ impl Running {
         }
     }
 
-    /// Waits for the sidecar to have written `lines` lines of journal.
+    /// Waits until the journal has `lines` lines.
     pub fn until_journal(&self, lines: usize) {
         let journal = self.dir.path().join("run/journal.ndjson");
         self.until("the journal", || {
@@ -138,7 +138,7 @@ impl Running {
         });
     }
 
-    /// Process ids of our sidecars of this job.
+    /// The process IDs of this job's sidecars.
     pub fn sidecars(&self) -> Vec<u32> {
         let run_dir = self.dir.path().join("run");
         let is_sidecar = |pid: &u32| {
@@ -179,8 +179,8 @@ impl Running {
     }
 }
 
-/// The job that names `rank` and no other, at the latest at `step`. A machine that does other things may hide a few
-/// milliseconds once; nobody else may be named for it.
+/// The job with a verdict on `rank` only, at the latest at `step`. Other load on the machine may hide a few
+/// milliseconds once, but must not cause another verdict.
 pub fn naming(rank: u64, step: u64, run: impl Fn() -> Ended) -> Ended {
     let mut ended = run();
     if !ended.has_named(rank, step) && ended.stragglers().iter().all(|(found, _)| *found == rank) {
@@ -200,8 +200,8 @@ impl Ended {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Fails with all that was said unless the job ended well. PyTorch 2.15 with gloo aborts at interpreter exit by
-    /// itself once in a while, after the work is done and with these words, also without us: that is no failure here.
+    /// Fails with all output unless the job ended well. PyTorch 2.15 with gloo sometimes aborts at interpreter exit,
+    /// after the work is done and with this message, without Paceline too: that is no failure here.
     pub fn ok(self) -> Ended {
         let torch_at_exit = self
             .stderr
@@ -216,7 +216,7 @@ impl Ended {
         self
     }
 
-    /// The ranks that were called stragglers, whatever the severity, and the step at which the detector was sure.
+    /// The ranks with a straggler verdict of any severity, and the step at which it was raised.
     pub fn stragglers(&self) -> Vec<(u64, u64)> {
         let report = self.report();
         let verdicts = report["verdicts"].as_array().unwrap().clone();
@@ -244,7 +244,7 @@ impl Ended {
         );
     }
 
-    /// Fails when anybody else is called slow, with words for which tests/run gives no second try.
+    /// Fails if another rank has a straggler verdict, with a message for which tests/run does not retry.
     pub fn accuses_only(&self, ranks: &[u64]) {
         let wrong = self
             .stragglers()
@@ -257,7 +257,7 @@ impl Ended {
         matches!(self.stragglers().as_slice(), [(found, sure)] if *found == rank && *sure <= step)
     }
 
-    /// Median step that the script itself printed, milliseconds.
+    /// The median step that the script printed, in milliseconds.
     pub fn median_step_ms(&self) -> f64 {
         let after = self.stdout.split("median step ").nth(1);
         let after = after.unwrap_or_else(|| panic!("no median step in {}\n{}", self.stdout, self.stderr));

@@ -1,4 +1,4 @@
-//! Launchers that are not torchrun: what they give their workers is enough.
+//! Launchers other than torchrun: the variables that they set for workers are sufficient.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ fn run(words: &[&str]) -> Ended {
     paceline(&[], &command).run().ok()
 }
 
-/// Both ranks as they are, all of their steps, and the slow one by name.
+/// Both ranks are identified, all of their steps are recorded, and the slow one is named.
 fn is_watched(ended: &Ended) {
     let report = ended.report();
     let coverage = &report["coverage"];
@@ -37,7 +37,7 @@ fn free_port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
-/// Its way for several GPUs; the script itself uses none.
+/// Its mode for several GPUs; the script itself uses none.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn accelerate_launch() {

@@ -1,5 +1,5 @@
-//! What is done about a fault, with trainers that listen: a checkpoint at a signal and the end of the job, or of one node of an
-//! elastic group.
+//! Remedies for a fault, with trainers that react: a checkpoint at a signal, and the end of the job or of one node of
+//! an elastic group.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::elastic::{OWN_STORE, groups, journal, until_trains};
 use crate::job::{paceline, torch, torchrun, trainer};
 
-/// Limits that a test need not wait for. A ledger of its own: nothing is done twice to one job, whoever's.
+/// Limits without waiting times. The ledger must be separate: it prevents repeated remedies for the same job.
 const AT_ONCE: [&str; 7] = [
     "--act",
     "--remedy-limit",
@@ -21,7 +21,7 @@ const AT_ONCE: [&str; 7] = [
     "120",
 ];
 
-/// The lines of the audit of this kind.
+/// Entries of this kind in the audit.
 fn audit(running: &Path, kind: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(running.join("run/remedies.ndjson")).unwrap_or_default();
     let lines = text
@@ -35,7 +35,7 @@ fn course(running: &Path) -> Vec<String> {
     audit(running, "course").iter().map(what).collect()
 }
 
-/// A real straggler; the job that is told to stop has written what it knows before.
+/// A real straggler; the job writes a checkpoint before it is stopped.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_job_with_a_slow_rank_writes_a_checkpoint_and_is_stopped() {
@@ -51,7 +51,7 @@ fn a_job_with_a_slow_rank_writes_a_checkpoint_and_is_stopped() {
     );
     let ended = torchrun(&options, 4, "signalled.py", &args).run();
     assert!(!ended.status.success(), "{}", ended.stderr);
-    // Each of the four trainers had the signal once, and once was enough.
+    // Each of the four trainers got the signal once.
     assert!(kept.exists());
     let saved: Vec<&str> = ended
         .stdout
@@ -83,8 +83,8 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Two agents as two nodes; a GPU of the second fails for good, its agent is ended, and the first goes on alone from the
-/// checkpoint that was asked for.
+/// Two agents as two nodes; a GPU of the second fails permanently, its agent is stopped, and the first continues alone
+/// from the requested checkpoint.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn long_an_elastic_group_goes_on_without_a_bad_node() {
@@ -154,7 +154,7 @@ fn long_an_elastic_group_goes_on_without_a_bad_node() {
     assert_eq!(course(ended.dir.path()), wanted);
     let report = ended.report();
     assert_eq!(report["end"]["reason"], "success", "{report}");
-    // It began again where it had been told to keep what it knew.
+    // It resumed from the requested checkpoint.
     let begins: Vec<&str> = ended
         .stdout
         .lines()
@@ -165,7 +165,7 @@ fn long_an_elastic_group_goes_on_without_a_bad_node() {
         .lines()
         .filter_map(|line| line.strip_prefix("saved after "))
         .next_back();
-    // The signal comes to each of the two when it comes: there may be two.
+    // The signal reaches the two at different times: there may be two checkpoints.
     let saved = saved.unwrap_or_else(|| panic!("{}", ended.stdout));
     assert!(
         begins
@@ -176,7 +176,7 @@ fn long_an_elastic_group_goes_on_without_a_bad_node() {
     );
 }
 
-/// A GPU's firmware does not answer: only a reset helps.
+/// A GPU's firmware does not respond: only a reset helps.
 fn fail(kmsg: &str) {
     let log = std::fs::OpenOptions::new().append(true).open(kmsg);
     writeln!(

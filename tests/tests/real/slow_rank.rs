@@ -1,4 +1,4 @@
-//! Who is slow: the script knows nothing of us, and the verdict names its slow rank and no other.
+//! Slow ranks: the script does not use Paceline, and the verdict names its slow rank and no other.
 
 use crate::job::{Ended, naming, torchrun};
 
@@ -6,7 +6,7 @@ fn run(script: &str, args: &str) -> Ended {
     torchrun(&[], 4, script, args).run().ok()
 }
 
-/// `pct`: of what each rank sleeps in a step, 40 ms unless `more` says otherwise.
+/// `pct`: percentage of each rank's sleep per step, which is 40 ms unless `more` changes it.
 fn names_rank_2(script: &str, pct: u32, by_step: u64, more: &str) {
     let steps = by_step + 20;
     let args = format!("--steps {steps} --sleep-ms 40 --slow-rank 2 --slow-pct {pct} {more}");
@@ -67,8 +67,8 @@ fn fsdp() {
     names_rank_2("fsdp.py", 30, 30, FSDP);
 }
 
-/// `fully_shard` itself works some 20 ms in each step, now more, now less where four ranks have two cores: beside a longer
-/// sleep that is little, and a fourth of the step is 30 % of the sleep.
+/// `fully_shard` itself needs about 20 ms per step, with variations where four ranks share two cores: relative to a
+/// longer sleep that is little, and a quarter of the step is 30 % of the sleep.
 const FSDP: &str = "--sleep-ms 120";
 
 #[test]

@@ -1,5 +1,5 @@
-//! What a program tells, or its frameworks tell for it, stands in the journal: layout, work, garbage collections, and
-//! the collectives of each communicator.
+//! What a program or its framework declares is in the journal: layout, work, garbage collections, and the collectives
+//! of each communicator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ fn events(ended: &Ended) -> Vec<Event> {
     journal.lines().map(|line| entry(line).frame.event).collect()
 }
 
-/// By rank.
+/// Layouts by rank.
 fn layouts(events: &[Event]) -> BTreeMap<u32, Layout> {
     let mut found = BTreeMap::new();
     for event in events {
@@ -55,7 +55,7 @@ fn is_two_by_two(events: &[Event], micro_batches: u32) {
     }
 }
 
-/// Two tensor-parallel groups of two ranks and two data-parallel ones: who is in which, and what they did.
+/// Two tensor-parallel groups of two ranks and two data-parallel ones: their members and collectives.
 fn has_four_groups(events: &[Event]) {
     let mut members: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
     let mut sums: BTreeMap<u64, Vec<&Comm>> = BTreeMap::new();
@@ -126,7 +126,7 @@ fn a_declared_layout() {
     has_four_groups(&events);
 }
 
-/// A plain DDP job has one communicator: nothing is said of it, and no layout is made up.
+/// A plain DDP job has one communicator: no groups and no layout are recorded.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_plain_job_tells_nothing_more() {

@@ -1,4 +1,4 @@
-//! A Slurm cluster for one test, gone with it, and what jobs on it left.
+//! A Slurm cluster for one test, and what its jobs left.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,15 +11,15 @@ use paceline_health::frame::Entry;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longest that anything here may take on a busy machine with two cores.
+/// Timeout for any operation on a busy machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(150);
-/// Ring directories of ours.
+/// The location of Paceline's ring directories.
 const MEMORY: &str = "/dev/shm";
 
-/// Nodes n1, n2, ... with addresses of their own, and a directory in which jobs run, which all of them see.
+/// Nodes n1, n2, ... with separate addresses, and a shared working directory for jobs.
 pub struct Cluster {
     dir: TempDir,
-    /// Words in front of Slurm's commands.
+    /// The prefix for Slurm's commands.
     inside: Vec<String>,
     conf: String,
 }
@@ -29,12 +29,12 @@ impl Cluster {
         Cluster::tracked_by(nodes, "linuxproc")
     }
 
-    /// `proctrack`: how Slurm knows which processes belong to a step (ProctrackType).
+    /// `proctrack`: how Slurm tracks the processes of a step (ProctrackType).
     pub fn tracked_by(nodes: u32, proctrack: &str) -> Cluster {
         Cluster::with(nodes, proctrack, |_| String::new())
     }
 
-    /// `extra`: more lines of slurm.conf, made in the directory of the jobs.
+    /// `extra`: more lines for slurm.conf, from the path of the jobs' directory.
     pub fn with(nodes: u32, proctrack: &str, extra: impl Fn(&Path) -> String) -> Cluster {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("bin")).unwrap();
@@ -71,19 +71,19 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// A file that is not there yet is empty.
+    /// Reads a file; a missing one is empty.
     pub fn read(&self, name: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
     }
 
-    /// One of Slurm's commands, with a limit, in the directory of the jobs.
+    /// One of Slurm's commands, with a time limit, in the jobs' directory.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut all: Vec<&str> = self.inside.iter().map(String::as_str).collect();
         all.extend(words);
         self.bare(&all)
     }
 
-    /// Words in front of a command that is to run on a node without Slurm: in its network, under its name.
+    /// The prefix for a command on a node without Slurm: in its network, with its host name.
     pub fn node(&self, number: u32) -> Vec<String> {
         let network = self
             .inside
@@ -106,7 +106,7 @@ impl Cluster {
         .to_vec()
     }
 
-    /// A command with the limit, directory and environment of this cluster's jobs.
+    /// A command with the time limit, directory and environment of this cluster's jobs.
     pub fn bare(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.arg(PATIENCE.as_secs().to_string()).args(words);
@@ -124,7 +124,7 @@ impl Cluster {
         command
             .env("SLURM_CONF", &self.conf)
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
-            // A key of the test's own, in what stands for a shared home directory.
+            // The test's own key, in a simulated shared home directory.
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env("OMP_NUM_THREADS", "1")
             .current_dir(self.dir.path())
@@ -132,7 +132,7 @@ impl Cluster {
         command
     }
 
-    /// Runs one to its end.
+    /// Runs a command to its end.
     pub fn run(&self, words: &[&str]) -> Ran {
         let Output {
             status,
@@ -146,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// Submits a batch script and returns the job's number. What it prints goes to `out`.
+    /// Submits a batch script and returns the job's ID. Its output goes to `out`.
     pub fn sbatch(&self, options: &[&str], script: &str) -> String {
         fs::write(self.path("job.sh"), format!("#!/bin/bash\n{script}\n")).unwrap();
         let mut words = vec!["sbatch", "--parsable", "--output=out", "--open-mode=append"];
@@ -157,7 +157,7 @@ impl Cluster {
         ran.stdout.trim().to_owned()
     }
 
-    /// Waits until `found` says so.
+    /// Polls until `found` returns a result.
     pub fn until<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         let began = Instant::now();
         loop {
@@ -174,8 +174,8 @@ impl Cluster {
         }
     }
 
-    /// Starts a job that is requeued, without the two minutes that Slurm waits. A node's slurmd refuses what was submitted
-    /// within the second of the job's last end there.
+    /// Starts a requeued job without Slurm's delay of two minutes. A node's slurmd rejects a job within a second of its
+    /// last end there.
     pub fn start_requeued(&self, job: &str) {
         self.until("the requeue", || {
             let shown = self.run(&["scontrol", "show", "job", job]).stdout;
@@ -186,7 +186,7 @@ impl Cluster {
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     }
 
-    /// Waits for a job to be over, whatever became of it, and returns that.
+    /// Waits for the end of a job and returns its state.
     pub fn until_over(&self, job: &str) -> String {
         let over = [
             "COMPLETED",
@@ -221,7 +221,7 @@ impl Cluster {
         text.lines().map(entry).collect()
     }
 
-    /// Processes that belong to jobs of this cluster: trainers, launchers, sidecars. All have its environment.
+    /// The processes of this cluster's jobs: trainers, launchers, sidecars. All have its environment.
     pub fn ours(&self) -> Vec<String> {
         let mark = format!("XDG_CONFIG_HOME={}\0", self.path("config").display());
         let is_ours = |process: &Path| {
@@ -239,7 +239,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until no process and no ring directory is left of what was not there `before`.
+    /// Waits until all processes and ring directories are gone that did not exist `before`.
     pub fn nothing_is_left(&self, before: &[PathBuf]) {
         self.until("everything of ours to go", || {
             let rings = ring_dirs().into_iter().filter(|dir| !before.contains(dir));
@@ -264,14 +264,14 @@ fn setup(verb: &str, home: &Path) -> Command {
     command
 }
 
-/// What a command printed.
+/// The result of a command.
 pub struct Ran {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Ring directories that there are now: other jobs on this machine may have some.
+/// The existing ring directories: other jobs on this machine may have some.
 pub fn ring_dirs() -> Vec<PathBuf> {
     let entries = fs::read_dir(MEMORY).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -289,16 +289,16 @@ pub fn trainer(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Who was where.
+/// The placement of ranks and sidecars.
 pub struct Seating {
     /// Each rank with its node.
     pub ranks: Vec<(u32, String)>,
-    /// The node of each sidecar that ever ran.
+    /// The node of each sidecar that was ever started.
     pub sidecars: Vec<String>,
 }
 
 impl Seating {
-    /// As the journal has it.
+    /// From the journal.
     pub fn of(journal: &[Entry]) -> Seating {
         let (mut ranks, mut sidecars) = (Vec::new(), Vec::new());
         for Entry { frame, .. } in journal {
@@ -321,7 +321,7 @@ impl Seating {
     }
 }
 
-/// The first verdict that calls a rank slow; null: there is none.
+/// The first straggler verdict; null if there is none.
 pub fn straggler(report: &Value) -> &Value {
     let verdicts = report["verdicts"].as_array().into_iter().flatten();
     let mut slow = verdicts.filter(|verdict| verdict["finding"] == "straggler");

@@ -1,4 +1,4 @@
-//! How Slurm ends jobs: signals that it sends to all of a step or to some, the time limit, a requeue.
+//! How Slurm ends jobs: signals to all or some processes of a step, the time limit, a requeue.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ fn signals(said: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Which processes get a signal depends on how Slurm tracks them. The trainer gets each once.
+/// Which processes get a signal depends on how Slurm tracks them. The trainer gets each signal once.
 fn each_once(proctrack: &str) {
     let (before, cluster) = (ring_dirs(), Cluster::tracked_by(2, proctrack));
     let script = trainer("steps.py");
@@ -61,8 +61,8 @@ fn scancel_where_slurm_signals_what_it_started() {
     each_once("cgroup");
 }
 
-/// A trainer that will not end, the batch script's own signal, then SIGTERM and SIGKILL for everything at the limit. What
-/// is left the next run clears away.
+/// A trainer that ignores signals: the batch script's own signal, then SIGTERM and SIGKILL for everything at the limit.
+/// The next run removes what is left.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn the_time_limit() {
@@ -71,7 +71,7 @@ fn the_time_limit() {
         "paceline run -- python3 {} --say rank --stubborn",
         trainer("steps.py")
     );
-    // A shell waits again when a signal ends its waiting.
+    // A signal interrupts the shell's wait, so it waits again.
     let script = format!(
         "trap 'kill -USR1 $run' USR1\ntrap 'kill -TERM $run' TERM\nexport RANK=0 WORLD_SIZE=1\n{train} & run=$!\nwhile kill -0 $run; do wait $run; done"
     );
@@ -98,14 +98,14 @@ fn the_time_limit() {
         "told while it lasted"
     );
     cluster.until("the end of all", || cluster.ours().is_empty().then_some(()));
-    // What was killed could not clear up; it is not taken for somebody's while it is fresh.
+    // The killed processes could not clean up; fresh leftovers may belong to a live process and are kept.
     std::thread::sleep(Duration::from_secs(11));
     let next = cluster.run(&["srun", "-N1", "-n1", "paceline", "run", "--", "true"]);
     assert_eq!(next.code, Some(0), "{}", next.stderr);
     cluster.nothing_is_left(&before);
 }
 
-/// A requeued job is a run of its own, and says which.
+/// A requeued job is a separate run with its own number.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_requeue() {

@@ -1,5 +1,4 @@
-//! Kinds of jobs and what a remedy does to one: arrays, heterogeneous steps, and a requeue away from a node that is not the
-//! aggregator's. One cluster for all of them.
+//! Arrays, heterogeneous steps, and a requeue away from a node other than the aggregator's, all on one cluster.
 
 use std::fs;
 
@@ -17,7 +16,7 @@ fn arrays_heterogeneous_steps_and_a_requeue() {
     cluster.nothing_is_left(&before);
 }
 
-/// Each task of an array is a job of its own, with a run directory of its own.
+/// Each task of an array is a separate job with a separate run directory.
 fn an_array(cluster: &Cluster) {
     let train = format!(
         "srun paceline run -- python3 {} --say array$SLURM_ARRAY_TASK_ID- --steps 40; touch over$SLURM_ARRAY_TASK_ID-$SLURM_JOB_ID",
@@ -45,7 +44,7 @@ fn an_array(cluster: &Cluster) {
     }
 }
 
-/// Slurm gives the parts of a heterogeneous step one number, one list of nodes and ranks that go on: so they are one job.
+/// Slurm gives the parts of a heterogeneous step one step ID, one node list and consecutive ranks, so they are one job.
 fn a_heterogeneous_step(cluster: &Cluster) {
     let script = trainer("steps.py");
     let part = [
@@ -77,8 +76,8 @@ fn a_heterogeneous_step(cluster: &Cluster) {
     );
 }
 
-/// Two tasks on each of two nodes share a sidecar; a GPU of the second node fails. Every trainer is asked once for a
-/// checkpoint, the job is put back into the queue by Slurm itself, and starts again without that node.
+/// Two tasks on each of two nodes share a sidecar; a GPU of the second node fails. Every trainer gets one checkpoint
+/// signal, Slurm requeues the job, and it restarts without that node.
 fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
     for node in ["n1", "n2", "n3"] {
         fs::write(cluster.path(&format!("kmsg.{node}")), "").unwrap();
@@ -120,7 +119,7 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
     );
     let again = Seating::of(&cluster.journal(&second));
     assert!(!again.sidecars.contains(&bad), "{:?}", again.ranks);
-    // One decision, and what came of it; nothing else was asked for.
+    // One decision and its result; nothing else was requested.
     let lines: Vec<Value> = cluster
         .read(&format!("{first}/remedies.ndjson"))
         .lines()
@@ -138,7 +137,7 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
         .filter_map(|line| line["course"]["what"].as_str())
         .collect();
     let command = format!("runs paceline slurm requeue {job} --exclude {bad}");
-    // Whether the aggregator lives to read its command's end is a race with Slurm.
+    // Whether the aggregator is still running when its command ends depends on Slurm.
     assert_eq!(
         course[..3],
         ["SIGUSR1 to the trainers", "a checkpoint was written", &command],
@@ -155,12 +154,12 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
             .lines()
             .filter_map(|line| line.strip_prefix("got SIG"))
             .collect();
-        // The first run's two, and the second's scancel.
+        // Two signals of the first run, and scancel's in the second.
         assert_eq!(signals, ["USR1", "TERM", "TERM"], "{said}");
     }
 }
 
-/// To Slurm it is the same job, whatever its runs are called: what was done to it a moment ago counts.
+/// Slurm's job ID identifies the job across its runs: the recent remedy counts.
 fn it_is_not_requeued_again(cluster: &Cluster, job: &str, bad: &str) {
     let fault = "4,1,77000000,-;NVRM: Xid (PCI:0000:02:00): 119, pid=7, name=a, Timeout of GSP\n";
     fs::write(cluster.path(&format!("kmsg.{bad}")), fault).unwrap();

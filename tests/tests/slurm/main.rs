@@ -1,5 +1,5 @@
-//! Jobs on a real Slurm of four nodes, which each test brings up and takes down. Ignored in the inner loop: they need root,
-//! Slurm and network namespaces; `tests/run` sees to it.
+//! Jobs on a real Slurm cluster of four nodes, which each test starts and stops. Ignored in the inner loop: they need
+//! root, Slurm and network namespaces; `tests/run` provides them.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 

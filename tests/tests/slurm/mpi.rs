@@ -1,4 +1,4 @@
-//! mpirun: its tasks know themselves by Open MPI's variables, on one host and in an allocation.
+//! mpirun: its tasks are identified by Open MPI's variables, on one host and in an allocation.
 
 use std::fs;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ fn four_ranks_of_an_allocation() {
         "python3 {} --say rank --steps 120 --slow-rank 2",
         trainer("steps.py")
     );
-    // mpirun asks Slurm for its nodes and starts its daemons there by srun.
+    // mpirun gets its nodes from Slurm and starts its daemons there with srun.
     let script = format!(
         "{MPIRUN} -n 4 --map-by node --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 \
          -x PATH -x XDG_CONFIG_HOME paceline run --run-dir run -- {train}"
@@ -38,7 +38,7 @@ fn four_ranks_of_an_allocation() {
     cluster.nothing_is_left(&before);
 }
 
-/// Without a scheduler: the variables that people set by hand, a `paceline run` for each rank.
+/// Without a scheduler: variables set by hand, and one `paceline run` per rank.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn plain_variables() {

@@ -1,5 +1,5 @@
-//! What a site's Slurm calls: prolog, epilog, health check, and a requeue away from a bad node. GPUs are those of a library
-//! that plays NVIDIA's, which slurmd's programs read as they would read the real one.
+//! A site's Slurm programs: prolog, epilog, health check, and a requeue away from a bad node. GPUs are simulated by a
+//! library that slurmd's programs load instead of NVIDIA's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +13,10 @@ use crate::cluster::{Cluster, trainer};
 const WELL: &str = "gpus = 1\nprofile = \"h100\"\n";
 /// Memory that can no longer be repaired.
 const ILL: &str = "gpus = 1\nprofile = \"h100\"\n[gpu.0]\nremap_failed = 1\n";
-/// Nobody in particular, and not root.
+/// An ordinary user, not root.
 const NOBODY: &str = "65534";
 
-/// A cluster whose slurmd calls `programs` (`Prolog=prolog --drain`), with a GPU on each node; all are well.
+/// A cluster whose slurmd calls `programs` (`Prolog=prolog --drain`), with a healthy GPU on each node.
 fn site(nodes: u32, programs: &[&str], more: &str) -> Cluster {
     Cluster::with(nodes, "linuxproc", |dir| {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).unwrap();
@@ -39,7 +39,8 @@ fn gpu(dir: &Path, node: &str, scenario: &str) {
     fs::write(library.with_extension("1.toml"), scenario).unwrap();
 }
 
-/// A script as in deploy/slurm, of this test's paceline, log, state and GPUs; its line of slurm.conf.
+/// Writes a script like those in deploy/slurm, with this test's paceline, log, state and GPUs; returns its line for
+/// slurm.conf.
 fn program(dir: &Path, line: &str) -> String {
     let (key, words) = line.split_once('=').unwrap();
     let (verb, options) = words.split_once(' ').unwrap();
@@ -83,21 +84,22 @@ fn job_field(cluster: &Cluster, job: &str, name: &str) -> String {
     rest.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// A node that is bad before the job: drained with who, what and evidence, and the job runs elsewhere.
+/// A node that is bad before the job: it is drained with a reason that has source, finding and evidence, and the job
+/// runs elsewhere.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn the_prolog_drains_and_the_job_starts_elsewhere() {
     let cluster = site(2, &["Prolog=prolog --drain"], "");
     gpu(&cluster.path(""), "n1", ILL);
     let job = cluster.sbatch(&["-N1", "--requeue"], "echo started on $SLURMD_NODENAME");
-    // It would wait two minutes.
+    // Skips Slurm's delay of two minutes.
     let now = ["scontrol", "update", &format!("jobid={job}"), "StartTime=now"];
     cluster.until("the start elsewhere", || {
         cluster.run(&now);
         cluster.read("out").contains("started on").then_some(())
     });
     assert_eq!(cluster.until_over(&job), "COMPLETED");
-    // Slurm itself writes of the prolog there.
+    // Slurm itself also writes messages about the prolog there.
     assert!(
         cluster.read("out").trim().ends_with("started on n2"),
         "{}",
@@ -128,7 +130,7 @@ fn the_prolog_drains_and_the_job_starts_elsewhere() {
     );
 }
 
-/// Twelve prologs of one job look at the same moment, and each finds its node bad: no more are drained than may be.
+/// Twelve prologs of one job run at the same time, and each finds its node bad: only the allowed number is drained.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_storm_of_prologs_stays_within_its_budget() {
@@ -153,7 +155,7 @@ fn a_storm_of_prologs_stays_within_its_budget() {
     cluster.run(&["scancel", &job]);
 }
 
-/// What cannot be told is written down, and the job starts.
+/// An inconclusive check is logged, and the job starts.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn what_the_prolog_cannot_tell_it_lets_pass() {
@@ -170,7 +172,7 @@ fn what_the_prolog_cannot_tell_it_lets_pass() {
     );
 }
 
-/// A GPU goes bad during a job: the epilog drains the node; when it is well again the health check gives it back.
+/// A GPU fails during a job: the epilog drains the node; after the repair the health check resumes it.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn drained_by_the_epilog_and_given_back_by_the_health_check() {
@@ -220,7 +222,7 @@ fn drained_by_the_epilog_and_given_back_by_the_health_check() {
         "{}",
         cluster.read("log")
     );
-    // It stays so as long as it is bad.
+    // It stays drained while the fault persists.
     cluster.until("a check that leaves it", || {
         let left = |line: &Value| line["why"].as_str().unwrap().starts_with("stays drained: GPU-");
         decisions(&cluster).iter().any(left).then_some(())
@@ -232,7 +234,7 @@ fn drained_by_the_epilog_and_given_back_by_the_health_check() {
         .filter(|line| line["done"] == "resume")
         .count();
     assert_eq!(resumed, 1);
-    // What others have drained is theirs.
+    // Nodes drained by administrators are not resumed.
     let by_hand = [
         "scontrol",
         "update",
@@ -245,7 +247,7 @@ fn drained_by_the_epilog_and_given_back_by_the_health_check() {
     assert!(node(&cluster, "n2").1.starts_with("bad disk"));
 }
 
-/// A user writes a report that accuses the node: it is looked at, nothing is found, and nothing is done.
+/// A user forges a report about the node: the epilog checks it, finds nothing, and does nothing.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_forged_verdict_drains_nobody() {
@@ -272,7 +274,7 @@ fn a_forged_verdict_drains_nobody() {
     assert_eq!((&*state, &*reason), ("IDLE", ""));
 }
 
-/// Two runs of a job are counted as they ended, and a node that another job is on does no work for a measurement.
+/// The ends of two runs of a job are counted, and a node with another job on it is not measured.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn the_epilog_counts_ends_and_disturbs_nobody() {
@@ -299,7 +301,7 @@ fn the_epilog_counts_ends_and_disturbs_nobody() {
     assert_eq!(cluster.until_over(&other), "CANCELLED");
 }
 
-/// A report that says of a node what no detector saw.
+/// A report with a verdict that no detector raised.
 fn forged(node: &str) -> String {
     let mut report =
         serde_json::to_value(Detector::new(paceline_health::Policy::default()).report()).unwrap();
@@ -313,7 +315,7 @@ fn forged(node: &str) -> String {
     report.to_string()
 }
 
-/// The job starts again elsewhere, with its options.
+/// The job restarts on another node, with its options.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_requeue_away_from_a_node() {

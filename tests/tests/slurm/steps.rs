@@ -1,8 +1,8 @@
-//! `srun paceline run`, one for each task or one for each node: one sidecar on each node, one aggregator, right ranks.
+//! `srun paceline run`, once per task or once per node: one sidecar on each node, one aggregator, correct ranks.
 
 use crate::cluster::{Cluster, Seating, ring_dirs, straggler, trainer};
 
-/// Three tasks on the first node and one on each other, as Slurm likes to have it.
+/// Three tasks on the first node and one on each other, which is Slurm's default distribution.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn one_for_each_task() {
@@ -41,7 +41,7 @@ fn one_for_each_task() {
         ["n1", "n2", "n3"],
         "one sidecar on each node, never started again"
     );
-    // A busy machine may earn other verdicts as well.
+    // A busy machine may cause other verdicts as well.
     let verdict = straggler(&report);
     assert_eq!(
         (verdict["finding"].as_str(), verdict["subject"]["rank"].as_u64()),
@@ -54,13 +54,13 @@ fn one_for_each_task() {
         (3, true),
         "{report}"
     );
-    // Told once, on a terminal that all of them share.
+    // Printed once, on a terminal that all tasks share.
     assert_eq!(ran.stderr.matches("report    ").count(), 1, "{}", ran.stderr);
     assert_eq!(ran.stderr.matches("paceline: job").count(), 1, "{}", ran.stderr);
     cluster.nothing_is_left(&before);
 }
 
-/// The task whose launcher started the node's sidecar ends first, and the others are watched on.
+/// The task whose launcher started the node's sidecar ends first, and the remaining ones are still monitored.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn tasks_that_come_and_go_at_different_times() {
@@ -79,7 +79,7 @@ fn tasks_that_come_and_go_at_different_times() {
     cluster.nothing_is_left(&before);
 }
 
-/// The worst code of all is srun's, and the report has it with its node.
+/// srun returns the highest exit code, and the report has it with its node.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn codes_pass() {

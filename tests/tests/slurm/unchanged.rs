@@ -1,5 +1,5 @@
-//! Scripts in which nobody wrote `paceline run`, on a cluster whose TaskProlog, TaskEpilog and job_submit plugin are those of
-//! deploy/slurm; and the Prometheus of a site, which finds its jobs.
+//! Scripts without `paceline run`, on a cluster with the TaskProlog, TaskEpilog and job_submit plugin of deploy/slurm;
+//! and a site's Prometheus, which discovers its jobs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Seating, ring_dirs, straggler, trainer};
 use crate::mpi::MPIRUN;
 
-/// A cluster that runs deploy/slurm's scripts in front of and behind each task, with this test's paceline.
+/// A cluster that runs deploy/slurm's scripts before and after each task, with this test's paceline.
 fn site(proctrack: &str) -> Cluster {
     Cluster::with(2, proctrack, |dir| {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/slurm");
@@ -50,7 +50,7 @@ fn runs(cluster: &Cluster) -> Vec<String> {
     runs
 }
 
-/// The job is watched, nobody sees more of it than a run directory and a comment, and nothing stays behind.
+/// The job is monitored; the user sees only a run directory and a comment, and nothing is left behind.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_task_prolog_has_a_job_watched() {
@@ -74,9 +74,9 @@ fn a_task_prolog_has_a_job_watched() {
     let verdict = straggler(&report);
     assert_eq!(verdict["subject"]["rank"].as_u64(), Some(2), "{report}");
     assert_eq!(verdict["subject"]["node"].as_str(), Some(seating.node_of(2)));
-    // job_submit.lua has asked for the comment.
+    // job_submit.lua has requested the comment.
     let comment = field(&cluster, &job, "Comment");
-    // On a busy machine something else may cost more.
+    // On a busy machine another finding may have more impact.
     let is_told = comment.contains("; straggler of rank 2") || comment.ends_with(" more");
     assert!(
         comment.starts_with("paceline: 150 steps; ") && is_told,
@@ -96,7 +96,7 @@ fn a_task_prolog_has_a_job_watched() {
     a_prolog_that_fails(&cluster);
 }
 
-/// Steps that train nothing, that are watched already, or that want none.
+/// Steps without training, steps that are already monitored, and steps that opt out.
 fn no_more_than_needed(cluster: &Cluster, before: &[std::path::PathBuf]) {
     let script = trainer("steps.py");
     let known = runs(cluster);
@@ -126,7 +126,7 @@ fn no_more_than_needed(cluster: &Cluster, before: &[std::path::PathBuf]) {
     cluster.nothing_is_left(before);
 }
 
-/// Defaults for those who said nothing; what somebody has said stays.
+/// Defaults for jobs without settings; a user's settings stay.
 fn what_the_plugin_does(cluster: &Cluster) {
     let say = "echo \"$PACELINE_SLURM_COMMENT.\" >> plugin";
     let asks = |export: &str, more: &[&str]| {
@@ -143,7 +143,7 @@ fn what_the_plugin_does(cluster: &Cluster) {
     assert_eq!(cluster.read("plugin"), "true.\ntrue.\ntrue.\nfalse.\n");
 }
 
-/// The watch sees the end that Slurm makes, and a person's comment stays.
+/// The sidecar detects the end caused by Slurm, and a user's comment stays.
 fn is_cancelled(cluster: &Cluster) {
     let train = format!("srun python3 {} --say late --until-term", trainer("steps.py"));
     let job = cluster.sbatch(&["-N2", "-n2", "--comment=mine"], &train);
@@ -171,7 +171,7 @@ fn is_cancelled(cluster: &Cluster) {
     assert_eq!(field(cluster, &job, "Comment"), "mine");
 }
 
-/// A remedy, asked for in a file, ends the tasks though no launcher of ours has started them.
+/// A remedy, requested in a file, ends the tasks although no Paceline launcher started them.
 fn is_stopped(cluster: &Cluster) {
     let log = cluster.path("kmsg");
     fs::write(&log, "").unwrap();
@@ -179,7 +179,8 @@ fn is_stopped(cluster: &Cluster) {
         "on_fault = 'checkpoint-and-stop'\nact = true\ncheckpoint_wait = 1\nremedy_limit = 'hold_s=0'\nkmsg = '{}'\n\
          remedy_ledger = '{}'\n",
         log.display(),
-        // Of its own: the user's knows jobs of these names from earlier clusters, and leaves them in peace for a while.
+        // A separate ledger: the user's has jobs with these names from earlier clusters, and would block remedies for a
+        // while.
         cluster.path("ledger.json").display()
     );
     fs::write(cluster.path("paceline.toml"), asked).unwrap();
@@ -215,7 +216,7 @@ fn is_stopped(cluster: &Cluster) {
     fs::remove_file(cluster.path("paceline.toml")).unwrap();
 }
 
-/// A trainer that the batch script starts itself, and that fails.
+/// A failing trainer that the batch script starts without srun.
 fn without_srun(cluster: &Cluster) {
     let train = format!(
         "python3 {} --say alone --steps 40 --fail-rank 0 --exit-code 3; echo \"it ended with $?\"",
@@ -235,7 +236,8 @@ fn without_srun(cluster: &Cluster) {
         (&1.into(), &1.0.into()),
         "{report}"
     );
-    // The code is from the trainer's hook, not from a launcher; COMPLETING is no reason where a job was over by itself.
+    // The exit code is from the trainer's hook, not from a launcher; COMPLETING is not the reason of a job that ended
+    // by itself.
     let end = &report["end"];
     assert_eq!(
         (&end["reason"], &end["code"], &end["says"], &report["exits"]),
@@ -248,7 +250,7 @@ fn without_srun(cluster: &Cluster) {
     );
 }
 
-/// Ranks beside the batch script, and ranks of daemons that mpirun starts by srun on the other node: one job.
+/// Ranks on the batch script's node, and ranks of daemons that mpirun starts with srun on the other node: one job.
 fn under_mpirun(cluster: &Cluster) {
     let known = runs(cluster);
     let train = format!(
@@ -275,7 +277,7 @@ fn under_mpirun(cluster: &Cluster) {
     assert_eq!(seating.sidecars, ["n1", "n2"]);
 }
 
-/// Without paceline, or with one that does not answer, the task runs as ever.
+/// Without paceline, or with a failing one, the task runs as usual.
 fn a_prolog_that_fails(cluster: &Cluster) {
     let program = cluster.path("bin/paceline");
     fs::remove_file(&program).unwrap();
@@ -287,18 +289,19 @@ fn a_prolog_that_fails(cluster: &Cluster) {
     assert_eq!((ran.code, &*ran.stdout), (Some(5), "on\n"), "{}", ran.stderr);
 }
 
-/// Debian's Prometheus on a node, ended with this.
+/// Debian's Prometheus on a node, killed on drop.
 struct Prometheus(Child);
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // `timeout` stands in front of it, and passes this on.
+        // `timeout` is the parent process, and forwards the signal.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
 }
 
-/// A live job is found by file_sd, scraped with what says whose it is, and is gone from the targets after its end.
+/// A live job is discovered by file_sd, scraped with labels for its job and user, and removed from the targets after
+/// its end.
 #[test]
 #[ignore = "needs Slurm and Prometheus: tests/run"]
 fn prometheus_finds_a_live_job() {

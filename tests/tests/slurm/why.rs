@@ -1,14 +1,14 @@
-//! Why Slurm ended a job: the same SIGTERM each time, and another reason.
+//! Why Slurm ended a job: always SIGTERM, but different reasons.
 
 use serde_json::Value;
 
 use crate::cluster::{Cluster, ring_dirs, trainer};
 
-/// Two partitions: jobs of the one take the place of jobs of the other.
+/// Two partitions: jobs of one preempt jobs of the other.
 const PREEMPTED: &str = "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n\
     PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=CANCEL\nPartitionName=high Nodes=ALL PriorityTier=9 PreemptMode=OFF";
 
-/// The end in the report of a job of two nodes that trains until somebody ends it, which `act` does.
+/// Returns the end in the report of a two-node job that trains until `act` ends it.
 fn end(extra: &str, options: &[&str], act: impl Fn(&Cluster, &str)) -> Value {
     let before = ring_dirs();
     let cluster = Cluster::with(2, "linuxproc", |_| extra.to_owned());
@@ -51,7 +51,7 @@ fn a_node_that_slurm_gave_up() {
     assert!(end["says"].as_str().unwrap().contains("Reason=NodeDown"), "{end}");
 }
 
-/// Somebody signals the step, and Slurm knows of no end: nothing is made up.
+/// The step gets a signal, and Slurm has no reason for an end: none is reported.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_signal_and_no_more() {
@@ -66,7 +66,7 @@ fn a_signal_and_no_more() {
     );
 }
 
-/// More memory than the step has: the kernel ends the trainer, and Slurm's control group has counted it.
+/// More memory than the step's limit: the kernel kills the trainer, and Slurm's control group has counted it.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn more_memory_than_the_step_has() {

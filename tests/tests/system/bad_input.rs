@@ -1,4 +1,4 @@
-//! Mistakes are told with the place where they stand, and cost 64 where the user made them.
+//! Mistakes are reported with their location; a user's mistake exits with code 64.
 
 use crate::launched::{Place, text};
 
@@ -61,7 +61,7 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
     }
 }
 
-/// A secret where none should stand is not told to a terminal and a log as well.
+/// A secret in the wrong place must not be printed to a terminal or a log.
 #[test]
 fn a_secret_in_the_open_is_not_repeated() {
     let place = Place::new();
@@ -210,7 +210,7 @@ fn a_journal_that_cannot_be_read_is_told_with_its_place() {
             "{stderr}"
         );
     }
-    // What a writer that was cut off leaves behind is no error.
+    // A truncated last line from an interrupted writer is no error.
     let whole: String = lines[..lines.len() - 1]
         .iter()
         .map(|line| format!("{line}\n"))

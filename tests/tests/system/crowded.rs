@@ -1,4 +1,5 @@
-//! The page while many come: scrapes are answered, whoever looks on or only stays. And requests by names of others are none.
+//! The page under load: scrapes are answered beside many viewers and idle connections. Requests for other host names
+//! are rejected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::launched::{Place, until};
 
-/// Prometheus waits for ten seconds by default; here is one of two busy cores.
+/// Prometheus's default timeout is ten seconds; a machine with two busy cores must respond sooner.
 const SOON: Duration = Duration::from_secs(5);
 
 fn connect(address: &str) -> TcpStream {
@@ -18,7 +19,7 @@ fn connect(address: &str) -> TcpStream {
 fn ask(address: &str, path: &str, host: &str) -> String {
     let mut stream = connect(address);
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    // Whoever finds no room may be told so before it has asked.
+    // A connection over the limit may be closed before the request is sent.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -48,7 +49,7 @@ fn beside_a_job(options: &[&str], look: impl FnOnce(&str)) {
 #[test]
 fn scrapes_find_room_beside_open_pages() {
     beside_a_job(&[], |address| {
-        // As a browser does: the page, and then news on the same connection, one request after the other.
+        // Like browsers: the page, then updates on the same connection, one request after the other.
         let mut pages: Vec<TcpStream> = (0..40).map(|_| connect(address)).collect();
         let mut refused = 0;
         for page in &mut pages {
@@ -80,12 +81,12 @@ fn scrapes_find_room_beside_open_pages() {
 fn scrapes_find_room_beside_connections_that_ask_for_nothing() {
     beside_a_job(&[], |address| {
         let mut silent: Vec<TcpStream> = (0..161).map(|_| connect(address)).collect();
-        // Half a head is no more than none.
+        // An incomplete request head has no effect on the limits.
         for stream in &mut silent {
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost:");
         }
         scrape(address, "161 connections");
-        // A head has five seconds.
+        // A request head must arrive within five seconds.
         let began = Instant::now();
         let mut last = silent.pop().unwrap();
         let _ = last.read(&mut [0; 512]);

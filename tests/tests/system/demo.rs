@@ -1,4 +1,4 @@
-//! The whole path with nothing but processes: real rings, sidecar, aggregator, verdict.
+//! The whole path with real processes: rings, sidecar, aggregator, verdict.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    // The same code makes the same page of the same report.
+    // The same code generates the same page from the same report.
     let again = place
         .paceline(["report", "paceline-demo", "--html=-"])
         .output()
@@ -44,7 +44,7 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
     };
     assert_eq!(verdict["subject"]["rank"], 2, "{verdict}");
     assert_eq!(verdict["cause"], "thermal", "{verdict}");
-    // Its evidence is simulated in part: it may never act.
+    // Its evidence is partly simulated: it must never cause an action.
     assert_eq!(verdict["provenance"], "sim");
     assert_eq!(report["coverage"]["steps_ratio"], 1.0, "{report}");
     assert!(report["duration_s"].as_f64().unwrap() < 32.0, "{report}");

@@ -1,4 +1,4 @@
-//! GPUs that a library plays (tests/fake-nvml), as a user meets them.
+//! GPUs simulated by a library (tests/fake-nvml), from the user's perspective.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, text, until};
 
-/// The fake library, which cargo builds beside the tests because they depend on it, playing a scenario.
+/// The fake library with a scenario; cargo builds it beside the tests, which depend on it.
 fn library(place: &Place, scenario: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let built = program.parent().unwrap().join("libpaceline_fake_nvml.so");
@@ -57,7 +57,7 @@ fn every_signal_has_a_value_or_says_why_not() {
         assert_eq!(found["gpus"][1]["signals"]["remap_failed"]["error"], "unknown");
         let calls = found["gpus"][0]["calls_us"].as_object().unwrap();
         assert!(calls["nvmlDeviceGetFieldValues"].is_u64());
-        // What the first round found missing, and what never changes, is not asked for again.
+        // Metrics that the first round found missing, and constants, are not queried again.
         for (call, is_made) in [
             ("nvmlDeviceGetMarginTemperature", profile != "a100"),
             ("nvmlDeviceGetTemperatureThreshold", false),
@@ -137,7 +137,7 @@ fn a_job_on_gpus_of_which_one_hangs_is_watched_and_not_held_up() {
     assert!(place.read("run/report.json").contains("\"exits\""));
 }
 
-/// The two seconds are a reading's and a sending's; this is what all between them may take.
+/// The two seconds cover one reading and one send interval; this is the allowance for everything in between.
 const BETWEEN_S: f64 = 0.1;
 
 /// The first verdict about a GPU, and how long it took since the scenario changed.
@@ -146,7 +146,7 @@ fn verdict(place: &Place, gpu: usize, since: Instant) -> (Value, Duration) {
     let found = until(&format!("a verdict about GPU {gpu}"), || {
         let verdicts = place.read("run/verdicts.ndjson");
         let line = verdicts.lines().find(|line| line.contains(&uuid))?;
-        // The last line may be half written.
+        // The last line may be incomplete.
         serde_json::from_str::<Value>(line).ok()
     });
     (found, since.elapsed())
@@ -186,7 +186,7 @@ fn faults_that_only_nvml_tells_are_verdicts_within_two_seconds() {
             late.push((fault, took));
         }
     }
-    // XIDs of the GPU that has nothing else.
+    // An XID event for a GPU without other faults.
     let gpu = cases.len();
     scenario += &format!("[[event]]\ngpu = {gpu}\nxid = 95\n");
     place.write("libnvidia-ml.so.1.toml", &scenario);

@@ -1,5 +1,5 @@
-//! Names and sentences that were made to be more than text: in every output that needs no browser they stay text, of
-//! bounded length, and nothing in them reaches a terminal. The live page is looked at in a browser, by the test `page`.
+//! Names and texts with markup or control characters: in every output except the browser's they stay text of bounded
+//! length, and no control sequence reaches a terminal. The test `page` checks the live page in a browser.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::launched::{Place, text, until};
 
-/// What the command line takes for a name: nothing in it is a control character.
+/// A name that the command line accepts: it has no control character.
 const NAME: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>${{x}}{{y}}&amp;\u{202e}\u{2028}\\ {a=\"";
-/// What comes from elsewhere: kernel, driver, exceptions, journals.
+/// A text from outside: kernel, driver, exceptions, journals.
 const WORDS: &str = "</title></script><script>alert(1)</script>\u{1b}[31m\u{1b}]0;x\u{7}\r\0\u{9b}2J\u{7f}\u{202e}\u{2066}\n# TYPE x\ndata: {}";
-/// No output of a small job is longer, whatever its words are.
+/// The size limit of any output of a small job, regardless of its texts.
 const LONGEST: usize = 256 << 10;
 
-/// One rank that takes steps until it is told to end, and ends with a megabyte of words.
+/// One rank that runs steps until a file ends it, and then fails with a megabyte of text.
 const TRAINER: &str = r#"
 import os, paceline, time
 words = open("words").read()
@@ -31,7 +31,7 @@ while not os.path.exists("end"):
 raise RuntimeError(words + "x" * (1 << 20) + "\n" + words)
 "#;
 
-/// Nothing but what a reader sees.
+/// Checks that there are only printable characters.
 fn assert_text(what: &str, bytes: &[u8]) {
     let shown = std::str::from_utf8(bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(!shown.is_empty(), "{what} is empty");
@@ -46,7 +46,7 @@ fn assert_text(what: &str, bytes: &[u8]) {
     }
 }
 
-/// Markup that was written here, and no other: ours has no script, no picture from elsewhere and nothing that runs.
+/// Checks that there is no injected markup: the page itself has no script, no external image and no active content.
 fn assert_page(what: &str, bytes: &[u8]) {
     assert_text(what, bytes);
     let page = text(bytes);
@@ -56,7 +56,7 @@ fn assert_page(what: &str, bytes: &[u8]) {
     assert!(page.contains("&lt;script&gt;"), "{what} says nothing of it");
 }
 
-/// The answer of the job's own server.
+/// Fetches a page from the job's own server.
 pub fn fetch(address: &str, path: &str) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -67,7 +67,7 @@ pub fn fetch(address: &str, path: &str) -> Vec<u8> {
     answer.split_off(end + 4)
 }
 
-/// The value of a label as Prometheus reads it back.
+/// The value of a label as Prometheus parses it.
 fn label(page: &str, family: &str, name: &str) -> Option<String> {
     let line = page
         .lines()
@@ -87,13 +87,13 @@ fn label(page: &str, family: &str, name: &str) -> Option<String> {
     }
 }
 
-/// Bodies of what is posted to a port of this host, each answered with 200.
+/// A server that records POST bodies and responds with 200; returns its port.
 fn receiver() -> (u16, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let bodies = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&bodies);
-    // It ends with the tests.
+    // The thread ends with the tests.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut stream = BufReader::new(stream);
@@ -115,13 +115,13 @@ fn receiver() -> (u16, Arc<Mutex<Vec<Vec<u8>>>>) {
     (port, bodies)
 }
 
-/// GPUs whose driver has such a name for them.
+/// GPUs whose driver reports such a name.
 fn library(place: &Place) -> String {
     let program = std::env::current_exe().unwrap();
     let built = program.parent().unwrap().join("libpaceline_fake_nvml.so");
     let library = place.path("libnvidia-ml.so.1");
     fs::copy(&built, &library).unwrap();
-    // NVML's names have at most 96 bytes, and end at a zero.
+    // NVML's names have at most 96 bytes, and are zero-terminated.
     let model: String = WORDS.replace('\0', "").chars().take(54).collect();
     let scenario = format!("gpus = 2\nmodel = {}\n", json!(model));
     place.write("libnvidia-ml.so.1.toml", &scenario);
@@ -233,7 +233,7 @@ fn what_a_job_is_called_and_says_stays_text() {
     assert_eq!(alerts[0]["labels"]["paceline_job"], *sanitize::label(NAME));
     assert_text("report", &output(&place, &["report", "run"]));
     assert_page("report.html", place.read("run/report.html").as_bytes());
-    // JSON says exactly what it was, and a terminal reads nothing into it.
+    // JSON keeps the exact text, escaped so that a terminal does not interpret it.
     let json = output(&place, &["report", "run", "--json"]);
     assert_text("report --json", &json);
     let report: Value = serde_json::from_slice(&json).unwrap();
@@ -245,7 +245,7 @@ fn what_a_job_is_called_and_says_stays_text() {
     );
 }
 
-/// A journal and a report may come from anybody.
+/// A journal and a report can come from an untrusted source.
 #[test]
 fn a_report_of_strangers_stays_text() {
     let place = Place::new();
@@ -295,7 +295,7 @@ fn a_report_of_strangers_stays_text() {
             assert_text(&args.join(" "), &page);
         }
     }
-    // What is not there is told by its name.
+    // The name of a missing file is printed.
     let output = place
         .paceline(["report", WORDS.split('\0').next().unwrap()])
         .output()

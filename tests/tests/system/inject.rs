@@ -1,4 +1,4 @@
-//! Faults put into a running demo: what is told of them is marked, and nobody else is touched.
+//! Faults injected into a running demo: their results are marked, and other ranks are not affected.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn a_lost_gpu_in_a_demo_is_told_and_marked() {
             .output()
             .unwrap()
     };
-    // Refused until every rank has attached.
+    // Refused until all ranks have attached.
     let fault = "xid rank=1 code=79 GPU has fallen off the bus.";
     until("the injection", || {
         inject(&[fault]).status.success().then_some(())
@@ -113,7 +113,7 @@ fn a_silent_rank_in_a_demo_is_named_and_marked() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // It must be known how long a step takes.
+    // The step time must be known.
     until("steps", || {
         let journal = place.read("paceline-demo/journal.ndjson");
         (journal.matches("\"step\":{").count() > 160).then_some(())

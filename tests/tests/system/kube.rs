@@ -1,4 +1,4 @@
-//! What pods' containers call, and `paceline inject-manifest`. What comes of all of it together is tests/kube/pods.py's.
+//! The commands of pods' containers, and `paceline inject-manifest`. tests/kube/pods.py tests all of it together.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -100,7 +100,7 @@ fn what_cannot_be_done_is_told_with_its_place() {
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {paceline.dev/inject: \"false\"}}\nspec: {containers: [{name: t}]}\n",
         &["Pod/p, /: the pod's annotations disable it (opted-out)"],
     );
-    // Beside another in a List: that one is injected, as in a document of its own.
+    // In a List with another object, it is injected like in a document of its own.
     let list = "apiVersion: v1\nkind: List\nitems:\n\
                 - {apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: t}, spec: {}}\n\
                 - {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: t}]}}\n";
@@ -121,7 +121,7 @@ fn an_init_container_lays_out_the_hook_or_the_program() {
     let place = Place::new();
     let install = |what: &str| {
         fs::create_dir_all(place.path("files")).unwrap();
-        // Twice: a container may be started again.
+        // Twice, since a container can be restarted.
         for _ in 0..2 {
             let mut command = place.paceline(["install", what, "files"]);
             assert!(command.status().unwrap().success());
@@ -142,7 +142,7 @@ fn an_init_container_lays_out_the_hook_or_the_program() {
     assert!(text(&version.stdout).starts_with("paceline "));
 }
 
-/// Its stdin is empty, its key missing, its directory perhaps too: others would count its restarts as the trainer's.
+/// Empty stdin, no key, perhaps no directory: an exit would be counted as a restart of the trainer.
 #[test]
 fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     for rings in ["rings", "nowhere/rings"] {
@@ -176,7 +176,7 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     }
 }
 
-/// With hostNetwork pods of a machine share its ports: two of one job have one aggregator; a taken page port ends none.
+/// With hostNetwork, pods share ports: two pods of a job have one aggregator; an occupied page port ends neither.
 #[test]
 fn pods_on_one_machines_network_do_not_collide() {
     let place = Place::new();
@@ -202,7 +202,7 @@ fn pods_on_one_machines_network_do_not_collide() {
         let is_beat = |line: &str| line.contains("\"beat\"") && line.contains(&node);
         place.read(&journal).lines().any(is_beat).then_some(())
     };
-    // Another program holds the job's first port until the job has an aggregator on the next one.
+    // Another program occupies the job's first port until the job has an aggregator on the next one.
     let first = candidates(Some("127.0.0.1"), &"pods".into(), &"n".into()).unwrap()[0];
     let holder = std::net::TcpListener::bind(first.at);
     let mut pods = Children(vec![start("pods", "a")]);
@@ -219,7 +219,7 @@ fn pods_on_one_machines_network_do_not_collide() {
     }
 }
 
-/// A Secret that is not there yet, or that this user may not read: the trainer does not wait for it, and does not end by it.
+/// The Secret is missing, or unreadable for this user: the trainer neither waits for it nor fails.
 #[test]
 fn a_command_begins_without_its_jobs_key() {
     let place = Place::new();
@@ -243,7 +243,7 @@ fn a_command_begins_without_its_jobs_key() {
     }
 }
 
-/// Variables that nobody can read, as a mistake in a manifest makes them.
+/// Invalid variables, as from a mistake in a manifest.
 const UNREADABLE: [(&str, &str); 8] = [
     ("PACELINE_HTTP", ":9810"),
     ("PACELINE_HTTP_TOKEN_FILE", "no/token"),
@@ -273,7 +273,7 @@ fn a_pods_command_begins_whatever_variables_cannot_be_read() {
     let (code, said) = run(true, &[]);
     assert_eq!(code, Some(7), "{said}");
     for (name, _) in UNREADABLE {
-        // Without its token a page stays where nobody asks for one.
+        // Without its token, a page stays on its default address.
         let is_said = said.contains(&format!("{name} is ignored: ")) || name == "PACELINE_HTTP_TOKEN_FILE";
         assert!(
             is_said || said.contains("a receiver of PACELINE_NOTIFY is ignored: "),
@@ -284,12 +284,12 @@ fn a_pods_command_begins_whatever_variables_cannot_be_read() {
         !said.contains("nonsense"),
         "what is written there may be a secret: {said}"
     );
-    // What somebody has typed is told as ever; variables are left out elsewhere, too, with all that they bound.
+    // Typed mistakes are still errors; invalid variables, and what they restrict, are ignored outside of pods too.
     assert_eq!(run(true, &["--http", ":1"]).0, Some(64));
     assert_eq!(run(false, &[]).0, Some(7));
 }
 
-/// Of two that cannot be read leaving out one cures nothing, and leaving out a good one may fail for another reason, sooner.
+/// With two invalid variables, ignoring one is not enough; ignoring a valid one could fail earlier.
 #[test]
 fn what_cannot_be_read_is_called_by_its_own_name() {
     let place = Place::new();
@@ -309,7 +309,7 @@ fn what_cannot_be_read_is_called_by_its_own_name() {
     assert_eq!(said.matches("is ignored").count(), 2, "{said}");
 }
 
-/// An image may have a file of this name for its own purposes, or a mistake in it.
+/// An image may have a file with this name for another purpose, or with a mistake.
 #[test]
 fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
     let place = Place::new();
@@ -331,7 +331,7 @@ fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
         let (code, said) = run(true);
         assert_eq!(code, Some(7), "{content}: {said}");
         assert!(said.contains("./paceline.toml is ignored: "), "{content}: {said}");
-        // It may have said that the page is protected.
+        // The file may have required a token for the page.
         assert!(!said.contains("http://0.0.0.0"), "{content}: {said}");
         assert!(
             place.read("run/report.json").contains("schema_version"),
@@ -341,7 +341,7 @@ fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
     }
 }
 
-/// Who wants a finding only observed need not fear a mistake elsewhere in the file; where the file is closed to the user, that is told.
+/// [observe] applies despite a mistake elsewhere in the file; if the user cannot read the file, that is reported.
 #[test]
 fn what_a_left_out_file_wants_observed_only_is_not_forgotten() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! The end of a pod's sidecar when a kubelet is in a hurry.
+//! The shutdown of a pod's sidecar under time pressure.
 
 use std::fs;
 use std::net::TcpListener;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::launched::{Place, signal, until};
 
-/// What a kubelet leaves where the trainer has used up the pod's grace period.
+/// The time that the kubelet leaves when the trainer has used the pod's grace period.
 const LEFT: Duration = Duration::from_secs(2);
 
-/// Whoever reads the container's log has the block, though a receiver of metrics takes what it is sent and never answers.
+/// The container's log has the summary block even if a metrics receiver accepts data and never responds.
 #[test]
 fn the_block_is_out_before_receivers_are_waited_for() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Starts the program in a directory of its own and looks at what it does.
+//! Runs the program in a separate directory and checks the result.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longest that anything here may take on a busy machine with two cores.
+/// Timeout for any operation on a busy machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory to run in, and the files in it.
+/// A working directory and its files.
 pub struct Place(TempDir);
 
-/// Of the line that a command prints with `--json` the report as it is on the disk, and what it comes to.
+/// Splits the output of `--json` into the report as on disk, and the advice.
 pub fn report_and_advice(line: &str) -> (Value, Value) {
     let mut report: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     let advice = report.as_object_mut().and_then(|report| report.remove("advice"));
@@ -48,9 +48,10 @@ impl Place {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
     }
 
-    /// The program with these arguments, away from the configuration of whoever runs the tests.
+    /// The program with these arguments, isolated from the configuration of the user who runs the tests.
     pub fn paceline(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
-        // A test runner in the background may have signals ignored, and what is ignored stays so: begin as a shell would.
+        // A test runner in the background may have signals ignored, which processes inherit: start with the shell's
+        // defaults.
         let mut command = Command::new("env");
         command.args(["--default-signal", env!("CARGO_BIN_EXE_paceline-under-test")]);
         command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
@@ -70,12 +71,12 @@ impl Place {
         command
     }
 
-    /// `paceline run OPTIONS -- sh -c SCRIPT` with the run directory `run`, to its end.
+    /// Runs `paceline run OPTIONS -- sh -c SCRIPT` with the run directory `run` to its end.
     pub fn run(&self, options: &[&str], script: &str) -> Output {
         self.shell(options, script).output().unwrap()
     }
 
-    /// The same, not yet started.
+    /// The same command, not started.
     pub fn shell(&self, options: &[&str], script: &str) -> Command {
         let mut args = vec!["run", "--run-dir", "run"];
         args.extend(options);
@@ -83,12 +84,12 @@ impl Place {
         self.paceline(args)
     }
 
-    /// Starts it, with a pipe as its standard input and its output in files.
+    /// Starts it with a pipe as standard input; output goes to files.
     pub fn start(&self, options: &[&str], script: &str) -> Running<'_> {
         self.start_as(self.shell(options, script))
     }
 
-    /// The same of a command of [`Place::shell`].
+    /// The same for a command from [`Place::shell`].
     pub fn start_as(&self, mut command: Command) -> Running<'_> {
         let file = |name: &str| fs::File::create(self.path(name)).unwrap();
         command
@@ -102,7 +103,7 @@ impl Place {
     }
 }
 
-/// A launcher that runs.
+/// A running launcher.
 pub struct Running<'a> {
     place: &'a Place,
     pub child: Child,
@@ -118,7 +119,7 @@ impl Running<'_> {
         until(text, || self.place.read("stdout").contains(text).then_some(()));
     }
 
-    /// Polls until this node's sidecar has spoken in the journal.
+    /// Polls until this node's sidecar has written to the journal.
     pub fn until_watched(&self) {
         let spoke = || {
             self.place
@@ -145,7 +146,7 @@ impl Running<'_> {
             .unwrap();
     }
 
-    /// Its exit code.
+    /// Waits and returns its exit code.
     pub fn wait(mut self) -> i32 {
         drop(self.child.stdin.take());
         until("the end", || self.child.try_wait().unwrap())
@@ -155,7 +156,7 @@ impl Running<'_> {
 }
 
 impl Drop for Running<'_> {
-    /// A test that failed leaves nothing running.
+    /// A failed test leaves no process running.
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             for pid in children(self.pid()) {
@@ -167,7 +168,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Processes; a test that failed leaves none running.
+/// Processes; a failed test leaves none running.
 pub struct Children(pub Vec<Child>);
 
 impl Drop for Children {
@@ -179,7 +180,7 @@ impl Drop for Children {
     }
 }
 
-/// Polls until something is found.
+/// Polls until there is a result.
 pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -198,12 +199,12 @@ pub fn signal(name: &str, pid: u32) {
     assert!(status.unwrap().success(), "kill -{name} {pid}");
 }
 
-/// Runs, and is no zombie.
+/// Whether the process runs and is no zombie.
 pub fn is_running(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != "Z" && state != "X")
 }
 
-/// State and parent.
+/// State and parent of a process.
 fn stat(pid: u32) -> Option<(String, u32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
@@ -231,7 +232,7 @@ pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Whether a ring directory still stands.
+/// Whether a ring directory still exists.
 pub fn stands(path: &str) -> bool {
     Path::new(path).exists()
 }

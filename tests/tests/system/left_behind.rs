@@ -1,5 +1,5 @@
-//! SIGKILL of everything that is ours: the job goes on to its own end, and the next run on the node clears up, but nothing
-//! of those that live.
+//! SIGKILL of all Paceline processes: the job continues to its own end, and the next run on the node cleans up, except
+//! what live processes use.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::launched::{Place, Running, is_running, signal, stands, until};
 
-/// A trainer in Python that loads more of the hook in the end, and a shell around it that keeps its exit code.
+/// A Python trainer that loads more of the hook at its end, and a shell that records its exit code.
 const TRAINER: &str = "import os, sys, time\nimport paceline\n\
      def tell(name):\n    open(name + '.new', 'w').write(os.environ['PACELINE_RING_DIR'])\n    os.rename(name + '.new', name)\n\
      paceline.step()\npaceline.step()\ntell('begun')\n\
@@ -15,7 +15,7 @@ const TRAINER: &str = "import os, sys, time\nimport paceline\n\
      import paceline.huggingface\npaceline.mark('checkpoint')\npaceline.step()\nsys.exit(7)\n";
 const SHELL: &str = "echo $$; RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 python3 train.py; echo $? > code";
 
-/// A trainer that makes steps, and its ring directory.
+/// A trainer that runs steps, and its ring directory.
 fn begin<'a>(place: &'a Place) -> (Running<'a>, String) {
     place.write("train.py", TRAINER);
     let running = place.start(&[], SHELL);
@@ -26,13 +26,13 @@ fn begin<'a>(place: &'a Place) -> (Running<'a>, String) {
     (running, rings)
 }
 
-/// As if it had stood there for a minute: a fresh one may be somebody's who is about to enter.
+/// Makes it look a minute old: a fresh one could belong to a process that is just starting.
 fn age(path: &Path) {
     let then = SystemTime::now() - Duration::from_secs(61);
     File::open(path).unwrap().set_modified(then).unwrap();
 }
 
-/// The launcher, then its sidecar.
+/// Kills the launcher, then its sidecar.
 fn kill(running: &mut Running<'_>) {
     let sidecar = until("a sidecar", || running.sidecar());
     signal("KILL", running.pid());
@@ -48,13 +48,13 @@ fn a_job_outlives_all_of_ours_and_the_next_run_clears_up() {
     kill(&mut running);
     let rings = Path::new(&rings);
     assert!(fs::read_dir(rings).unwrap().count() > 2);
-    // What it was writing just then.
+    // A file that was being written at that moment.
     let draft = place.write("run/report.json.0123456789abcdef.new", "{");
     let other = place.write("run/model.new", "not ours");
     [rings, &draft, &other].into_iter().for_each(age);
     assert_eq!(place.run(&[], "exit 0").status.code(), Some(0));
     assert!(!draft.exists() && other.exists());
-    // The trainer may need the hook once more, and does.
+    // The trainer may need the hook again, and does.
     assert!(rings.join("python").exists());
     place.write("end", "");
     let code = until("the trainer's end", || {

@@ -1,11 +1,12 @@
-//! What `paceline run` prints while a job runs: a line for each change of a finding, whole and in time, from one launcher.
+//! What `paceline run` prints while a job runs: a complete line for each change of a finding, in time, from one
+//! launcher.
 
 use std::process::{Child, Stdio};
 
 use crate::launched::{Place, text, until};
 use crate::terminal::begin;
 
-/// Two ranks; rank 1 stands still after step 80 until somebody makes a file, then both go on to their end.
+/// Two ranks; rank 1 stops after step 80 until a file exists, then both continue to their end.
 const TRAIN: &str = "
 import os, sys, time
 import paceline
@@ -35,7 +36,7 @@ if rank == 0:
     sys.stderr.write('\\nthe end\\n')
 ";
 const BOTH: &str = "for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 python3 train.py & done; wait; exit 5";
-/// A silence is sure after 3 seconds, so that nobody waits for a test.
+/// Short limits for the silence finding, to keep the tests short.
 const SOON: [&str; 6] = [
     "--set",
     "silence.suspect_min_s=2",
@@ -45,7 +46,7 @@ const SOON: [&str; 6] = [
     "silence.confirmed_min_s=4",
 ];
 
-/// A line of a finding that is raised, in a text with lines of others.
+/// The line of a raised finding, in a text with other lines.
 fn raised(text: &str) -> Option<&str> {
     let mut lines = text.split(['\n', '\r']);
     lines.find(|line| {
@@ -76,7 +77,7 @@ fn a_job_that_stands_still_is_said_while_it_does_and_when_it_goes_on() {
     });
     assert_eq!(running.wait(), 5, "the exit code is the command's");
     let stderr = place.read("stderr");
-    // The bar was never cut: what is ours begins a line of its own.
+    // The progress bar is never broken: Paceline's output starts on a new line.
     for line in stderr.split('\n').filter(|line| line.contains("paceline: ")) {
         assert!(line.starts_with("paceline: "), "{line:?}");
     }
@@ -138,7 +139,7 @@ fn of_several_launchers_of_a_job_one_prints() {
     assert_eq!(prints.iter().filter(|prints| **prints).count(), 1, "{}", all());
 }
 
-/// Nobody reads the pipe that is stderr: the job goes on, and ends with its own code.
+/// With a stalled reader of the stderr pipe, the job continues and ends with its own exit code.
 #[test]
 fn a_stderr_that_nobody_reads_holds_up_nobody() {
     let place = Place::new();
@@ -150,7 +151,7 @@ fn a_stderr_that_nobody_reads_holds_up_nobody() {
         .stderr(write.try_clone().unwrap())
         .spawn()
         .unwrap();
-    // The banner has gone through.
+    // The banner was written.
     until("the sidecar", || {
         place
             .read("run/journal.ndjson")
@@ -180,7 +181,7 @@ fn a_stderr_that_nobody_reads_holds_up_nobody() {
             .contains("\"exit\"")
             .then_some(())
     });
-    // Whoever reads now gets the block at the end.
+    // A reader that resumes gets the block at the end.
     drop(write);
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -191,7 +192,7 @@ fn a_stderr_that_nobody_reads_holds_up_nobody() {
     assert!(text(&reader.join().unwrap()).contains("── paceline ──"));
 }
 
-/// On a terminal a line of ours begins at the left, and cuts no bar of the command's.
+/// On a terminal, Paceline's lines start at the left margin and do not break the command's progress bar.
 #[test]
 fn on_a_terminal_a_line_begins_at_the_left() {
     let place = Place::new();
@@ -235,7 +236,7 @@ fn on_a_terminal_a_line_begins_at_the_left() {
     );
 }
 
-/// The rows of a screen of so many columns after this was written to it, as a terminal with automatic margins shows it.
+/// The rows of a screen with this many columns after this output, on a terminal with automatic margins.
 fn rows(text: &str, columns: usize) -> Vec<String> {
     let mut rows: Vec<Vec<char>> = vec![Vec::new()];
     let mut at = 0;
@@ -249,7 +250,7 @@ fn rows(text: &str, columns: usize) -> Vec<String> {
                     .by_ref()
                     .take_while(|letter| !letter.is_ascii_alphabetic())
                     .collect();
-                // `take_while` has taken the letter itself; only "clear to the end of the line" has no number.
+                // `take_while` has consumed the letter; only "clear to the end of the line" has no number.
                 if code == "[" {
                     rows.last_mut().unwrap().truncate(at);
                 }

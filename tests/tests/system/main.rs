@@ -1,4 +1,4 @@
-//! The program as a user meets it: real processes, signals, terminals and files. Needs nothing but a shell.
+//! The program from the user's perspective: real processes, signals, terminals and files. Needs only a shell.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 

@@ -1,4 +1,4 @@
-//! What people's tools are told, by real processes; Alertmanager is Debian's.
+//! Notifications to external tools, by real processes; Alertmanager is Debian's.
 
 use std::fs;
 use std::io::Write;
@@ -55,7 +55,8 @@ fn a_program_is_told_of_a_fault_once() {
     );
 }
 
-/// Nobody listens until the job is over: the end says what waits, for whom and where, and how it is sent.
+/// The receiver is unavailable until the job is over: the summary shows the pending notices, their receiver and
+/// directory, and how to send them.
 #[test]
 fn what_waits_at_the_end_is_told_and_can_be_sent() {
     let place = Place::new();
@@ -97,7 +98,7 @@ fn what_waits_at_the_end_is_told_and_can_be_sent() {
     );
     assert!(stderr.contains(&whom), "{stderr}");
     assert!(stderr.contains("paceline notify flush run"), "{stderr}");
-    // Without the receiver nobody is told; with it, once.
+    // Without the receiver's option nothing is sent; with it, each notice once.
     let (code, said) = flush(&[]);
     assert!(
         code == Some(1) && said.contains("use the same --notify as the job"),
@@ -113,7 +114,7 @@ fn what_waits_at_the_end_is_told_and_can_be_sent() {
     assert_eq!((code, &*said), (Some(0), "nothing waits\n"));
 }
 
-/// The aggregator is killed while a program of its own hangs: that ends too.
+/// The aggregator is killed while its notification program hangs: the program is ended too.
 #[test]
 fn a_program_does_not_outlive_the_aggregator() {
     let place = Place::new();
@@ -129,7 +130,7 @@ fn a_program_does_not_outlive_the_aggregator() {
     fault(&place, 1);
     until("the program", || place.path("pid").exists().then_some(()));
     signal("KILL", running.sidecar().unwrap());
-    // What it has started is ended by the aggregator that comes next.
+    // The next aggregator ends the processes that the previous one started.
     for pid in place.read("pid").split_whitespace() {
         let pid = pid.parse().unwrap();
         until("its end", || (!is_running(pid)).then_some(()));
@@ -138,7 +139,7 @@ fn a_program_does_not_outlive_the_aggregator() {
     assert_eq!(running.wait(), 0);
 }
 
-/// Debian's Alertmanager on loopback, ended with this.
+/// Debian's Alertmanager on loopback, killed on drop.
 struct Alertmanager {
     child: Child,
     port: u16,
@@ -163,15 +164,15 @@ impl Alertmanager {
         Alertmanager { child, port }
     }
 
-    /// A port for it that is free, and stays so until it comes up: others, which run beside this, get theirs from the range of
-    /// short-lived ones, which begins at 32768.
+    /// A free port that stays free until it starts: tests that run in parallel get theirs from the ephemeral range,
+    /// which starts at 32768.
     fn port() -> u16 {
         let first = 20_000 + (std::process::id() % 10_000) as u16;
         let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
         (first..32_000).find(is_free).unwrap()
     }
 
-    /// What `amtool` shows: JSON of the API.
+    /// The output of `amtool`: JSON of the API.
     fn alerts(&self, args: &[&str]) -> Vec<Value> {
         let output = Command::new("amtool")
             .arg(format!("--alertmanager.url=http://127.0.0.1:{}", self.port))
@@ -190,7 +191,8 @@ impl Drop for Alertmanager {
     }
 }
 
-/// It comes up after the fault: receives what waited, groups it by job, and knows at the end what is over.
+/// Alertmanager starts after the fault: it receives the pending notices, groups them by job, and at the end has the
+/// resolved ones.
 #[test]
 #[ignore = "needs prometheus-alertmanager: tests/run installs it"]
 fn alertmanager_receives_groups_and_resolves() {
@@ -222,7 +224,7 @@ fn alertmanager_receives_groups_and_resolves() {
         assert_eq!(alert["labels"]["severity"], "critical", "{alert}");
         assert_eq!(alert["status"]["state"], "active", "{alert}");
     }
-    // One group, by job.
+    // One group for the job.
     let groups = Command::new("curl")
         .args(["-sf", &format!("http://127.0.0.1:{port}/api/v2/alerts/groups")])
         .output();
@@ -232,13 +234,13 @@ fn alertmanager_receives_groups_and_resolves() {
     }
     place.write("end", "");
     assert_eq!(running.wait(), 0);
-    // A sick GPU is sick after the job too; until then nothing was lost, and nothing was told twice.
+    // A GPU fault persists after the job; nothing was lost, and nothing was sent twice.
     let left = alertmanager.alerts(&["alertname=PacelineGpuFault"]);
     assert_eq!(left.len(), 2, "{left:?}");
     resolves(&place, &alertmanager, &receiver);
 }
 
-/// What clears is over at Alertmanager at once, not when it would have been forgotten.
+/// A cleared finding is resolved in Alertmanager at once, not after its timeout.
 fn resolves(place: &Place, alertmanager: &Alertmanager, receiver: &str) {
     let mut verdict: Verdict = serde_json::from_value(serde_json::json!({
         "id": 1, "finding": "straggler", "subject": { "kind": "node", "node": "n1" }, "severity": "warning",

@@ -1,4 +1,4 @@
-//! The site's store of what preflights measured, when writers are killed and when its file system hangs.
+//! The site's store of preflight measurements, when writers are killed and when its file system hangs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, text};
 
-/// A node alone, with a name of a job that makes lines long.
+/// A preflight of a single node, with a long job name, which makes long lines.
 fn preflight(place: &Place) -> Command {
     let key = place.write("key", "0123456789abcdef0123456789abcdef");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
@@ -19,7 +19,7 @@ fn preflight(place: &Place) -> Command {
         "--json",
         "--node=n1",
         "--passports=site",
-        "--port=0", // The job's own would be that of the test beside this one.
+        "--port=0", // The job's own port would collide with the parallel test.
         "--job",
         &job,
     ];
@@ -28,7 +28,7 @@ fn preflight(place: &Place) -> Command {
     command
 }
 
-/// The command with files of half a kilobyte at most (of one, by some shells): what is written beyond is not taken.
+/// The command with a file size limit of half a kilobyte (one, in some shells): writes beyond it fail.
 fn limited(command: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -c 0; ulimit -f 1; exec \"$@\"", "sh"]);
@@ -72,7 +72,7 @@ fn a_writer_that_is_cut_off_within_a_line_loses_only_that() {
         (known["stamps"].as_array().unwrap().len(), &known["broken"]),
         (whole, &1.into())
     );
-    // The next one begins on a line of its own.
+    // The next entry starts on a new line.
     let next = preflight(&place).output().unwrap();
     let measured = report(&next)["samples"].as_array().unwrap().len();
     let known = history(&place);
@@ -85,7 +85,8 @@ fn a_writer_that_is_cut_off_within_a_line_loses_only_that() {
 #[test]
 fn a_store_that_hangs_is_waited_for_no_longer_than_seconds() {
     let place = Place::new();
-    // Whoever locks the one waits for this test; whoever opened the other would wait for a writer, and it is not opened.
+    // Locking the first file blocks, since this test holds the lock; opening the second would block until there is a
+    // writer, so it must not be opened.
     let own = place.write("site/n1.passport", "");
     let status = Command::new("mkfifo")
         .arg(place.path("site/n2.passport"))

@@ -1,4 +1,4 @@
-//! `paceline preflight` and what `paceline run --preflight` makes of it, as a user meets them.
+//! `paceline preflight`, and its effect on `paceline run --preflight`, from the user's perspective.
 
 use serde_json::Value;
 
@@ -21,12 +21,12 @@ fn one_node_alone_is_measured() {
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
     assert_eq!(report["nodes"].as_object().unwrap().len(), 1, "{out}");
     assert!(report["findings"].as_array().unwrap().is_empty(), "{out}");
-    // Nothing but itself to compare with, or too little.
+    // There is nothing else to compare with, or too little.
     assert!(matches!(code, Some(0 | 3)), "{code:?}: {out}");
 }
 
-/// Where no GPU can be seen, as in a container whose runtime shows none, all that is measured is well: whoever knows that the node has
-/// some says so.
+/// Without visible GPUs, as in a container whose runtime passes none, all measurements are good: --gpus sets the
+/// expected number.
 #[test]
 fn gpus_that_nobody_could_measure_are_critical() {
     let (code, out, err) = preflight(&Place::new(), &["quick", "--gpus", "2"]);
@@ -59,7 +59,7 @@ fn a_first_node_that_nobody_reaches_is_no_verdict() {
     assert!(err.contains("rendezvous: the first node"), "{err}");
 }
 
-/// Of two nodes one comes; training was to meet on the other. (Several that come need addresses of their own:
+/// Of two nodes one arrives; the rendezvous was to be on the other. (Several arriving nodes need separate addresses:
 /// tests/preflight/netns.sh.)
 #[test]
 fn the_others_meet_elsewhere_and_the_journal_says_who_is_missing() {
@@ -100,7 +100,7 @@ fn the_others_meet_elsewhere_and_the_journal_says_who_is_missing() {
     let section = &report["preflight"];
     assert_eq!(section["left_out"][0]["node"], "n3", "{section}");
     assert_eq!(section["rows"].as_object().unwrap().len(), 2, "{section}");
-    // What was told is in the journal: a replay of it comes to the same.
+    // The journal has the result: a replay gives the same.
     let replayed = place
         .paceline(["replay", "run/journal.ndjson", "--json"])
         .output()

@@ -1,4 +1,4 @@
-//! What is done about a fault that a kernel log tells: each response on real processes, and that nothing else was done.
+//! Responses to a fault in the kernel log: each response with real processes, and nothing else is done.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, Running, until};
 
-/// Begins with a log that says nothing, and shortens what a test would wait for.
+/// Starts with an empty log, and short waiting times.
 struct Scene {
     place: Place,
     options: Vec<String>,
@@ -36,7 +36,7 @@ impl Scene {
         running
     }
 
-    /// A GPU's firmware does not answer: only a reset helps.
+    /// A GPU's firmware does not respond: only a reset helps.
     fn fault(&self, gpu: u32) {
         let log = std::fs::OpenOptions::new()
             .append(true)
@@ -56,7 +56,7 @@ impl Scene {
         lines.filter_map(|line| line.get(kind).cloned()).collect()
     }
 
-    /// Outcomes of all decisions.
+    /// The outcomes of all decisions.
     fn decided(&self) -> Vec<String> {
         self.lines("decision")
             .iter()
@@ -64,7 +64,7 @@ impl Scene {
             .collect()
     }
 
-    /// What became of them.
+    /// The steps of the remedies.
     fn course(&self) -> Vec<String> {
         let what = |line: &Value| line["what"].as_str().unwrap().to_owned();
         self.lines("course").iter().map(what).collect()
@@ -92,7 +92,7 @@ fn by_default_all_is_decided_and_nothing_is_done() {
     );
 }
 
-/// Slurm numbers its restarts, so each has a name and a run directory of its own; the job is the same.
+/// Slurm numbers restarts, so each has its own name and run directory; the job is the same.
 #[test]
 fn a_requeued_job_has_no_new_budget() {
     let scene = Scene::new("--act --on-fault checkpoint-and-stop");
@@ -160,7 +160,7 @@ fn a_job_is_requeued_once_without_the_bad_node() {
     until("the requeue", || {
         scene.course().contains(&"requeued".to_owned()).then_some(())
     });
-    // Another fault of the job, and the same line again: one was enough.
+    // Another fault of the job, and the first line again: only one requeue is allowed.
     scene.fault(2);
     scene.fault(1);
     scene.until_decided(2);
@@ -173,7 +173,7 @@ fn a_job_is_requeued_once_without_the_bad_node() {
         "{decided:?}"
     );
     assert_eq!(scene.place.read("requeued"), "j without n1 gpu-fault\n");
-    // No trainer had attached, so nobody had a signal.
+    // No trainer had attached, so no signal was sent.
     assert_eq!(scene.place.read("stdout"), "ready\n");
     assert!(
         scene
@@ -196,7 +196,7 @@ fn a_job_is_requeued_once_without_the_bad_node() {
         flat.contains(": requeued; 1 not done (1 requeue cool-down)"),
         "{said}"
     );
-    // Without the report its journal and audit say the same.
+    // Without the report, journal and audit give the same result.
     std::fs::remove_file(scene.place.path("run/report.json")).unwrap();
     let output = scene
         .place
@@ -233,7 +233,7 @@ fn a_command_that_does_not_stop_is_killed() {
     assert_eq!(running.wait(), 137);
 }
 
-/// The trainer gets the signal, and whoever started it not: a shell would die of it.
+/// The trainer gets the signal, and its parent does not: a shell would die from it.
 #[test]
 fn trainers_are_signalled_and_their_checkpoint_is_waited_for() {
     let scene =

@@ -1,4 +1,4 @@
-//! The same object everywhere: simulate, replay, report, `run --json`.
+//! The same report from simulate, replay, report and `run --json`.
 
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ fn a_simulated_job_its_replay_and_its_report_agree() {
     );
 }
 
-/// Changes to the policy stand in the journal, so that a replay needs no flag to come to the same end.
+/// Changes to the policy are in the journal, so that a replay needs no flag for the same result.
 #[test]
 fn a_changed_constant_travels_with_the_journal() {
     let place = Place::new();
@@ -114,7 +114,7 @@ fn a_run_prints_one_line_of_json_behind_the_commands_own_output() {
     assert_eq!(report, place.report("run/report.json"));
 }
 
-/// Every element that begins ends, in order.
+/// Checks that all elements are closed in order.
 pub fn assert_balanced(page: &str) {
     assert!(
         page.starts_with("<!doctype html>") && page.ends_with("</html>\n"),
@@ -159,14 +159,14 @@ fn a_run_that_nobody_saw_has_a_page_that_says_so() {
         page.contains("&lt;script&gt;alert(1)") && !page.contains("<script"),
         "{page}"
     );
-    // What another run left is not taken for that of this one.
+    // Files of another run are not used for this one.
     let output = place
         .paceline(["run", "--run-dir", "run", "--job", "second", "--", "./nowhere"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(127), "{}", text(&output.stderr));
     assert!(place.read("run/report.html").contains("Job second"));
-    // Somebody's own page is not lost.
+    // A user's own page is not overwritten.
     place.write("run/report.html", "<h1>mine</h1>");
     let output = place.run(&["--job", "j"], "exit 3");
     assert_eq!(output.status.code(), Some(3));
@@ -290,7 +290,7 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(output.status.success());
 }
 
-/// A person who waits sees how far it is, and a file sees nothing of that.
+/// Progress is shown on a terminal, and not written to a file.
 #[test]
 fn a_long_journal_shows_how_far_it_is() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! Where something is scarce, memory, descriptors, room or a home directory, and where Python is started in another way: the command
-//! runs as it would alone, and its `import paceline` works or is guarded as the docs show it.
+//! Shortage of memory, descriptors, disk space or a home directory, and other ways to start Python: the command runs as
+//! it would alone, and its `import paceline` works or is guarded as in the docs.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ if paceline:
 print('trained', bool(paceline))
 ";
 
-/// Runs `paceline run OPTIONS -- COMMAND` after `before`, by a shell; code, stdout and stderr.
+/// Runs `before` and `paceline run OPTIONS -- COMMAND` in a shell; returns code, stdout and stderr.
 fn run_after(
     place: &Place,
     before: &str,
@@ -40,7 +40,7 @@ fn run_after(
     (output.status.code(), said.0, said.1)
 }
 
-/// In a mount namespace of its own, after `mounts`; `None` where that takes rights that are missing.
+/// The same in a mount namespace, after `mounts`; `None` without the required privileges.
 fn run_in(place: &Place, mounts: &str, options: &[&str], command: &[&str]) -> Option<(i32, String, String)> {
     let before = format!(
         "[ \"$INSIDE\" ] || exec env INSIDE=1 unshare --map-root-user --mount sh -c '{mounts} || exit 250; exec \"$@\"' sh \"$@\""
@@ -72,7 +72,7 @@ fn a_full_dev_shm_ends_no_program_that_imports_paceline() {
         "{printed}{said}"
     );
     assert!(!said.contains("unwatched"), "{said}");
-    // Its ranks share one directory, which is the same for all wherever there is room: the hook goes elsewhere.
+    // Its ranks need one common directory, which must be in the same place for all: the hook's files go elsewhere.
     let tasks = format!("{full} && export RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2");
     let command = [
         "python3",
@@ -87,11 +87,11 @@ fn a_full_dev_shm_ends_no_program_that_imports_paceline() {
     );
     let left: Vec<_> = fs::read_dir(place.path("tmp")).unwrap().flatten().collect();
     assert!(left.is_empty(), "{left:?}");
-    // No room anywhere.
+    // No space anywhere.
     let none = "mount -t tmpfs -o size=8k tmpfs /dev/shm && mount -t tmpfs -o size=8k tmpfs /tmp && export TMPDIR=/tmp && unset XDG_RUNTIME_DIR";
     let place = Place::new();
     if place.path(".").starts_with("/tmp") {
-        // The program's own directory would be hidden with /tmp.
+        // Mounting /tmp would hide the program's own directory.
         let none = none.replace(
             "mount -t tmpfs -o size=8k tmpfs /tmp && export TMPDIR=/tmp",
             "export TMPDIR=/proc",
@@ -113,7 +113,7 @@ fn a_limit_of_files_ends_neither_us_nor_the_command() {
             &["sh", "-c", "grep Sig[IC]g[nt] /proc/self/status; exit 7"],
         );
         assert_eq!(code, Some(7), "{blocks}: {said}");
-        // SIGXFSZ is 25: the command has it as it was.
+        // SIGXFSZ is 25: the command inherits the default.
         for line in printed.lines() {
             let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
             assert_eq!(mask & (1 << 24), 0, "{blocks}: {line}");
@@ -128,7 +128,7 @@ fn a_limit_of_files_ends_neither_us_nor_the_command() {
         assert_eq!(code, Some(0), "{blocks}: {said}");
         assert!(printed.starts_with("trained"), "{blocks}: {printed}{said}");
     }
-    // What ends by it alone ends by it here: the signal is not ignored for it.
+    // A command that this signal normally kills is killed here too: the signal is not ignored.
     let (code, _, said) = run_after(
         &place,
         "ulimit -f 200",
@@ -200,7 +200,7 @@ fn python_that_looks_at_no_variable() {
     assert_eq!((code, &*printed), (Some(0), "trained True\n"), "{said}");
 }
 
-/// The page's own lines are what is tried above.
+/// The docs contain the lines that are tested above.
 #[test]
 fn the_docs_show_the_guard() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

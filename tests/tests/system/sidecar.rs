@@ -1,4 +1,4 @@
-//! The death of anything of ours costs the job nothing, and the report still stands.
+//! The death of any Paceline process costs the job nothing, and there is still a report.
 
 use std::net::TcpListener;
 
@@ -46,7 +46,8 @@ fn a_sidecar_that_dies_at_the_very_end_is_replaced_for_the_last_words() {
     assert!(place.read("run/journal.ndjson").contains("\"end\""));
 }
 
-/// SIGSTOP: it neither works nor ends. Five seconds are waited for it, then it is ended, and the journal folded.
+/// SIGSTOP: the sidecar neither works nor exits. After five seconds it is killed, and the report is made from the
+/// journal.
 #[test]
 fn a_sidecar_that_hangs_is_ended_and_the_report_folded() {
     let place = Place::new();
@@ -80,7 +81,7 @@ fn nothing_stays_behind_when_the_launcher_is_asked_to_end() {
     assert!(!is_running(sidecar) && !stands(&ring));
 }
 
-/// Nobody can clean up behind SIGKILL, but the sidecar sees it, watches to the child's end, and goes.
+/// A launcher killed by SIGKILL cannot clean up, but the sidecar notices, continues to the child's end, and exits.
 #[test]
 fn a_killed_launcher_leaves_the_job_running_and_the_sidecar_ends_with_it() {
     let place = Place::new();

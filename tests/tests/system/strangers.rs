@@ -1,6 +1,6 @@
-//! Another user of the same machine, who may write where a job is started: nothing of his is run, read as settings or written
-//! through. Files are given to him, which takes root's rights; without them the tests say that they
-//! were left out.
+//! Another user of the same machine with write access to the directory where a job is started: none of that user's
+//! files is executed, used as settings or written through. The tests give files to that user, which needs root; without
+//! it they are skipped with a message.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 
 use crate::launched::{Place, text};
 
-/// Whoever that is: no user of this machine.
+/// An unused user ID.
 pub const STRANGER: u32 = 65533;
 
-/// Gives something away; false where that is not allowed.
+/// Changes the owner; false without permission.
 pub fn give_away(path: &Path) -> bool {
     let given = lchown(path, Some(STRANGER), Some(STRANGER)).is_ok();
     if !given {
@@ -25,7 +25,7 @@ pub fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs a job that ends with 7; what it printed.
+/// Runs a job that exits with 7; returns its stderr.
 fn job(place: &Place, options: &[&str]) -> String {
     let args = [&["run"], options, &["--", "sh", "-c", "exit 7"]].concat();
     let output = place.paceline(args).output().unwrap();
@@ -51,7 +51,7 @@ fn settings_of_another_user_are_not_read() {
         "{said}"
     );
     assert_eq!(said.matches("paceline.toml: not read").count(), 1, "{said}");
-    // His link to a file of ours that is none of settings keeps no job from starting.
+    // That user's link to an unrelated file must not keep a job from starting.
     fs::remove_file(&file).unwrap();
     symlink(place.write("private", "root:x:0:0\n"), &file).unwrap();
     assert!(give_away(&file));
@@ -60,7 +60,7 @@ fn settings_of_another_user_are_not_read() {
         said.contains("./paceline.toml: not read: it belongs to another user"),
         "{said}"
     );
-    // The user's own file, where HOME was kept by sudo.
+    // The user's own file, as when sudo keeps HOME.
     let own = place.write("config/paceline/config.toml", "requeue_command = \"./evil\"\n");
     assert!(give_away(&own));
     let said = job(&place, &["--run-dir", "run"]);
@@ -88,7 +88,7 @@ fn settings_that_others_can_write_start_nothing() {
     job(&place, &["--run-dir", "run"]);
 }
 
-/// It came with the directory: `git clone` makes this user its owner.
+/// The file came with the directory: after `git clone` this user is its owner.
 #[test]
 fn a_directory_brings_no_program() {
     let place = Place::new();
@@ -117,7 +117,7 @@ fn a_directory_brings_no_program() {
         );
         assert!(!place.path("started").exists(), "{config}");
         fs::remove_file(place.path("paceline.toml")).unwrap();
-        // In the user's own file, by a variable and on the command line it may.
+        // It is allowed in the user's own file, in a variable and on the command line.
         if config.contains("exec=") {
             place.write(
                 "config/paceline/config.toml",
@@ -130,7 +130,7 @@ fn a_directory_brings_no_program() {
     }
 }
 
-/// Every name that is written to in a run directory.
+/// The names of all files written to a run directory.
 const WRITTEN: [&str; 10] = [
     "verdicts.ndjson",
     "sidecar.log",
@@ -177,7 +177,7 @@ fn a_run_directory_of_another_user_is_not_used() {
         assert!(dir.join(name).is_symlink(), "{name}");
     }
     fs::remove_dir_all(other).unwrap();
-    // Nor by a link of his that leads into one of ours.
+    // A link of that user to another directory is not followed either.
     fs::remove_dir_all(&dir).unwrap();
     fs::create_dir(place.path("ours")).unwrap();
     symlink("ours", &dir).unwrap();
@@ -190,7 +190,7 @@ fn a_run_directory_of_another_user_is_not_used() {
     assert_eq!(fs::read_dir(place.path("ours")).unwrap().count(), 0);
 }
 
-/// A group that may write there, by its owner's will, leads nothing of ours elsewhere. Needs no other user.
+/// With group write access granted by the owner, links must not redirect writes. Needs no other user.
 #[test]
 fn links_in_a_run_directory_are_not_written_through() {
     let place = Place::new();
@@ -241,7 +241,7 @@ fn a_file_that_is_no_regular_one_holds_nobody_up() {
     assert!(place.report("run/report.json")["schema_version"].is_u64());
 }
 
-/// Of all tasks of a node and job the directory in memory has one name, which can be guessed.
+/// All tasks of a node and job use the same directory name in memory, which can be guessed.
 #[test]
 fn a_directory_of_tasks_of_another_user_is_left_alone() {
     let place = Place::new();
@@ -256,7 +256,7 @@ fn a_directory_of_tasks_of_another_user_is_left_alone() {
     );
     let theirs = memory.join(name);
     fs::create_dir(&theirs).unwrap();
-    // Whoever opened it to write would wait for ever.
+    // Opening it for writing would block forever.
     let made = Command::new("mkfifo").arg(theirs.join("alive.lock")).status();
     assert!(made.unwrap().success());
     if give_away(&theirs) {

@@ -1,5 +1,5 @@
-//! Several commands on one node that were started alike, as `srun --ntasks-per-node=2 paceline run -- ...` does: one ring
-//! directory, one sidecar, and nothing left of either.
+//! Several commands on one node that were started alike, as by `srun --ntasks-per-node=2 paceline run -- ...`: one ring
+//! directory, one sidecar, and neither is left behind.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn code(mut task: Child) -> Option<i32> {
     until("the end", || task.try_wait().unwrap()).code()
 }
 
-/// Where both have their rings; the job's name is this test's own.
+/// The common ring directory; the job's name is unique to this test.
 fn rings(job: &str) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     PathBuf::from(format!(
@@ -74,7 +74,7 @@ fn one_that_cannot_be_started_is_in_the_nodes_report() {
     assert!(!rings(&job).exists());
 }
 
-/// The process that holds the node's one sidecar's lock.
+/// The node's sidecar process, a child of this launcher.
 fn sidecar_of(launcher: u32) -> u32 {
     until("the sidecar", || {
         children(launcher).into_iter().find(|pid| {
@@ -101,7 +101,7 @@ fn anothers_sidecar_that_died_is_replaced_for_the_last_words() {
     let first = task(&place, &job, 0, &["sleep", "1"]);
     let sidecar = sidecar_of(first.id());
     let last = task(&place, &job, 1, &["sh", "-c", "sleep 2; exit 3"]);
-    // Its parent has gone, and the last task has just looked after it.
+    // Its parent has exited, and the last task has just checked it.
     assert_eq!(code(first), Some(0));
     signal("STOP", sidecar);
     std::thread::sleep(std::time::Duration::from_millis(700));
@@ -111,7 +111,8 @@ fn anothers_sidecar_that_died_is_replaced_for_the_last_words() {
     assert!(!rings(&job).exists());
 }
 
-/// The environment in which deepspeed's launcher starts local rank `rank` of two on one node, and nothing beside it.
+/// Starts local rank `rank` of two on one node, with the environment of deepspeed's launcher and no other rank
+/// variables.
 fn deepspeed(place: &Place, port: u16, rank: u32) -> Child {
     let train = "import paceline, time\nfor _ in range(60):\n    time.sleep(0.02)\n    paceline.step()\n";
     place.write("train.py", train);
@@ -165,7 +166,7 @@ fn ranks_of_deepspeed_are_one_job_with_one_sidecar() {
     assert_eq!((count("paceline: job"), count("report    ")), (1, 1), "{said:?}");
 }
 
-/// Two torchruns of one host that meet at its own address, each in front of a rank: nobody says --job.
+/// Two torchruns on one host with the same rendezvous, each with one rank and without --job.
 #[test]
 fn agents_of_one_host_are_one_job() {
     let place = Place::new();
@@ -179,7 +180,7 @@ fn agents_of_one_host_are_one_job() {
         "train.py",
         "import paceline, time\nfor _ in range(60):\n    time.sleep(0.02)\n    paceline.step()\n",
     );
-    // What it does of torchrun: its options end before the script, and the script's rank is that of the agent.
+    // Simulates torchrun: its options end before the script, and the script's rank is the agent's.
     let torchrun = place.write(
         "torchrun",
         "#!/bin/sh\nexport RANK=$4 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1\nexec python3 train.py\n",

@@ -1,4 +1,4 @@
-//! On a real terminal: the command has the foreground, so keys reach it as if it had been started alone.
+//! On a real terminal: the command is in the foreground, so it gets keys as if it had been started alone.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::launched::{Place, until};
 
-/// A terminal as its window has it, and a program as the first process on it.
+/// A terminal, and a program as its session leader.
 pub fn begin(mut command: Command) -> (File, Child) {
     let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&keys).unwrap();
@@ -31,7 +31,7 @@ pub fn begin(mut command: Command) -> (File, Child) {
         .stdin(copy(&screen))
         .stdout(copy(&screen))
         .stderr(copy(&screen));
-    // SAFETY: two system calls, as signal-safety(7) allows between fork and exec.
+    // SAFETY: two async-signal-safe system calls (signal-safety(7)), as required between fork and exec.
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
@@ -43,11 +43,11 @@ pub fn begin(mut command: Command) -> (File, Child) {
     (File::from(keys), child)
 }
 
-/// Somebody at a terminal.
+/// A user at a terminal.
 pub struct Typed {
     keys: File,
     screen: Receiver<String>,
-    /// All that came to the screen so far.
+    /// The output so far.
     pub seen: String,
     child: Child,
 }
@@ -57,14 +57,14 @@ impl Typed {
         Typed::start_as(place.shell(&["--quiet"], script))
     }
 
-    /// Any command of the program.
+    /// Starts any command of the program.
     pub fn start_as(command: Command) -> Typed {
         let (keys, child) = begin(command);
         let (sender, screen) = channel();
         let mut reader = keys.try_clone().unwrap();
         std::thread::spawn(move || {
             let mut buffer = [0; 1024];
-            // An error: the terminal's last user is gone.
+            // An error means that the last process has closed the terminal.
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
                 let _ = sender.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
             }
@@ -77,7 +77,7 @@ impl Typed {
         }
     }
 
-    /// Polls until it is on the screen.
+    /// Polls until the text is on the screen.
     pub fn until_shown(&mut self, text: &str) {
         until(text, || {
             self.seen.extend(self.screen.try_iter());
@@ -85,8 +85,8 @@ impl Typed {
         });
     }
 
-    /// Polls until it is on a screen of 40 or 41 columns that was drawn anew: usually only what is different is drawn. Keys that were
-    /// pressed before may come after a change of size, so there are several.
+    /// Polls until the text is on a redrawn screen of 40 or 41 columns: usually only changes are drawn. Earlier keys
+    /// may be processed after a resize, so it resizes repeatedly.
     pub fn until_drawn(&mut self, text: &str, rows: u16) {
         let mut is_wide = false;
         until(text, || {
@@ -98,12 +98,12 @@ impl Typed {
         });
     }
 
-    /// As if typed.
+    /// Types these keys.
     pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// The screen has another size from now on.
+    /// Resizes the screen.
     pub fn resize(&self, columns: u16, rows: u16) {
         let size = Winsize {
             ws_row: rows,
@@ -114,14 +114,14 @@ impl Typed {
         tcsetwinsize(&self.keys, size).unwrap();
     }
 
-    /// Its exit code.
+    /// Waits and returns its exit code.
     pub fn end(mut self) -> Option<i32> {
         until("the end", || self.child.try_wait().unwrap()).code()
     }
 }
 
 impl Drop for Typed {
-    /// What a failed test left is not left running.
+    /// A failed test leaves no process running.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -152,11 +152,11 @@ fn ctrl_c_reaches_the_command_once() {
     assert!(!seen.contains("int-2"), "{seen}");
 }
 
-/// No shell stands above us that could continue us: the command must not stay stopped for ever.
+/// There is no shell that could continue the process group: the command must not stay stopped forever.
 #[test]
 fn ctrl_z_without_a_shell_does_not_freeze() {
     let place = Place::new();
-    // No fork in it: a shell that is stopped between its vfork and exec is never seen as stopped.
+    // Without a fork: a shell that is stopped between its vfork and exec is never seen as stopped.
     let script = "trap 'echo continued; exit 23' CONT; echo ready; while :; do read line; done";
     let mut typed = Typed::start(&place, script);
     typed.until_shown("ready");

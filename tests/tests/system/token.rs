@@ -1,4 +1,5 @@
-//! The page's token: `paceline top` sends it to nobody whom another user names, or who listens where a run of ours has been.
+//! The page's token: `paceline top` does not send it to an address set by another user, or to another user's process on
+//! an old address.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,13 +10,13 @@ use std::time::Duration;
 use crate::launched::Place;
 use crate::strangers::{STRANGER, give_away, mode};
 
-/// Takes one request, unless whoever might ask ends without; says what was in it.
+/// Accepts one request, unless the client ends without one; returns it.
 fn one_request(listener: &TcpListener, child: &mut Child) -> String {
     listener.set_nonblocking(true).unwrap();
     let mut said = String::new();
     let mut is_over = false;
     while !is_over {
-        // Whoever has ended has asked before.
+        // A client that has ended has already sent its request.
         is_over = child.try_wait().unwrap().is_some();
         if let Ok((mut stream, _)) = listener.accept() {
             stream.set_nonblocking(false).unwrap();
@@ -68,12 +69,12 @@ fn a_token_goes_to_no_address_that_another_user_names() {
     );
     let (asked, _) = asks(false);
     assert!(asked.starts_with("GET /v1/live"), "{asked}");
-    // An address that was typed is meant.
+    // A typed address is trusted.
     let asked = one_request(&listener, &mut top(&place, &address, true));
     assert!(asked.to_lowercase().contains("authorization: bearer"), "{asked}");
 }
 
-/// The address that a killed run of ours has left: anybody may listen there by now.
+/// The address of a killed run: another user's process may listen there now.
 #[test]
 fn a_token_goes_to_no_process_of_another_user() {
     let place = Place::new();

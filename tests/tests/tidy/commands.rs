@@ -1,8 +1,8 @@
-//! What pages say of the command line is there: commands, subcommands and flags.
+//! Commands, subcommands and flags in the documentation exist.
 
 use crate::{files, read};
 
-/// Each `paceline ...` of a page: in a block the lines that have one, in a text what stands between backticks.
+/// Each `paceline ...` of a page: lines in code blocks, and inline code.
 fn shown(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut block: Option<bool> = None;
@@ -31,11 +31,11 @@ fn shown(page: &str) -> Vec<String> {
     found
 }
 
-/// What of a command is unknown, where it is one of ours.
+/// The unknown part of a command, if it is a paceline command.
 fn unknown(words: &str) -> Option<String> {
     let line = paceline::command_line();
     let words: Vec<&str> = words.split_whitespace().collect();
-    // A namespace, a release, a package or a container has the same name.
+    // Namespaces, releases, packages and containers have the same name.
     let is_named =
         |at: usize| at > 0 && matches!(words[at - 1], "-n" | "-c" | "-p" | "--namespace" | "install");
     let at = (0..words.len()).find(|at| words[*at] == "paceline" && !is_named(*at))?;
@@ -47,7 +47,7 @@ fn unknown(words: &str) -> Option<String> {
     }
     if command.get_name() == line.get_name() {
         let first = words.next()?;
-        // `paceline-...` of a run directory and what is left out have no letters of a command.
+        // `paceline-...` of a run directory and placeholders are not plain lower-case words.
         let is_name = first
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte == b'-');
@@ -74,7 +74,7 @@ fn commands_on_pages_are_there() {
     let mut count = 0;
     for page in files(&[".md"]) {
         if page.contains("CHANGELOG") || page.contains("/adr/") {
-            continue; // of their time
+            continue; // historical
         }
         for words in shown(&read(&page)) {
             if words.split_whitespace().any(|word| word == "paceline") {

@@ -1,4 +1,4 @@
-//! Rules of the house that a compiler does not hold: who depends on whom, how long files are, docs in step with code.
+//! Project rules that a compiler does not check: dependencies, file lengths, docs that match the code.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
@@ -16,7 +16,7 @@ use std::process::Command;
 use paceline_health::Policy;
 use paceline_health::verdict::{Cause, Finding};
 
-/// Files that are longer than 400 lines, and why. None may pass 1,000.
+/// Files that may exceed 400 lines, with the reason. None may exceed 1,000.
 const LONG: [(&str, &str); 1] = [(
     "sidecar/probe/python/tests/test_torch.py",
     "a program for each case; they share one beginning",
@@ -30,7 +30,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Files that git tracks (or would), by their ending.
+/// Files that git tracks (or would track), by suffix.
 fn files(endings: &[&str]) -> Vec<String> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -44,7 +44,7 @@ fn files(endings: &[&str]) -> Vec<String> {
     text.lines().filter(wanted).map(str::to_owned).collect()
 }
 
-/// Text with every run of white space as one blank, so that a wrapped line is the same as an unwrapped one.
+/// Replaces each run of white space by one blank, so that line breaks do not matter.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,31 +1,31 @@
-//! Manifests are read by kubectl and helm, and these by YAML 1.1 (sigs.k8s.io/yaml): a plain `n`, `off` or `Yes` is no text there but a
-//! truth value, as a key too. A key of a schema that is read so takes its field away from every object.
+//! kubectl and helm parse manifests as YAML 1.1 (sigs.k8s.io/yaml): an unquoted `n`, `off` or `Yes` is a boolean there,
+//! also as a key. Such a key in a schema drops its field from every object.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
 use super::{files, read};
 
-/// What YAML 1.1 takes for a truth value and people for a word: <https://yaml.org/type/bool.html>.
+/// Words that are booleans in YAML 1.1: <https://yaml.org/type/bool.html>.
 const WORDS: [&str; 8] = ["y", "n", "yes", "no", "on", "off", "true", "false"];
 
-/// In any case, as sigs.k8s.io/yaml takes them: `Yes` and `YES`, not `yEs`; which nobody writes either.
+/// Ignores case, like sigs.k8s.io/yaml for `Yes` and `YES`; `yEs` does not occur.
 fn is_word(text: &str) -> bool {
     WORDS.contains(&text.to_lowercase().as_str())
 }
 
-/// A value that is no text to YAML 1.1; `true` and `false` are meant so.
+/// A value that is a boolean in YAML 1.1; `true` and `false` are intended.
 fn is_odd_value(text: &str) -> bool {
     is_word(text) && !["true", "false"].contains(&text.to_lowercase().as_str())
 }
 
-/// A key that is no text: `null` and `~` are none either.
+/// A key that is not a string: `null` and `~` are not either.
 fn is_odd_key(text: &str) -> bool {
     is_word(text) || ["null", "~", ""].contains(&text.to_lowercase().as_str())
 }
 
-/// Words without quotes that are none: line and word.
+/// Unquoted words that are not strings: line and word.
 fn odd(text: &str) -> Vec<(usize, String)> {
-    // What is open: of a map, whether a key comes next.
+    // The open collections; for a map, whether a key comes next.
     let mut open: Vec<Option<bool>> = Vec::new();
     let mut found = Vec::new();
     for next in Parser::new_from_str(text) {
@@ -54,7 +54,7 @@ fn odd(text: &str) -> Vec<(usize, String)> {
             Event::Alias(_) => {}
             _ => continue,
         }
-        // A node has ended: behind a key comes its value.
+        // A node has ended: a key is followed by its value.
         if let Some(Some(is_key_next)) = open.last_mut() {
             *is_key_next = !*is_key_next;
         }
@@ -62,7 +62,7 @@ fn odd(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The same of a template, which is no YAML yet: by its lines, with what is between braces of helm's left out.
+/// The same for a template, which is not valid YAML: line by line, without helm's expressions.
 fn odd_in_template(text: &str) -> Vec<(usize, String)> {
     let mut plain = String::new();
     let mut rest = text;
@@ -106,7 +106,7 @@ fn odd_in_template(text: &str) -> Vec<(usize, String)> {
 fn no_word_of_a_manifest_is_a_truth_value_to_yaml_1_1() {
     let mut all = Vec::new();
     let mut count = 0;
-    // GitHub reads its workflows by a reader of its own, and calls a key `on`.
+    // GitHub has its own parser for workflows, and uses the key `on`.
     let ours = files(&[".yaml", ".yml", ".tpl"])
         .into_iter()
         .filter(|path| !path.starts_with(".github/"));

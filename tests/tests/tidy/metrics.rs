@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{files, read};
 
-/// Families of our own code, by their literals.
+/// The metric families in the code, from string literals.
 fn in_code() -> BTreeSet<String> {
     let sources = files(&[".rs"]);
     let sources = sources

@@ -1,4 +1,4 @@
-//! The report's JSON is a contract: every field of it is explained on its page.
+//! The report's JSON is a contract: its page explains every field.
 
 use crate::read;
 

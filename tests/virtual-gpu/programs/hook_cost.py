@@ -3,9 +3,9 @@ waits, in steps of 100 ms of the GPU.
 
 HOME/torch-cuda/bin/python hook_cost.py --hook sidecar/probe/python
 
-The first 256 steps are timed in all their waits, later ones now and then (_sampling.py): on average a step costs what one that
-is not timed does, and its share of one that is. In one process blocks of steps have the hook switched on and off in turn. Ends
-with 1 where the average is more than 1/1000 of a step.
+In the first 256 steps all waits are timed, later in some steps only (_sampling.py): the average cost is that of an
+untimed step plus a timed step's share. In one process, the hook is switched on and off in alternating blocks of steps.
+Exits with 1 if the average is more than 1/1000 of a step.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from statistics import mean
 
 WAITS = (20, 200, 1000)
 STEP_MS = 100.0
-BLOCK, SETTLING = 16, 3  # steps with the hook on, then off; of these at the beginning that do not count
-AT_START, LATER = 272, 128  # steps with it until the share of timed steps is decided; that are measured then
-SIDE = 15872  # of matrices: 2 * SIDE^3 operations
+BLOCK, SETTLING = 16, 3  # steps with the hook on, then off; of these, the first ones do not count
+AT_START, LATER = 272, 128  # steps with the hook until the share of timed steps is decided; steps measured after that
+SIDE = 15872  # of the matrices: 2 * SIDE^3 operations
 MOST = 1 / 1000  # of a step
 
 
 def trainer(waits):
-    """Prints of each step its kind and its CPU time in ns; and of how many steps one is timed in the end."""
+    """Prints each step's kind and CPU time in ns, and the final sampling period."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(8, device="cuda"))
@@ -55,12 +55,13 @@ def trainer(waits):
         since = time.thread_time_ns()
         step()
         spent.append((kind, time.thread_time_ns() - since))
-        torch.cuda.synchronize()  # not counted; the next step reads this one's events
+        torch.cuda.synchronize()  # not measured; the next step reads this one's events
     print(json.dumps([spent, tracker.timeline.sampling.period]))
 
 
 def measured(waits, hook):
-    """µs a step: without the hook; more in a timed step, with its reading; more in another one. And of how many one is timed."""
+    """µs per step: without the hook; the cost of a timed step with its reading; of an untimed step. And the sampling
+    period."""
     with tempfile.TemporaryDirectory() as rings:
         environment = dict(os.environ, PYTHONPATH=os.path.abspath(hook), PACELINE_RING_DIR=rings)
         operations = 2 * SIDE**3
@@ -69,8 +70,8 @@ def measured(waits, hook):
         spent, period = json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
 
     def cost(steps, kinds):
-        """µs of a step of these kinds on average, as records of several steps are written in one of them; the costliest
-        hundredth, interrupted by something else, left out. A step after a timed one reads that one's events."""
+        """Mean µs of a step of these kinds, since records of several steps are written in one of them; without the most
+        expensive hundredth, which was interrupted. A step after a timed one reads that one's events."""
         pairs = enumerate(zip(steps[:1] + steps, steps))
         each = sorted(ns for at, ((before, _), (kind, ns)) in pairs if at % BLOCK >= SETTLING and before == kind == kinds)
         return mean(each[: len(each) - len(each) // 100]) / 1e3

@@ -1,4 +1,5 @@
-"""How a model is spread over GPUs: each layout gives a function that trains one step and returns a loss on the GPU."""
+"""How a model is distributed over GPUs: each layout returns a function that trains one step and returns a loss on the
+GPU."""
 
 import contextlib
 
@@ -15,7 +16,7 @@ WARM_UP = 11  # eager steps before a capture with DDP in it (PyTorch, "CUDA sema
 
 
 class Block(nn.Module):
-    """Two products of matrices and what is between them."""
+    """Two matrix products with an activation in between."""
 
     def __init__(self, width):
         super().__init__()
@@ -32,7 +33,7 @@ def blocks(options, count=None):
 
 
 def network(options):
-    """Blocks and a head: few models are trained whose layers are all alike."""
+    """Blocks and a head: few real models have identical layers only."""
     return blocks(options).append(nn.Linear(options.width, options.width // 4))
 
 
@@ -41,7 +42,7 @@ def rows(options, device, share=1):
 
 
 def trainer(model, optimizer, inputs, micro_batches=1):
-    """Forward, backward, optimizer; gradients are exchanged at the last micro-batch."""
+    """Forward, backward, optimizer; gradients are reduced at the last micro-batch."""
 
     def step():
         for index in range(micro_batches):
@@ -64,14 +65,14 @@ def ddp(options, device):
 
 
 def accumulate(options, device):
-    """Sixteen micro-batches a step."""
+    """Sixteen micro-batches per step."""
     options.micro_batches = 16
     half_the_layers(options)
     return ddp(options, device)
 
 
 def half_the_layers(options):
-    """The same products in half as many kernels: else a host with few CPUs is slower than its GPUs."""
+    """The same products in half as many kernels: otherwise a host with few CPUs is slower than its GPUs."""
     options.layers //= 2
     options.rows *= 2
 
@@ -89,12 +90,12 @@ def fsdp(options, device):
 
 
 def fsdp_keep(options, device):
-    """Parameters stay whole between forward and backward."""
+    """Parameters stay unsharded between forward and backward."""
     return sharded(options, device, reshard_after_forward=False)
 
 
 def offload(options, device):
-    """Parameters, gradients and the optimizer are the host's. Narrow and long: the same products, fewer parameters."""
+    """Parameters, gradients and optimizer are on the host. Narrow and long: the same products, fewer parameters."""
     narrower = 8
     options.width //= narrower
     options.rows *= narrower * narrower
@@ -117,20 +118,20 @@ def tensor(options, device):
 
 
 def pipeline(options, device):
-    """Two stages, one forward and one backward in turns; DDP between the replicas of a stage."""
+    """Two stages, alternating forward and backward; DDP between the replicas of a stage."""
     half_the_layers(options)
-    options.rows *= 2  # a schedule has work for the host at each micro-batch, too
+    options.rows *= 2  # the schedule has host work at each micro-batch, too
     mesh = init_device_mesh("cuda", (2, dist.get_world_size() // 2), mesh_dim_names=("pp", "dp"))
     stage_index, micro_batches = mesh.get_local_rank("pp"), max(options.micro_batches, 8)
     part = blocks(options, options.layers // 4).to(device)
     part = DistributedDataParallel(part, device_ids=[device.index], process_group=mesh.get_group("dp"))
-    # Shapes are given: stages that tell each other exchange objects whose lengths a GPU has to compute.
+    # Shapes are given: otherwise stages exchange objects whose lengths a GPU has to compute.
     shape = rows(options, device, micro_batches)
     given, made = shape.clone().requires_grad_(stage_index > 0), shape.clone().requires_grad_()
     stage = PipelineStage(part, stage_index, 2, device, input_args=given, output_args=made, group=mesh.get_group("pp"))
     schedule = Schedule1F1B(stage, micro_batches, loss_fn=lambda outputs, target: (outputs - target).square().mean())
     optimizer = torch.optim.AdamW(part.parameters())
-    # An embedding in front of the first block would need this gradient; without it the first stage has a fifth less to do.
+    # An embedding before the first block would need this gradient; without it the first stage has a fifth less work.
     inputs, target = rows(options, device).requires_grad_(), rows(options, device)
 
     def step():
@@ -174,7 +175,7 @@ def graph(options, device):
 
 
 def callables(options, device):
-    """Each block as a pair of CUDA graphs, by make_graphed_callables; DDP around them."""
+    """Each block as a pair of CUDA graphs, with make_graphed_callables; DDP around them."""
     model = blocks(options).to(device)
     sample = (rows(options, device).requires_grad_(),)
     try:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from layouts import LAYOUTS
 
-LOG_EVERY = 10  # steps: then a loss is read, and the host waits for its GPU
+LOG_EVERY = 10  # steps between readings of the loss, for which the host waits for its GPU
 
 
 def arguments():

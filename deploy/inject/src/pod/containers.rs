@@ -1,4 +1,4 @@
-//! What is put into a pod: containers, volumes, variables.
+//! The containers, volumes and variables that injection adds.
 
 use serde_json::{Map, Value, json};
 
@@ -6,28 +6,28 @@ use super::{remediator, resources, trainer};
 use crate::identity::{Identity, Kind, label_variable};
 use crate::request::{Mode, Request, Settings, is_name};
 
-/// The container beside the trainer's.
+/// The sidecar container.
 pub const SIDECAR: &str = "paceline";
-/// The container that goes before both.
+/// The init container.
 pub const INSTALL: &str = "paceline-init";
-/// The program in our image.
+/// Path of the program in Paceline's image.
 pub const PROGRAM: &str = "/usr/bin/paceline";
-/// Where everything of ours is mounted.
+/// Directory of all of Paceline's mounts.
 pub const BASE: &str = "/paceline";
-/// The hook's files, or the program.
+/// The files of the hook, or the program.
 pub const FILES: &str = "/paceline/files";
 /// The rings.
 pub const RINGS: &str = "/paceline/rings";
-/// Journal and report.
+/// The journal and the report.
 pub const RUN: &str = "/paceline/run";
-/// The Secret's folder; the key is its entry `key`.
+/// The mounted Secret; the key is its entry `key`.
 pub const KEY: &str = "/paceline/key";
 /// The image's user and group.
 const NOBODY: u32 = 65_532;
-/// The program in the trainer's container.
+/// Path of the program in the training container.
 pub const WRAPPER: &str = "/paceline/files/paceline";
 
-/// Variables of ours in which somebody else may have had a say since they were written.
+/// Fields and variables that users or other webhooks can change after injection; their values are kept.
 pub(crate) const KEPT: [&str; 10] = [
     "image",
     "imagePullPolicy",
@@ -41,7 +41,7 @@ pub(crate) const KEPT: [&str; 10] = [
     "PACELINE_KEY_FILE",
 ];
 
-/// Everything that decides how ours look in one pod.
+/// Everything that determines the injected parts of one pod.
 pub(crate) struct Plan<'a> {
     pub(crate) request: &'a Request,
     pub(crate) settings: &'a Settings,
@@ -49,7 +49,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) mode: Mode,
     pub(crate) spec: &'a Value,
     pub(crate) trainer: &'a Value,
-    /// There was a sidecar before, which may have been dropped since: the pod's own resources have grown by it.
+    /// The pod was injected with a sidecar before, even if the sidecar was removed since: the pod's own resources
+    /// already include it.
     pub(crate) is_again: bool,
 }
 
@@ -62,7 +63,7 @@ fn plain(name: &str, value: impl Into<String>) -> Value {
 }
 
 impl Plan<'_> {
-    /// Variables of the sidecar, or of `paceline run`. What is made of others stands behind them.
+    /// Variables of the sidecar, or of `paceline run`. A variable follows those that it references.
     pub(crate) fn variables(&self) -> Vec<Value> {
         let (request, identity) = (self.request, self.identity);
         let mut all = vec![
@@ -74,7 +75,7 @@ impl Plan<'_> {
         if self.mode == Mode::Sidecar {
             all.extend(self.ranks());
         }
-        // Two pods of a job may share a machine: both names, the machine's first.
+        // Two pods of a job can share a machine, so the node name has both names, machine first.
         all.push(plain("PACELINE_NODE", "$(PACELINE_KUBE_NODE)/$(PACELINE_POD)"));
         let job = request.job.clone();
         let job = job.unwrap_or_else(|| format!("$(PACELINE_NAMESPACE)/{}", identity.name));
@@ -101,14 +102,14 @@ impl Plan<'_> {
             all.push(plain("PACELINE_QUIET", "true"));
         }
         if request.gpus.is_some() && self.mode == Mode::Sidecar {
-            // What NVIDIA's container runtime asks for; "utility" is the management library.
+            // Settings for NVIDIA's container runtime; "utility" is the management library.
             all.push(plain("NVIDIA_VISIBLE_DEVICES", "all"));
             all.push(plain("NVIDIA_DRIVER_CAPABILITIES", "utility"));
         }
         all
     }
 
-    /// The Job controller gives containers their index before we come: ours has none but by the label.
+    /// The Job controller sets the index variable before injection, so the sidecar gets it only from the label.
     fn ranks(&self) -> Vec<Value> {
         const INDEX: &str = "JOB_COMPLETION_INDEX";
         let mut ranks = trainer::rank_variables(self.trainer);
@@ -128,7 +129,7 @@ impl Plan<'_> {
         }
     }
 
-    /// No probes: a startup probe that never passes would keep the trainer from starting.
+    /// No probes: a failing startup probe would keep the trainer from starting.
     pub(crate) fn sidecar(&self) -> Value {
         let mut mounts = vec![mount("paceline-rings", RINGS, false), self.run_mount()];
         mounts.push(mount("paceline-key", KEY, true));
@@ -149,7 +150,7 @@ impl Plan<'_> {
         container
     }
 
-    /// A port that is declared under hostNetwork would be claimed on the machine, and the pod not scheduled.
+    /// With hostNetwork, a declared port would be reserved on the machine and could keep the pod from being scheduled.
     fn ports(&self) -> Option<Value> {
         let place = self.request.metrics.as_deref()?;
         let port: u16 = place.rsplit(':').next()?.parse().ok()?;
@@ -157,7 +158,7 @@ impl Plan<'_> {
         is_free.then(|| json!([{ "name": "paceline-http", "containerPort": port, "protocol": "TCP" }]))
     }
 
-    /// Lays out what the trainer needs of ours.
+    /// The init container that copies the files for the trainer.
     pub(crate) fn install(&self) -> Value {
         let what = match self.mode {
             Mode::Sidecar => "--hook",
@@ -168,13 +169,13 @@ impl Plan<'_> {
         if resources::is_bounded(self.spec)
             && let Some(container) = container.as_object_mut()
         {
-            // The pod's own are for it too, and it is gone before the trainer begins.
+            // It runs within the pod's resources and exits before the trainer starts.
             container.remove("resources");
         }
         container
     }
 
-    /// What a container of ours asks for and is limited to.
+    /// CPU and memory of an injected container, as request and limit.
     pub(crate) fn amount(&self) -> Value {
         json!({ "cpu": self.request.cpu, "memory": self.request.memory })
     }
@@ -192,8 +193,8 @@ impl Plan<'_> {
         })
     }
 
-    /// What Pod Security's "restricted" asks for. User and group are the pod's, where the user is not root, else the image's: policies of
-    /// sites forbid the group root, too.
+    /// The security context required by the "restricted" Pod Security standard. User and group come from the pod if its
+    /// user is not root, otherwise from the image: site policies can also forbid the root group.
     fn security(&self) -> Value {
         let mut context = json!({
             "allowPrivilegeEscalation": false,
@@ -206,7 +207,7 @@ impl Plan<'_> {
         let pod = &self.spec["securityContext"];
         if pod["runAsUser"] == 0 {
             context["runAsUser"] = json!(NOBODY);
-            // Whose pod is root's has most often root's group, which is not ours to have either.
+            // A pod that runs as root usually has the root group too, which these containers must not use.
             context["runAsGroup"] = json!(NOBODY);
         }
         context
@@ -220,7 +221,7 @@ impl Plan<'_> {
         mount
     }
 
-    /// What is mounted into the trainer's container.
+    /// Volume mounts for the training container.
     pub(crate) fn trainer_mounts(&self) -> Vec<Value> {
         let files = mount("paceline-files", FILES, true);
         match self.mode {
@@ -233,7 +234,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The pod's volumes of ours.
+    /// The volumes that injection adds to the pod.
     pub(crate) fn volumes(&self) -> Vec<Value> {
         let room = match self.mode {
             Mode::Sidecar => "16Mi",
@@ -243,18 +244,18 @@ impl Plan<'_> {
             Some(claim) => {
                 json!({ "name": "paceline-run", "persistentVolumeClaim": { "claimName": claim } })
             }
-            // No limit: to pass it would evict the pod, and the journal keeps to its own.
+            // No size limit: exceeding it would evict the pod, and the journal has a limit of its own.
             None => json!({ "name": "paceline-run", "emptyDir": {} }),
         };
         let key = json!({ "name": "paceline-key", "secret": {
             "secretName": self.request.key_secret.clone().unwrap_or_else(|| key_secret(&self.identity.owner)),
             "defaultMode": self.key_mode(),
-            // The pod never waits for it.
+            // The pod must not wait for the Secret.
             "optional": true,
         } });
         let mut all = vec![json!({ "name": "paceline-files", "emptyDir": { "sizeLimit": room } })];
         if self.mode == Mode::Sidecar {
-            // A full one gives an error; a file on a disk would give none until the pod is evicted.
+            // A full memory volume returns an error; a full disk volume returns none until the pod is evicted.
             let rings = json!({ "medium": "Memory", "sizeLimit": "64Mi" });
             all.push(json!({ "name": "paceline-rings", "emptyDir": rings }));
         }
@@ -268,8 +269,8 @@ impl Plan<'_> {
         is_told.then(|| mount(remediator::VOLUME, remediator::PLACE, true))
     }
 
-    /// Readable to the owner, root; to the pod's fsGroup, which kubelets give it to; else to all of the one container that has it: as which
-    /// user and group that runs may be known to its image alone.
+    /// Readable for the owner, root; for the pod's fsGroup, which the kubelet assigns; otherwise for everyone in the
+    /// one container that mounts it: the container's user and group may be defined only in its image.
     fn key_mode(&self) -> u32 {
         let (own, pod) = (&self.trainer["securityContext"], &self.spec["securityContext"]);
         let user = if own["runAsUser"].is_null() {
@@ -292,8 +293,8 @@ fn mount(volume: &str, path: &str, read_only: bool) -> Value {
     }
 }
 
-/// Puts the hook in front of a container's PYTHONPATH. What the image itself sets is not seen here: `image` is what somebody
-/// says of that.
+/// Puts the hook first in a container's PYTHONPATH. A value set by the image is not visible here; `image` is that value
+/// from the annotation.
 pub(crate) fn extend_python_path(env: &mut Vec<Value>, image: Option<&str>) {
     const NAME: &str = "PYTHONPATH";
     const BEFORE: &str = "PACELINE_PYTHONPATH_BEFORE";
@@ -321,15 +322,16 @@ pub(crate) fn extend_python_path(env: &mut Vec<Value>, image: Option<&str>) {
     env[at] = plain(NAME, path);
 }
 
-/// How Secrets with jobs' keys are called; the operator makes no others. Who may make pods need not be one who may make Secrets.
+/// Prefix of the Secrets that hold job keys; the operator creates no others. Permission to create pods does not imply
+/// permission to create Secrets.
 const KEY_SECRETS: &str = "paceline-";
 
-/// Whether a Secret of this name is one with a job's key.
+/// Whether a Secret name is that of a job key.
 pub fn is_key_secret(name: &str) -> bool {
     name.starts_with(KEY_SECRETS)
 }
 
-/// The name of the Secret with a job's key.
+/// The name of the Secret that holds a job's key.
 pub fn key_secret(owner: &str) -> String {
     let name = format!("{KEY_SECRETS}{owner}");
     if is_name(&name) {
@@ -352,7 +354,7 @@ pub fn key_secret(owner: &str) -> String {
     format!("{KEY_SECRETS}{short}-{hash:016x}")
 }
 
-/// Whether a container is one of ours, and not somebody's who uses the name.
+/// Whether Paceline injected this container, and not only its name matches.
 pub(crate) fn is_ours(container: &Map<String, Value>) -> bool {
     let word = |at: usize| {
         container

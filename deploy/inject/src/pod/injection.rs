@@ -1,4 +1,4 @@
-//! The change itself.
+//! Injects Paceline into a pod.
 
 use serde_json::{Map, Value, json};
 
@@ -9,10 +9,10 @@ use crate::identity::{Identity, kind_of};
 use crate::request::{Mode, Request, Settings, is_wanted, misspelt};
 use crate::{INJECT, INJECTED, Note};
 
-/// Which container people mean when they name none.
+/// Annotation that selects kubectl's default container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// On what a kubelet shows of a pod that it runs from a file: nothing in it may change.
+/// Annotation of a mirror pod, the API server's read-only copy of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod with Paceline in it.
@@ -20,20 +20,20 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct Injected {
     /// The pod.
     pub pod: Value,
-    /// How it came in.
+    /// The mode that was used.
     pub mode: Mode,
-    /// The container that is watched.
+    /// The monitored container.
     pub trainer: String,
-    /// What a person should know.
+    /// Warnings for the user.
     pub notes: Vec<Note>,
 }
 
-/// Why a pod is left as it is.
+/// Why a pod was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which kind, for counting: lower case with dashes.
+    /// The kind of refusal, for metrics: lower case with dashes.
     pub code: &'static str,
-    /// In words.
+    /// The message.
     pub says: String,
 }
 
@@ -50,10 +50,10 @@ fn refuse<T>(code: &'static str, says: impl Into<String>) -> Result<T, Refusal> 
     Err(Refusal { code, says })
 }
 
-/// Puts Paceline into a pod, or into a pod template. `identity`: its job, if a manifest tells it; else what its labels tell.
+/// Injects Paceline into a pod or pod template. `identity`: its job, from a manifest; `None`: derived from its labels.
 ///
 /// # Errors
-/// [`Refusal`]: then nothing is changed.
+/// [`Refusal`]: the pod is unchanged.
 pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> Result<Injected, Refusal> {
     if !pod["spec"].is_object() {
         return refuse("no-pod", "this is not a pod: it has no spec");
@@ -122,12 +122,11 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
     })
 }
 
-/// Of a list, if it is one.
 fn entries(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Names and paths of ours that somebody else has.
+/// Rejects names and paths that collide with Paceline's.
 fn check_names(spec: &Value, trainer: &Value) -> Result<(), Refusal> {
     let all = ["containers", "initContainers"].map(|list| entries(&spec[list]));
     for container in all.into_iter().flatten().filter_map(Value::as_object) {
@@ -167,7 +166,7 @@ fn check_names(spec: &Value, trainer: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Somebody has put it in front of the command, and it was not us.
+/// Whether a user put `paceline run` in front of the command.
 fn runs_paceline(trainer: &Value) -> bool {
     let words = ["command", "args"].map(|list| trainer[list].as_array().map_or(&[][..], Vec::as_slice));
     let words: Vec<&str> = words.into_iter().flatten().filter_map(Value::as_str).collect();
@@ -177,7 +176,7 @@ fn runs_paceline(trainer: &Value) -> bool {
     })
 }
 
-/// What was begun in one way goes on in it: another default must not put both into a pod.
+/// An injected pod keeps its mode: a changed default must not inject both.
 fn choose_mode(pod: &Value, trainer: &Value, request: &Request, notes: &mut Vec<Note>) -> Mode {
     let inits = pod["spec"]["initContainers"]
         .as_array()
@@ -238,7 +237,7 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
     for container in ours {
         match inits.iter_mut().find(|there| there["name"] == container["name"]) {
             Some(there) => complete(there, &container, &KEPT),
-            // Last: those of the user, and a mesh's proxy, go before ours.
+            // Last: the user's init containers, and a mesh's proxy, run first.
             None => inits.push(container),
         }
     }
@@ -250,7 +249,7 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
     }
     let volumes = list(spec, "volumes");
     for volume in plan.volumes() {
-        // What is there was checked to be of the same kind; its size and its Secret may be somebody's choice.
+        // The kind of an existing volume was checked; the user can choose its size and Secret.
         if !volumes.iter().any(|there| there["name"] == volume["name"]) {
             volumes.push(volume);
         }

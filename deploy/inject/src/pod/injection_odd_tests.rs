@@ -122,7 +122,7 @@ fn whoever_reads_the_key_can() {
             assert_eq!(key["defaultMode"], wanted, "{pod}");
         }
     };
-    // Its image's user, whoever that is.
+    // The container runs as its image's user, which is unknown.
     check(json!(null), json!(null), 0o444);
     check(
         json!({ "runAsUser": 1000, "runAsGroup": 1000 }),
@@ -149,14 +149,14 @@ fn a_pod_with_resources_of_its_own_has_room_for_ours() {
     let sidecar = named(&done.pod, "initContainers", "paceline");
     assert_eq!(sidecar["resources"]["requests"]["memory"], "256Mi");
     assert!(named(&done.pod, "initContainers", "paceline-init")["resources"].is_null());
-    // Another webhook drops it, and we are asked again: the room is still there.
+    // Another webhook removes the sidecar and injection runs again: the pod's resources still include it.
     let mut dropped = done.pod.clone();
     dropped["spec"]["initContainers"] = json!([]);
     assert_eq!(
         injected(&dropped, Mode::Sidecar).pod["spec"]["resources"],
         done.pod["spec"]["resources"]
     );
-    // Nothing of ours stays beside a command that is wrapped.
+    // In wrap mode no container runs beside the trainer, so the pod's resources stay as they are.
     assert_eq!(
         injected(&pod, Mode::Wrap).pod["spec"]["resources"],
         pod["spec"]["resources"]
@@ -198,7 +198,7 @@ fn ports_gpus_and_the_run_directory() {
         named(&done.pod, "volumes", "paceline-key")["secret"]["secretName"],
         "mine"
     );
-    // On the machine's own network a declared port would be claimed there.
+    // With hostNetwork, a declared port would be reserved on the machine.
     pod["spec"]["hostNetwork"] = json!(true);
     pod["spec"]["runtimeClassName"] = json!("gvisor");
     let done = injected(&pod, Mode::Sidecar);
@@ -279,7 +279,8 @@ fn names_that_are_too_long_or_odd() {
     assert!(secret.as_str().unwrap().len() < 254);
 }
 
-/// A ring in a file on a disk would make trainers wait for that, and one without a bound would take the machine's memory.
+/// A ring file on disk would make trainers wait for I/O, and a volume without a limit could use all memory of the
+/// machine.
 #[test]
 fn volumes_have_bounds_and_rings_are_memory() {
     for (mode, files) in [(Mode::Sidecar, "16Mi"), (Mode::Wrap, "512Mi")] {
@@ -297,7 +298,8 @@ fn volumes_have_bounds_and_rings_are_memory() {
     }
 }
 
-/// A quota refuses a container that does not say both, a LimitRange would fill in its own; and an image that is there is not asked for again.
+/// A quota rejects a container without requests and limits, and a LimitRange would set its own; and an image that is
+/// present is not pulled again.
 #[test]
 fn each_container_of_ours_says_what_a_quota_wants_to_know() {
     for (mode, names) in [

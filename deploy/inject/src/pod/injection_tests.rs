@@ -12,7 +12,7 @@ fn settings(mode: Mode) -> Settings {
     }
 }
 
-/// Injects, and checks what must hold of every injection: again changes nothing, and the patch makes it.
+/// Injects, and checks what must hold of every injection: it is idempotent, and its patch gives the same pod.
 fn injected(pod: &Value, mode: Mode) -> Injected {
     let done = inject(pod, &settings(mode), None).unwrap();
     let again = inject(&done.pod, &settings(mode), None).unwrap();
@@ -116,7 +116,7 @@ fn a_sidecar_beside_the_trainer() {
         (&key["secret"]["optional"], &key["secret"]["defaultMode"]),
         (&json!(true), &json!(0o444))
     );
-    // A name stands before what is made of it.
+    // A variable precedes those that reference it.
     let names: Vec<&Value> = sidecar["env"]
         .as_array()
         .unwrap()
@@ -178,7 +178,7 @@ fn a_pod_tells_the_remediator_that_there_is() {
             .push(author.clone());
         let done = inject(&pod, &settings, None).unwrap();
         assert_eq!(inject(&done.pod, &settings, None).unwrap().pod, done.pod);
-        // Whoever has no remediator leaves what is there.
+        // An injector without a remediator keeps the existing receiver.
         assert_eq!(injected(&done.pod, mode).pod, done.pod);
         let volume = &named(&done.pod, "volumes", "paceline-remediator")["projected"]["sources"];
         assert_eq!(
@@ -211,7 +211,7 @@ fn a_pod_tells_the_remediator_that_there_is() {
             assert_eq!(env(trainer, "PACELINE_NOTIFY"), &author);
         }
     }
-    // Nobody asked: there is nothing of it.
+    // Without the request, the pod contains nothing of it.
     let text = injected(&torch_pod(), Mode::Sidecar).pod.to_string();
     assert!(!text.contains("PACELINE_NOTIFY") && !text.contains("remediator"));
 }
@@ -227,7 +227,7 @@ fn without_a_command_nothing_is_wrapped_and_it_is_said_why() {
             (Mode::Sidecar, "wrap-without-command")
         );
         assert_eq!(done.pod["metadata"]["annotations"][INJECTED], "sidecar");
-        // Also by whoever looks at the pod later, for its owner.
+        // A later check of the pod, which reports to its owner, gives the same notes.
         let again = injected(&done.pod, Mode::Wrap);
         assert_eq!(
             (again.mode, again.pod, again.notes),
@@ -244,7 +244,7 @@ fn what_another_webhook_broke_is_repaired_and_what_it_added_stays() {
         let inits = broken["spec"]["initContainers"].as_array_mut().unwrap();
         for container in inits.iter_mut() {
             let container = container.as_object_mut().unwrap();
-            // A client that does not know native sidecars drops it.
+            // A client without support for native sidecars drops the field.
             container.remove("restartPolicy");
             container.insert(
                 "volumeMounts".into(),

@@ -1,8 +1,8 @@
-//! Completing what is there: everything wanted is set, everything else stays, and doing it again changes nothing.
+//! Merges wanted values into existing ones: sets everything wanted, keeps everything else, and is idempotent.
 
 use serde_json::{Map, Value};
 
-/// Lists whose entries are told apart by this key.
+/// Lists whose entries are identified by this key.
 const KEYED: [(&str, &str); 4] = [
     ("env", "name"),
     ("volumeMounts", "mountPath"),
@@ -10,7 +10,8 @@ const KEYED: [(&str, &str); 4] = [
     ("volumes", "name"),
 ];
 
-/// Sets in `there` what `wanted` has. Of the `kept` keys what is there already stays: others may have had a say in it.
+/// Sets the values of `wanted` in `there`. Existing values of `kept` keys stay: users or other webhooks may have set
+/// them.
 pub(crate) fn complete(there: &mut Value, wanted: &Value, kept: &[&str]) {
     let (Value::Object(map), Value::Object(new)) = (&mut *there, wanted) else {
         *there = wanted.clone();
@@ -36,14 +37,14 @@ pub(crate) fn complete(there: &mut Value, wanted: &Value, kept: &[&str]) {
     }
 }
 
-/// A variable has one value: one that is wanted otherwise is replaced as a whole.
+/// A variable has one value: a different wanted value replaces the whole entry.
 fn complete_entry(there: &mut Value, wanted: &Value, kept: &[&str]) {
     let name = wanted["name"].as_str().unwrap_or("");
     if kept.contains(&name) {
         return;
     }
     if wanted.get("value").is_some() || wanted.get("valueFrom").is_some() {
-        // Defaults that an API server fills in are no difference.
+        // Defaults added by the API server are no difference.
         let is_same = match (wanted.get("value"), wanted.get("valueFrom")) {
             (Some(value), _) => there.get("value") == Some(value),
             (_, Some(from)) => there.get("valueFrom").is_some_and(|there| covers(there, from)),
@@ -57,7 +58,7 @@ fn complete_entry(there: &mut Value, wanted: &Value, kept: &[&str]) {
     complete(there, wanted, &[]);
 }
 
-/// Whether everything of `wanted` is in `there`.
+/// Whether `there` contains everything in `wanted`.
 pub(crate) fn covers(there: &Value, wanted: &Value) -> bool {
     match (there, wanted) {
         (Value::Object(there), Value::Object(wanted)) => wanted
@@ -67,7 +68,7 @@ pub(crate) fn covers(there: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// The list of this name, made if there is none.
+/// The list with this name, created if missing.
 pub(crate) fn list<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut Vec<Value> {
     let place = map.entry(name).or_insert(Value::Null);
     if !place.is_array() {
@@ -79,7 +80,7 @@ pub(crate) fn list<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut V
     }
 }
 
-/// The object of this name, made if there is none.
+/// The object with this name, created if missing.
 pub(crate) fn object<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
     let place = map.entry(name).or_insert(Value::Null);
     if !place.is_object() {

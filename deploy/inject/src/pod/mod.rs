@@ -1,6 +1,6 @@
-//! What Paceline changes in a pod (`injection`): the `containers`, volumes and variables that are put in, into the pod's
-//! own `resources` where it has such, beside the container that trains (`trainer`), on a `platform` that has images; how
-//! what is there already is completed (`merge`), and what of it is in a pod later ([`presence`]).
+//! Paceline's changes to a pod (`injection`): the `containers`, volumes and variables that are added, within the pod's
+//! own `resources` where it has them, beside the training container (`trainer`), on a `platform` with images;
+//! completion of existing parts (`merge`); detection of what a pod contains later ([`presence`]).
 
 mod containers;
 mod injection;

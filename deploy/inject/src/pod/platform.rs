@@ -1,13 +1,13 @@
-//! On what machines a pod may run: Paceline's containers are for Linux, of two architectures.
+//! The platforms on which a pod can run: Paceline's images are for Linux on two architectures.
 
 use serde_json::Value;
 
 const SYSTEM: &[&str] = &["kubernetes.io/os", "beta.kubernetes.io/os"];
 const MACHINE: &[&str] = &["kubernetes.io/arch", "beta.kubernetes.io/arch"];
-/// Of which there are images.
+/// Architectures with images.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
-/// Why ours could not run where the pod wants to: a code, and words.
+/// Why Paceline's containers cannot run on the pod's platform: a code and a message.
 pub(crate) fn foreign(spec: &Value) -> Option<(&'static str, &'static str)> {
     let linux = (SYSTEM, "linux");
     if spec["os"]["name"] == "windows" || !may_run(spec, &[linux]) {
@@ -18,7 +18,7 @@ pub(crate) fn foreign(spec: &Value) -> Option<(&'static str, &'static str)> {
     (!ARCHITECTURES.iter().any(is_ours)).then_some(("architecture", says))
 }
 
-/// Whether nodes with these labels may be among those that the pod selects. What it says of other labels does not matter.
+/// Whether the pod can be scheduled on nodes with these labels. Constraints on other labels are ignored.
 fn may_run(spec: &Value, labels: &[(&[&str], &str)]) -> bool {
     let value = |key: &str| {
         let mut found = labels.iter().filter(|(keys, _)| keys.contains(&key));
@@ -94,7 +94,7 @@ mod tests {
             (json!([term(os, "DoesNotExist", &[])]), Some("windows")),
             (json!([term(os, "In", &["windows", "linux"])]), None),
             (json!([term(os, "Exists", &[])]), None),
-            // Either will do.
+            // The terms are alternatives.
             (json!([windows, term("pool", "In", &["gpu"])]), None),
             (
                 json!([windows, term(arch, "In", &["riscv64"])]),
@@ -108,7 +108,7 @@ mod tests {
         ] {
             check(&spec(terms), wanted);
         }
-        // What is only preferred keeps nobody away.
+        // A preference excludes no node.
         let preferred = json!([{ "weight": 1, "preference": windows }]);
         check(
             &json!({ "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": preferred } } }),

@@ -1,21 +1,21 @@
-//! Whether Paceline is in a pod that is there: what a webhook has done, and what others have left of it.
+//! Whether an existing pod contains Paceline, and whether other webhooks or clients removed parts of it.
 
 use serde_json::Value;
 
 use super::containers::{INSTALL, SIDECAR, WRAPPER};
 
-/// How much of it is there.
+/// How much of Paceline a pod contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// All that runs.
+    /// All parts that run.
     Whole,
-    /// It was put in, and something has been lost since: what, lower case with dashes.
+    /// It was injected, and a part was lost since: which one, in lower case with dashes.
     Broken(&'static str),
     /// Nothing.
     Absent,
 }
 
-/// Looks at a pod.
+/// Checks a pod.
 pub fn presence(pod: &Value) -> Presence {
     let list = |name: &str| pod["spec"][name].as_array().map_or(&[][..], Vec::as_slice);
     let inits = list("initContainers");
@@ -38,7 +38,8 @@ pub fn presence(pod: &Value) -> Presence {
     }
     match sidecar {
         None => Presence::Broken("sidecar-lost"),
-        // Then it keeps the trainer from ever starting: another webhook with an old client has dropped it.
+        // Without this field the sidecar keeps the trainer from starting: another webhook with an old client dropped
+        // it.
         Some(sidecar) if sidecar["restartPolicy"] != "Always" => Presence::Broken("restart-policy-lost"),
         Some(_) => Presence::Whole,
     }

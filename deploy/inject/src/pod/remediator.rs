@@ -1,6 +1,6 @@
-//! How a pod reaches the cluster's remediator: its address beside whomever the pod tells already, a token of its own that is good for
-//! nothing else, and whom to trust. The pod does not wait for the latter, and what cannot be sent is kept and tried again; the token is the
-//! kubelet's affair, as that of the pod's own ServiceAccount.
+//! How a pod reaches the cluster's remediator: the remediator's address in addition to the pod's own receivers, a token
+//! that is valid only for the remediator, and a CA certificate. The pod starts without the certificate; undelivered
+//! notifications are kept and retried. The kubelet maintains the token like that of the pod's ServiceAccount.
 
 use serde_json::{Value, json};
 
@@ -8,23 +8,23 @@ use super::merge::list;
 use crate::Note;
 use crate::request::Mode;
 
-/// The volume with token and authority.
+/// The volume with the token and the CA certificate.
 pub const VOLUME: &str = "paceline-remediator";
-/// Where it is mounted.
+/// The volume's mount path.
 pub const PLACE: &str = "/paceline/remediator";
-/// The ConfigMap of a pod's own namespace whose `ca.crt` tells whom to trust.
+/// The ConfigMap in the pod's namespace whose `ca.crt` is the CA certificate to trust.
 pub const AUTHORITY: &str = "paceline-remediator-ca";
-/// For whom the token is: the API server does not take it for anything.
+/// The token's audience: the API server itself does not accept such a token.
 pub const AUDIENCE: &str = "paceline-remediator";
-/// The token's life, seconds. Kubelets renew it when a fifth is left.
+/// The token's lifetime in seconds. Kubelets renew it when a fifth is left.
 const LIFE_S: u32 = 1800;
 
-/// Whom a sidecar tells.
+/// Receivers of a sidecar's notifications.
 pub(crate) const NOTIFY: &str = "PACELINE_NOTIFY";
 const BEFORE: &str = "PACELINE_NOTIFY_BEFORE";
 
-/// Whether this can be an address of a remediator: `https://HOST[:PORT]/PATH`. What a receiver's words are parted by, and what a
-/// kubelet would replace, has no place in it.
+/// Whether this can be a remediator's address: `https://HOST[:PORT]/PATH`. Characters that separate the options of a
+/// receiver, and those that the kubelet would expand, are not allowed.
 pub fn is_address(text: &str) -> bool {
     let Some((host, _)) = text
         .strip_prefix("https://")
@@ -36,15 +36,15 @@ pub fn is_address(text: &str) -> bool {
     !host.is_empty() && text.len() <= 512 && text.chars().all(good)
 }
 
-/// The receiver, as PACELINE_NOTIFY has it.
+/// The receiver in the syntax of PACELINE_NOTIFY.
 fn receiver(address: &str) -> String {
     format!("webhook={address},bearer=file:{PLACE}/token,ca=file:{PLACE}/ca.crt")
 }
 
-/// Token and authority, each as soon as there is one.
+/// The token and the CA certificate, each as soon as it exists.
 pub(crate) fn volume() -> Value {
     json!({ "name": VOLUME, "projected": {
-        // Only containers of ours have it; as which user a trainer's container runs may be known to its image alone.
+        // Only injected containers mount it; the user of the training container may be defined only in its image.
         "defaultMode": 0o444,
         "sources": [
             { "serviceAccountToken": { "path": "token", "audience": AUDIENCE, "expirationSeconds": LIFE_S } },
@@ -53,8 +53,8 @@ pub(crate) fn volume() -> Value {
     } })
 }
 
-/// Puts the remediator behind those whom a container tells already. `trainers`: what the trainer's container has, where that is
-/// another one.
+/// Appends the remediator to the receivers of a container. `trainers`: the training container's variable, if that is
+/// another container.
 pub(crate) fn tell(
     container: &mut Value,
     trainers: Option<Value>,
@@ -77,7 +77,7 @@ pub(crate) fn tell(
     };
     if env[at]["valueFrom"].is_object() {
         if mode == Mode::Wrap {
-            // What comes of it when it is empty, or not there, would be refused by `paceline run`, and the job would not begin.
+            // `paceline run` would reject an empty or missing value, and the job would not start.
             let says = "PACELINE_NOTIFY comes from elsewhere (valueFrom), so this job does not report to the \
                 remediator: add it there";
             notes.push(Note::new("notify-from-elsewhere", says));
@@ -98,13 +98,13 @@ pub(crate) fn tell(
     }
 }
 
-/// Whether a pod was made to tell a remediator.
+/// Whether a pod is configured to report to a remediator.
 pub fn is_told(pod: &Value) -> bool {
     let volumes = pod["spec"]["volumes"].as_array();
     volumes.is_some_and(|volumes| volumes.iter().any(|volume| volume["name"] == VOLUME))
 }
 
-/// The ConfigMap that a namespace with such pods has.
+/// The ConfigMap for a namespace with such pods.
 pub fn authority(namespace: &str, ca: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -147,7 +147,7 @@ mod tests {
             let author = plain(" slack=env:A  alertmanager=http://am ");
             assert_eq!(told(json!([author]), None, mode), (json!([both]), 0));
         }
-        // A sidecar tells those whom its trainer's container names, unless it has its own.
+        // A sidecar uses the receivers of its training container, unless it has its own.
         let author = plain("slack=env:A alertmanager=http://am");
         assert_eq!(
             told(json!([]), Some(author.clone()), Mode::Sidecar),
@@ -155,7 +155,8 @@ mod tests {
         );
         let own = told(json!([plain("exec=/x")]), Some(author), Mode::Sidecar);
         assert_eq!(own, (json!([plain(&format!("exec=/x {OURS}"))]), 0));
-        // What is read from elsewhere goes first by another name; where a bad word would end the job, nothing is added.
+        // A value from another source gets another variable name first; where a bad value would end the job, nothing is
+        // added.
         let mut before = from.clone();
         before["name"] = json!("PACELINE_NOTIFY_BEFORE");
         let after = plain(&format!("{OURS} $(PACELINE_NOTIFY_BEFORE)"));

@@ -1,5 +1,6 @@
-//! Pods with resources of their own (`spec.resources`, Kubernetes 1.34): no API server takes one whose containers ask for more than the
-//! pod does, and what the pod may have is its containers' together. So ours brings what it asks for along, and takes nothing of the trainer's
+//! Pods with pod-level resources (`spec.resources`, Kubernetes 1.34): the API server rejects a pod whose containers
+//! request more than the pod, and all containers share the pod's limits. So the sidecar's resources are added to the
+//! pod's, and the trainer loses nothing
 //! (<https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/2837-pod-level-resource-spec>).
 
 use serde_json::{Map, Value, json};
@@ -7,12 +8,12 @@ use serde_json::{Map, Value, json};
 use super::merge::object;
 use crate::quantity;
 
-/// Whether a pod has some.
+/// Whether a pod has pod-level resources.
 pub(crate) fn is_bounded(spec: &Value) -> bool {
     spec["resources"].as_object().is_some_and(|map| !map.is_empty())
 }
 
-/// Adds what a container asks for that is about to come into a pod, and is limited to.
+/// Adds the requests and limits of an injected container to those of the pod.
 pub(crate) fn make(spec: &mut Map<String, Value>, ours: &Value) {
     for resource in ["cpu", "memory"] {
         let of = |list: &str| {
@@ -21,7 +22,8 @@ pub(crate) fn make(spec: &mut Map<String, Value>, ours: &Value) {
                 .cloned()
         };
         let (request, limit) = (of("requests"), of("limits"));
-        // It would follow from what ours asks for alone, and did follow from the limit.
+        // If no container requests this resource, the request defaulted to the limit before; with the sidecar's request
+        // it would default to that alone.
         let request = request.or_else(|| limit.clone().filter(|_| !is_asked_for(spec, resource)));
         for (list, there) in [("requests", request), ("limits", limit)] {
             let more = there.and_then(|there| sum(&there, &ours[resource], resource));
@@ -77,7 +79,7 @@ mod tests {
         let more = json!({ "cpu": "2200m", "memory": "4352Mi" });
         let guaranteed = json!({ "resources": { "requests": both, "limits": both } });
         assert_eq!(made(guaranteed), json!({ "requests": more, "limits": more }));
-        // Of memory nothing was said, and is not now; a number is a quantity too.
+        // The pod sets no memory, and that stays so; a number is a quantity too.
         let cpu = json!({ "resources": { "requests": { "cpu": 1, "hugepages-2Mi": "4Mi" } } });
         assert_eq!(
             made(cpu),

@@ -1,4 +1,4 @@
-//! Which container trains, and what its environment says of ranks.
+//! Which container trains, and its environment variables for ranks.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::identity::{Kind, NODE};
 
-/// Variables by which launchers and operators tell ranks and where they meet.
+/// Variables with which launchers and operators set ranks and the rendezvous.
 const RANKS: [&str; 14] = [
     "RANK",
     "LOCAL_RANK",
@@ -23,10 +23,10 @@ const RANKS: [&str; 14] = [
     "RAY_IP",
     "FQ_RAY_IP",
 ];
-/// Families of them: torchrun's, LeaderWorkerSet's, Volcano's.
+/// Prefixes of such variables: torchrun's, LeaderWorkerSet's, Volcano's.
 const FAMILIES: [&str; 3] = ["PET_", "LWS_", "VC_"];
 
-/// The place of the trainer's container in `spec.containers`. `named`: what somebody asked for.
+/// The index of the training container in `spec.containers`. `named`: the name from the annotation.
 pub(crate) fn find(pod: &Value, kind: Kind, named: Option<&str>) -> Result<usize, String> {
     let containers = pod["spec"]["containers"]
         .as_array()
@@ -67,19 +67,19 @@ fn has_gpus(container: &Value) -> bool {
     names.any(|(name, _)| name.ends_with("/gpu") || name.starts_with("nvidia.com/mig-"))
 }
 
-/// A variable of a container that is written out, and needs no other.
+/// The value of a variable that is set literally, without references.
 pub(crate) fn literal<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
     let value = entry(container, name)?["value"].as_str()?;
     (!value.is_empty() && !value.contains("$(")).then_some(value)
 }
 
-/// The entry of a variable; the last one counts.
+/// The entry of a variable; the last one applies.
 pub(crate) fn entry<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
     let mut env = container["env"].as_array()?.iter().rev();
     env.find(|entry| entry["name"] == name)
 }
 
-/// What torchrun's options in the container's command say of where ranks meet, each a word of its own or one of a script.
+/// The rendezvous address from torchrun's options in the container's command, as separate arguments or within a script.
 pub(crate) fn meeting(container: &Value) -> Option<&str> {
     let lists = ["command", "args"].map(|list| container[list].as_array());
     let texts = lists.into_iter().flatten().flatten().filter_map(Value::as_str);
@@ -90,16 +90,16 @@ pub(crate) fn meeting(container: &Value) -> Option<&str> {
         let at = words.iter().rposition(|word| names.contains(word))?;
         Some(words.get(at + 1)?.trim_matches(['"', '\'']))
     };
-    // A store of its own need not be on any of the pods.
+    // An external store need not be on any of the pods.
     let is_store =
         behind(["--rdzv-backend", "--rdzv_backend"]).is_some_and(|backend| backend.starts_with("etcd"));
     let endpoint = behind(["--rdzv-endpoint", "--rdzv_endpoint"]).filter(|_| !is_store);
-    // What a shell or the kubelet puts there is not known.
+    // The result of expansion by a shell or the kubelet is unknown.
     let place = endpoint.or_else(|| behind(["--master-addr", "--master_addr"]));
     place.filter(|place| !place.contains(['$', '`']))
 }
 
-/// The entries that tell ranks, and those that these are made of, in their order.
+/// The entries that set ranks, and those that they reference, in order.
 pub(crate) fn rank_variables(container: &Value) -> Vec<Value> {
     let env = container["env"].as_array().map_or(&[][..], Vec::as_slice);
     let name = |entry: &Value| entry["name"].as_str().unwrap_or("").to_owned();

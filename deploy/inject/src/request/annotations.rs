@@ -1,4 +1,4 @@
-//! What a pod's annotations ask for, checked: a word that makes no sense is told, and the default holds instead.
+//! Validated settings from a pod's annotations: an invalid value is reported and replaced by the default.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -8,18 +8,19 @@ use super::spelling;
 use crate::pod::is_key_secret;
 use crate::{INJECT, Note, PREFIX, quantity};
 
-/// How Paceline gets into a pod.
+/// How Paceline is injected into a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A container of its own beside the trainer's, which loads the hook.
+    /// A separate container beside the training container; the hook is loaded into the trainer.
     #[default]
     Sidecar,
-    /// `paceline run -- ...` in the trainer's container: sees what the trainer sees, its GPUs too.
+    /// `paceline run -- ...` in the training container: has access to everything that the trainer has, including its
+    /// GPUs.
     Wrap,
 }
 
 impl Mode {
-    /// Its word.
+    /// The mode's name in annotations.
     pub fn word(self) -> &'static str {
         match self {
             Mode::Sidecar => "sidecar",
@@ -27,7 +28,7 @@ impl Mode {
         }
     }
 
-    /// The mode of a word.
+    /// Parses a mode's name.
     pub fn parse(word: &str) -> Option<Mode> {
         [Mode::Sidecar, Mode::Wrap]
             .into_iter()
@@ -35,20 +36,21 @@ impl Mode {
     }
 }
 
-/// What holds where a pod says nothing: the site's.
+/// The site's defaults, which apply where a pod has no annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The image with the program.
     pub image: String,
-    /// Kubernetes' word for when it is pulled.
+    /// Kubernetes' pull policy.
     pub pull_policy: String,
-    /// How.
+    /// The default mode.
     pub mode: Mode,
-    /// CPU of a container of ours, request and limit alike: otherwise a Guaranteed pod would be Burstable.
+    /// CPU of an injected container, as request and limit: otherwise a Guaranteed pod would become Burstable.
     pub cpu: String,
-    /// Memory of a container of ours, request and limit alike.
+    /// Memory of an injected container, as request and limit.
     pub memory: String,
-    /// Where the cluster's remediator takes verdicts ([`crate::remediator::is_address`]); none: pods get no address.
+    /// The address for verdicts of the cluster's remediator ([`crate::remediator::is_address`]); `None`: pods get no
+    /// address.
     pub remediator: Option<String>,
 }
 
@@ -65,44 +67,44 @@ impl Default for Settings {
     }
 }
 
-/// What is wanted of one pod.
+/// The injection settings of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// The trainer's container, if somebody named it.
+    /// The training container, if named.
     pub container: Option<String>,
     /// The job's name.
     pub job: Option<String>,
     /// HOST or HOST:PORT of the aggregator.
     pub aggregator: Option<String>,
-    /// Port of the aggregator, if it shall not follow from the job's name.
+    /// The aggregator's port, if it is not derived from the job's name.
     pub aggregator_port: Option<u16>,
-    /// Port of the metrics page, or INTERFACE:PORT; none: it stays on loopback.
+    /// Port of the metrics page, or INTERFACE:PORT; `None`: it listens on loopback only.
     pub metrics: Option<String>,
     /// `quick` or `full`.
     pub preflight: Option<String>,
-    /// The RuntimeClass by which the sidecar sees the node's GPUs; empty: the node's default runtime does that.
+    /// The RuntimeClass that gives the sidecar access to the node's GPUs; empty: the node's default runtime does.
     pub gpus: Option<String>,
-    /// CPU.
+    /// CPU of an injected container.
     pub cpu: String,
-    /// Memory.
+    /// Memory of an injected container.
     pub memory: String,
-    /// Room for the journal.
+    /// Size limit of the journal.
     pub journal: String,
-    /// A claim on which the run directory is kept.
+    /// The PersistentVolumeClaim for the run directory.
     pub run_claim: Option<String>,
-    /// PYTHONPATH that the image itself sets, which a pod's environment would replace.
+    /// PYTHONPATH set by the image, which the pod's environment would replace.
     pub python_path: Option<String>,
     /// The Secret with the job's key.
     pub key_secret: Option<String>,
-    /// Whether only what is wrong is said.
+    /// Whether only problems are logged.
     pub quiet: bool,
-    /// Whether a sidecar's log is the stream of status that launchers read.
+    /// Whether a sidecar's log is the status stream for launchers.
     pub status_json: bool,
 }
 
-/// What is said of injection itself, in a label and in an annotation.
+/// The values of the inject label and annotation.
 fn words(pod: &Value) -> impl Iterator<Item = &str> {
     let said = |place: &str| pod["metadata"][place][INJECT].as_str();
     [said("labels"), said("annotations")].into_iter().flatten()
@@ -116,21 +118,21 @@ fn is_no(word: &str) -> bool {
     matches!(word, "false" | "disabled" | "no")
 }
 
-/// Whether a pod (or a pod template) asks for injection; `None`: it says nothing. A label that opts out wins. Whose word is none of ours
-/// asks as well, so that somebody tells him (`misspelt`).
+/// Whether a pod (or a pod template) requests injection; `None`: it has neither label nor annotation. A label that opts
+/// out takes precedence. An invalid word counts as a request, so that it is reported (`misspelt`).
 pub fn is_wanted(pod: &Value) -> Option<bool> {
     let opts_out = words(pod).any(is_no);
     words(pod).next().map(|_| !opts_out)
 }
 
-/// A word that says neither yes nor no, where nothing else says it.
+/// An invalid word, if no other word is valid.
 pub(crate) fn misspelt(pod: &Value) -> Option<&str> {
     let is_said = words(pod).any(|word| is_yes(word) || is_no(word));
     words(pod).next().filter(|_| !is_said)
 }
 
 impl Request {
-    /// Reads annotations; a label may say the mode.
+    /// Reads the annotations; a label can also set the mode.
     pub fn of(pod: &Value, settings: &Settings, notes: &mut Vec<Note>) -> Request {
         spelling::tell(pod, notes);
         let mut reader = Reader { pod, notes };
@@ -247,8 +249,8 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| is_plain && *port > 0)
 }
 
-/// Where a page is, as `paceline run --http` takes it: ADDRESS:PORT, INTERFACE:PORT or HOST:PORT. That these are judged as the program
-/// judges them is held by a test of the launcher, which knows both.
+/// Whether this is a page's address as accepted by `paceline run --http`: ADDRESS:PORT, INTERFACE:PORT or HOST:PORT. A
+/// test of the launcher, which depends on both crates, checks that the program accepts the same addresses.
 fn is_place(text: &str) -> bool {
     let Some((name, _)) = text.rsplit_once(':').filter(|(_, end)| port(end).is_some()) else {
         return false;
@@ -261,7 +263,7 @@ fn is_place(text: &str) -> bool {
     is_named || text.parse::<SocketAddr>().is_ok() || name.parse::<Ipv6Addr>().is_ok()
 }
 
-/// As `--aggregator` takes it: HOST or HOST:PORT, relays with their ports before it.
+/// Whether `--aggregator` accepts this: HOST or HOST:PORT, preceded by relays with their ports.
 fn is_aggregator(text: &str) -> bool {
     let has_port = |text: &str| {
         let halves = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
@@ -279,7 +281,7 @@ fn is_aggregator(text: &str) -> bool {
         && (is_bare(host) || has_port(host) || host.parse::<Ipv6Addr>().is_ok())
 }
 
-/// A size as `paceline run --journal-bytes` takes it.
+/// Whether `paceline run --journal-bytes` accepts this size.
 fn is_size(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
@@ -289,7 +291,7 @@ fn is_size(text: &str) -> bool {
         && ["MiB", "GiB", "TiB"].contains(&suffix)
 }
 
-/// A DNS subdomain of at most 253 characters, as objects are called.
+/// Whether this is a DNS subdomain of at most 253 characters, like an object name.
 pub(crate) fn is_name(text: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label = |label: &str| {
@@ -318,10 +320,10 @@ mod tests {
         check(json!(null), json!("wrap"), Some(true));
         check(json!("sidecar"), json!("false"), Some(false));
         check(json!("false"), json!("true"), Some(false));
-        // Somebody has to hear of it.
+        // The mistake must be reported.
         check(json!("Wrap"), json!(null), Some(true));
         check(json!("True"), json!("false"), Some(false));
-        check(json!(true), json!(null), None); // No string: the API server would not have taken it.
+        check(json!(true), json!(null), None); // Not a string: the API server would have rejected it.
         for bare in [json!({}), json!(null), json!({ "metadata": null }), json!([])] {
             assert_eq!(is_wanted(&bare), None);
         }

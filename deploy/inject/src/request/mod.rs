@@ -1,4 +1,4 @@
-//! What is asked for of one pod: by its `annotations`, checked, with the site's settings where they say nothing; unknown
+//! The injection settings of one pod, from its validated `annotations`, with the site's settings as defaults; unknown
 //! names are reported with the nearest `spelling`.
 
 mod annotations;

@@ -1,11 +1,11 @@
-//! Annotations of ours by names that nobody reads.
+//! Reports unknown Paceline annotations.
 
 use serde_json::Value;
 use strsim::damerau_levenshtein;
 
 use crate::{Note, PREFIX};
 
-/// All that are read of a pod, and what is written to it.
+/// All annotations that are read from or written to a pod.
 const KNOWN: [&str; 18] = [
     "aggregator",
     "aggregator-port",
@@ -26,10 +26,10 @@ const KNOWN: [&str; 18] = [
     "preflight",
     "run-claim",
 ];
-/// So many letters may be wrong in a name that was meant.
+/// The largest edit distance for a suggestion.
 const WRONG: usize = 2;
 
-/// Tells of each that is none, and which was probably meant.
+/// Reports each unknown annotation with the most likely intended one.
 pub(crate) fn tell(pod: &Value, notes: &mut Vec<Note>) {
     let all = pod["metadata"]["annotations"].as_object();
     let ours = all
@@ -51,7 +51,7 @@ pub(crate) fn tell(pod: &Value, notes: &mut Vec<Note>) {
     }
 }
 
-/// Whether it is one of them: whoever reads another forgot to name it here.
+/// Whether the annotation is known. A new annotation must be added to the list.
 pub(crate) fn is_known(name: &str) -> bool {
     KNOWN.contains(&name)
 }

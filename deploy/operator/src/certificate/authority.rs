@@ -1,7 +1,8 @@
-//! A certificate authority of our own, and when what of it is made anew. Pure but for the keys' chance: the time is told.
+//! A private certificate authority and its renewal. Pure except for key generation: the caller passes the time.
 //!
-//! An authority holds twice as long as a certificate. Its successor is first only trusted; it signs when whoever
-//! calls us has been told of it. The one before stays trusted until it ends, though its key is gone: a replica may still show what it signed.
+//! An authority is valid twice as long as a certificate. Its successor is first added to the trust bundle and signs
+//! only after the callers have the new bundle. The previous authority stays trusted until it expires, although its key
+//! is deleted: a replica may still serve a certificate that it signed.
 
 use std::time::Duration;
 
@@ -14,69 +15,70 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-/// Clocks differ: what is made now holds since then.
+/// Allowance for clock skew: certificates become valid this many seconds before now.
 const EARLIER: u64 = 300;
-/// Where in the Secret our own notes are.
+/// The Secret's key for the state of this module.
 const NOTES: &str = "notes.json";
 
-/// One who signs.
+/// An authority with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
     name: String,
     key: String,
     cert: String,
-    /// Seconds since 1970.
+    /// Expiry, seconds since 1970.
     ends: u64,
 }
 
-/// All that the Secret keeps.
+/// The contents of the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     signer: Authority,
     next: Option<Authority>,
-    /// Those before: certificate and end.
+    /// Previous authorities: certificate and expiry.
     old: Vec<(String, u64)>,
-    /// Since when the successor is trusted.
+    /// When the successor was added to the trust bundle.
     since: u64,
-    /// The certificate that is shown (PEM).
+    /// The serving certificate (PEM).
     pub cert: String,
     /// Its key (PEM).
     pub key: String,
-    /// Its end, seconds since 1970.
+    /// Its expiry, seconds since 1970.
     pub ends: u64,
 }
 
-/// What is to be done.
+/// A required change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What the Secret is to hold.
+    /// The new contents of the Secret.
     pub state: State,
-    /// `certificate` or `authority`: what is new in it.
+    /// What was renewed: `certificate`, `authority` or `bundle`.
     pub what: &'static str,
 }
 
-/// For whom, and for how long.
+/// The name and validity of certificates.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// The name by which we are called.
+    /// The host name by which callers connect.
     pub host: String,
-    /// Seconds.
+    /// Validity of a certificate, seconds.
     pub life: u64,
-    /// The most that [`Terms::settle`] waits.
+    /// The upper limit of [`Terms::settle`].
     pub settle_most: Duration,
 }
 
 impl Terms {
-    /// So long is waited after it was changed who is trusted, until all have seen it: a twentieth of a certificate's life.
+    /// How long to wait after a change of the trust bundle until all callers have it: a twentieth of a certificate's
+    /// life.
     pub fn settle(&self) -> Duration {
         Duration::from_millis(self.life * 1000 / 20).clamp(Duration::from_millis(500), self.settle_most)
     }
 }
 
-/// What has to change now, one step at a time. `is_trusted`: those who call us are told to trust [`State::bundle`].
+/// The next required change, one step at a time. `is_trusted`: callers are configured to trust [`State::bundle`].
 ///
 /// # Errors
-/// When no certificate can be made, as for a name that is none.
+/// When no certificate can be created, for example for an invalid host name.
 pub fn step(
     state: Option<&State>,
     terms: &Terms,
@@ -116,7 +118,7 @@ pub fn step(
         }
         waiting => state.next = waiting,
     }
-    // Where the signer itself is about to end a new certificate would end with it: its successor comes.
+    // If the signer itself expires soon, a new certificate would expire with it: wait for its successor.
     if state.ends < now + terms.life / 3 && state.signer.ends > state.ends + terms.life / 3 {
         (state.cert, state.key, state.ends) = state.signer.sign(terms, now)?;
         return changed(state, "certificate");
@@ -131,7 +133,7 @@ impl Authority {
     fn make(terms: &Terms, now: u64) -> anyhow::Result<Authority> {
         let key = KeyPair::generate()?;
         let ends = now + terms.life * 2;
-        // Two of them must not have one name: whoever verifies looks for the issuer by it.
+        // Names must be unique: verifiers look up the issuer by name.
         let mark: String = STANDARD
             .encode(key.public_key_raw())
             .chars()
@@ -198,7 +200,7 @@ fn time(seconds: u64) -> time::OffsetDateTime {
 }
 
 impl State {
-    /// Whom those who call us are to trust (PEM).
+    /// The trust bundle for callers (PEM).
     pub fn bundle(&self) -> String {
         let mut all = vec![self.signer.cert.as_str()];
         all.extend(self.next.as_ref().map(|next| next.cert.as_str()));
@@ -206,12 +208,12 @@ impl State {
         all.concat()
     }
 
-    /// Those that sign no more (PEM).
+    /// Authorities that no longer sign (PEM).
     pub fn retired(&self) -> String {
         self.old.iter().map(|(cert, _)| cert.as_str()).collect()
     }
 
-    /// A Secret's data.
+    /// The Secret's data.
     pub fn data(&self) -> Value {
         let old: Vec<Value> = self
             .old
@@ -228,10 +230,10 @@ impl State {
         })
     }
 
-    /// Of a Secret's data.
+    /// Parses a Secret's data.
     ///
     /// # Errors
-    /// When it is not ours, or not whole.
+    /// When this program did not write it, or it is incomplete.
     pub fn read(data: &Value) -> anyhow::Result<State> {
         let text = |word: &str| -> anyhow::Result<String> {
             let coded = data[word]

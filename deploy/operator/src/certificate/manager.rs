@@ -1,6 +1,7 @@
-//! Certificates of our own making: kept in a Secret, shown by each replica, renewed by the leader. Each replica adds the authority to what
-//! callers trust ([`super::trust`]), and makes the first certificate where there is none: it does not wait for the leader, which may be of an
-//! earlier release with certificates from elsewhere ([`super::ProvidedCertificate`]) and stays until this replica is ready.
+//! Self-signed certificates: stored in a Secret, served by each replica, renewed by the leader. Each replica adds the
+//! authority to the trust of callers ([`super::trust`]), and creates the first certificate if there is none: it does
+//! not wait for the leader, which may be of an earlier release with provided certificates
+//! ([`super::ProvidedCertificate`]) and stays until this replica is ready.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,15 +20,17 @@ use crate::lease::{Lead, leads};
 use crate::options::CertificateOptions;
 use crate::{say, timestamp};
 
-/// An API server has a new caBundle at once.
+/// The API server uses a new caBundle at once.
 const CALLED_SETTLE: Duration = Duration::from_secs(60);
-/// A ConfigMap goes by a kubelet to the injector, by it to another ConfigMap, and by another kubelet to a pod.
+/// One kubelet delivers the ConfigMap to the injector, which copies it to another ConfigMap; another kubelet delivers
+/// that to a pod.
 const READ_SETTLE: Duration = Duration::from_secs(600);
 
-/// An authority that is not ours stays trusted for so long, or as long as a certificate holds: longer than any rollout takes.
+/// An unknown authority stays trusted for this time, or for a certificate's validity if that is shorter: longer than
+/// any rollout takes.
 pub(super) const GRACE: Duration = Duration::from_secs(24 * 3600);
 
-/// What is told of certificates.
+/// Metrics of certificates.
 #[derive(Clone, Debug)]
 pub struct Renewals {
     ends: Gauge,
@@ -35,10 +38,10 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// At zero, on this page, under names that begin so.
+    /// Registers the metrics, with zeros, under names with this prefix.
     ///
     /// # Errors
-    /// Never, unless two of them had one name.
+    /// Only if two metrics had the same name.
     pub fn new(registry: &Registry, prefix: &str) -> prometheus::Result<Renewals> {
         let renewals = Renewals {
             ends: Gauge::new(
@@ -58,19 +61,19 @@ impl Renewals {
         Ok(renewals)
     }
 
-    /// When the certificate that is shown ends: seconds since 1970.
+    /// Sets the expiry of the serving certificate: seconds since 1970.
     fn ends(&self, at: u64) {
         #[allow(clippy::cast_precision_loss)] // Seconds are far from 2^53.
         self.ends.set(at as f64);
     }
 
-    /// A certificate or an authority is new.
+    /// Counts a new certificate or authority.
     fn renewed(&self, what: &str) {
         self.renewed.with_label_values(&[what]).inc();
     }
 }
 
-/// What goes wrong at every look: logged once for as long as it stays the same.
+/// A recurring problem, logged once while it stays the same.
 pub(super) struct Problem {
     subject: &'static str,
     logged: String,
@@ -103,12 +106,12 @@ pub struct CertificateManager {
     certificate: Arc<Certificate>,
     renewals: Renewals,
     shown: String,
-    /// Authorities that were ours and have successors: once they have ended, no certificate of theirs is shown.
+    /// The retired authorities of this program: after they expire, no replica serves a certificate of theirs.
     retired: BTreeSet<Authority>,
 }
 
 impl CertificateManager {
-    /// Nothing when certificates come in files.
+    /// `None` when certificates come from files.
     pub fn of(
         api: &Api,
         options: &CertificateOptions,
@@ -143,14 +146,14 @@ impl CertificateManager {
         })
     }
 
-    /// For ever. `lead`: as long as we are in charge we renew.
+    /// Runs forever. `lead`: the leader renews.
     pub async fn run(mut self, lead: Lead) {
-        // Three looks before anybody signs by a new authority: by then each replica has seen the change of who is trusted.
+        // Three checks before a new authority signs anything: by then each replica has seen the changed trust bundle.
         let pause = (self.terms.settle() / 3).min(Duration::from_secs(10));
         let mut problem = Problem::of("certificates");
         loop {
             problem.log(self.look(leads(&lead)).await);
-            // Until there is one nobody can ask us anything.
+            // Without a certificate, no requests can be served.
             sleep(if self.shown.is_empty() {
                 pause.min(Duration::from_millis(500))
             } else {
@@ -169,7 +172,8 @@ impl CertificateManager {
         };
         let mut state = self.read(secret.as_ref());
         let now = timestamp::now_ms() / 1000;
-        // A replica without a certificate is not ready, and a rollout would wait for it for ever: it does not wait for the leader.
+        // A replica without a certificate is not ready, and a rollout would wait for it forever: it does not wait for
+        // the leader.
         let is_bare = self.shown.is_empty() && state.as_ref().is_none_or(|state| state.ends <= now);
         if is_leader || is_bare {
             let is_trusted = match &state {
@@ -220,7 +224,7 @@ impl CertificateManager {
             .ok()
     }
 
-    /// Written whole, with the version that was read: who was faster wins.
+    /// Written as a whole, with the version that was read: the first writer wins.
     async fn keep(&self, path: &str, secret: Option<Value>, state: &State) -> Result<(), Failed> {
         let written = match secret {
             Some(mut secret) => {

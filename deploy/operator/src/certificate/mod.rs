@@ -1,6 +1,6 @@
-//! Certificates of both programs. What is shown to whoever connects is read from files (`serving`), whose authority is added
-//! to what callers trust (`provided`), or made here and kept in a Secret (`manager`), signed by an [`authority`] of our own;
-//! [`trust`] is where callers find which authorities to trust.
+//! Certificates of both programs. Serving certificates are read from files (`serving`), whose authority is added to the
+//! trust of callers (`provided`), or created and stored in a Secret (`manager`), signed by a private [`authority`];
+//! [`trust`] maintains the authorities that callers trust.
 
 pub mod authority;
 mod manager;

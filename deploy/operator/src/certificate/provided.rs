@@ -1,4 +1,4 @@
-//! Certificates that come in files: their authority is added to what callers trust, as with certificates of our own making.
+//! Certificates from files: their authority is added to the trust of callers, as for self-signed certificates.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::trust::{Place, Trust, authorities};
 use crate::api::Api;
 use crate::lease::{Lead, leads};
 
-/// It is looked so often, and more often until it is trusted once.
+/// The interval of checks; shorter until the authority is trusted for the first time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 const FIRST_EVERY: Duration = Duration::from_millis(500);
 
@@ -23,12 +23,12 @@ pub struct ProvidedCertificate {
     trust: Trust,
     cert: PathBuf,
     ca: PathBuf,
-    /// It was trusted once, or there is no authority to add.
+    /// The authority was trusted once, or there is none to add.
     is_trusted: Arc<AtomicBool>,
 }
 
 impl ProvidedCertificate {
-    /// `ca` (PEM) is of `cert`.
+    /// `ca` (PEM) is the authority of `cert`.
     pub fn of(api: &Api, namespace: &str, place: Place, cert: PathBuf, ca: PathBuf) -> ProvidedCertificate {
         ProvidedCertificate {
             trust: Trust::of(api, namespace, place, GRACE),
@@ -38,7 +38,7 @@ impl ProvidedCertificate {
         }
     }
 
-    /// Says so there when it is trusted.
+    /// Sets this flag once the authority is trusted.
     #[must_use]
     pub fn telling(self, is_trusted: &Arc<AtomicBool>) -> ProvidedCertificate {
         ProvidedCertificate {
@@ -47,7 +47,7 @@ impl ProvidedCertificate {
         }
     }
 
-    /// For ever. `lead`: as long as we are in charge, authorities that are not in use are taken out.
+    /// Runs forever. `lead`: the leader removes authorities that are not in use.
     pub async fn run(mut self, lead: Lead) {
         let mut problem = Problem::of("the authorities that callers trust");
         loop {
@@ -59,7 +59,7 @@ impl ProvidedCertificate {
 
     async fn look(&mut self, is_leader: bool) -> anyhow::Result<()> {
         if !self.ca.exists() {
-            // A certificate of an authority that is trusted everywhere comes without one.
+            // A certificate from a public authority needs no CA file.
             if self.cert.exists() {
                 self.is_trusted.store(true, Ordering::Relaxed);
             }

@@ -1,5 +1,5 @@
-//! The certificate and its key: read again when the files change, so that a rotation needs no restart. Files that do not fit
-//! together yet change nothing: they are written one after the other.
+//! The certificate and its key: reloaded when the files change, so that a rotation needs no restart. Files that do not
+//! match yet change nothing: they are written one after the other.
 
 use std::fs;
 use std::io;
@@ -14,23 +14,23 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// A certificate file is far shorter.
+/// The size limit of a certificate file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What is shown to whoever connects; none until the files are there.
+/// The serving certificate; none until the files exist.
 #[derive(Debug, Default)]
 pub struct Certificate(RwLock<Option<Arc<CertifiedKey>>>);
 
 impl Certificate {
-    /// Whether there is one.
+    /// Whether there is a certificate.
     pub fn is_there(&self) -> bool {
         self.now().is_some()
     }
 
-    /// Shows this from now on (PEM).
+    /// Serves this certificate from now on (PEM).
     ///
     /// # Errors
-    /// When they cannot be read, or do not belong together; what was shown stays.
+    /// When it cannot be read, or certificate and key do not match; the previous certificate stays.
     pub fn take(&self, cert: &[u8], key: &[u8]) -> anyhow::Result<()> {
         self.set(parse(cert, key)?);
         Ok(())
@@ -51,7 +51,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// TLS 1.2 and 1.3 with whatever certificate there is.
+/// TLS 1.2 and 1.3 with the current certificate.
 ///
 /// # Errors
 /// Never with the protocol versions that rustls itself offers.
@@ -60,12 +60,12 @@ pub fn config(certificate: Arc<Certificate>) -> anyhow::Result<ServerConfig> {
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(certificate);
-    // API servers and aggregators come back with none: each would be made, sent and kept for nobody.
+    // API servers and aggregators reconnect without session tickets: sending them would be wasted.
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// The files, and what they held when they were last read.
+/// The files, and their contents when last read.
 #[derive(Debug)]
 pub struct Files {
     cert: PathBuf,
@@ -74,19 +74,19 @@ pub struct Files {
     problem: String,
 }
 
-/// What a look at the files came to.
+/// The result of a check of the files.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Look {
-    /// As before.
+    /// Nothing changed.
     Same,
-    /// A certificate was taken up.
+    /// A certificate was loaded.
     New,
-    /// They cannot be used, and this was not said before; the old certificate stays.
+    /// The files cannot be used, which was not reported before; the old certificate stays.
     Bad(String),
 }
 
 impl Files {
-    /// Of these.
+    /// For these files.
     pub fn of(cert: &Path, key: &Path) -> Files {
         Files {
             cert: cert.to_owned(),
@@ -96,7 +96,7 @@ impl Files {
         }
     }
 
-    /// Looks again.
+    /// Checks the files again.
     pub fn look(&mut self, certificate: &Certificate) -> Look {
         let read = read(&self.cert)
             .and_then(|cert| Ok((cert, read(&self.key)?)))
@@ -126,10 +126,10 @@ impl Files {
     }
 }
 
-/// The certificates of a file (PEM), as it is written.
+/// The certificates of a file (PEM), unchanged.
 ///
 /// # Errors
-/// When it cannot be read, or holds none.
+/// When the file cannot be read, or contains none.
 pub fn authorities(path: &Path) -> anyhow::Result<String> {
     let text = String::from_utf8(read(path)?).context("it is not text")?;
     let all = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<Vec<_>, _>>()?;

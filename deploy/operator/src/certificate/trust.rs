@@ -1,6 +1,6 @@
-//! The authorities that callers trust: those in a webhook's caBundle or in a ConfigMap. Each replica adds its own and takes none away that
-//! is another's: while a rollout changes where certificates come from, the replicas before and after it answer beside each other. The
-//! leader takes out authorities that have not been in use for a while.
+//! The authorities that callers trust: those in a webhook's caBundle or in a ConfigMap. Each replica adds its own and
+//! removes none of another replica's: while a rollout changes the source of certificates, old and new replicas serve
+//! side by side. The leader removes authorities that have not been in use for a while.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -14,22 +14,22 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, Failed, Patch};
 
-/// Letters of a line of PEM.
+/// Length of a line of PEM.
 const LINE: usize = 64;
 
-/// Where callers find which authorities to trust.
+/// Where the authorities that callers trust are configured.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// The caBundle of all webhooks of this MutatingWebhookConfiguration.
     Webhook(String),
-    /// `ca.crt` of this ConfigMap of our namespace.
+    /// The `ca.crt` of this ConfigMap in the operator's namespace.
     Map(String),
 }
 
 /// An authority's certificate (DER).
 pub type Authority = Vec<u8>;
 
-/// Certificates of a text (PEM), each once; what is none is passed over.
+/// The certificates in a text (PEM), without duplicates; others are skipped.
 pub fn authorities(pem: &str) -> BTreeSet<Authority> {
     let all = CertificateDer::pem_slice_iter(pem.as_bytes());
     all.flatten().map(|one| one.to_vec()).collect()
@@ -40,7 +40,7 @@ fn pem(all: &BTreeSet<Authority>) -> String {
     for one in all {
         let coded = STANDARD.encode(one);
         text += "-----BEGIN CERTIFICATE-----\n";
-        // Base64 is of single bytes.
+        // Base64 is ASCII.
         for line in coded.as_bytes().chunks(LINE) {
             text += &String::from_utf8_lossy(line);
             text.push('\n');
@@ -50,15 +50,15 @@ fn pem(all: &BTreeSet<Authority>) -> String {
     text
 }
 
-/// What stands at a place.
+/// The current contents of a place.
 #[derive(Debug, Default)]
 struct Standing {
     trusted: BTreeSet<Authority>,
-    /// Each of several webhooks says the same.
+    /// All webhooks have the same authorities.
     is_one: bool,
-    /// `None`: there is no such object.
+    /// `None`: the object does not exist.
     version: Option<Value>,
-    /// The webhooks' names.
+    /// Names of the webhooks.
     names: Vec<Value>,
 }
 
@@ -67,14 +67,14 @@ pub struct Trust {
     api: Api,
     namespace: String,
     place: Place,
-    /// An authority that is not ours stays trusted for so long.
+    /// How long an unknown authority stays trusted.
     grace: Duration,
-    /// Authorities that are not ours, since we have seen them.
+    /// Unknown authorities, and when they were first seen.
     others: HashMap<Authority, Instant>,
 }
 
 impl Trust {
-    /// At this place.
+    /// For this place.
     pub fn of(api: &Api, namespace: &str, place: Place, grace: Duration) -> Trust {
         Trust {
             api: api.clone(),
@@ -88,14 +88,14 @@ impl Trust {
     /// Whether all of these are trusted.
     ///
     /// # Errors
-    /// When the place cannot be read, such as a webhook that is not there.
+    /// When the place cannot be read, for example a missing webhook.
     pub async fn has(&self, ours: &BTreeSet<Authority>) -> anyhow::Result<bool> {
         let standing = self.read().await?;
         Ok(standing.is_one && standing.trusted.is_superset(ours))
     }
 
-    /// Has all of these trusted, and those of others as well, but for `ended`. Whether that stands there now: another replica may have
-    /// been faster.
+    /// Adds all of these, and keeps unknown authorities except for `ended`. Returns whether the place has them now:
+    /// another replica may have been faster.
     ///
     /// # Errors
     /// When the place cannot be read or written.
@@ -160,7 +160,7 @@ impl Trust {
         })
     }
 
-    /// Bound to the version that was read: an authority that was added meanwhile stays.
+    /// Bound to the version that was read, so that an authority added in the meantime stays.
     async fn write(&self, standing: &Standing, pem: &str) -> Result<(), Failed> {
         let metadata = json!({ "resourceVersion": standing.version });
         let (patch, body) = match &self.place {

@@ -1,4 +1,4 @@
-//! What the part beside the webhook tells of itself, on the same page.
+//! Metrics of the control tasks, on the same page.
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
@@ -12,15 +12,15 @@ pub struct Counts {
     authorities: IntCounterVec,
     events: IntCounterVec,
     missing: IntGaugeVec,
-    /// Of certificates.
+    /// Metrics of certificates.
     pub renewals: Renewals,
 }
 
 impl Counts {
-    /// All at zero, on this page.
+    /// Registers the metrics, all zero.
     ///
     /// # Errors
-    /// Never, unless two of them had one name.
+    /// Only if two metrics had the same name.
     pub fn new(registry: &Registry) -> prometheus::Result<Counts> {
         let counts = Counts {
             leader: IntGauge::new(
@@ -69,27 +69,27 @@ impl Counts {
         Ok(counts)
     }
 
-    /// Whether this one is in charge.
+    /// Sets whether this replica is the leader.
     pub fn leads(&self, is_leader: bool) {
         self.leader.set(i64::from(is_leader));
     }
 
-    /// A Secret was made (`made`), was there (`exists`), or could not be (`failed`).
+    /// Counts a Secret: created (`made`), already present (`exists`) or not possible (`failed`).
     pub fn secret(&self, result: &str) {
         self.secrets.with_label_values(&[result]).inc();
     }
 
-    /// A namespace was given the remediator's authority (`written`), or could not be (`failed`).
+    /// Counts a namespace's copy of the remediator's CA: `written` or `failed`.
     pub fn authority(&self, result: &str) {
         self.authorities.with_label_values(&[result]).inc();
     }
 
-    /// An Event was written.
+    /// Counts an Event.
     pub fn event(&self, code: &str) {
         self.events.with_label_values(&[code]).inc();
     }
 
-    /// So many pods are without it for these reasons; all others are none.
+    /// Sets the number of pods without Paceline by reason; other reasons become zero.
     pub fn missing<'a>(&self, reasons: impl Iterator<Item = &'a str>) {
         self.missing.reset();
         for reason in reasons {

@@ -1,35 +1,36 @@
-//! What is still to be written for pods, each object with a time of its own: one that cannot be written holds up no other. Pure.
+//! Objects to be written for pods, each with its own retry time: a failing one delays no other. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::jobs::{Key, Word};
 
-/// What was written is remembered for so many objects; then it is tried again, which changes nothing.
+/// Limit of remembered objects; after it, they are written again, which changes nothing.
 const REMEMBERED: usize = 10_000;
-/// The first time again where the API server has failed.
+/// The first retry after a failure of the API server.
 pub(super) const SOON: Duration = Duration::from_secs(1);
-/// The same where it has said no: what is in the way is most often there to stay.
+/// The first retry after a rejection, whose cause usually persists.
 pub(super) const LATER: Duration = Duration::from_secs(10);
-/// Each pause is twice the one before, to this.
+/// The pause doubles with each retry, up to this.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// In a pod's place: it stays owed.
+/// Used in place of a pod: the object stays due.
 pub(super) const NOBODY: &str = "";
 
-/// One object.
+/// An object to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// A job's Secret.
     Secret(Key),
-    /// A word to an owner.
+    /// An Event for an owner.
     Event(Word),
-    /// The remediator's authority, in this namespace.
+    /// The remediator's CA, in this namespace.
     Authority(String),
 }
 
 impl Due {
-    /// How many pods there must be at once: a pod that trains alone misses no first one.
+    /// The minimum number of pods that must need it at once: the note about a missing first pod is wrong for a job with
+    /// one pod.
     fn least(&self) -> usize {
         match self {
             Due::Event(word) if word.code == "no-first-pod" => 2,
@@ -37,8 +38,8 @@ impl Due {
         }
     }
 
-    /// By what it is remembered that this pod need not call for it again. An Event is said once. A Secret may have been deleted: each new pod
-    /// of its job asks for it.
+    /// The key by which it is remembered that this pod needs no second write. An Event is written once. A Secret may
+    /// have been deleted, so each new pod of its job requests it again.
     fn memory(&self, pod: &str) -> String {
         match self {
             Due::Secret(_) => format!("{} {pod}", self.mark()),
@@ -46,7 +47,7 @@ impl Due {
         }
     }
 
-    /// The same for the same object of the same owner.
+    /// Equal for the same object of the same owner.
     pub(super) fn mark(&self) -> String {
         match self {
             Due::Secret(key) => format!("secret {} {} {}", key.namespace, key.name, key.owner),
@@ -59,9 +60,9 @@ impl Due {
 #[derive(Debug)]
 struct Debt {
     due: Due,
-    /// Uids of the pods that call for it.
+    /// Uids of the pods that need it.
     pods: HashSet<String>,
-    /// `None`: it is being written.
+    /// `None`: the write is in progress.
     at: Option<Instant>,
     pause: Option<Duration>,
 }
@@ -74,12 +75,12 @@ pub(super) struct Debts {
 }
 
 impl Debts {
-    /// A pod calls for it.
+    /// A pod needs this object.
     pub(super) fn owe(&mut self, due: Due, pod: &str, now: Instant) {
         if self.paid.contains(&due.memory(pod)) {
             return;
         }
-        // Most often it is still there, and a job's pods come many at a time.
+        // Most often it still exists, and the pods of a job arrive in bursts.
         let pause = if self.is_made(&due) { SOON } else { Duration::ZERO };
         let debt = self.owed.entry(due.mark()).or_insert_with(|| Debt {
             due,
@@ -92,13 +93,13 @@ impl Debts {
         }
     }
 
-    /// A pod is over. What no other calls for is owed no longer.
+    /// A pod has ended. Objects that no other pod needs are dropped.
     pub(super) fn over(&mut self, pod: &str) {
         self.owed
             .retain(|_, debt| !debt.pods.remove(pod) || !debt.pods.is_empty());
     }
 
-    /// Only these pods are there.
+    /// Keeps only the needs of these pods.
     pub(super) fn only(&mut self, pods: &HashSet<String>) {
         self.owed.retain(|_, debt| {
             debt.pods.retain(|pod| pod == NOBODY || pods.contains(pod));
@@ -106,13 +107,13 @@ impl Debts {
         });
     }
 
-    /// These pods have no machine yet, and may find the Secret gone when they have one: they ask again.
+    /// These pods are not scheduled yet and may find the Secret deleted when they are: they request it again.
     pub(super) fn ask_again(&mut self, pods: &HashSet<String>) {
         let is_of = |memory: &String| memory.rsplit(' ').next().is_some_and(|pod| pods.contains(pod));
         self.paid.retain(|memory| !is_of(memory));
     }
 
-    /// What is due longest, if anything is; until its end is told it is not due again.
+    /// The object that has been due longest, if any; it is not due again until its result is known.
     pub(super) fn next(&mut self, now: Instant) -> Option<Due> {
         let due = self
             .owed
@@ -123,7 +124,7 @@ impl Debts {
         Some(debt.due.clone())
     }
 
-    /// It is there. `is_for_good`: it need not be looked after again.
+    /// The object was written. `is_for_good`: it needs no further check.
     pub(super) fn paid(&mut self, due: &Due, is_for_good: bool) {
         let debt = self.owed.remove(&due.mark());
         if is_for_good {
@@ -136,12 +137,13 @@ impl Debts {
         }
     }
 
-    /// Whether it was written by us, and for the same owner.
+    /// Whether this process wrote it for the same owner.
     pub(super) fn is_made(&self, due: &Due) -> bool {
         self.paid.contains(&due.mark())
     }
 
-    /// It could not be written, and is tried again after `first`, then more and more rarely. Whether this is the first time.
+    /// The write failed and is retried after `first`, then with growing pauses. Returns whether this is the first
+    /// failure.
     pub(super) fn again(&mut self, due: &Due, first: Duration, now: Instant) -> bool {
         let Some(debt) = self.owed.get_mut(&due.mark()) else {
             return false;
@@ -258,7 +260,7 @@ mod tests {
         };
         debts.owe(word("no-first-pod"), "p", now);
         assert_eq!(debts.next(now), None);
-        // One that failed, and the one that came for it.
+        // A failed Secret, and the remaining pod that needs it.
         debts.over("p");
         debts.owe(word("no-first-pod"), "q", now);
         assert_eq!(debts.next(now), None);

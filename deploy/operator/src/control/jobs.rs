@@ -1,4 +1,4 @@
-//! What a pod that is there calls for: a Secret for its job, or a word to its owner. Pure.
+//! What a pod in the cluster needs: a Secret for its job, or an Event for its owner. Pure.
 
 use paceline_inject::pod::is_key_secret;
 use paceline_inject::presence::{Presence, presence};
@@ -8,57 +8,57 @@ use serde_json::{Value, json};
 use crate::timestamp;
 use crate::webhook::review::{Rules, is_left_alone};
 
-/// JobSet puts its own uid on its pods; the Jobs between come and go with each restart.
+/// JobSet sets its own uid on its pods; the Jobs in between are recreated at each restart.
 const SET: &str = "jobset.sigs.k8s.io/jobset-name";
 const SET_UID: &str = "jobset.sigs.k8s.io/jobset-uid";
 const GROUPS: &str = "leaderworkerset.sigs.k8s.io/name";
 const WORKER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
-/// The Secret's place in a pod.
+/// The Secret's volume in a pod.
 const VOLUME: &str = "paceline-key";
-/// Kubernetes takes 1,024.
+/// The limit for an Event's message; Kubernetes accepts 1,024 bytes.
 const LONGEST: usize = 900;
 
-/// A Secret that a job is to have.
+/// A Secret for a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Where.
+    /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// With whom it goes: an ownerReference as JSON.
+    /// Its owner, with which it is deleted: an ownerReference as JSON.
     pub owner: String,
 }
 
-/// Something that the owner of a pod should know.
+/// A note for the owner of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Where.
+    /// Its namespace.
     pub namespace: String,
-    /// Why not, or what is missing: lower case with dashes.
+    /// The reason or the missing part: lower case with dashes.
     pub code: &'static str,
-    /// Whether Paceline is not there at all.
+    /// Whether the pod has no Paceline at all.
     pub is_missing: bool,
-    /// In words.
+    /// The message.
     pub says: String,
-    /// Whom it is about, as Events refer to objects.
+    /// The object that it is about, as an Event's reference.
     pub about: Value,
-    /// The pod in which it was seen.
+    /// The pod where the problem was seen.
     pub pod: String,
 }
 
-/// What a pod calls for.
+/// What a pod needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {
-    /// A Secret.
+    /// The Secret.
     pub key: Option<Key>,
-    /// The remediator's authority, in this namespace.
+    /// The remediator's CA, in this namespace.
     pub authority: Option<String>,
-    /// Words.
+    /// Notes for its owner.
     pub words: Vec<Word>,
 }
 
 impl Call {
-    /// Why the pod has no Paceline though it asked; `None`: it has, or did not ask.
+    /// Why the pod has no Paceline though it requested it; `None`: it has Paceline, or did not request it.
     pub fn missing(&self) -> Option<&'static str> {
         self.words
             .iter()
@@ -67,7 +67,7 @@ impl Call {
     }
 }
 
-/// Looks at a pod.
+/// Determines what a pod needs.
 pub fn look(pod: &Value, rules: &Rules) -> Call {
     let namespace = pod["metadata"]["namespace"].as_str().unwrap_or("");
     let phase = pod["status"]["phase"].as_str().unwrap_or("");
@@ -117,7 +117,7 @@ pub fn look(pod: &Value, rules: &Rules) -> Call {
     }
 }
 
-/// What a person should know though it was done.
+/// The warnings of a successful injection.
 fn notes(pod: &Value, settings: &Settings) -> Vec<(&'static str, String)> {
     inject(pod, settings, None).map_or_else(
         |_| Vec::new(),
@@ -147,7 +147,7 @@ fn controller(pod: &Value) -> Option<&Value> {
     owners.find(|owner| owner["controller"] == true)
 }
 
-/// The object that lives as long as the job; `None`: another pod of the job tells.
+/// The object that exists as long as the job; `None`: another pod of the job identifies it.
 fn owner(pod: &Value) -> Option<Value> {
     let label = |label: &str| pod["metadata"]["labels"][label].as_str();
     if let (Some(name), Some(uid)) = (label(SET), label(SET_UID)) {
@@ -155,7 +155,7 @@ fn owner(pod: &Value) -> Option<Value> {
             json!({ "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": name, "uid": uid }),
         );
     }
-    // Workers are their group's, which is made anew; the leaders' StatefulSet is the whole set's.
+    // Workers belong to their group, which is recreated on failure; the leaders' StatefulSet belongs to the whole set.
     if label(GROUPS).is_some() && label(WORKER).is_some_and(|index| index != "0") {
         return None;
     }
@@ -170,7 +170,7 @@ fn owner(pod: &Value) -> Option<Value> {
     })
 }
 
-/// Whom people look at: what made the pod, or the pod itself.
+/// The object that users look at: the pod's controller, or the pod itself.
 fn about(pod: &Value) -> Value {
     let namespace = &pod["metadata"]["namespace"];
     match controller(pod) {
@@ -186,7 +186,7 @@ fn about(pod: &Value) -> Value {
 }
 
 impl Key {
-    /// The Secret, with this key (as `paceline` reads it from a file).
+    /// The Secret object with this key, in the format that `paceline` reads from a file.
     pub fn secret(&self, key: &str) -> Value {
         use base64::Engine as _;
         let owner: Value = serde_json::from_str(&self.owner).unwrap_or_default();
@@ -202,7 +202,7 @@ impl Key {
 }
 
 impl Word {
-    /// One name for the same word about the same object: it is said once, whoever is in charge.
+    /// The same name for the same note about the same object: it is written once, even if the leader changes.
     pub fn name(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         let uid = self.about["uid"].as_str().unwrap_or("");
@@ -212,10 +212,10 @@ impl Word {
         format!("paceline.{hash:016x}")
     }
 
-    /// The Event.
+    /// The Event object.
     pub fn event(&self, now_ms: u64) -> Value {
         let now = timestamp::write(now_ms);
-        // Event's own times have whole seconds.
+        // Timestamps of an Event have whole seconds.
         let second = format!("{}Z", now.split('.').next().unwrap_or(""));
         let says: String = format!("{} ({}; seen in pod {})", self.says, self.code, self.pod)
             .chars()

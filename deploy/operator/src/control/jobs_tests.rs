@@ -31,11 +31,12 @@ fn a_job_has_a_secret_that_goes_with_it() {
     let secret = key.secret("k");
     assert_eq!(secret["data"]["key"], "aw==");
     assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "job-uid");
-    // No second owner that the garbage collector would wait for, and nothing that keeps the job from going.
+    // A second owner, or `blockOwnerDeletion`, would delay the deletion of the Secret or the job.
     assert!(secret["metadata"]["ownerReferences"][0]["blockOwnerDeletion"].is_null());
 }
 
-/// Whoever may make pods could have a name occupied in his namespace: the Secret of a database that is made later.
+/// Users who may create pods must not be able to reserve a name in their namespace, such as that of a future database
+/// Secret.
 #[test]
 fn no_secret_is_made_under_a_name_that_is_not_ours() {
     let named = |name: &str| {
@@ -95,7 +96,7 @@ fn why_not() {
     }
 }
 
-/// What the webhook made of a pod tells what it wanted: the first look at it is after that.
+/// The injected pod still shows what was requested: the first check runs after the webhook.
 #[test]
 fn a_wrap_that_became_a_sidecar_is_told() {
     let asks = pod(|pod| {
@@ -136,7 +137,7 @@ fn a_word_is_said_about_the_owner_and_once() {
             .unwrap()
             .ends_with("(not-injected; seen in pod p-1)")
     );
-    // A pod of several that nobody can find the first of: it is watched, and the owner is told.
+    // A pod of a multi-pod job whose first pod is unknown: it is monitored, and its owner gets an Event.
     let alone = injected(|pod| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!("p"));
     let words = look(&alone, &Rules::default()).words;
     assert_eq!(

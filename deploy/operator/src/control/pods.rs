@@ -1,4 +1,5 @@
-//! The pods of the cluster, as long as this replica is in charge: each is looked at once as it comes and as it changes, and not kept.
+//! Watches the cluster's pods while this replica is the leader: each pod is checked when it appears or changes, and not
+//! kept.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,14 +26,14 @@ use crate::webhook::review::Rules;
 use crate::{say, timestamp};
 
 const PODS: &str = "/api/v1/pods";
-/// Between looks at what is due, after a watch, and when another is in charge.
+/// Pause between checks for due writes, after a watch, and while another replica is the leader.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A list that fails is tried again after twice the time each time, to this.
+/// The pause between failed lists doubles each time, up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// So much is written at a time: what hangs holds up no other.
+/// Concurrent writes: one that hangs does not delay the others.
 const AT_ONCE: usize = 8;
 
-/// What came of writing something, and the authority as it was then.
+/// The result of a write, with the CA at that time.
 type Written = (Due, String, Result<(), Failed>);
 
 /// See the module.
@@ -40,12 +41,12 @@ pub(super) struct Watcher {
     api: Api,
     rules: Rules,
     counts: Arc<Counts>,
-    /// Jobs get Secrets, and owners of pods are told; else the remediator's authority is all.
+    /// Whether jobs get Secrets and owners get Events; otherwise only the remediator's CA is distributed.
     is_for_jobs: bool,
     trust: Option<Trust>,
     debts: Debts,
     writes: JoinSet<Written>,
-    /// Pods without Paceline, by uid: why not.
+    /// Pods without Paceline, by uid, with the reason.
     missing: HashMap<String, &'static str>,
 }
 
@@ -88,7 +89,7 @@ impl Watcher {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
-            // Also after a watch that ended in order: an API server that is about to end ends each at once.
+            // Pause after a normal end of the watch too: an API server that is shutting down ends each watch at once.
             sleep(pause).await;
         }
     }
@@ -103,7 +104,7 @@ impl Watcher {
         self.counts.missing(std::iter::empty());
     }
 
-    /// From a list to the end of its watch, or of our time in charge.
+    /// Lists, then watches until the watch ends or another replica leads.
     async fn follow(&mut self, lead: &Lead) -> anyhow::Result<()> {
         let mut calls: Vec<(String, Call)> = Vec::new();
         let (rules, mut waiting) = (&self.rules, HashSet::new());
@@ -147,7 +148,7 @@ impl Watcher {
                         self.debts.over(&uid(&pod));
                     }
                     Some(Ok(WatchEvent::Bookmark(_))) => continue,
-                    // Most often that it is too old: from a new list on.
+                    // Most often the version is too old: continue with a new list.
                     Some(Ok(WatchEvent::Error(_))) => return Ok(()),
                 },
                 () = sleep(PAUSE) => continue,
@@ -158,7 +159,7 @@ impl Watcher {
     }
 
     fn changed(&mut self, pod: &Value) {
-        // What becomes of others is nothing to us.
+        // Other pods are not relevant.
         if is_wanted(pod) != Some(true) {
             return;
         }
@@ -188,7 +189,7 @@ impl Watcher {
         }
     }
 
-    /// Begins with what is due.
+    /// Starts the writes that are due.
     fn write(&mut self) {
         let now = Instant::now();
         let (mut ca, mut without) = (String::new(), Vec::new());
@@ -209,8 +210,9 @@ impl Watcher {
         }
     }
 
-    /// What the API server could not do is tried again, and what it refused as well, more rarely: an older job's Secret of this name may
-    /// be about to go, a quota may have room later. Who that Secret is of is not looked at: for that we would have to read Secrets.
+    /// A failure of the API server is retried; so is a rejection, with longer pauses: a Secret with this name from an
+    /// older job may soon be deleted, or a quota may get room. The owner of such a Secret is not checked, since that
+    /// would require permission to read Secrets.
     fn settle(&mut self, due: &Due, ca: String, came: Result<(), Failed>) {
         let failed = match came {
             Ok(()) => {
@@ -230,9 +232,9 @@ impl Watcher {
             LATER
         };
         match due {
-            // A new pod of a job has asked again for what we have made.
+            // A new pod of the job requested a Secret that this process already created.
             Due::Secret(_) if failed.is_conflict() && self.debts.is_made(due) => self.paid(due, ca),
-            // It was said by the one before, or may not be said: the metric says it all the same.
+            // The previous leader wrote it, or Events are forbidden: the metric reports it in any case.
             Due::Event(_) if !has_failed => self.paid(due, ca),
             Due::Authority(namespace) if !has_failed => {
                 self.counts.authority("failed");
@@ -278,7 +280,7 @@ fn uid(pod: &Value) -> String {
     pod["metadata"]["uid"].as_str().unwrap_or("").to_owned()
 }
 
-/// As `head -c 32 /dev/urandom | base64` makes one.
+/// In the format of `head -c 32 /dev/urandom | base64`.
 fn random() -> Result<String, Failed> {
     let mut bytes = [0; 32];
     SystemRandom::new()

@@ -1,5 +1,5 @@
-//! Whom injected pods are to trust when they tell the remediator something: its authority, in a ConfigMap of each namespace that has
-//! such pods. It follows the file that it is read from.
+//! The CA that injected pods need to report to the remediator, in a ConfigMap of each namespace with such pods. It is
+//! updated when its source file changes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use serde_json::json;
 use crate::api::{Api, Failed};
 use crate::{certificate, say};
 
-/// The file is looked at so often.
+/// The interval of checks of the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct Trust {
     file: PathBuf,
     ca: String,
-    /// What is wrong with the file, once it was said.
+    /// The last logged problem with the file.
     problem: String,
     looked: Option<Instant>,
-    /// What each namespace was last given.
+    /// The CA last written to each namespace.
     given: HashMap<String, String>,
 }
 
@@ -36,19 +36,19 @@ impl Trust {
         }
     }
 
-    /// Others may have written meanwhile: all of it is given again.
+    /// Other replicas may have written in the meantime: all copies are written again.
     pub(super) fn forget(&mut self) {
         self.given.values_mut().for_each(String::clear);
     }
 
-    /// This namespace has pods that ask for it.
+    /// This namespace has pods that need the CA.
     pub(super) fn wants(&mut self, namespace: &str) {
         if !self.given.contains_key(namespace) {
             self.given.insert(namespace.to_owned(), String::new());
         }
     }
 
-    /// The authority as the file has it now, and the namespaces that were not given it yet.
+    /// The CA as the file has it now, and the namespaces that do not have it yet.
     pub(super) fn look(&mut self) -> (String, Vec<String>) {
         self.read();
         let without = self.given.iter().filter(|(_, given)| **given != self.ca);
@@ -58,12 +58,12 @@ impl Trust {
         )
     }
 
-    /// This namespace was given it, or does not take it.
+    /// This namespace has this CA, or rejects it.
     pub(super) fn given(&mut self, namespace: &str, ca: String) {
         self.given.insert(namespace.to_owned(), ca);
     }
 
-    /// What was read last stays where the file is gone, or holds no certificate.
+    /// The last CA stays if the file is missing or has no certificate.
     fn read(&mut self) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;

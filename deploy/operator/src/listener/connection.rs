@@ -1,4 +1,4 @@
-//! A connection that ends when nothing was said on it for long, and is counted as long as it lives.
+//! A connection that is closed after a long idle time and counted while it is open.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
-/// An API server keeps its connections for 90 s after the last question.
+/// API servers keep an idle connection for 90 s.
 const QUIET: Duration = Duration::from_secs(180);
 
 /// See the module.

@@ -1,4 +1,4 @@
-//! Connections with TLS: taken in, counted and limited (`tls`), each ended when it is silent for long (`connection`).
+//! TLS connections: accepted, counted and limited (`tls`), each closed when idle for long (`connection`).
 
 mod connection;
 mod tls;

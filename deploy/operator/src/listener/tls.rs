@@ -1,4 +1,4 @@
-//! Connections with TLS, each counted, none kept that is silent for long.
+//! TLS connections: each is counted, and closed when idle for long.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,17 +15,17 @@ use tokio_rustls::server::TlsStream;
 
 use super::connection::Connection;
 
-/// TLS is agreed on within this.
+/// Time limit of the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// When there are no descriptors left, the next look.
+/// Pause when the process is out of file descriptors.
 const BREATH: Duration = Duration::from_millis(50);
 
-/// Who counts them.
+/// Metrics of connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
-    /// Connections that are open.
+    /// Open connections.
     pub(crate) connections: IntGauge,
-    /// Those that did not agree on TLS.
+    /// Failed handshakes.
     pub(crate) handshakes_failed: IntCounter,
 }
 
@@ -36,10 +36,10 @@ pub(crate) struct TlsListener {
 }
 
 impl TlsListener {
-    /// Takes in who comes to `listener`, `most` at once; the next one waits in the kernel.
+    /// Accepts connections of `listener`, `most` at once; further ones wait in the kernel.
     ///
     /// # Errors
-    /// When it tells no address.
+    /// When the listener has no address.
     pub(crate) fn of(
         listener: TcpListener,
         acceptor: TlsAcceptor,
@@ -53,10 +53,10 @@ impl TlsListener {
     }
 }
 
-/// Listens there; where [::] is meant and there is no IPv6, at all addresses of IPv4.
+/// Listens on an address; for [::] on a machine without IPv6, on all IPv4 addresses.
 ///
 /// # Errors
-/// Which address, and what the system says.
+/// The address and the system's error.
 pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = match TcpListener::bind(address).await {
         Err(problem) => match instead(address, &problem) {
@@ -68,7 +68,7 @@ pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     bound.with_context(|| address.to_string())
 }
 
-/// One that is taken, or that we may not have, is not had in another way either.
+/// An address that is in use or forbidden has no alternative.
 fn instead(address: SocketAddr, problem: &io::Error) -> Option<SocketAddr> {
     let is_of_address = matches!(
         problem.kind(),
@@ -85,7 +85,7 @@ impl axum::serve::Listener for TlsListener {
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         match self.come.recv().await {
             Some(connection) => connection,
-            // The runtime ends.
+            // The runtime is shutting down.
             None => std::future::pending().await,
         }
     }
@@ -113,7 +113,7 @@ async fn take(
             match handshake(stream, &acceptor).await {
                 Some(stream) => {
                     let connection = Connection::new(stream, permit, counted.connections);
-                    // The runtime ends.
+                    // The runtime is shutting down.
                     let _ = come.send((connection, from)).await;
                 }
                 None => counted.handshakes_failed.inc(),
@@ -123,7 +123,7 @@ async fn take(
 }
 
 async fn handshake(stream: TcpStream, acceptor: &TlsAcceptor) -> Option<TlsStream<TcpStream>> {
-    // An answer that waits for the acknowledgement of its first half takes 40 ms more.
+    // With Nagle's algorithm, a response in two parts would take 40 ms longer.
     stream.set_nodelay(true).ok()?;
     timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
 }
@@ -132,7 +132,7 @@ async fn handshake(stream: TcpStream, acceptor: &TlsAcceptor) -> Option<TlsStrea
 mod tests {
     use super::*;
 
-    /// A kernel without IPv6 says EAFNOSUPPORT (97), one in which it is off for an interface EADDRNOTAVAIL (99).
+    /// A kernel without IPv6 returns EAFNOSUPPORT (97), one with IPv6 disabled on the interface EADDRNOTAVAIL (99).
     #[test]
     fn without_ipv6_all_addresses_are_those_of_ipv4() {
         let check = |address: &str, code: i32, wanted: Option<&str>| {

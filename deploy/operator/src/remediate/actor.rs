@@ -1,6 +1,6 @@
-//! Whoever is in charge: looks at what is known of each node again and again, writes down what is decided, and then does it.
+//! The leader's loop: checks each known node, records what is decided, and then does it.
 //!
-//! What fails is tried again at the next look: nothing is remembered here that does not stand in the cluster.
+//! A failure is retried at the next check: all state that matters is in the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,37 +19,37 @@ use crate::api::{Failed, Patch};
 use crate::say;
 use crate::timestamp::now_ms;
 
-/// Between two looks.
+/// The interval of checks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Reports that are taken at one look.
+/// Reports processed per check.
 const MOST_AT_ONCE: usize = 1024;
 
-/// A report that waits for its answer: what was decided.
+/// A report whose sender waits for the decision.
 pub struct Said {
-    /// About which node.
+    /// The node that it is about.
     pub node: String,
-    /// What.
+    /// The report.
     pub report: Report,
-    /// The answer's way.
+    /// Where the decision is sent.
     pub answer: oneshot::Sender<String>,
 }
 
-/// One time in charge.
+/// One term as the leader.
 pub struct Term<'a> {
     setting: &'a Setting,
     nodes: Nodes,
     known: BTreeMap<String, Known>,
     breaker: Option<Breaker>,
-    /// The breaker stands in the cluster as it is here: only then can its absence there mean that a person closed it.
+    /// The breaker's ConfigMap is up to date: only then does its absence mean that an administrator closed the breaker.
     is_breaker_written: bool,
     started: u64,
     until: watch::Receiver<Option<Instant>>,
-    /// The breaker's place.
+    /// Retries for the breaker's ConfigMap.
     place: Retry,
 }
 
 impl Term<'_> {
-    /// In charge until it is over: reads what stands in the cluster, and goes on from there.
+    /// Leads until the term ends: reads the state in the cluster and continues from there.
     ///
     /// # Errors
     /// When that cannot be read.
@@ -89,7 +89,7 @@ impl Term<'_> {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while term.is_in_charge() {
-            // Whoever sees no change any more decides about nothing.
+            // Without a watch, decisions would be based on stale nodes.
             assert!(!follow.is_finished(), "the watch of nodes ended");
             ticks.tick().await;
             term.look(reports).await;
@@ -99,7 +99,7 @@ impl Term<'_> {
         Ok(())
     }
 
-    /// Whoever is not sure does nothing.
+    /// In doubt, this replica does not act.
     fn is_in_charge(&self) -> bool {
         self.until.borrow().is_some_and(|until| until > Instant::now())
     }
@@ -138,14 +138,15 @@ impl Term<'_> {
         self.setting.counts.stand(&tally, &census);
         for (name, answer) in asked {
             let known = self.known.get(&name);
-            // Without an answer he comes again: what does not stand in the cluster would be lost with us.
+            // Without a response the sender retries: a report that is not recorded in the cluster would be lost with
+            // this process.
             if known.is_some_and(|known| known.is_unwritten) {
                 continue;
             }
             let says = known.map_or("no-node".to_owned(), |known| {
                 format!("{:?}: {}", known.health.state, known.health.reason)
             });
-            // Whoever asked may have gone.
+            // The sender may have disconnected.
             let _ = answer.send(says);
         }
     }
@@ -155,13 +156,13 @@ impl Term<'_> {
         while asked.len() < MOST_AT_ONCE {
             let Ok(said) = reports.try_recv() else { break };
             let Said { node, report, answer } = said;
-            // What is over is only heard of where it was known.
+            // A cleared finding matters only for a known node.
             if let Some(view) = self.nodes.one(&node)
                 && (report.holds || self.known.contains_key(&node))
             {
                 let known = self.known.entry(node.clone()).or_insert_with(|| Known {
                     health: Health {
-                        // What was said before this is not about this.
+                        // A repair before this report does not cover it.
                         repaired: view.repaired.clone(),
                         ..Health::of(&view.uid, &view.boot, now_ms())
                     },
@@ -174,7 +175,7 @@ impl Term<'_> {
         asked
     }
 
-    /// A person closes the breaker.
+    /// Closes the breaker when an administrator has reset it.
     async fn heed_reset(&mut self) {
         let now = now_ms();
         if self.breaker.is_none() || !self.is_breaker_written || !self.place.is_due(now) {
@@ -185,7 +186,7 @@ impl Term<'_> {
         if let Some(who) = asked.flatten() {
             say(format_args!("the breaker was reset: {who}"));
             self.breaker = None;
-            // What alarmed before then has been seen by a person.
+            // The administrator has seen all earlier findings.
             for known in self.known.values_mut() {
                 for incident in known.health.incidents.values_mut() {
                     let long_ago =
@@ -213,7 +214,7 @@ impl Term<'_> {
         }
     }
 
-    /// It is open whether or not that can be written down; that is tried until it is.
+    /// The breaker is open even if it cannot be recorded; the write is retried until it succeeds.
     async fn write_breaker(&mut self) {
         let now = now_ms();
         let is_due = !self.is_breaker_written && self.place.is_due(now);
@@ -225,7 +226,7 @@ impl Term<'_> {
         self.is_breaker_written = written.is_some();
     }
 
-    /// One node: decided, written down, done.
+    /// Processes one node: decides, records, acts.
     async fn tend(&mut self, name: &str, census: &mut Census) {
         let Some(known) = self.known.get_mut(name) else {
             return;
@@ -284,7 +285,7 @@ impl Term<'_> {
         which(known).came(came, name, &self.setting.counts, now)
     }
 
-    /// What was decided stands in the cluster before it is done.
+    /// A decision is recorded in the cluster before it is applied.
     async fn write(&mut self, name: &str, node: &NodeView, now: u64) -> Result<(), Failed> {
         let Some(known) = self.known.get_mut(name) else {
             return Ok(());
@@ -297,7 +298,7 @@ impl Term<'_> {
         match &written {
             Err(failed) if failed.is_missing() => known.version.clear(),
             Err(failed) if failed.is_conflict() => {
-                // Somebody annotated it; what we know goes over what stood there.
+                // Another client changed the object; the state in memory overwrites it.
                 let object = api.get(&format!("{}/{name}", objects::HEALTHS)).await?;
                 known.version = objects::version(&object);
             }
@@ -314,7 +315,7 @@ impl Term<'_> {
         let path = format!("{}/{name}", nodes::PATH);
         known.health.hindered = self.nodes.blind();
         if let Some(patch) = marks.patch(node) {
-            // On a conflict somebody wrote first: that one is looked at before we come again.
+            // On a conflict another client wrote first: read the node again before the next attempt.
             let patched = match api.patch(&path, Patch::Merge, &patch).await {
                 Err(failed) if failed.is_conflict() => {
                     let seen = api.get(&path).await;
@@ -331,11 +332,11 @@ impl Term<'_> {
             self.nodes.saw(&patched);
             self.setting.counts.patched();
         }
-        // Nobody is evicted under a cordon that is not ours.
+        // Pods are evicted only under this program's own cordon.
         let seen = self.nodes.one(name);
         let is_ours = seen.is_some_and(|node| node.bears() == Rung::Cordon);
         known.health.cordoned |= is_ours && known.health.rung >= Rung::Cordon;
-        // Without a condition the node is taken out and given back all the same, and no later.
+        // A failure of the condition must not block or delay the node's removal from service and return to it.
         if known.condition.is_due(now) {
             let told = chores::condition(api, &marks, node, now).await;
             let seen = known.condition.came(told, name, &self.setting.counts, now);
@@ -347,7 +348,7 @@ impl Term<'_> {
         chores::preflight(self.setting, node, &mut known.health, now).await
     }
 
-    /// Its NodeHealth goes with it, by its owner; until then it says so.
+    /// The NodeHealth is deleted with its owner, the Node; until then it shows the state.
     async fn gone(&mut self, name: &str, now: u64) {
         let Some(known) = self.known.get_mut(name) else {
             return;
@@ -372,7 +373,7 @@ impl Term<'_> {
     }
 }
 
-/// In charge whenever we may be, until `end`.
+/// Leads whenever this replica holds the Lease, until `end`.
 pub async fn run(
     setting: Setting,
     mut until: watch::Receiver<Option<Instant>>,
@@ -385,7 +386,7 @@ pub async fn run(
         }
         let served = Term::serve(&setting, until.clone(), &mut reports).await;
         retry.came(served, "cannot begin", &setting.counts, now_ms());
-        // Those who ask go to the next one.
+        // The senders retry with the next leader.
         while reports.try_recv().is_ok() {}
         let pause = tokio::time::Instant::now() + Duration::from_secs(1);
         let _ = timeout_at(pause, until.wait_for(Option::is_none)).await;

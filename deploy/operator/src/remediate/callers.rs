@@ -1,4 +1,4 @@
-//! Who speaks: a pod, by its ServiceAccount's token, and the job whose pods it may speak of.
+//! Authentication of senders: a pod, by its ServiceAccount token, and the job whose pods it may report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, Failed};
 
-/// A token's review holds so long; one that was taken back is believed as long.
+/// How long a token review is cached; a revoked token is accepted for as long.
 const REVIEW_LASTS: Duration = Duration::from_secs(60);
-/// What is known of a job's pods, too.
+/// How long the pods of a job are cached.
 const JOB_LASTS: Duration = Duration::from_secs(20);
-/// Tokens, jobs and pods that are remembered.
+/// Limit of cached tokens, jobs and pods.
 const MOST: usize = 8192;
-/// Requests that a pod may send at once, and per second in the long run.
+/// Requests that a pod may send in a burst, and per second on average.
 const BURST: f64 = 20.0;
 const PER_SECOND: f64 = 2.0;
 
-/// A pod that has proved who it is.
+/// An authenticated pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Its namespace.
@@ -31,33 +31,33 @@ pub struct Caller {
     uid: String,
 }
 
-/// A job, as its pods show it.
+/// A job, as seen from its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
     /// Namespace and name.
     pub name: String,
-    /// On which machine each of its pods runs.
+    /// The machine of each pod.
     pub pods: BTreeMap<String, String>,
 }
 
 impl Job {
-    /// Machines.
+    /// The number of machines.
     pub fn nodes(&self) -> u32 {
         let nodes: BTreeSet<&String> = self.pods.values().collect();
         u32::try_from(nodes.len()).unwrap_or(u32::MAX)
     }
 }
 
-/// Why somebody is not heard.
+/// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unheard {
-    /// No token, or none that holds.
+    /// No token, or an invalid one.
     Token,
-    /// A token of no pod, or of one that is no more.
+    /// The token belongs to no pod, or to a deleted one.
     NoPod(String),
-    /// Too often; seconds to wait.
+    /// Too many requests; seconds to wait.
     TooOften(u64),
-    /// The API server does not say.
+    /// The API server does not answer.
     Later(Failed),
 }
 
@@ -75,20 +75,20 @@ struct Bucket {
 /// See the module.
 #[derive(Default)]
 pub struct Callers {
-    /// By a digest: tokens are not kept.
+    /// Keyed by a digest: tokens are not stored.
     reviews: HashMap<Vec<u8>, (Instant, Caller)>,
     jobs: HashMap<(String, String), (Instant, Job)>,
     buckets: HashMap<String, Bucket>,
 }
 
 impl Callers {
-    /// Who it was that had this token, if that is known.
+    /// The pod with this token, if cached.
     pub fn known(&mut self, token: &str) -> Option<Caller> {
         let (at, caller) = self.reviews.get(&hidden(token))?;
         (at.elapsed() < REVIEW_LASTS).then(|| caller.clone())
     }
 
-    /// Somebody has proved himself.
+    /// Caches an authenticated pod.
     pub fn knows(&mut self, token: &str, caller: &Caller) {
         if self.reviews.len() >= MOST {
             self.reviews.clear();
@@ -97,13 +97,13 @@ impl Callers {
             .insert(hidden(token), (Instant::now(), caller.clone()));
     }
 
-    /// Whether a pod may speak now.
+    /// Checks the rate limit of a pod.
     ///
     /// # Errors
     /// [`Unheard::TooOften`]
     pub fn admit(&mut self, caller: &Caller, now: Instant) -> Result<(), Unheard> {
         if self.buckets.len() >= MOST {
-            // Full ones are those that have not spoken for long.
+            // A full bucket has not been used for long.
             self.buckets
                 .retain(|_, bucket| now.duration_since(bucket.at).as_secs_f64() * PER_SECOND < BURST);
         }
@@ -120,14 +120,14 @@ impl Callers {
         Ok(())
     }
 
-    /// The job of a pod, if it is known still and has these pods.
+    /// The job of a pod, if it is cached and contains these pods.
     pub fn job(&mut self, caller: &Caller, pods: &[&str]) -> Option<Job> {
         let (at, job) = self.jobs.get(&(caller.namespace.clone(), caller.uid.clone()))?;
         let has_all = pods.iter().all(|pod| job.pods.contains_key(*pod));
         (at.elapsed() < JOB_LASTS && has_all).then(|| job.clone())
     }
 
-    /// What was found of a job.
+    /// Caches a pod's job.
     pub fn found(&mut self, caller: &Caller, job: &Job) {
         if self.jobs.len() >= MOST / 16 {
             self.jobs.retain(|_, (at, _)| at.elapsed() < JOB_LASTS);
@@ -147,8 +147,8 @@ fn hidden(token: &str) -> Vec<u8> {
         .to_vec()
 }
 
-/// Asks the API server whose token it is: one for this audience, or else one for the remediator, as injected pods have it, or for the
-/// API server itself.
+/// Reviews a token with the API server: it must be for this audience; without one, for the remediator, as in injected
+/// pods, or for the API server itself.
 ///
 /// # Errors
 /// [`Unheard`]
@@ -196,7 +196,7 @@ async fn review_for(api: &Api, token: &str, audience: Option<&str>) -> Result<Ca
     }
 }
 
-/// The job of the pod that speaks, with all of its pods.
+/// The job of the sending pod, with all of its pods.
 ///
 /// # Errors
 /// [`Unheard`]
@@ -231,13 +231,13 @@ pub async fn job_of(api: &Api, caller: &Caller) -> Result<Job, Unheard> {
     Ok(found)
 }
 
-/// The job's name as the pod shows it: an annotation of ours, or the labels of whoever made it.
+/// The job's name from the pod's metadata: Paceline's annotation, or the labels of the pod's operator.
 fn name_of(pod: &Value) -> String {
     let said = pod["metadata"]["annotations"]["paceline.dev/job"].as_str();
     said.map_or_else(|| Identity::of_pod(pod, &Value::Null).name, str::to_owned)
 }
 
-/// What narrows a list of pods down to about the job's.
+/// A selector that narrows a list of pods roughly to the job's.
 fn selector(pod: &Value) -> String {
     use paceline_inject::identity::Kind;
     let label = match kind_of(pod) {

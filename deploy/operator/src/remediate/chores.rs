@@ -1,4 +1,4 @@
-//! What is done about one node besides its marks: pods asked to leave, a preflight, the breaker's place.
+//! Work on one node besides its marks: evictions, a preflight; and the breaker's ConfigMap.
 
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use super::{nodes, objects};
 use crate::api::{Api, Failed, Patch};
 use crate::{say, timestamp};
 
-/// What whoever is in charge needs.
+/// What the leader needs.
 pub struct Setting {
     /// The cluster.
     pub api: Api,
     /// The policy.
     pub rules: Rules,
-    /// Our namespace.
+    /// The operator's namespace.
     pub namespace: String,
     /// The image of preflights.
     pub image: String,
-    /// What the site has their pods bear.
+    /// The site's settings for preflight pods.
     pub preflight_pod: objects::PreflightPod,
-    /// What we count.
+    /// The metrics.
     pub counts: Arc<Counts>,
 }
 
-/// The ConfigMap that has the breaker.
+/// The breaker's ConfigMap.
 pub const PLACE: &str = "paceline-remediator";
-/// A person's word on it.
+/// Annotation by which an administrator resets the breaker.
 const RESET: &str = "paceline.dev/reset-breaker";
 
-/// Of a node whose GPUs cannot be asked for by their number: one with none of them would pass with nothing measured.
+/// For a node whose GPUs cannot be requested by number: a preflight without GPUs would pass without a measurement.
 const UNCOUNTED: &str = "the node has GPUs that its capacity does not count as nvidia.com/gpu (MIG, another vendor, DRA): a preflight cannot measure them; \
     if they are checked by other means, set preflight = \"none\" in the policy";
 
-/// Makes a node's NodeHealth, or finds it. Its resourceVersion.
+/// Creates a node's NodeHealth, or finds it. Returns its resourceVersion.
 ///
 /// # Errors
 /// [`Failed`]
@@ -54,7 +54,7 @@ pub async fn make_health(api: &Api, node: &NodeView) -> Result<String, Failed> {
     Ok(objects::version(&object))
 }
 
-/// Its condition, when that is not as it should be. The Node then.
+/// Updates the node's condition if it differs. Returns the updated Node.
 ///
 /// # Errors
 /// [`Failed`]
@@ -66,14 +66,14 @@ pub async fn condition(api: &Api, marks: &Marks, node: &NodeView, now: u64) -> R
     api.patch(&path, Patch::Strategic, &patch).await.map(Some)
 }
 
-/// Something that was decided is refused: the NodeHealth says so. Who does not answer, or is busy, refuses nothing.
+/// Notes in the NodeHealth that a decision was rejected. A timeout, a conflict and a busy server are not rejections.
 pub fn hindered(health: &mut Health, what: &str, failed: &Failed) {
     if (400..500).contains(&failed.code) && !matches!(failed.code, 409 | 429) {
         health.hindered = Some(format!("{what}: {failed}"));
     }
 }
 
-/// The audit, as Events.
+/// Writes the history as Events.
 ///
 /// # Errors
 /// [`Failed`]
@@ -96,7 +96,7 @@ pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Resu
                     json!({ "node": node.name, "at": entry.at, "what": entry.what, "says": entry.says })
                 ));
             }
-            // It was told.
+            // The Event exists already.
             Err(failed) if failed.is_conflict() => {}
             Err(failed) => return Err(failed),
         }
@@ -105,7 +105,7 @@ pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Resu
     Ok(())
 }
 
-/// One round of a drain, when it is time for one.
+/// One round of a drain, if it is due.
 ///
 /// # Errors
 /// When the pods cannot be listed.
@@ -158,11 +158,11 @@ enum Evicted {
     Asked,
     Gone,
     Blocked(String),
-    /// The API server wants to be asked later.
+    /// The API server asks to retry later.
     Busy(String),
 }
 
-/// Asks one pod to leave. What the answers mean: facts of the eviction API,
+/// Evicts one pod. The meaning of the responses is that of the eviction API,
 /// <https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/>.
 async fn evict(setting: &Setting, namespace: &str, pod: &str, uid: &str) -> Evicted {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
@@ -178,12 +178,12 @@ async fn evict(setting: &Setting, namespace: &str, pod: &str, uid: &str) -> Evic
             let budget = causes.find(|(reason, _)| reason == "DisruptionBudget");
             match (failed.code, budget) {
                 (404, _) => ("gone", Evicted::Gone),
-                // Another pod has this name by now: the next look tells whether it is here.
+                // Another pod has this name now: the next round shows whether it runs on this node.
                 (409, _) => ("another", Evicted::Asked),
                 (429, Some((_, says))) => ("budget", blocked(says)),
-                // Priority and fairness turn us away: no budget is to blame, and other pods would be asked in vain.
+                // Rejected by API priority and fairness: no budget is involved, and further evictions would fail too.
                 (429, None) => ("busy", Evicted::Busy(format!("the API server is busy: {failed}"))),
-                // Two budgets over one pod: an error of the server's, by its code.
+                // Two budgets for one pod: the server returns an internal error.
                 (500, _) if failed.says.contains("PodDisruptionBudget") => ("budgets", blocked(&failed.says)),
                 (403, _) => ("forbidden", blocked(&failed.to_string())),
                 _ => ("failed", blocked(&failed.to_string())),
@@ -194,10 +194,10 @@ async fn evict(setting: &Setting, namespace: &str, pod: &str, uid: &str) -> Evic
     evicted
 }
 
-/// A preflight that was decided: begun, looked at, ended.
+/// Starts, checks and ends a preflight that was decided.
 ///
 /// # Errors
-/// When the API server does not answer; it is tried again.
+/// When the API server does not answer; it is retried.
 pub async fn preflight(
     setting: &Setting,
     node: &NodeView,
@@ -210,7 +210,8 @@ pub async fn preflight(
         .and_then(|recovery| recovery.preflight.clone());
     let Some(check) = check else { return Ok(()) };
     let looked = look_at(setting, node, health, &check, now).await;
-    // A right or a quota is missing: that is said, and does not go on for ever. Who does not answer, or is busy, refuses nothing.
+    // A missing permission or quota is reported and retried only for a limited time. A timeout and a busy server are
+    // not rejections.
     if let Err(failed) = &looked
         && (400..500).contains(&failed.code)
         && failed.code != 429
@@ -258,7 +259,7 @@ async fn look_at(
             };
             let job = api.post(&jobs, &objects::preflight(job, node)).await?;
             if let Some(recovery) = &mut health.recovery {
-                // Whatever was in the way before is not now.
+                // The previous obstacle is gone.
                 recovery.unrun = None;
             }
             job
@@ -275,12 +276,12 @@ async fn look_at(
         checked(health, true, &says, rules, now);
     } else {
         match objects::ran(&pods_of(setting, &check.name).await?) {
-            // Its logs are what a person wants to see; it goes by its time to live.
+            // The Job stays for its logs, until its time to live ends.
             Ok(said) => {
                 checked(health, false, &format!("{says} {said}"), rules, now);
                 return Ok(());
             }
-            // It would wait on, and take the GPUs some day.
+            // The Job would stay pending and occupy the GPUs later.
             Err(why) => unrun(health, &format!("Job {}: {why}", check.name), rules, now),
         }
     }
@@ -308,7 +309,7 @@ fn place(setting: &Setting) -> String {
     format!("/api/v1/namespaces/{}/configmaps", setting.namespace)
 }
 
-/// The breaker as it stands in the cluster.
+/// The breaker as recorded in the cluster.
 ///
 /// # Errors
 /// [`Failed`]
@@ -317,7 +318,7 @@ pub async fn read_breaker(setting: &Setting) -> Result<Option<Breaker>, Failed> 
         Ok(map) => {
             let text = map["data"]["breaker"].as_str();
             Ok(text.and_then(|text| {
-                // One that cannot be read is open all the same.
+                // A breaker that cannot be parsed counts as open.
                 let unknown = || Breaker {
                     since: timestamp::now_ms(),
                     nodes: 0,
@@ -331,13 +332,13 @@ pub async fn read_breaker(setting: &Setting) -> Result<Option<Breaker>, Failed> 
     }
 }
 
-/// Open: written down, for whoever comes after us and for people.
+/// Records the open breaker, for the next leader and for administrators.
 ///
 /// # Errors
 /// [`Failed`]
 pub async fn write_breaker(setting: &Setting, breaker: &Breaker) -> Result<(), Failed> {
     let data = json!({ "breaker": serde_json::to_string(breaker).unwrap_or_default(), "since": timestamp::write(breaker.since) });
-    // A word that was said before it opened does not close it.
+    // A reset from before it opened must not close it.
     let metadata = json!({ "annotations": { RESET: null } });
     let patch = json!({ "metadata": metadata, "data": data });
     let whole = json!({
@@ -350,14 +351,14 @@ pub async fn write_breaker(setting: &Setting, breaker: &Breaker) -> Result<(), F
     setting.api.merge_or_make(&all, PLACE, &patch, &whole).await
 }
 
-/// Whether a person has closed it, and who says so. It is taken out then.
+/// Whether an administrator reset the breaker, and what the annotation says. The annotation is removed then.
 ///
 /// # Errors
 /// [`Failed`]
 pub async fn is_reset(setting: &Setting) -> Result<Option<String>, Failed> {
     let one = format!("{}/{PLACE}", place(setting));
     let map = match setting.api.get(&one).await {
-        // Whoever deletes it means the same.
+        // Deletion has the same meaning.
         Err(failed) if failed.is_missing() => return Ok(Some("the ConfigMap was deleted".to_owned())),
         other => other?,
     };

@@ -1,4 +1,4 @@
-//! What the remediator tells of itself, for Prometheus.
+//! The remediator's Prometheus metrics.
 
 use std::collections::BTreeMap;
 
@@ -25,19 +25,19 @@ pub struct Counts {
     pub trips: IntCounter,
     /// Failed requests to the API server.
     pub failures: IntCounter,
-    /// Connections that are open.
+    /// Open connections.
     pub connections: IntGauge,
-    /// Handshakes that came to nothing.
+    /// Failed handshakes.
     pub handshakes_failed: IntCounter,
-    /// Of certificates.
+    /// Metrics of certificates.
     pub renewals: Renewals,
 }
 
 impl Counts {
-    /// All at zero.
+    /// Registers the metrics, all zero.
     ///
     /// # Errors
-    /// Never, unless two of them had one name.
+    /// Only if two metrics had the same name.
     pub fn new() -> prometheus::Result<Counts> {
         let gauge = |name: &str, help: &str| IntGauge::new(name, help);
         let counter = |name: &str, help: &str| IntCounter::new(name, help);
@@ -110,7 +110,7 @@ impl Counts {
         Ok(counts)
     }
 
-    /// Where nodes stand.
+    /// Sets the number of nodes by state.
     pub fn stand(&self, tally: &BTreeMap<State, i64>, census: &Census) {
         self.nodes.reset();
         for (state, count) in tally {
@@ -120,35 +120,35 @@ impl Counts {
         self.breaker.set(i64::from(census.breaker.is_some()));
     }
 
-    /// Whether we are in charge.
+    /// Sets whether this replica is the leader.
     pub fn lead(&self, is_leader: bool) {
         self.in_charge.set(i64::from(is_leader));
     }
 
-    /// A verdict came in.
+    /// Counts a verdict.
     pub fn reported(&self, outcome: &str) {
         self.reports.with_label_values(&[outcome]).inc();
     }
 
-    /// Something was decided.
+    /// Counts a decision.
     pub fn decided(&self, what: &str) {
         self.decisions.with_label_values(&[what]).inc();
     }
 
-    /// A pod was asked to leave.
+    /// Counts an eviction request.
     pub fn evicted(&self, answer: &str) {
         self.evictions.with_label_values(&[answer]).inc();
     }
 
-    /// A node was changed.
+    /// Counts a change of a node.
     pub fn patched(&self) {
         self.patches.inc();
     }
 
-    /// The page.
+    /// The metrics page.
     pub fn page(&self) -> String {
         let mut page = Vec::new();
-        // To write to memory cannot fail.
+        // A write to memory cannot fail.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut page);
         String::from_utf8_lossy(&page).into_owned()
     }

@@ -1,7 +1,7 @@
-//! Verdicts come in: `POST /verdicts` by HTTPS, with the token of a pod's ServiceAccount.
+//! Receives verdicts: `POST /verdicts` over HTTPS, with the token of a pod's ServiceAccount.
 //!
-//! A pod may speak of machines on which pods of its own job run, and of no others. The answer says what was decided, after it was
-//! written down.
+//! A pod may report only machines on which pods of its own job run. The response contains the decision, after it was
+//! recorded.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,13 +24,13 @@ use super::retry::Retry;
 use crate::api::Api;
 use crate::timestamp::now_ms;
 
-/// Longest body.
+/// Size limit of a body.
 const MOST_BYTES: usize = 1 << 20;
-/// Longest token; those of Kubernetes have about 1,200 characters.
+/// Size limit of a token; those of Kubernetes have about 1,200 characters.
 const MOST_TOKEN: usize = 16 << 10;
-/// A decision takes so long at most; then the sender comes again.
+/// Time limit for a decision; after it, the sender retries.
 const DECIDED_WITHIN: Duration = Duration::from_secs(8);
-/// Requests that are looked into at once.
+/// Limit of requests processed at once.
 const AT_ONCE: usize = 16;
 
 /// See the module.
@@ -42,12 +42,12 @@ pub struct Intake {
     until: watch::Receiver<Option<Instant>>,
     counts: Arc<Counts>,
     room: Semaphore,
-    /// What keeps us from knowing who speaks, and of which job he is.
+    /// Retries of failed token reviews and of failed look-ups of jobs.
     unknown: [Mutex<Retry>; 2],
 }
 
 impl Intake {
-    /// Hands what it lets in to `reports`, as long as we are in charge.
+    /// Sends accepted reports to `reports` while this replica is the leader.
     pub fn of(
         api: Api,
         audience: Option<String>,
@@ -67,7 +67,7 @@ impl Intake {
         })
     }
 
-    /// Its page.
+    /// Its HTTP routes.
     pub fn router(self: &Arc<Intake>) -> Router {
         Router::new()
             .route("/verdicts", post(verdicts))
@@ -115,7 +115,7 @@ impl Intake {
         Ok(job)
     }
 
-    /// What is decided about each.
+    /// The decision about each notice.
     async fn decide(&self, notices: &[Notice], job: &Job) -> Vec<Value> {
         let mut asked = Vec::new();
         for notice in notices {
@@ -145,8 +145,8 @@ impl Intake {
         let (machine, pod) = notice.place().ok_or("no-node")?;
         match job.pods.get(pod) {
             Some(runs_on) if runs_on == machine => {}
-            // What is over may be told of a pod that is gone, or runs elsewhere under its old name: it closes only what the same job
-            // had raised.
+            // A cleared finding can be about a pod that is deleted, or runs on another machine with the same name: it
+            // clears only findings that the same job raised.
             _ if !notice.holds() => {}
             _ => return Err("not-its-job"),
         }
@@ -236,7 +236,7 @@ fn refuse(intake: &Intake, unheard: Unheard, of_job: bool) -> Response {
     answer
 }
 
-/// The connection ends: the next one may meet another replica.
+/// Closes the connection: the next one may reach another replica.
 fn later(status: StatusCode, says: &str, seconds: u64) -> Response {
     let headers = [
         (header::RETRY_AFTER, seconds.to_string()),

@@ -1,4 +1,4 @@
-//! What is known of a node beside what stands in the cluster of it.
+//! The state of a node in memory, and its copy in the cluster.
 
 use std::collections::BTreeMap;
 
@@ -13,40 +13,40 @@ use crate::api::{Api, Failed};
 use crate::say;
 use crate::timestamp::now_ms;
 
-/// That nothing but times has changed is written so often.
+/// How often a change of nothing but times is written.
 const WRITE_EVERY_MS: u64 = 30_000;
-/// Of what was decided so shortly before a crash it is not known whether it was told.
+/// For a decision made this shortly before a crash, it is unknown whether its Event was written.
 const TOLD_AFTER_MS: u64 = 600_000;
 
-/// What is known of a node, and what stands in the cluster of it.
+/// The state of a node, and what was written to the cluster.
 #[derive(Default)]
 pub struct Known {
-    /// What is known.
+    /// The current state.
     pub health: Health,
-    /// What stands in the cluster.
+    /// The state as last written to the cluster.
     pub written: Health,
-    /// Since when.
+    /// When it was written.
     pub written_ms: u64,
-    /// resourceVersion of its NodeHealth; empty: there is none.
+    /// The resourceVersion of its NodeHealth; empty: it does not exist.
     pub version: String,
-    /// What is known was to be written, and that has not been done yet.
+    /// The state has to be written and was not yet.
     pub is_unwritten: bool,
-    /// Decisions up to this one were told.
+    /// Events of decisions up to this number were written.
     pub told: u64,
-    /// Its NodeHealth, which all else waits for.
+    /// Retries for its NodeHealth, on which all else depends.
     pub record: Retry,
-    /// What is done with the node.
+    /// Retries for actions on the node.
     pub deeds: Retry,
-    /// Its condition, which nothing else waits for.
+    /// Retries for its condition, on which nothing depends.
     pub condition: Retry,
-    /// Events, for which nothing waits either.
+    /// Retries for Events, on which nothing depends either.
     pub events: Retry,
-    /// What of its NodeHealth could not be read and counts, until it was looked at beside the node.
+    /// Relevant parts of its NodeHealth that could not be read, until they are compared with the node.
     pub doubt: Option<String>,
 }
 
 impl Known {
-    /// Of a NodeHealth, as far as it can be read; what cannot is said.
+    /// Reads a NodeHealth as far as possible; unreadable parts are logged.
     fn of(object: &Value) -> Known {
         let record = Record::read(object);
         for lost in &record.lost {
@@ -71,8 +71,8 @@ impl Known {
         }
     }
 
-    /// What its record lacks is taken from the node. Where that is why it is out, or how it comes back, only a person gives it back: what
-    /// is wrong with it is not known.
+    /// Fills gaps in its record from the node. If they concern why the node is out of service or how it returns, only
+    /// an administrator can return it: its fault is unknown.
     fn beside(&mut self, node: &NodeView, now: u64) {
         let health = &mut self.health;
         if health.node_uid.is_empty() {
@@ -81,7 +81,7 @@ impl Known {
         if self.version.is_empty() || health.node_uid != node.uid {
             return;
         }
-        // A start of the node that was not seen closes nothing.
+        // A reboot that was missed must not close incidents.
         if health.boot.is_empty() {
             health.boot.clone_from(&node.boot);
         }
@@ -98,7 +98,7 @@ impl Known {
         }
     }
 
-    /// Writes it over what stands in the cluster.
+    /// Writes the state to the cluster.
     ///
     /// # Errors
     /// [`Failed`]
@@ -111,7 +111,7 @@ impl Known {
         Ok(())
     }
 
-    /// That the same was said again is not worth a write each time.
+    /// Whether the state must be written: repeated reports alone are not worth a write each time.
     pub fn is_worth_a_write(&self, now: u64) -> bool {
         let is_late = now.saturating_sub(self.written_ms) >= WRITE_EVERY_MS;
         self.health != self.written
@@ -128,7 +128,7 @@ fn without_times(health: &Health) -> Health {
     health
 }
 
-/// All that stand in the cluster.
+/// Reads all NodeHealths in the cluster.
 ///
 /// # Errors
 /// [`Failed`]
@@ -143,9 +143,9 @@ pub async fn read(api: &Api) -> Result<BTreeMap<String, Known>, Failed> {
     Ok(all)
 }
 
-/// A node that bears our marks without a record of ours is checked and let back: the record was lost. Where there is one, it says what the
-/// node should bear. Nobody is taken further than the node bears by itself, and no more nodes are taken for ours than we may have taken out:
-/// others write such words too. Those that are left as they are.
+/// Adopts nodes that have the operator's marks without a record: the record was lost, and they are checked and
+/// returned. With a record, the record decides. No node is taken further than its marks show, and no more nodes are
+/// adopted than the limits allow, since others can set such labels too. Returns the nodes that were not adopted.
 pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, rules: &Rules, now: u64) -> Vec<String> {
     for (name, known) in all.iter_mut() {
         if let Some(node) = nodes.one(name) {

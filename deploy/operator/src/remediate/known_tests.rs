@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::remediate::policy::marks::{LABEL, MARK, TAINT};
 
-/// A node of that name, and what it bears.
+/// Adds a node with this name and these marks.
 fn bearing(nodes: &Nodes, name: &str, labels: Value, annotations: Value, spec: Value) {
     nodes.saw(&json!({
         "metadata": { "name": name, "uid": format!("uid-{name}"), "labels": labels, "annotations": annotations },
@@ -64,7 +64,7 @@ fn nobody_is_taken_further_than_he_is() {
     let wanted = [
         ("cordoned", Rung::Cordon),
         ("labelled", Rung::Label),
-        // What we know of it says that it should bear nothing: it is not taken out anew.
+        // Its record says that it should have no marks: it is not taken out of service again.
         ("recorded", Rung::None),
         ("tainted", Rung::Taint),
     ];
@@ -90,13 +90,13 @@ fn no_more_are_taken_for_ours_than_we_may_take_out() {
     let wanted = [("n00", Rung::Taint), ("n01", Rung::Taint), ("n39", Rung::Evict)];
     assert_eq!(adopted(&all), wanted, "one is out already");
     assert_eq!(left.len(), 37);
-    // Who does nothing takes nothing over.
+    // In a mode that changes no nodes, no node is adopted.
     let mut none = BTreeMap::new();
     adopt(&mut none, &nodes, &Rules::with("mode = \"shadow\"").unwrap(), 1);
     assert_eq!(adopted(&none), []);
 }
 
-/// A node that bears our cordon, with a record of it that says this.
+/// A node with the operator's cordon, and its record with this status.
 fn with_record(status: Value) -> (Nodes, BTreeMap<String, Known>) {
     let nodes = Nodes::default();
     let mark = json!({ MARK: "paceline-remediator/7" });
@@ -109,8 +109,8 @@ fn with_record(status: Value) -> (Nodes, BTreeMap<String, Known>) {
     (nodes, BTreeMap::from([("n1".to_owned(), record)]))
 }
 
-/// Whatever is unreadable of it: it stays out, and a person must look. In each mode: what is written over it in observe would be all
-/// that act finds later.
+/// Whatever part is unreadable, the node stays out of service and an administrator must check. This holds in each mode:
+/// a status written in observe mode is all that act mode finds later.
 #[test]
 fn a_record_that_cannot_be_read_gives_no_node_back() {
     let odd = json!({ "finding": "of-another-century" });

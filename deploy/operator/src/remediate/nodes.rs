@@ -1,4 +1,4 @@
-//! The cluster's nodes as they were last seen, kept up by a watch.
+//! The last known state of the cluster's nodes, updated by a watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,26 +15,26 @@ use super::retry::Retry;
 use crate::api::{Api, Failed};
 use crate::timestamp::now_ms;
 
-/// Where they are.
+/// The API path of nodes.
 pub const PATH: &str = "/api/v1/nodes";
-/// After a failure.
+/// Pause after a failure.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Clone, Default)]
 pub struct Nodes {
     all: Arc<Mutex<BTreeMap<String, NodeView>>>,
-    /// Why they are not kept up.
+    /// Why the watch fails, if it does.
     blind: Arc<Mutex<Option<String>>>,
 }
 
 impl Nodes {
-    /// One of them.
+    /// Returns one node.
     pub fn one(&self, name: &str) -> Option<NodeView> {
         self.with(|all| all.get(name).cloned())
     }
 
-    /// Why they are not kept up, if the API server refuses it: what people do to a node meanwhile is not seen.
+    /// Why the watch fails, if the API server rejects it: changes by administrators are not seen then.
     pub fn blind(&self) -> Option<String> {
         self.blind.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -43,7 +43,7 @@ impl Nodes {
         *self.blind.lock().unwrap_or_else(PoisonError::into_inner) = blind;
     }
 
-    /// Names of those of which shares are taken: with GPUs, or all, where no node shows any.
+    /// Names of the nodes on which percentages are based: those with GPUs, or all, if no node shows any.
     pub fn fleet(&self) -> BTreeSet<String> {
         self.with(|all| {
             let is_any = all.values().any(|node| node.has_gpus);
@@ -52,12 +52,12 @@ impl Nodes {
         })
     }
 
-    /// Those that bear something of ours.
+    /// Nodes with the operator's marks.
     pub fn ours(&self) -> Vec<NodeView> {
         self.with(|all| all.values().filter(|node| node.bears_ours()).cloned().collect())
     }
 
-    /// It was seen so. What is older than what is known, changes nothing.
+    /// Stores a node's state; an older version than the stored one is ignored.
     pub fn saw(&self, node: &Value) {
         let Some(view) = NodeView::of(node) else { return };
         self.with(|all| {
@@ -74,7 +74,7 @@ impl Nodes {
         look(&mut self.all.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads all of them.
+    /// Reads all nodes.
     ///
     /// # Errors
     /// [`Failed`]
@@ -92,7 +92,7 @@ impl Nodes {
         Ok(version)
     }
 
-    /// Keeps them up for ever, from a version on.
+    /// Watches nodes forever, from a version on.
     pub async fn follow(self, api: Api, counts: Arc<Counts>, mut version: String) {
         let mut retry = Retry::default();
         loop {
@@ -108,11 +108,11 @@ impl Nodes {
             {
                 self.see(Some(format!("nodes are not watched: {failed}")));
             }
-            // One that is too old begins anew.
+            // If the version is too old, the list was just read again.
             if came.as_ref().map_or_else(|failed| failed.code != 410, |()| true) {
                 retry.came(came, "nodes", &counts, now_ms());
             }
-            // Also after one that ended in order: an API server that is about to end ends each at once.
+            // Pause after a normal end too: an API server that is shutting down ends each watch at once.
             sleep(BREATH).await;
         }
     }
@@ -146,7 +146,7 @@ impl Nodes {
     }
 }
 
-/// A watch may still tell of what was before our own change.
+/// A watch can still deliver the state from before this program's own change.
 fn is_older(one: &NodeView, other: &NodeView) -> bool {
     match (one.version.parse::<u64>(), other.version.parse::<u64>()) {
         (Ok(one), Ok(other)) => one < other,

@@ -1,4 +1,4 @@
-//! What aggregators send: the body of a webhook as docs/notifications.md has it. Pure.
+//! The format of aggregators' notifications: a webhook's body as in docs/notifications.md. Pure.
 
 use paceline_health::Provenance;
 use paceline_health::fault::Order;
@@ -8,23 +8,23 @@ use serde::Deserialize;
 
 use super::policy::Report;
 
-/// Notices of one body.
+/// Limit of notices in a body.
 pub const MOST_NOTICES: usize = 512;
-/// Longest name or subject.
+/// Size limit of a name or subject.
 const LONGEST: usize = 512;
 
 /// A body.
 #[derive(Debug, Deserialize)]
 pub struct Parcel {
     version: u32,
-    /// What it says.
+    /// The notices.
     pub notices: Vec<Notice>,
 }
 
-/// One of them, as far as it matters here.
+/// A notice, with the fields that matter here.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Notice {
-    /// By what the sender knows it.
+    /// The sender's key for it.
     pub key: String,
     status: Status,
     severity: Severity,
@@ -46,22 +46,22 @@ enum Status {
     Resolved,
 }
 
-/// Why a body is none.
+/// Why a body is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Not what is expected.
+    /// Not the expected format.
     #[error("{0}")]
     Json(String),
-    /// Another version.
+    /// Unknown version.
     #[error("unknown version {0}: must be 1")]
     Version(u32),
-    /// Too many.
+    /// Too many notices.
     #[error("{0} notices are too many: {MOST_NOTICES} at most")]
     Many(usize),
 }
 
 impl Parcel {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -77,7 +77,7 @@ impl Parcel {
 }
 
 impl Notice {
-    /// Machine and pod that it is about.
+    /// The machine and the pod that it is about.
     pub fn place(&self) -> Option<(&str, &str)> {
         let (machine, pod) = self.node.as_deref()?.split_once('/')?;
         let is_name = |name: &str| {
@@ -87,12 +87,12 @@ impl Notice {
         (is_name(machine) && is_name(pod)).then_some((machine, pod))
     }
 
-    /// Whether it says that something holds.
+    /// Whether the finding holds, rather than being cleared.
     pub fn holds(&self) -> bool {
         self.status == Status::Firing
     }
 
-    /// What it says, for whom it was proved to come from; `None`: of a kind that is not known here.
+    /// The report for an authenticated job; `None`: the finding is unknown here.
     pub fn report(&self, job: &str, job_nodes: u32) -> Option<Report> {
         let finding = *Finding::ALL
             .iter()
@@ -105,7 +105,7 @@ impl Notice {
             job: job.to_owned(),
             job_nodes,
             finding,
-            // It comes into objects and logs that people read.
+            // The text appears in objects and logs.
             subject: sanitize::clip(&self.subject, LONGEST),
             severity: self.severity,
             provenance: self.provenance,

@@ -1,4 +1,4 @@
-//! Objects that we make: a node's NodeHealth, Events about it, a preflight Job on it, an eviction. Pure.
+//! Objects that the remediator creates: a node's NodeHealth, Events about it, a preflight Job on it, an eviction. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -8,23 +8,23 @@ use super::policy::marks::{NodeView, TAINT, camel};
 use super::policy::{Health, rules};
 use crate::timestamp;
 
-/// Group and version of NodeHealth.
+/// API group and version of NodeHealth.
 pub const VERSION: &str = "paceline.dev/v1alpha1";
-/// Where they are.
+/// The API path of NodeHealths.
 pub const HEALTHS: &str = "/apis/paceline.dev/v1alpha1/nodehealths";
-/// Where Events about Nodes are: a Node has no namespace.
+/// The API path of Events about Nodes: a Node has no namespace.
 pub const EVENTS: &str = "/api/v1/namespaces/default/events";
 
-/// Of a preflight's pod.
+/// The container of a preflight's pod.
 const CONTAINER: &str = "preflight";
 
-/// Which of its states an object of the API is in.
+/// The resourceVersion of an object.
 pub fn version(object: &Value) -> String {
     let version = object["metadata"]["resourceVersion"].as_str();
     version.unwrap_or_default().to_owned()
 }
 
-/// A NodeHealth without a status. It goes when its Node goes.
+/// A NodeHealth without a status. It is deleted with its Node.
 pub fn node_health(node: &NodeView) -> Value {
     json!({
         "apiVersion": VERSION,
@@ -36,7 +36,7 @@ pub fn node_health(node: &NodeView) -> Value {
     })
 }
 
-/// The same with all that is known, to be written over the version that was read.
+/// The same with the status, to be written over the version that was read.
 pub fn with_status(name: &str, version: &str, health: &Health) -> Value {
     json!({
         "apiVersion": VERSION,
@@ -46,7 +46,7 @@ pub fn with_status(name: &str, version: &str, health: &Health) -> Value {
     })
 }
 
-/// What is told of a decision. Its name is the decision's, so that it is told once however often it is tried.
+/// The Event for a decision. Its name is derived from the decision, so that retries do not duplicate it.
 pub fn event(node: &NodeView, entry: &Entry) -> Value {
     let bad = [
         "raised",
@@ -78,7 +78,7 @@ pub fn event(node: &NodeView, entry: &Entry) -> Value {
     })
 }
 
-/// Whether a pod is asked to leave, and is still there: not one that has ended, belongs to a DaemonSet or to the node itself.
+/// Whether a drain evicts this pod: not if it has ended, belongs to a DaemonSet, or is a mirror pod.
 pub fn is_drained(pod: &Value, pods: rules::Pods) -> bool {
     let meta = &pod["metadata"];
     let is_mirror = meta["annotations"]["kubernetes.io/config.mirror"].is_string();
@@ -88,7 +88,7 @@ pub fn is_drained(pod: &Value, pods: rules::Pods) -> bool {
     !is_mirror && !is_daemon && !has_ended && (pods == rules::Pods::All || holds_devices(pod))
 }
 
-/// Whether it holds what a device plugin or a resource driver gives out: such resources have a vendor's domain before their name.
+/// Whether it uses devices of a device plugin or a resource driver: such resources are prefixed with a vendor's domain.
 fn holds_devices(pod: &Value) -> bool {
     let containers = ["containers", "initContainers"];
     let containers = containers
@@ -100,13 +100,13 @@ fn holds_devices(pod: &Value) -> bool {
     has_claims(pod) || wanted.any(|(name, count)| is_device(name) && count != "0" && *count != 0)
 }
 
-/// Whether a resource driver gives it something (dynamic resource allocation).
+/// Whether it has resource claims (dynamic resource allocation).
 pub fn has_claims(pod: &Value) -> bool {
     let claims = pod["spec"]["resourceClaims"].as_array();
     claims.is_some_and(|claims| !claims.is_empty())
 }
 
-/// A request that one pod leave: this one, and not another that has got its name.
+/// An eviction request for one pod, bound to its uid: a new pod with the same name is not evicted.
 pub fn eviction(namespace: &str, name: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "policy/v1",
@@ -116,33 +116,33 @@ pub fn eviction(namespace: &str, name: &str, uid: &str) -> Value {
     })
 }
 
-/// What a preflight Job has of its own.
+/// The settings of a preflight Job.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Our namespace.
+    /// The operator's namespace.
     pub namespace: &'a str,
-    /// It gets all of them, and passes with all of them.
+    /// The number of GPUs: it gets all of them, and all must pass.
     pub gpus: Option<u32>,
-    /// With `paceline` in it.
+    /// The image with `paceline`.
     pub image: &'a str,
-    /// What the site has its pod bear.
+    /// The site's settings for its pod.
     pub pod: &'a PreflightPod,
-    /// It ends by then.
+    /// Its deadline in seconds.
     pub deadline_s: u64,
 }
 
-/// What a site wants of a preflight's pod: fields of a PodSpec.
+/// A site's settings for preflight pods: fields of a PodSpec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PreflightPod {
-    /// By which its image is pulled.
+    /// The Secrets for pulling its image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<Value>,
-    /// Besides those for what we put on nodes.
+    /// Tolerations, in addition to those for the operator's own taints.
     pub tolerations: Vec<Value>,
-    /// Where GPUs take one.
+    /// The RuntimeClass, where GPUs need one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
     /// Its priority.
@@ -150,7 +150,7 @@ pub struct PreflightPod {
     pub priority_class_name: Option<String>,
 }
 
-/// `paceline preflight` on one node, whose taints of ours and cordon it bears.
+/// A Job that runs `paceline preflight` on one node; it tolerates the operator's taint and cordon.
 pub fn preflight(job: Preflight<'_>, node: &NodeView) -> Value {
     json!({
         "apiVersion": "batch/v1",
@@ -163,7 +163,7 @@ pub fn preflight(job: Preflight<'_>, node: &NodeView) -> Value {
         },
         "spec": {
             "backoffLimit": 0,
-            // Its pod goes with that, and we look at it once more before.
+            // The pod is deleted at this deadline; before that, the result is read once more.
             "activeDeadlineSeconds": job.deadline_s + 60,
             "ttlSecondsAfterFinished": 86_400,
             "template": {
@@ -175,14 +175,14 @@ pub fn preflight(job: Preflight<'_>, node: &NodeView) -> Value {
 }
 
 fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
-    // A struct of strings and values cannot fail to be written.
+    // A struct of strings and values always serializes.
     let mut pod = serde_json::to_value(job.pod).unwrap_or_default();
     let ours = [TAINT, "node.kubernetes.io/unschedulable", "nvidia.com/gpu"];
     let ours = ours.map(|key| json!({ "key": key, "operator": "Exists", "effect": "NoSchedule" }));
     pod["tolerations"] = ours.into_iter().chain(job.pod.tolerations.clone()).collect();
     pod["restartPolicy"] = json!("Never");
     pod["automountServiceAccountToken"] = json!(false);
-    // As DaemonSets name their node: by the scheduler, so that the devices are given out in order.
+    // Like a DaemonSet's pod: the scheduler binds it to the node, so that devices are allocated normally.
     pod["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
         { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node.name] }] },
     ] } } });
@@ -193,7 +193,7 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
         { "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": "1Gi" } },
     ]);
     let mut resources = json!({ "requests": { "cpu": "1", "memory": "2Gi" }, "limits": { "memory": "8Gi" } });
-    // Nobody waits for it: CUDA that begins slowly on eight GPUs has its time.
+    // No time limit of its own: slow CUDA initialization on eight GPUs gets the time that it needs.
     let mut command = ["paceline", "preflight", "full"].map(str::to_owned).to_vec();
     if let Some(gpus) = job.gpus {
         resources["limits"]["nvidia.com/gpu"] = json!(gpus.to_string());
@@ -204,10 +204,10 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
         "image": job.image,
         "command": command,
         "env": [
-            // The image's own asks for the management library alone, which measures nothing.
+            // The image's own setting requests only the management library, which measures nothing.
             { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" },
             { "name": "PACELINE_NODE", "value": node.name },
-            // Where the key of a preflight without others is made.
+            // Where a preflight without peers creates its key.
             { "name": "HOME", "value": "/tmp" },
         ],
         "resources": resources,
@@ -216,7 +216,7 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
             "readOnlyRootFilesystem": true,
             "capabilities": { "drop": ["ALL"] },
         },
-        // What it found is in the pod's status then.
+        // The results are then in the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{ "name": "tmp", "mountPath": "/tmp" }, { "name": "shm", "mountPath": "/dev/shm" }],
         "workingDir": "/tmp",
@@ -224,7 +224,7 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
     pod
 }
 
-/// What became of a Job; `None`: it runs.
+/// The outcome of a Job; `None`: it is running.
 pub fn outcome(job: &Value) -> Option<(bool, String)> {
     let conditions = job["status"]["conditions"].as_array();
     let mut ended = conditions
@@ -241,10 +241,10 @@ pub fn outcome(job: &Value) -> Option<(bool, String)> {
     })
 }
 
-/// What a preflight's container said, when it ran and ended.
+/// The output of a preflight's container, if it ran and ended.
 ///
 /// # Errors
-/// Why it did not run to an end of its own: that says nothing about the node's hardware.
+/// Why it did not run to completion: that gives no information about the node's hardware.
 pub fn ran(pods: &[Value]) -> Result<String, String> {
     let Some(pod) = pods.last() else {
         return Err("it has no pod".to_owned());
@@ -261,12 +261,12 @@ pub fn ran(pods: &[Value]) -> Result<String, String> {
     }
     let state = found(&status["containerStatuses"], "name", CONTAINER)["state"].clone();
     let ended = &state["terminated"];
-    // Of a check: it could not tell, or was asked for what it does not know.
+    // These exit codes mean that the check had no result, or was called with an unknown argument.
     if let Some(code @ (3 | 64)) = ended["exitCode"].as_i64() {
         let said = text(&ended["message"]);
         return Err(format!("it had no result (exit code {code}): {said}"));
     }
-    // What the runtime could not start ends too.
+    // A container that the runtime could not start is also terminated.
     let is_started =
         ended.is_object() && !["StartError", "ContainerCannotRun"].contains(&&*text(&ended["reason"]));
     if is_started || state["running"].is_object() {

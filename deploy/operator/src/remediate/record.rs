@@ -1,5 +1,5 @@
-//! A NodeHealth's status, read field by field. What another version wrote, what a schema dropped and what a person broke costs
-//! that field, and not the record: a node whose record is gone looks like one that nothing is wrong with.
+//! Reads a NodeHealth's status field by field. A field written by another version, dropped by a schema or broken by a
+//! user costs only that field, not the record: a node without a record looks healthy.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::policy::Health;
 
-/// Each version has written these. Without one of them it is not known why a node is out, or how it may come back.
+/// Every version writes these. Without one of them it is unknown why a node is out of service, or how it may return.
 const ALWAYS: [&str; 4] = ["nodeUid", "rung", "held", "incidents"];
-/// A field that is there, cannot be read, and leads to nothing: it is begun anew.
+/// Fields that are reset when they cannot be read, since they affect no action.
 const HARMLESS: [&str; 12] = [
     "decisions",
     "hindered",
@@ -28,9 +28,9 @@ const HARMLESS: [&str; 12] = [
 /// A part of a status that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Which, such as `incidents.ml/train/gpu-lost`.
+    /// Its path, such as `incidents.ml/train/gpu-lost`.
     pub path: String,
-    /// Why.
+    /// The error.
     pub why: String,
 }
 
@@ -43,14 +43,14 @@ impl fmt::Display for Lost {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// What could be read.
+    /// The readable parts.
     pub health: Health,
-    /// What could not.
+    /// The unreadable parts.
     pub lost: Vec<Lost>,
 }
 
 impl Record {
-    /// Of a NodeHealth. The node that it is about is its owner, too.
+    /// Reads a NodeHealth. Its owner is the Node that it is about.
     pub fn read(object: &Value) -> Record {
         let mut record = Record::default();
         match &object["status"] {
@@ -70,7 +70,7 @@ impl Record {
         record
     }
 
-    /// What of it counts and could not be read, for people; `None`: nothing.
+    /// The unreadable fields that matter, as text; `None`: there are none.
     pub fn doubt(&self) -> Option<String> {
         let field = |lost: &&Lost| {
             let field = lost.path.split('.').next().unwrap_or_default();
@@ -111,7 +111,7 @@ impl Record {
         }
         match serde_json::from_value(Value::from(kept)) {
             Ok(health) => self.health = health,
-            // Each of its parts could be read.
+            // Each part was readable by itself.
             Err(error) => self.lose("status", &error.to_string()),
         }
     }
@@ -131,13 +131,13 @@ impl Record {
     }
 }
 
-/// Why a field of this value is none of a Health.
+/// Why a value is invalid for this field.
 fn problem(field: &str, value: &Value) -> Option<String> {
     let alone = serde_json::from_value::<Health>(json!({ field: value }));
     alone.err().map(|error| error.to_string())
 }
 
-/// Until version 0.1.0 API servers dropped the numbers of what was decided: they count back from the last.
+/// Until version 0.1.0, API servers dropped the numbers of decisions: they are reconstructed from the last one.
 fn number(health: &mut Health) {
     let most = health.history.iter().map(|entry| entry.number).max();
     let count = u64::try_from(health.history.len()).unwrap_or(u64::MAX);

@@ -3,7 +3,7 @@ use paceline_health::verdict::{Finding, Severity};
 use super::*;
 use crate::remediate::policy::Rung;
 
-/// A node that is out for a lost GPU, as it stands in the cluster.
+/// A node that is out of service for a lost GPU, as recorded in the cluster.
 fn drained() -> Value {
     json!({
         "metadata": { "name": "n1", "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1" }] },
@@ -36,7 +36,7 @@ fn one_that_is_whole_is_read_whole() {
     assert_eq!(serde_json::to_value(&record.health).unwrap(), drained()["status"]);
 }
 
-/// As API servers kept them under a schema whose key `n` was `false`.
+/// As API servers stored them under a schema whose key `n` was `false`.
 #[test]
 fn one_without_its_numbers_is_read_and_they_count_back_from_the_last() {
     let mut object = drained();
@@ -49,7 +49,7 @@ fn one_without_its_numbers_is_read_and_they_count_back_from_the_last() {
     assert_eq!(record.health.rung, Rung::Evict);
     assert_eq!(record.health.open().count(), 1);
     assert_eq!(numbers(&record), [5, 6, 7]);
-    // And under their old name, where they were not dropped.
+    // And under their old name, where they were stored.
     for (index, entry) in object["status"]["history"]
         .as_array_mut()
         .unwrap()
@@ -61,7 +61,7 @@ fn one_without_its_numbers_is_read_and_they_count_back_from_the_last() {
     assert_eq!(numbers(&Record::read(&object)), [2, 3, 4]);
 }
 
-/// Each field of a status and of an incident once away, once a thing of another kind: the rest is read all the same.
+/// Each field of a status and of an incident once missing and once with a wrong type: the rest is read nevertheless.
 #[test]
 fn one_field_costs_no_more_than_itself() {
     let fields: Vec<String> = drained()["status"].as_object().unwrap().keys().cloned().collect();
@@ -108,7 +108,7 @@ fn one_field_costs_no_more_than_itself() {
             (Finding::GpuLost, Severity::Critical),
             "{field}"
         );
-        // It does not end at once for a time that is not known.
+        // An unknown time must not end it at once.
         assert!(
             incident.heard > 1_700_000_000_000 && incident.since > 1_700_000_000_000,
             "{field}"
@@ -116,7 +116,7 @@ fn one_field_costs_no_more_than_itself() {
     }
 }
 
-/// One of another version, such as a later one's finding.
+/// An incident of another version, for example with a later finding.
 #[test]
 fn an_incident_that_cannot_be_read_leaves_the_others_and_is_doubted() {
     let mut object = drained();
@@ -132,7 +132,7 @@ fn an_incident_that_cannot_be_read_leaves_the_others_and_is_doubted() {
         "{}",
         record.lost[0]
     );
-    // An unknown field is passed over.
+    // An unknown field is ignored.
     let mut object = drained();
     (
         object["status"]["since2"],

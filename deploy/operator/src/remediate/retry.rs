@@ -1,33 +1,33 @@
-//! What is refused is tried again and told of, both more and more rarely: each thing for itself, and whatever else is refused meanwhile.
+//! Retries and logs failures with growing pauses, separately for each operation.
 
 use super::counts::Counts;
 use crate::api::Failed;
 use crate::say;
 
-/// The first pause between two lines about the same, and the longest.
+/// The first and the longest pause between two log lines about the same failure.
 const QUIET_MS: [u64; 2] = [60_000, 3_600_000];
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Retry {
-    /// One after another.
+    /// Consecutive failures.
     failures: u32,
-    /// When the next is tried: after 1 s, 2 s, and so on up to half a minute.
+    /// The time of the next attempt: after 1 s, 2 s, and so on up to half a minute.
     again: u64,
-    /// Which refusal was told last.
+    /// The last logged code.
     code: u16,
-    /// Until when that needs no further line.
+    /// Until when it is not logged again.
     quiet: u64,
     pause: u64,
 }
 
 impl Retry {
-    /// Whether it is time.
+    /// Whether an attempt is due.
     pub fn is_due(&self, now: u64) -> bool {
         now >= self.again
     }
 
-    /// It was done, or it is counted and told that it was not.
+    /// Records the result; a failure is counted and logged.
     pub fn came<T>(&mut self, came: Result<T, Failed>, what: &str, counts: &Counts, now: u64) -> Option<T> {
         let is_worth_a_line = self.tried(came.as_ref().err(), now);
         match came {

@@ -1,4 +1,4 @@
-//! What the program tells of itself, for Prometheus.
+//! The webhook's Prometheus metrics.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use prometheus::{
 
 use crate::webhook::review::Answer;
 
-/// Upper ends, seconds: what is aimed at is 10 ms.
+/// Upper bounds of buckets, seconds: the target is 10 ms.
 const BUCKETS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0];
 
 /// See the module.
@@ -18,18 +18,18 @@ pub struct Metrics {
     reviews: IntCounterVec,
     malformed: IntCounter,
     seconds: Histogram,
-    /// Connections that are open.
+    /// Open connections.
     pub connections: IntGauge,
-    /// Handshakes that came to nothing.
+    /// Failed handshakes.
     pub handshakes_failed: IntCounter,
     reloads: IntCounterVec,
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Registers the metrics, all zero.
     ///
     /// # Errors
-    /// Never, unless two of them had one name.
+    /// Only if two metrics had the same name.
     pub fn new() -> prometheus::Result<Metrics> {
         let metrics = Metrics {
             registry: Registry::new(),
@@ -77,12 +77,12 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Where others put theirs, to be on the same page.
+    /// The registry, for further metrics on the same page.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// A question was answered.
+    /// Counts an answered request.
     pub fn answered(&self, answer: &Answer, after: Duration) {
         let dry_run = if answer.dry_run { "true" } else { "false" };
         self.reviews
@@ -91,22 +91,22 @@ impl Metrics {
         self.seconds.observe(after.as_secs_f64());
     }
 
-    /// Something else was asked.
+    /// Counts an invalid request.
     pub fn malformed(&self) {
         self.malformed.inc();
     }
 
-    /// The certificate's files were read.
+    /// Counts a read of the certificate's files.
     pub fn reloaded(&self, is_good: bool) {
         self.reloads
             .with_label_values(&[if is_good { "ok" } else { "error" }])
             .inc();
     }
 
-    /// The page.
+    /// The metrics page.
     pub fn page(&self) -> String {
         let mut page = Vec::new();
-        // To write to memory cannot fail.
+        // A write to memory cannot fail.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut page);
         String::from_utf8_lossy(&page).into_owned()
     }

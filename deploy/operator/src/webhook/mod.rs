@@ -1,5 +1,5 @@
-//! The webhook: [`server`] has what is asked where, and the end in order; [`review`] has a question's bytes in, an answer
-//! out, and knows no socket; [`metrics`] are what the program tells of itself.
+//! The webhook: [`server`] has the routes and the graceful shutdown; [`review`] turns a request's bytes into a
+//! response, without sockets; [`metrics`] are the program's metrics.
 
 pub mod metrics;
 pub mod review;

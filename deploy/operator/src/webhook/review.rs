@@ -1,4 +1,4 @@
-//! One question of an API server and its answer
+//! An API server's admission request and its response
 //! (<https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/>).
 
 use base64::Engine as _;
@@ -6,36 +6,36 @@ use base64::engine::general_purpose::STANDARD;
 use paceline_inject::{Settings, inject, is_wanted, patch};
 use serde_json::{Value, json};
 
-/// Kubernetes' own namespaces: what runs there keeps the cluster alive.
+/// Kubernetes' own namespaces: their pods keep the cluster running.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
-/// API servers cut longer warnings off.
+/// API servers truncate longer warnings.
 const LONGEST_WARNING: usize = 250;
-/// Warnings of one answer.
+/// Limit of warnings in one response.
 const MOST_WARNINGS: usize = 5;
 
-/// What pods get, and whose never.
+/// The settings for pods, and the excluded namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// What holds where a pod says nothing.
+    /// The defaults for pods.
     pub settings: Settings,
-    /// Namespaces that are left alone, besides Kubernetes' own.
+    /// Namespaces that are excluded, besides Kubernetes' own.
     pub exclude: Vec<String>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The AdmissionReview that goes back.
+    /// The AdmissionReview to send.
     pub review: Value,
-    /// What became of the pod, for counting: `injected`, `unchanged`, `skipped`, `refused`.
+    /// What was done with the pod, for metrics: `injected`, `unchanged`, `skipped`, `refused`.
     pub outcome: &'static str,
-    /// The mode, or why not: lower case with dashes.
+    /// The mode, or the reason: lower case with dashes.
     pub reason: &'static str,
-    /// Nothing will come of it: somebody only asks what would.
+    /// The request is a dry run.
     pub dry_run: bool,
 }
 
-/// What is no question.
+/// A request that is not an admission review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -57,10 +57,10 @@ impl Verdict {
     }
 }
 
-/// Answers. The pod is let in whatever is found.
+/// Answers a request. The pod is always allowed.
 ///
 /// # Errors
-/// [`Malformed`]: it is no AdmissionReview v1, and there is nobody to answer.
+/// [`Malformed`]: it is not an AdmissionReview v1, so no response is possible.
 pub fn answer(body: &[u8], rules: &Rules) -> Result<Answer, Malformed> {
     let review: Value = serde_json::from_slice(body).map_err(|_| Malformed("no JSON"))?;
     if review["kind"] != "AdmissionReview" || review["apiVersion"] != "admission.k8s.io/v1" {
@@ -93,7 +93,7 @@ pub fn answer(body: &[u8], rules: &Rules) -> Result<Answer, Malformed> {
     })
 }
 
-/// Whether pods of this namespace are never touched.
+/// Whether pods of this namespace are never changed.
 pub fn is_left_alone(namespace: &str, rules: &Rules) -> bool {
     SYSTEM.contains(&namespace) || rules.exclude.iter().any(|name| name == namespace)
 }
@@ -131,7 +131,7 @@ fn judge(request: &Value, rules: &Rules) -> Verdict {
     }
 }
 
-/// As HTTP headers they go on to whoever makes the pod.
+/// Warnings are HTTP headers, which the API server forwards to its client.
 fn warnings(texts: impl Iterator<Item = String>) -> Vec<String> {
     let plain = |text: String| -> String {
         let text = format!("paceline: {text}");
@@ -206,7 +206,7 @@ mod tests {
             (again.outcome, &again.review["response"]["patch"]),
             ("unchanged", &Value::Null)
         );
-        // A webhook with an old client has dropped what makes it a sidecar.
+        // Another webhook with an old client has dropped the field that makes it a sidecar.
         let mut broken = pod.clone();
         broken["spec"]["initContainers"][1]
             .as_object_mut()
@@ -214,7 +214,7 @@ mod tests {
             .remove("restartPolicy");
         let repaired = answered(|request| request["object"] = broken.clone());
         assert_eq!(patched(&repaired, &broken), pod);
-        // To ask what would be is answered as if it were: the answer has no side effects.
+        // A dry run gets the same response: the webhook has no side effects.
         let dry = answered(|request| request["dryRun"] = json!(true));
         assert!(dry.dry_run);
         assert_eq!(dry.review, first.review);

@@ -1,4 +1,4 @@
-//! Connections: the webhook by TLS, health and metrics without, both until somebody asks for the end.
+//! Serves the webhook over TLS, health and metrics over HTTP, until the shutdown.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,26 +27,26 @@ use crate::say;
 use crate::webhook::metrics::Metrics;
 use crate::webhook::review::{Rules, answer};
 
-/// An API server takes objects of 3 MiB at most; a review may have two.
+/// An API server accepts objects of at most 3 MiB; a review may have two.
 const MOST_BYTES: usize = 8 << 20;
-/// Connections at once, of 26 kB each; the next one waits in the kernel. An API server works on 200 changes at a time and keeps 25
-/// idle connections unless it is told otherwise.
+/// Limit of connections, of 26 kB each; further ones wait in the kernel. By default, an API server processes 200
+/// changes at a time and keeps 25 idle connections.
 const CONNECTIONS: usize = 1024;
-/// The certificate's files are looked at so often.
+/// The interval of checks of the certificate files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Answers that are under way at the end have so long.
+/// Time limit for requests in progress at shutdown.
 const GRACE: Duration = Duration::from_secs(10);
 
 struct App {
     rules: Rules,
     metrics: Metrics,
     certificate: Arc<Certificate>,
-    /// Callers trust the certificate; one of our own making is not shown before.
+    /// Callers trust the certificate; a self-signed one is not served before that.
     is_trusted: Arc<AtomicBool>,
     is_ending: AtomicBool,
 }
 
-/// Ends with SIGTERM or SIGINT.
+/// Waits for SIGTERM or SIGINT.
 pub async fn asked_to_end() {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
@@ -59,19 +59,19 @@ pub async fn asked_to_end() {
     }
 }
 
-/// Serves until `end`, then until what is under way is answered.
+/// Serves until `end`, then finishes the requests in progress.
 ///
 /// # Errors
-/// When an address cannot be listened at.
+/// When an address cannot be bound.
 pub async fn run(options: Options, end: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (webhook, health) = (listen(options.listen).await?, listen(options.health).await?);
     serve(&options, webhook, health, end).await
 }
 
-/// The same with sockets that listen already.
+/// The same with bound sockets.
 ///
 /// # Errors
-/// When TLS cannot be set up, a socket tells no address, or the cluster's API server is needed and not known.
+/// When TLS cannot be set up, a socket has no address, or the cluster's API server is needed and unknown.
 pub async fn serve(
     options: &Options,
     webhook: TcpListener,
@@ -113,7 +113,7 @@ pub async fn serve(
     };
     let tls = TlsListener::of(webhook, acceptor, CONNECTIONS, counted)?;
     let webhook = axum::serve(tls, webhook_pages(&app)).with_graceful_shutdown(async move {
-        // That the other end is gone says the same.
+        // A closed channel means the same.
         let _ = is_over.wait_for(|over| *over).await;
     });
     let health = axum::serve(health, health_pages(&app)).with_graceful_shutdown(async move {
@@ -124,14 +124,14 @@ pub async fn serve(
     tasks.append(&mut control.tasks);
     let ended = tokio::select! {
         () = end => Ok(()),
-        // In charge, and at work no more, it would keep the other replica from it.
+        // A leader whose task has ended would block the other replica.
         problem = first_end(&mut tasks) => Err(problem),
     };
     app.is_ending.store(true, Ordering::Relaxed);
     control.stop(tasks).await;
     sleep(Duration::from_secs(options.drain)).await;
     let _ = over.send(true);
-    // Whoever has not had his answer by then gets none; the API server goes on without it.
+    // Requests that are still in progress then get no response; the API server continues without one.
     let _ = timeout(GRACE, webhook).await;
     health.abort();
     ended

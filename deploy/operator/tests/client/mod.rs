@@ -1,4 +1,4 @@
-//! A webhook that runs in this process, and an API server's side of it: TLS with its CA, HTTP/1.1 with connections that stay.
+//! A webhook in this process, and the API server's side: TLS with its CA, HTTP/1.1 with persistent connections.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Longest that anything may take on a busy machine.
+/// Timeout for any operation, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A webhook, its files, and how it is ended.
+/// A webhook, its files, and its shutdown channel.
 pub struct Webhook {
     pub dir: TempDir,
     pub port: u16,
@@ -33,7 +33,7 @@ pub struct Webhook {
     served: JoinHandle<anyhow::Result<()>>,
 }
 
-/// Writes a certificate of its own making for `name`, with its key, over those that are there.
+/// Writes a self-signed certificate for `name` and its key, replacing existing ones.
 pub fn write_certificate(dir: &Path, name: &str) {
     let (cert, key) = (dir.join("new.crt"), dir.join("new.key"));
     let made = Command::new("openssl")
@@ -125,7 +125,7 @@ impl Webhook {
         }
     }
 
-    /// Asks for the end and waits for it.
+    /// Requests the shutdown and waits for it.
     pub async fn end(mut self) {
         self.ask_to_end();
         self.ended().await;
@@ -144,7 +144,7 @@ impl Webhook {
     }
 }
 
-/// TLS that trusts what is in this file, and, as API servers have it, takes up no session again.
+/// TLS that trusts this file and, like API servers, does not resume sessions.
 pub fn trust(ca: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(ca).unwrap() {
@@ -160,16 +160,16 @@ pub fn trust(ca: &Path) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// One connection of an API server.
+/// A connection of an API server.
 pub struct Caller(TlsStream<TcpStream>);
 
 impl Caller {
-    /// Trusts what is in `ca`, and nothing else.
+    /// Trusts only `ca`.
     pub async fn connect(port: u16, ca: &Path, name: &str) -> std::io::Result<Caller> {
         Caller::connect_by(port, trust(ca), name).await
     }
 
-    /// The same for many connections.
+    /// The same with a shared TLS configuration.
     pub async fn connect_by(port: u16, trust: Arc<ClientConfig>, name: &str) -> std::io::Result<Caller> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
@@ -177,7 +177,7 @@ impl Caller {
         Ok(Caller(TlsConnector::from(trust).connect(name, stream).await?))
     }
 
-    /// The answer, and how many pieces it came in.
+    /// Returns the response, and the number of pieces in which it arrived.
     pub async fn ask(&mut self, path: &str, body: &[u8]) -> std::io::Result<(u16, Vec<u8>, usize)> {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: paceline\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -226,7 +226,7 @@ fn parse(bytes: &[u8]) -> Option<(u16, Vec<u8>)> {
     })
 }
 
-/// A question about a pod of a large job, as an API server asks it.
+/// An admission request for a pod of a large job, as an API server sends it.
 pub fn question(number: usize) -> Vec<u8> {
     let env: Vec<Value> = (0..30)
         .map(|n| json!({ "name": format!("SETTING_{n}"), "value": "x".repeat(40) }))

@@ -1,4 +1,4 @@
-//! A webhook that is there and does not answer.
+//! A running webhook that does not respond.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ fn signal(operator: &Operator, name: &str) {
     assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
 }
 
-/// Stopped, not only asked to: a thread that waits for a core on a busy machine goes on until it has read the signal.
+/// Waits until all threads are stopped: on a busy machine, a thread that waits for a core continues until it handles
+/// the signal.
 async fn stop(operator: &Operator) {
     signal(operator, "-STOP");
     let state = |thread: std::fs::DirEntry| {
@@ -26,7 +27,8 @@ async fn stop(operator: &Operator) {
     }
 }
 
-/// A pod waits for it no longer than the webhook's timeout, is made without Paceline, and its owner is told as soon as somebody can.
+/// A pod waits at most the webhook's timeout, is created without Paceline, and its owner gets an Event when the program
+/// resumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_that_hangs_costs_a_pod_its_timeout_and_no_more() {
     let world = World::begin().await;
@@ -45,7 +47,7 @@ async fn a_webhook_that_hangs_costs_a_pod_its_timeout_and_no_more() {
     let took = began.elapsed();
     signal(&operator, "-CONT");
     assert_eq!((code, presence(&pod)), (201, Presence::Absent));
-    // Reinvocation asks once more where another webhook has changed the pod: here nobody has.
+    // Reinvocation would call it again if another webhook had changed the pod, which did not happen here.
     assert!(
         (Duration::from_secs(1)..Duration::from_secs(4)).contains(&took),
         "{took:?}"

@@ -1,5 +1,5 @@
-//! Where certificates come from changes while the operator runs: the replicas of before and after answer beside each other, whoever of
-//! them holds the Lease, and the API server trusts both all the time.
+//! The source of certificates changes while the operator runs: old and new replicas serve side by side, regardless of
+//! which holds the Lease, and the API server trusts both all the time.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::world::{CONFIGURATIONS, NAME, Operator, PATIENCE, World};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/paceline/leases";
 
-/// An authority, and a certificate of it for the webhook's Service, in files. Their arguments.
+/// An authority and its certificate for the webhook's Service, in files; returns the program's arguments for them.
 fn given(world: &World) -> (BTreeSet<Authority>, Vec<String>) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
@@ -48,7 +48,7 @@ async fn trusted(world: &World) -> BTreeSet<Authority> {
     authorities(&String::from_utf8(text).unwrap())
 }
 
-/// A pod is injected by each of them: failurePolicy is Fail, and what is not trusted fails.
+/// Each of them injects a pod: failurePolicy is Fail, so an untrusted webhook fails.
 async fn answers(world: &World, operators: &[&Operator], name: &str) {
     for (index, operator) in operators.iter().enumerate() {
         world.serve(&[operator]).await;
@@ -61,7 +61,8 @@ async fn answers(world: &World, operators: &[&Operator], name: &str) {
     }
 }
 
-/// Another replica holds the Lease and will not end before we are ready; the Secret is there and empty, as the chart makes it.
+/// Another replica holds the Lease and does not end before these are ready; the Secret is empty, as the chart creates
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_not_in_charge_is_ready_all_the_same() {
     let world = World::begin().await;
@@ -80,7 +81,7 @@ async fn whoever_is_not_in_charge_is_ready_all_the_same() {
     let (_, mut configuration) = world.admin.get(&path).await.unwrap();
     configuration["webhooks"][0]["clientConfig"]["caBundle"] = json!(STANDARD.encode(ca));
     assert_eq!(world.admin.put(&path, &configuration).await.unwrap().0, 200);
-    // Both at once: of what they make one is kept.
+    // Both start at once: only one of the created certificates is kept.
     let (first, second) = tokio::join!(Operator::start(&world, &[]), Operator::start(&world, &[]));
     for operator in [&first, &second] {
         operator.until("/metrics", "paceline_injector_leader 0").await;
@@ -105,7 +106,7 @@ async fn from_given_to_self_and_back() {
     answers(&world, &[&before], "given").await;
     assert_eq!(trusted(&world).await, site);
 
-    // An upgrade: the new one is ready beside the old one, which is in charge.
+    // An upgrade: the new replica becomes ready while the old one is the leader.
     let after = Operator::start(&world, &more).await;
     after.until("/metrics", "paceline_injector_leader 0").await;
     answers(&world, &[&before, &after], "upgrade").await;
@@ -115,7 +116,7 @@ async fn from_given_to_self_and_back() {
     let both = trusted(&world).await;
     assert!(both.len() == 2 && both.is_superset(&site));
 
-    // And the rollback.
+    // A rollback.
     let again = Operator::start_with(&world, &files, &more).await;
     answers(&world, &[&after, &again], "rollback").await;
     assert_eq!(after.end(), Some(0));
@@ -124,7 +125,7 @@ async fn from_given_to_self_and_back() {
     assert!(trusted(&world).await.is_superset(&site));
 }
 
-/// An injector whose authority is not trusted answers in vain: it is not ready before.
+/// An injector whose authority is not trusted cannot serve: it must not become ready before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_trusted_is_not_ready() {
     let world = World::begin().await;

@@ -1,4 +1,5 @@
-//! Pods that tell the remediator: its address, a token, and whom to trust, as that changes. And who of a pod's containers trains.
+//! Pods that report to the remediator: its address, a token and its CA, including changes. And the choice of the
+//! training container.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::world::{Operator, PATIENCE, PODS, World};
 const URL: &str = "https://paceline-remediator.paceline.svc/verdicts";
 const PLACE: &str = "/api/v1/namespaces/ml/configmaps/paceline-remediator-ca";
 
-/// An authority of nobody's, in PEM.
+/// A CA that is used nowhere else, in PEM.
 fn authority(name: &str) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -29,7 +30,7 @@ async fn until_given(world: &World, wanted: &str) {
     }
 }
 
-/// By slices of GPUs alone (MIG), which stand under a name of their own: the other container comes first, and has none.
+/// GPU slices (MIG) have resource names of their own: the other container comes first, and has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_slices_of_gpus_trains() {
     let world = World::begin().await;
@@ -88,14 +89,14 @@ async fn pods_tell_the_remediator_and_follow_its_authority() {
         again["spec"]["containers"][0]["env"][0], author[0],
         "the trainer's own stays"
     );
-    // There is no such file yet: nobody waited for it. It comes, and changes.
+    // The file does not exist yet, and nothing waits for it. It is created, then changed.
     assert_eq!(world.admin.get(PLACE).await.unwrap().0, 404);
     for name in ["first", "second"] {
         let ca = authority(name);
         std::fs::write(&file, &ca).unwrap();
         until_given(&world, &ca).await;
     }
-    // What is no certificate changes nothing, and what somebody takes away comes back with the next change.
+    // A file without a certificate changes nothing, and a deleted ConfigMap is restored at the next change.
     let before = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, "none").unwrap();
     operator.until_said("the CA of the remediator is unknown").await;

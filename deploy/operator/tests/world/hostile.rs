@@ -1,4 +1,4 @@
-//! A webhook that undoes what others did.
+//! A webhook that reverts changes of other webhooks.
 
 use std::future::IntoFuture as _;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{CONFIGURATIONS, World};
 
-/// Another webhook, with an old client that does not know restartPolicy of init containers.
+/// Another webhook whose old client does not know restartPolicy of init containers.
 pub async fn hostile(world: &World, reinvocation: &str) {
     let (ca, config) = certificate::server(&["127.0.0.1"]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,6 +1,6 @@
-//! A cluster of the tests' API server, with the rights that the chart gives, and the real program in it.
+//! A test API server with the permissions that the chart grants, and the real program.
 
-#![allow(dead_code)] // Each test file uses a part.
+#![allow(dead_code)] // Each test file uses only a part.
 
 pub mod hostile;
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Longest that anything may take on a busy machine.
+/// Timeout for any operation, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 pub const PODS: &str = "/api/v1/namespaces/ml/pods";
 pub const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
@@ -30,8 +30,8 @@ pub struct World {
     dir: TempDir,
 }
 
-/// The roles of the chart, with all that it may grant: no helm is needed for it, since the template has nothing but
-/// conditions and names. A right that is not there is refused here, too.
+/// The chart's roles with all optional rules: helm is not needed, since the template has only conditions and names. A
+/// missing permission is denied here too.
 fn roles() -> Vec<Value> {
     let chart = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    /// A file that goes with it.
+    /// Path of a file in the test's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -113,7 +113,7 @@ impl World {
         self.path("kubeconfig")
     }
 
-    /// The webhook, as the chart has it: whom to trust is not said.
+    /// Registers the webhook like the chart does, without a caBundle.
     pub async fn register(&self, policy: &str) {
         let webhook = json!({
             "name": "inject.paceline.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
@@ -126,7 +126,7 @@ impl World {
         assert_eq!(self.admin.post(CONFIGURATIONS, &body).await.unwrap().0, 201);
     }
 
-    /// Who answers for the Service.
+    /// Sets the endpoints of the Service.
     pub async fn serve(&self, operators: &[&Operator]) {
         let subsets: Vec<Value> = operators
             .iter()
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// A pod of a Job that is there, made by a stranger to us; answers code and pod.
+    /// Creates a pod that requests injection; returns status code and pod.
     pub async fn pod(&self, name: &str, change: impl Fn(&mut Value)) -> (u16, Value) {
         let mut pod = json!({
             "metadata": { "name": name, "labels": { "paceline.dev/inject": "true" } },
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// An Event about this object with this code.
+    /// Waits for an Event about this object with this code.
     pub async fn until_event(&self, about: &str, code: &str) -> Value {
         let began = Instant::now();
         loop {
@@ -189,7 +189,7 @@ impl World {
     }
 }
 
-/// The program, as a process.
+/// The program as a process.
 pub struct Operator {
     child: Child,
     pub webhook: u16,
@@ -205,14 +205,14 @@ impl Drop for Operator {
 }
 
 impl Operator {
-    /// With certificates of its own making.
+    /// Starts it with self-signed certificates.
     pub async fn start(world: &World, more: &[&str]) -> Operator {
         let own = ["--self-signed", SECRET, "--service", NAME];
         Operator::start_with(world, &own, more).await
     }
 
     pub async fn start_with(world: &World, certificates: &[&str], more: &[&str]) -> Operator {
-        // Another build of it, for numbers.
+        // Another build of it, for measurements.
         let program = std::env::var("PACELINE_OPERATOR");
         let program = program.unwrap_or_else(|_| env!("CARGO_BIN_EXE_paceline-operator").to_owned());
         let mut child = Command::new(program)
@@ -278,7 +278,7 @@ impl Operator {
         text
     }
 
-    /// Until the page has this line.
+    /// Waits until the page has this line.
     pub async fn until(&self, path: &str, line: &str) {
         let began = Instant::now();
         loop {
@@ -291,7 +291,7 @@ impl Operator {
         }
     }
 
-    /// Until it has said this.
+    /// Waits until the log contains this.
     pub async fn until_said(&self, words: &str) {
         let began = Instant::now();
         while !self.said().contains(words) {
@@ -300,7 +300,7 @@ impl Operator {
         }
     }
 
-    /// SIGKILL, and what is left of it.
+    /// Sends SIGKILL and waits.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -314,7 +314,7 @@ impl Operator {
         self.child.id()
     }
 
-    /// SIGTERM; its exit code.
+    /// Sends SIGTERM; returns the exit code.
     pub fn end(mut self) -> Option<i32> {
         let id = self.child.id().to_string();
         let asked = Command::new("kill").args(["-TERM", &id]).status().unwrap();

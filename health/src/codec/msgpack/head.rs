@@ -1,4 +1,4 @@
-//! One value of MessagePack, whatever type is asked for.
+//! Reads one MessagePack value, independent of the target type.
 
 use serde::de;
 
@@ -7,13 +7,13 @@ use super::Error;
 const NIL: u8 = 0xc0;
 const MAP_OF_ONE: u8 = 0x81;
 
-/// One value, or how many follow.
+/// One value, or the length of a sequence that follows.
 #[derive(Clone, Copy)]
 pub(super) enum Head<'de> {
     Nil,
     Bool(bool),
     Unsigned(u64),
-    /// Below zero.
+    /// Negative.
     Signed(i64),
     Float(f64),
     Str(&'de str),
@@ -48,7 +48,7 @@ fn short() -> Error {
     Error("cut short".into())
 }
 
-/// What is not read yet.
+/// The remaining input.
 pub(super) struct Input<'de>(pub(super) &'de [u8]);
 
 impl<'de> Input<'de> {
@@ -58,7 +58,7 @@ impl<'de> Input<'de> {
         Ok(taken)
     }
 
-    /// So many bytes, of a big-endian number.
+    /// The next bytes, for a big-endian number.
     fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let (taken, left) = self.0.split_first_chunk().ok_or_else(short)?;
         self.0 = left;
@@ -121,12 +121,12 @@ impl<'de> Input<'de> {
         })
     }
 
-    /// Whether the next value is none, which is then gone over.
+    /// Consumes a nil if it is next, and returns whether it was.
     pub(super) fn is_nil(&mut self) -> bool {
         self.is_next(NIL)
     }
 
-    /// Whether a map of one pair begins here; its key is next.
+    /// Consumes the head of a map with one pair if it is next; then the key follows.
     pub(super) fn is_pair(&mut self) -> bool {
         self.is_next(MAP_OF_ONE)
     }
@@ -150,7 +150,7 @@ impl<'de> Input<'de> {
         Ok(())
     }
 
-    /// The next head, if `take` takes it.
+    /// The next head, if `take` accepts it.
     fn one<T>(&mut self, asked: &str, take: impl Fn(Head<'de>) -> Option<T>) -> Result<T, Error> {
         let head = self.head()?;
         take(head).ok_or_else(|| head.instead_of(asked))

@@ -1,9 +1,9 @@
-//! MessagePack (<https://github.com/msgpack/msgpack/blob/master/spec.md>) read into our types, as `rmp_serde::to_vec`
-//! writes them: a struct is an array of its fields, a variant its name or a map from its name to what it holds.
+//! Decodes MessagePack (<https://github.com/msgpack/msgpack/blob/master/spec.md>) into our types, in the format of
+//! `rmp_serde::to_vec`: a struct is an array of its fields, a variant its name or a map from its name to its content.
 //!
-//! What the type asks for is read, and anything else refused at once. A reader that is ready for every kind of value at
-//! every place, as rmp-serde's is, was made eight hundred times, once for each of our types, and a sixth of the
-//! program.
+//! The type determines which values are accepted; all others are rejected at once. The decoder of rmp-serde accepts
+//! every kind of value in every place; it was instantiated eight hundred times, once for each of our types, and was a
+//! sixth of the binary.
 
 mod head;
 
@@ -13,10 +13,10 @@ use serde::de::{self, Deserialize, DeserializeSeed, Visitor};
 
 use head::{Head, Input};
 
-/// Values in values, each of which takes stack.
+/// Maximum nesting of values; each level uses stack.
 const MOST_DEEP: u16 = 1024;
 
-/// Why bytes are not what is asked for.
+/// Why decoding failed.
 #[derive(Debug)]
 pub struct Error(Box<str>);
 
@@ -35,15 +35,15 @@ impl de::Error for Error {
     }
 }
 
-/// The value at the beginning of `bytes`.
+/// Decodes the value at the start of `bytes`.
 ///
 /// # Errors
-/// They end too early, or are of another shape.
+/// If the bytes end too early or do not match the type.
 pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
     from_prefix(bytes).map(|(value, _)| value)
 }
 
-/// The value at the beginning of `bytes`, and what stands behind it.
+/// Decodes the value at the start of `bytes`, and returns the rest.
 ///
 /// # Errors
 /// As [`from_slice`].
@@ -79,7 +79,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// What stands in an array or a map.
+/// The values of an array or a map.
 struct Values<'a, 'de> {
     reader: &'a mut Reader<'de>,
     left: usize,
@@ -96,7 +96,7 @@ impl<'de> Values<'_, 'de> {
         self.leave(value)
     }
 
-    /// A type that knows fewer than were written is another one.
+    /// Rejects input with more values than the type has.
     fn leave<T>(self, value: T) -> Result<T, Error> {
         self.reader.deep -= 1;
         match self.left {
@@ -117,7 +117,7 @@ impl<'de> de::SeqAccess<'de> for &mut Values<'_, 'de> {
         seed.deserialize(&mut *self.reader).map(Some)
     }
 
-    /// Each value takes a byte: what is stated beyond that is not there.
+    /// Each value takes at least one byte: a larger stated length is wrong.
     fn size_hint(&self) -> Option<usize> {
         Some(self.left.min(self.reader.input.0.len()))
     }
@@ -135,7 +135,7 @@ impl<'de> de::MapAccess<'de> for &mut Values<'_, 'de> {
     }
 }
 
-/// A variant: with what it holds, or its name alone.
+/// A variant: with its content, or its name alone.
 struct Variant<'a, 'de> {
     reader: &'a mut Reader<'de>,
     holds: bool,
@@ -208,7 +208,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     visit!(deserialize_char deserialize_str deserialize_string deserialize_identifier => visit_borrowed_str, str);
     visit!(deserialize_bytes deserialize_byte_buf => visit_borrowed_bytes, bytes);
 
-    /// For what is told apart by what is there: an untagged enum, a tag among the fields.
+    /// For types that depend on the content: untagged enums, tags among the fields.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.input.head()? {
             Head::Nil => visitor.visit_unit(),

@@ -1,4 +1,4 @@
-//! What the GPUs did while the job trained, on the whole: means, by which advice tells one bottleneck from another.
+//! Mean GPU signals over the whole training run. Advice uses them to distinguish one bottleneck from another.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{GpuReading, GpuSignal};
 
-/// Signals of which means are kept.
+/// Signals whose means are kept.
 const SIGNALS: [GpuSignal; 10] = [
     GpuSignal::TemperatureC,
     GpuSignal::SmClockMhz,
@@ -24,12 +24,12 @@ const SIGNALS: [GpuSignal; 10] = [
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Activity {
     begun: bool,
-    /// Of each signal the sum of its readings, and how many there were.
+    /// Sum and number of readings, by signal.
     sums: [(f64, u64); SIGNALS.len()],
 }
 
 impl Activity {
-    /// The job trains: before, GPUs load and compile.
+    /// Starts counting: earlier readings come from loading and compiling.
     pub fn begin(&mut self) {
         self.begun = true;
     }
@@ -48,7 +48,7 @@ impl Activity {
         }
     }
 
-    /// Means over all GPUs; what was never read is not there.
+    /// Means over all GPUs; signals without readings are omitted.
     pub fn told(&self) -> BTreeMap<GpuSignal, f64> {
         let read = SIGNALS
             .iter()

@@ -1,4 +1,4 @@
-//! One rule per cause: the counters that must confirm it, beside the lost time, before the cause is named. Each rule
+//! One rule per cause: besides the lost time, these counters must confirm the cause before it is named. Each rule
 //! excludes its look-alikes (a high temperature at full clock, a power cap on every GPU, an idle link, lifetime error
 //! totals).
 //!
@@ -6,7 +6,7 @@
 //! driver's own reasons for a low clock, then errors of GPU memory and links, which do not lower the clock, then host
 //! counters, and last a low clock without any reason.
 //!
-//! A counter that moves is not yet the cause. A counter of seconds must explain most of the suspect's excess over its
+//! A moving counter is not a cause by itself. A counter of seconds must explain most of the suspect's excess over its
 //! peers; one that explains less is listed as contributing.
 
 use super::facts::{Fact, Facts};
@@ -14,35 +14,35 @@ use crate::event::Signal;
 use crate::policy::{CauseThresholds, Thresholds};
 use crate::verdict::Cause;
 
-/// Input of the rules: the suspect's counters and excess time beside its peers'.
+/// Input of the rules: the suspect's counters and excess time, and its peers' counters.
 #[derive(Clone, Copy, Debug)]
 pub struct CauseInput<'a> {
     pub own: &'a Facts,
     /// Medians of the peers.
     pub peers: &'a Facts,
-    /// Self-time beyond the peers', as a share of the steps' time, and of the peers' self-time.
+    /// Self-time beyond the peers', as a share of step time, and as a share of the peers' self-time.
     pub excess_ratio: f64,
     pub slower_ratio: f64,
-    /// Shares of the excess self-time that sit in the data phase and in garbage collection.
+    /// Shares of the excess self-time in the data phase and in garbage collection.
     pub data_share: f64,
     pub gc_share: f64,
-    /// Whether transfers within the node, and those that leave it, are slow; `None`: not seen.
+    /// Whether transfers within the node, and transfers that leave it, are slow; `None`: not observed.
     pub inside_is_slow: Option<bool>,
     pub outside_is_slow: Option<bool>,
     pub limits: &'a Thresholds,
 }
 
-/// One cause: when its counters show it, the share of the excess that they explain, and its evidence.
+/// One cause: the condition on its counters, the share of the excess they explain, and its evidence.
 pub struct CauseRule {
     pub cause: Cause,
     pub signal: Signal,
-    /// `None`: the counters of this cause count no time.
+    /// `None`: the counters of this cause do not measure time.
     pub explains: fn(&CauseInput<'_>) -> Option<f64>,
     pub shows: fn(&CauseInput<'_>) -> bool,
     pub evidence: &'static [Fact],
 }
 
-/// All of them; the first that shows is named.
+/// All rules; the first match is named.
 pub const CAUSE_RULES: [CauseRule; 10] = [
     CauseRule {
         cause: Cause::Pcie,
@@ -69,7 +69,7 @@ pub const CAUSE_RULES: [CauseRule; 10] = [
         cause: Cause::DataLoading,
         signal: Signal::S2,
         explains: |input| Some(share(input.data_share)),
-        // The link's counters come at their own pace, and would say more.
+        // PCIe counters arrive at their own rate and may give a more specific cause: wait for them.
         shows: |input| {
             input.data_share >= input.causes().contributing_share && input.gpu_is_known().unwrap_or(true)
         },
@@ -144,7 +144,7 @@ pub const CAUSE_RULES: [CauseRule; 10] = [
 ];
 
 impl CauseRule {
-    /// Whether another cause that shows holds the clock down for more of the time, and is named in its place.
+    /// Whether another matching cause limits the clock for more of the time, and replaces this one.
     pub fn yields(&self, input: &CauseInput<'_>) -> bool {
         self.cause == Cause::Thermal && power(input) && input.held_back() > input.own_or_zero(Fact::Thermal)
     }
@@ -155,7 +155,7 @@ impl CauseRule {
         (self.shows)(input) && (self.explains)(input).is_none_or(enough)
     }
 
-    /// The share that it explains where that is worth a line and not most of it.
+    /// Share of the excess that it explains, if that is worth reporting but not most of the excess.
     pub fn contribution(&self, input: &CauseInput<'_>) -> Option<f64> {
         let share = (self.explains)(input).filter(|_| (self.shows)(input))?;
         let limits = input.causes();
@@ -165,25 +165,25 @@ impl CauseRule {
     }
 }
 
-/// Errors and repeats are counted; the time that they take is not.
+/// These counters count errors and retries, not the time they take.
 fn not_computed(_: &CauseInput<'_>) -> Option<f64> {
     None
 }
 
-/// Work takes at most so many times as long as the clock is lower. It may take less: part of it waits for memory.
+/// Work slows down at most in proportion to the clock. It may slow less: part of it waits for memory.
 fn clock(input: &CauseInput<'_>) -> Option<f64> {
     let (own, peers) = input.both(Fact::SmClock)?;
     (own > 0.0 && input.slower_ratio > 0.0).then(|| share((peers / own - 1.0) / input.slower_ratio))
 }
 
-/// Time that it waited for a CPU beyond its peers: a rank that works longer waits for longer, and is not slow for it.
+/// CPU wait beyond the peers'. A rank that works longer also waits longer; that part does not make it slow.
 fn waiting_for_cpu(input: &CauseInput<'_>) -> Option<f64> {
     let own = input.own.of(Fact::Contention)?;
     let usual = input.usual_contention();
     (input.excess_ratio > 0.0).then(|| share((own - usual) / input.excess_ratio))
 }
 
-/// Threads wait at the same time, and clocks promise more than there is to win: nothing explains more than all of it.
+/// Capped at the whole excess: waits of threads overlap, and a clock ratio can predict more time than was lost.
 fn share(of_excess: f64) -> f64 {
     of_excess.clamp(0.0, 1.0)
 }
@@ -197,8 +197,8 @@ impl CauseInput<'_> {
         Some((self.own.of(fact)?, self.peers.of(fact)?))
     }
 
-    /// Whether enough was read since it began to compare shares of time: readings of peers come at other moments, and
-    /// what begins everywhere at once must not look like a difference. `None`: not read at all.
+    /// Whether there are enough readings since the slowdown began to compare shares of time: peers are read at other
+    /// moments, and a change that begins everywhere at once must not look like a difference. `None`: never read.
     fn gpu_is_known(&self) -> Option<bool> {
         Some(self.own.gpu_readings? >= self.causes().min_readings as usize)
     }
@@ -207,12 +207,12 @@ impl CauseInput<'_> {
         Some(self.own.host_readings? >= self.causes().min_readings as usize)
     }
 
-    /// Whether readings that are still to come may name a cause.
+    /// Whether readings still to come may reveal a cause.
     pub fn is_early(&self) -> bool {
         self.gpu_is_known() == Some(false) || self.host_is_known() == Some(false)
     }
 
-    /// Share of time in which its peers would wait for a CPU if they worked as long as it does.
+    /// Share of time its peers would wait for a CPU if they worked as long as this rank.
     fn usual_contention(&self) -> f64 {
         self.peers.of(Fact::Contention).unwrap_or(0.0) * (1.0 + self.slower_ratio.max(0.0))
     }
@@ -225,13 +225,13 @@ impl CauseInput<'_> {
         self.own.of(fact).unwrap_or(0.0)
     }
 
-    /// Whether the clock is under `ratio` of the peers'.
+    /// Whether the clock is below `ratio` of the peers'.
     fn clock_is_under(&self, ratio: f64) -> bool {
         self.both(Fact::SmClock)
             .is_some_and(|(own, peers)| own < ratio * peers)
     }
 
-    /// Points of time by which the power cap or brake holds it back more than its peers.
+    /// How much larger its share of time under the power cap or brake is than the peers'.
     fn held_back(&self) -> f64 {
         [Fact::PowerCap, Fact::PowerBrake]
             .into_iter()
@@ -240,7 +240,7 @@ impl CauseInput<'_> {
             .fold(0.0, f64::max)
     }
 
-    /// Whether an error counter stands out: it has reached `least`, and is far above the peers'.
+    /// Whether an error counter stands out: it is at least `least`, and far above the peers'.
     fn stands_out(&self, fact: Fact, least: f64) -> bool {
         let peers = self.peers.of(fact).unwrap_or(0.0);
         self.own
@@ -249,8 +249,8 @@ impl CauseInput<'_> {
     }
 }
 
-/// A thermal reason was active or no margin is left, *and* the clock is under the peers'. Warm GPUs at full clock are
-/// not slow for it.
+/// A thermal reason was active or no margin is left, *and* the clock is below the peers'. Warm GPUs at full clock are
+/// not slow because of heat.
 fn thermal(input: &CauseInput<'_>) -> bool {
     let limits = &input.limits.thermal;
     let active = input
@@ -261,8 +261,8 @@ fn thermal(input: &CauseInput<'_>) -> bool {
     (active || no_margin) && input.clock_is_under(limits.clock_ratio)
 }
 
-/// Held by the cap or the brake more than its peers, or by a lower limit, *and* the clock is under theirs. A cap on
-/// every rank is how a full load looks.
+/// Limited by the cap or the brake more than its peers, or by a lower power limit, *and* the clock is below theirs. A
+/// cap on every rank is normal at full load.
 fn power(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let lower_limit = input
@@ -273,11 +273,11 @@ fn power(input: &CauseInput<'_>) -> bool {
         && input.clock_is_under(limits.power_clock_ratio)
 }
 
-/// A low clock that nothing accounts for, on a GPU that is cool and has work.
+/// A low clock without a known reason, on a GPU that is cool and busy.
 fn clock_stuck(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let Some(thermal) = input.own.of(Fact::Thermal) else {
-        // No counter of reasons: that there is none cannot be said.
+        // Without counters of reasons, a missing reason proves nothing.
         return false;
     };
     let cool = thermal < input.limits.thermal.throttled_ratio
@@ -288,8 +288,8 @@ fn clock_stuck(input: &CauseInput<'_>) -> bool {
         && input.clock_is_under(limits.stuck_clock_ratio)
 }
 
-/// New uncorrectable errors, a remap that waits or failed, or corrected ones at a rate far above the peers'. Totals of
-/// years say nothing.
+/// New uncorrectable errors, a pending or failed remap, or corrected errors at a rate far above the peers'. Lifetime
+/// totals prove nothing.
 fn ecc(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let is_set = |fact| {
@@ -305,8 +305,8 @@ fn ecc(input: &CauseInput<'_>) -> bool {
         || corrected
 }
 
-/// The data phase grows, *and* the link of the busy GPU runs under its own best and its peers' do not, or it repeats
-/// itself. A link that nobody uses goes down a generation by itself.
+/// The data phase grew, *and* the busy GPU's PCIe link runs below its own maximum and below its peers' links, or its
+/// replays stand out. An idle link drops to a lower generation by itself.
 fn pcie(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let is_under = |now, best| {
@@ -320,7 +320,7 @@ fn pcie(input: &CauseInput<'_>) -> bool {
     input.data_share >= limits.pcie_phase_share && (degraded || repeats)
 }
 
-/// Errors on the GPU's links; where transfers within the node are seen, they are slow too.
+/// Errors on the GPU's NVLinks; if transfers within the node were observed, they must be slow too.
 fn nvlink(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     input.inside_is_slow != Some(false)
@@ -328,13 +328,13 @@ fn nvlink(input: &CauseInput<'_>) -> bool {
             || input.stands_out(Fact::NvlinkRecoveries, 1.0))
 }
 
-/// Transfers that leave the node are slow, *and* its ports count errors or run under the peers' rate. To wait is not
-/// to transfer.
+/// Transfers that leave the node are slow, *and* its ports count errors or run below the peers' rate. Waiting time is
+/// not transfer time.
 fn network(input: &CauseInput<'_>) -> bool {
     input.outside_is_slow == Some(true) && ports_fail(input.own, input.peers, input.causes())
 }
 
-/// Whether a node's ports count errors, or run under the rate of other nodes'.
+/// Whether a node's ports count errors, or run below the rate of other nodes' ports.
 pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool {
     let usual = peers.of(Fact::NetErrorRate).unwrap_or(0.0);
     let errors = own
@@ -344,7 +344,7 @@ pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool 
     errors || slower.is_some_and(|(own, peers)| own < limits.net_rate_ratio * peers)
 }
 
-/// It waits for a CPU more than its peers would in as much work, and its clock is theirs.
+/// It waits for a CPU more than its peers would for as much work, and its clock is not below theirs.
 fn contention(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let least = input.usual_contention() + limits.contention_points;

@@ -1,4 +1,4 @@
-//! Why something is slow: joined evidence, or none. Each cause needs its own counter in the window.
+//! The cause of a slowdown, from joined evidence, or none. Each cause needs its own counter in the window.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,12 +22,13 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence};
 
-/// Peers that are looked at for a cause, and ranks of a suspect.
+/// Maximum peers, and maximum ranks of a suspect, that are examined for a cause.
 const PEERS: usize = 64;
-/// What a node shares must not hide among its own ranks: peers elsewhere are enough from so many on.
+/// A problem that a whole node shares must not hide among its own ranks: with at least this many peers on other nodes,
+/// only those are used.
 const ELSEWHERE: usize = 3;
 
-/// What counters said lately.
+/// Recent counter readings.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Causes {
     gpus: Gpus,
@@ -35,18 +36,18 @@ pub struct Causes {
     activity: Activity,
 }
 
-/// What is slow, and what is known of it from its steps.
+/// Something slow, and what its steps show.
 #[derive(Clone, Copy, Debug)]
 pub struct Suspect<'a> {
-    /// In order.
+    /// Sorted.
     pub ranks: &'a [Rank],
     pub since: Time,
-    /// Self-time beyond the peers', seconds a step.
+    /// Self-time beyond the peers', seconds per step.
     pub excess_s: f64,
-    /// The same as a share of the steps' time, and of the peers' self-time.
+    /// The same as a share of step time, and as a share of the peers' self-time.
     pub excess_ratio: f64,
     pub slower_ratio: f64,
-    /// How much of that sits in the data phase and in garbage collection.
+    /// The part of it in the data phase, and in garbage collection.
     pub data_excess_s: f64,
     pub gc_excess_s: f64,
     /// First and last journal entry of those steps.
@@ -62,7 +63,7 @@ pub struct Scope<'a> {
     pub limits: &'a Thresholds,
 }
 
-/// A cause with the evidence for it, and how far that can be trusted.
+/// A cause with its evidence, and the provenance of that evidence.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Explained {
     pub cause: Cause,
@@ -71,18 +72,18 @@ pub struct Explained {
     pub provenance: Provenance,
 }
 
-/// What the counters of a suspect say, all in all.
+/// Overall result from a suspect's counters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Judgment {
     /// The cause that explains most of the excess.
     pub cause: Option<Explained>,
-    /// What explains some of it.
+    /// Causes that explain part of the excess.
     pub contributing: Vec<Evidence>,
-    /// Readings that are still to come may say more.
+    /// Readings still to come may change the result.
     pub is_early: bool,
 }
 
-/// One rank of a suspect beside its peers.
+/// One rank of a suspect, and its peers.
 struct Beside {
     own: Facts,
     peers: Facts,
@@ -91,23 +92,23 @@ struct Beside {
 }
 
 impl Causes {
-    /// Takes a reading of a GPU. True when it was never read before.
+    /// Takes a GPU reading. Returns true if it is the GPU's first.
     pub fn gpu(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
         self.activity.reading(reading);
         self.gpus.observe(stamp, reading)
     }
 
-    /// A step was made: what GPUs do from now on is training.
+    /// A step was completed: from now on, GPU activity counts as training.
     pub fn begin_steps(&mut self) {
         self.activity.begin();
     }
 
-    /// What GPUs did since the first step.
+    /// GPU activity since the first step.
     pub fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// GPUs that were read.
+    /// Number of GPUs that were read.
     pub fn gpus_read(&self) -> usize {
         self.gpus.len()
     }
@@ -117,7 +118,7 @@ impl Causes {
         self.hosts.observe(stamp, node, reading);
     }
 
-    /// A new group of ranks has come: what was read of their processes is of others.
+    /// A new group of ranks started: drops the readings of the old processes.
     pub fn clear_ranks(&mut self) {
         self.hosts.clear_ranks();
     }
@@ -127,15 +128,15 @@ impl Causes {
         self.gpus.model(gpu)
     }
 
-    /// Seconds that a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
-    /// `since`: throttled by its quota or ready with no CPU free, the larger; and when it was last read. `None`: not
-    /// since.
+    /// Seconds a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
+    /// `since`: the larger of time throttled by its quota and time ready with no CPU free; and the time of the last
+    /// reading. `None`: no reading since then.
     pub fn waited_for_cpu(&self, rank: Rank, since: Time, roster: &Roster) -> Option<(f64, Time)> {
         self.hosts.waited_for_cpu(rank, &roster.member(rank)?.node, since)
     }
 
-    /// The cause that counters show for what is slow; none without a counter that explains most of the excess. Of
-    /// several ranks most must show it. `known`: what was found before, and stays while it still holds.
+    /// The cause that counters confirm for a suspect; none unless a counter explains most of the excess. With several
+    /// ranks, most of them must show it. `known`: the cause found earlier, which stays while it still holds.
     pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>, known: Option<Cause>) -> Judgment {
         let beside = self.beside(suspect, scope);
         let cases: Vec<CauseInput<'_>> = beside.iter().map(|one| one.input(suspect, scope)).collect();
@@ -146,7 +147,7 @@ impl Causes {
         let found = CAUSE_RULES
             .iter()
             .find(|rule| most(&|input| rule.is_cause(input) && !rule.yields(input)));
-        // The bus explains a slow data phase further.
+        // PCIe is the more specific cause of a slow data phase.
         let is_finer = |rule: &&CauseRule| {
             rule.cause == Cause::DataLoading && found.is_some_and(|found| found.cause == Cause::Pcie)
         };
@@ -159,7 +160,7 @@ impl Causes {
             let first = cases.iter().position(|input| rule.is_cause(input))?;
             Some(beside[first].explained(rule, &cases[first], suspect))
         });
-        // What comes over the bus is the data.
+        // Slow PCIe transfers are part of data loading.
         let is_bus = |explained: &Explained| explained.cause == Cause::Pcie;
         let is_same =
             |rule: &CauseRule| rule.cause == Cause::DataLoading && cause.as_ref().is_some_and(is_bus);
@@ -183,7 +184,7 @@ impl Causes {
         }
     }
 
-    /// The ranks of a suspect, each beside its peers.
+    /// The ranks of a suspect, each with its peers.
     fn beside(&self, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Vec<Beside> {
         let stride = suspect.ranks.len().div_ceil(PEERS).max(1);
         let mut of_peers: BTreeMap<(u32, u32), Facts> = BTreeMap::new();
@@ -205,7 +206,7 @@ impl Causes {
         beside
     }
 
-    /// Errors on the NVLinks of any of `ranks`, as they stand out among their peers.
+    /// NVLink errors on any of `ranks` that stand out from its peers.
     pub fn nvlink(&self, ranks: &[Rank], since: Time, scope: &Scope<'_>) -> Option<Explained> {
         let rule = CAUSE_RULES.iter().find(|rule| rule.cause == Cause::Nvlink)?;
         ranks.iter().take(PEERS).find_map(|rank| {
@@ -231,7 +232,7 @@ impl Causes {
         })
     }
 
-    /// Whether the ports of `node` count errors that those of `others` do not, with the evidence.
+    /// Whether the ports of `node` count errors and those of `others` do not, with the evidence.
     pub fn ports(
         &self,
         node: &NodeId,
@@ -241,7 +242,7 @@ impl Causes {
     ) -> Option<Explained> {
         let facts = |node: &NodeId| {
             let mut facts = Facts::default();
-            // No rank has this number: only the node answers.
+            // No rank has this number, so only the node's readings count.
             self.hosts.fill_facts(Rank(u32::MAX), node, since, &mut facts);
             facts
         };
@@ -261,7 +262,7 @@ impl Causes {
         })
     }
 
-    /// All that is known of a rank since `since`.
+    /// All facts about a rank since `since`.
     fn facts(&self, rank: Rank, since: Time, scope: &Scope<'_>) -> Facts {
         let mut facts = Facts::default();
         if let Some(member) = scope.roster.member(rank) {
@@ -273,7 +274,7 @@ impl Causes {
         facts
     }
 
-    /// What most ranks of the job read since `since`: medians over some of them, spread evenly.
+    /// Facts of a typical rank since `since`: medians over an even sample of the job's ranks.
     pub fn of_job(&self, since: Time, scope: &Scope<'_>) -> Facts {
         let roles = scope.plan.roles.iter();
         let ranks: Vec<Rank> = roles.flat_map(|role| role.members.iter().copied()).collect();
@@ -283,8 +284,8 @@ impl Causes {
         Facts::medians(&facts)
     }
 
-    /// Medians over the ranks that do the same work and are not suspect themselves: on other nodes where there are
-    /// enough, spread evenly over the role.
+    /// Medians over ranks that do the same work and are not suspects themselves: on other nodes if there are enough,
+    /// sampled evenly across the role.
     fn peers(&self, rank: Rank, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Facts {
         let Some(place) = scope.plan.place(rank) else {
             return Facts::default();

@@ -1,5 +1,5 @@
-//! What counters say of one rank since something began: its GPU, its process and its node, reduced to numbers that can
-//! be compared with the same of its peers.
+//! Facts about one rank since a given time: readings of its GPU, process and node, reduced to numbers that can be
+//! compared with its peers'.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::frame::Provenance;
 use crate::stats;
 use crate::verdict::Evidence;
 
-/// Declares the facts with the names that evidence gives them.
+/// Declares the facts with their names in evidence.
 macro_rules! facts {
     ($($(#[$doc:meta])* $fact:ident = $name:literal,)*) => {
         /// A number about a rank; its unit is in its name.
@@ -16,7 +16,7 @@ macro_rules! facts {
             $($(#[$doc])* $fact,)*
         }
 
-        /// How many there are, and their names.
+        /// Names of the facts, in order.
         const NAMES: [&str; [$($name),*].len()] = [$($name),*];
     };
 }
@@ -25,7 +25,7 @@ facts! {
     /// Medians over the window.
     SmClock = "sm_clock_mhz",
     Temperature = "temperature_c",
-    /// The last one: what lies behind does not slow a GPU now.
+    /// The last reading: an earlier one does not slow the GPU now.
     Margin = "margin_c",
     Power = "power_w",
     Busy = "utilization_ratio",
@@ -34,7 +34,7 @@ facts! {
     PowerLimit = "power_limit_w",
     PcieGenMax = "pcie_generation_max",
     PcieLanesMax = "pcie_lanes_max",
-    /// What most readings of the busy GPU agree on.
+    /// The value on which most readings of the busy GPU agree.
     PcieGen = "pcie_generation",
     PcieLanes = "pcie_lanes",
     /// Flags: the last reading.
@@ -44,23 +44,23 @@ facts! {
     Thermal = "thermal_throttled_ratio",
     PowerCap = "power_capped_ratio",
     PowerBrake = "power_braked_ratio",
-    /// Rises in the window.
+    /// Increases in the window.
     EccUncorrected = "ecc_uncorrected_errors",
     PcieReplays = "pcie_replays",
     NvlinkErrors = "nvlink_errors",
     NvlinkRecoveries = "nvlink_recoveries",
     EccCorrectedRate = "ecc_corrected_errors_per_s",
-    /// Of the rank's process, else of its node; shares of the window.
+    /// Of the rank's process, or else of its node; shares of the window.
     Contention = "cpu_contention_ratio",
     DiskWait = "disk_wait_ratio",
     MajorFaultRate = "major_faults_per_s",
-    /// Of its node.
+    /// Of the rank's node.
     NetErrorRate = "net_errors_per_s",
     NetRate = "net_rate_gbps",
 }
 
 impl Fact {
-    /// Whether it takes few distinct values, between which there is nothing.
+    /// Whether it takes only a few distinct values, with no meaningful value in between.
     fn is_discrete(index: usize) -> bool {
         const DISCRETE: [Fact; 8] = [
             Fact::SmClockSet,
@@ -75,7 +75,7 @@ impl Fact {
         DISCRETE.iter().any(|fact| *fact as usize == index)
     }
 
-    /// What the device is made for, of what it has now: there is nothing to hold against peers.
+    /// For a device's maximum: the fact with the current value. The maximum is compared with that, not with peers.
     fn rates(self) -> Option<Fact> {
         match self {
             Fact::PcieGenMax => Some(Fact::PcieGen),
@@ -85,7 +85,7 @@ impl Fact {
     }
 }
 
-/// Two readings that differ by less are the same.
+/// Readings that differ by less are equal.
 const SAME_RATIO: f64 = 0.01;
 
 /// All facts about one rank, or the medians over several.
@@ -93,10 +93,10 @@ const SAME_RATIO: f64 = 0.01;
 pub struct Facts {
     #[serde(with = "crate::codec::serde_impls::array")]
     values: [Option<f64>; NAMES.len()],
-    /// First and last journal entry that they were read from.
+    /// First and last journal entry of their readings.
     pub entries: Option<(u64, u64)>,
     pub provenance: Provenance,
-    /// Readings in the window of its GPU, and of its process or node; `None`: it was never read.
+    /// Number of readings in the window of its GPU, and of its process or node; `None`: never read.
     pub gpu_readings: Option<usize>,
     pub host_readings: Option<usize>,
 }
@@ -122,14 +122,14 @@ impl Facts {
         self.values[fact as usize] = value;
     }
 
-    /// Takes note of where facts were read.
+    /// Records the journal entries and provenance of facts.
     pub fn rest_on(&mut self, (first, last): (u64, u64), provenance: Provenance) {
         let (from, to) = self.entries.unwrap_or((first, last));
         self.entries = Some((from.min(first), to.max(last)));
         self.provenance = self.provenance.max(provenance);
     }
 
-    /// Median of each fact over those of whom it is known; of what takes few values, the most frequent one.
+    /// Median of each fact over the ranks that have it; for discrete facts, the most frequent value.
     pub fn medians(of: &[Facts]) -> Facts {
         let mut medians = Facts::default();
         let mut scratch = Vec::with_capacity(of.len());
@@ -148,14 +148,14 @@ impl Facts {
                 medians.rest_on(entries, facts.provenance);
             }
         }
-        // So many each of most of them has.
+        // Most of them have at least this many.
         let mut readings: Vec<Option<usize>> = of.iter().map(|facts| facts.gpu_readings).collect();
         readings.sort_unstable();
         medians.gpu_readings = readings.get(readings.len() / 2).copied().flatten();
         medians
     }
 
-    /// Those of `facts` that are known, beside the peers'. What reads the same on the peers is no evidence.
+    /// The known facts among `facts`, with the peers' values. A value equal to the peers' is no evidence.
     pub fn evidence(&self, facts: &[Fact], peers: &Facts) -> Vec<Evidence> {
         let piece = |fact: &Fact| {
             let value = self.of(*fact)?;

@@ -1,4 +1,4 @@
-//! What the GPUs read lately.
+//! Recent readings of GPUs.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::policy::CauseThresholds;
 use crate::stats;
 use crate::time::Time;
 
-/// GPUs that are kept; more than that is not one job.
+/// Maximum GPUs kept; no job has more.
 const MAX_GPUS: usize = 1 << 17;
 
-/// How the readings of a window become one number.
+/// How the readings of a window are reduced to one number.
 #[derive(Clone, Copy)]
 enum Reduce {
     /// A quantity: its median.
     Median,
-    /// The last one.
+    /// The last reading.
     Latest,
-    /// One of few values, which was set: the most frequent one.
+    /// A configured value, one of a few: the most frequent one.
     Setting,
-    /// One of few values that falls while the GPU idles: what most readings of the busy GPU agree on, once they are
-    /// enough.
+    /// One of a few values that drops while the GPU idles: the value on which most readings of the busy GPU agree, once
+    /// there are enough.
     Link,
 }
 
-/// Signals that are kept as they were read.
+/// Signals stored as read.
 const GAUGES: [(GpuSignal, Fact, Reduce); 13] = [
     (GpuSignal::SmClockMhz, Fact::SmClock, Reduce::Median),
     (GpuSignal::SmClockSetMhz, Fact::SmClockSet, Reduce::Setting),
@@ -47,7 +47,7 @@ const GAUGES: [(GpuSignal, Fact, Reduce); 13] = [
     (GpuSignal::RemapFailed, Fact::RemapFailed, Reduce::Latest),
 ];
 
-/// Signals of which the growth is kept, in the same order after the gauges.
+/// Signals stored as increases, in this order after the gauges.
 const COUNTERS: [GpuSignal; 13] = [
     GpuSignal::ThrottleThermalSwNs,
     GpuSignal::ThrottleThermalHwNs,
@@ -80,7 +80,7 @@ struct Gpu {
 }
 
 impl Gpus {
-    /// Takes a reading. True when the GPU was never read before.
+    /// Takes a reading. Returns true if it is the GPU's first.
     pub fn observe(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
         let mut read = [None; COLUMNS];
         for (signal, value) in &reading.readings {
@@ -104,7 +104,7 @@ impl Gpus {
         true
     }
 
-    /// How many were read.
+    /// Number of GPUs that were read.
     pub fn len(&self) -> usize {
         self.gpus.len()
     }
@@ -114,7 +114,7 @@ impl Gpus {
         Some(self.gpus.get(gpu)?.model.clone())
     }
 
-    /// Adds what is known of a GPU since `since`.
+    /// Adds the facts about a GPU since `since`.
     pub fn fill_facts(&self, gpu: &GpuId, since: Time, limits: &CauseThresholds, facts: &mut Facts) {
         let Some(Gpu { readings, .. }) = self.gpus.get(gpu) else {
             return;
@@ -166,8 +166,8 @@ impl Gpus {
     }
 }
 
-/// What the readings of a busy GPU since `since` agree on; `None`: there are too few of them, or they do not agree.
-/// Without a utilization it is not known whether it was busy.
+/// The value on which the readings of a busy GPU since `since` agree; `None`: too few readings, or they disagree.
+/// Without a utilization reading it is unknown whether the GPU was busy.
 fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds) -> Option<f64> {
     let busy = column(GpuSignal::UtilizationRatio)?;
     let mut values = readings.values(index, since, |row| f64::from(row[busy]) >= limits.busy_ratio);
@@ -178,7 +178,7 @@ fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds
     (count as f64 >= limits.agreeing_ratio * values.len() as f64).then_some(value)
 }
 
-/// The sum of what is known, if anything is.
+/// Sum of the known values; `None` if there are none.
 fn sum<const N: usize>(parts: [Option<f64>; N]) -> Option<f64> {
     parts.into_iter().flatten().reduce(|sum, part| sum + part)
 }
@@ -189,7 +189,7 @@ fn column(signal: GpuSignal) -> Option<usize> {
     (column < COLUMNS).then_some(column)
 }
 
-/// By signal: its column, or one that there is not.
+/// The column of each signal, or `COLUMNS` if the signal is not kept.
 const PLACES: [usize; GpuSignal::COUNT] = {
     let mut places = [COLUMNS; GpuSignal::COUNT];
     let mut column = 0;

@@ -1,4 +1,4 @@
-//! What hosts read lately: each node, and each rank's process.
+//! Recent readings of hosts: of each node, and of each rank's process.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::event::{HostReading, HostSignal};
 use crate::id::{NodeId, Rank};
 use crate::time::Time;
 
-/// Nodes that are kept; more than that is not one job.
+/// Maximum nodes kept; no job has more.
 const MAX_NODES: usize = 1 << 17;
 
-/// What is kept, in this order: one gauge, then counters.
+/// Stored signals, in this order: one gauge, then counters.
 const SIGNALS: [HostSignal; 7] = [
     HostSignal::NetRateBps,
     HostSignal::CpuThrottledNs,
@@ -39,7 +39,7 @@ impl Hosts {
     pub fn observe(&mut self, stamp: Stamp, node: &NodeId, reading: &HostReading) {
         let read = SIGNALS.map(|signal| {
             let value = reading.readings.get(&signal)?.value();
-            // In gigabits a second, of which few bits hold enough.
+            // In Gbit/s, for which the few bits of `f32` are precise enough.
             let scale = if signal == HostSignal::NetRateBps {
                 1e-9
             } else {
@@ -60,12 +60,12 @@ impl Hosts {
         readings.push(stamp, &read);
     }
 
-    /// Forgets processes: a new group of ranks has come.
+    /// Drops process readings: a new group of ranks started.
     pub fn clear_ranks(&mut self) {
         self.ranks.clear();
     }
 
-    /// Adds what is known of a rank's process and node since `since`.
+    /// Adds the facts about a rank's process and node since `since`.
     pub fn fill_facts(&self, rank: Rank, node: &NodeId, since: Time, facts: &mut Facts) {
         let places = [self.ranks.get(&rank), self.nodes.get(node)];
         for readings in places.into_iter().flatten() {
@@ -75,7 +75,7 @@ impl Hosts {
                 *nearest = (*nearest).max(readings.readings(since));
             }
         }
-        // What a process itself read says more of it than what its node did.
+        // A process's own readings describe it better than its node's.
         let nearest = |pick: &dyn Fn(&Readings) -> Option<f64>| places.into_iter().flatten().find_map(pick);
         facts.set(Fact::Contention, nearest(&|readings| contention(readings, since)));
         let share = |signal| nearest(&|readings| Some((rate(readings, signal, since)? / 1e9).min(1.0)));
@@ -90,8 +90,8 @@ impl Hosts {
         }
     }
 
-    /// Seconds that a rank's process (its node, where processes are not read) waited for a CPU since the reading at
-    /// `since`, and when it was last read. `None`: it was not read since.
+    /// Seconds a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
+    /// `since`, and the time of the last reading. `None`: no reading since then.
     pub fn waited_for_cpu(&self, rank: Rank, node: &NodeId, since: Time) -> Option<(f64, Time)> {
         let readings = self.ranks.get(&rank).or_else(|| self.nodes.get(node))?;
         let grown = CPU_WAITS.iter().filter_map(|signal| {
@@ -102,10 +102,10 @@ impl Hosts {
     }
 }
 
-/// Time without a CPU: the quota used up, and none free. The larger counts, since one may be part of the other.
+/// Time without a CPU: quota exhausted, or no CPU free. The larger counts, since one may include the other.
 const CPU_WAITS: [HostSignal; 2] = [HostSignal::CpuThrottledNs, HostSignal::RunQueueNs];
 
-/// The larger of the shares of time in which the quota was used up, and in which no CPU was free, as a rule.
+/// The larger of the typical shares of time with the quota exhausted and with no CPU free.
 fn contention(readings: &Readings, since: Time) -> Option<f64> {
     let shares = CPU_WAITS
         .iter()
@@ -113,7 +113,7 @@ fn contention(readings: &Readings, since: Time) -> Option<f64> {
     shares.reduce(f64::max).map(|ns| ns / 1e9)
 }
 
-/// Repeated transmissions, errors and discards a second.
+/// Retransmissions, errors and discards per second.
 fn network_errors(readings: &Readings, since: Time) -> Option<f64> {
     [HostSignal::NetRetransmits, HostSignal::NetErrors]
         .into_iter()

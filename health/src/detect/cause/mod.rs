@@ -1,4 +1,4 @@
-//! Why something is slow: readings of GPUs and hosts, the table of causes, and what a preflight found.
+//! Causes of slowness: readings of GPUs and hosts, the table of causes, and preflight results.
 
 mod activity;
 mod cause_rules;

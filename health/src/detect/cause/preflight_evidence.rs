@@ -1,7 +1,8 @@
-//! Results of the preflight as evidence for findings of the job.
+//! Preflight results as evidence for findings of the job.
 //!
 //! A preflight does not measure steps, so its figures are no baseline for them and raise no finding here. A preflight
-//! finding on a GPU, a node or a path is added as evidence to a verdict on the same subject that it can explain.
+//! finding on a GPU, a node or a path is added as evidence to a verdict on the same subject if it can explain the
+//! verdict.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use crate::id::NodeId;
 use crate::preflight::{Against, Metric, NodeRow, Noted, Place, Problem, Section};
 use crate::verdict::{Cause, Evidence, Finding, Subject};
 
-/// Nodes that are kept; more than that is not one job.
+/// Maximum nodes kept; no job has more.
 const MAX_NODES: usize = 1 << 17;
-/// Findings and problems that are kept.
+/// Maximum findings and problems kept.
 const MAX_NOTES: usize = 1 << 14;
-/// Pieces of evidence that one verdict gets.
+/// Maximum pieces of evidence per verdict.
 const MAX_PIECES: usize = 3;
-/// What began within so many steps was there from the first on: steps that warm up hide it, and a small slowdown is
+/// A slowdown that began within this many steps existed from the start: warm-up steps hide it, and a small slowdown is
 /// dated a few steps late.
 const FROM_BIRTH: u64 = 20;
-/// Nodes and notes that the report shows.
+/// Maximum nodes and notes in the report.
 const SHOWN: usize = 64;
 
 const COMPUTE: &[Metric] = &[
@@ -50,11 +51,11 @@ pub struct PreflightEvidence {
 }
 
 impl PreflightEvidence {
-    /// Takes what a node tells. What a new header or a node's new figures replace is forgotten.
+    /// Takes a node's preflight results. A new header, or new figures of a node, replace earlier results.
     pub fn observe(&mut self, entry: u64, frame: &Frame) {
         self.provenance = self.provenance.max(frame.provenance);
         match &frame.event {
-            // Every node tells the same one.
+            // Every node sends the same header.
             Event::Preflight(header) if self.header.as_ref() != Some(header) => {
                 self.forget(None);
                 self.header = Some(header.clone());
@@ -78,14 +79,14 @@ impl PreflightEvidence {
         }
     }
 
-    /// Forgets what was noted of a node, or of no single one.
+    /// Drops the results for a node, or those for no single node.
     fn forget(&mut self, node: Option<&NodeId>) {
         self.findings.retain(|(place, _), _| place.node() != node);
         self.problems.retain(|problem| problem.node.as_ref() != node);
     }
 
-    /// Puts what was found of the same, and can explain it, beside what a rule has found now. `first`: the first step
-    /// of the epoch. What kept pace after it and became slow later is not slow for what was there before.
+    /// Adds preflight findings on the same subject that can explain the claim as evidence. `first`: the first step of
+    /// the epoch. A subject that kept pace at first and slowed down later is not slow because of an earlier problem.
     pub fn support(&self, claim: &mut Claim, first: Option<u64>) {
         let Body::Holds(detail) = &mut claim.body else {
             return;
@@ -113,7 +114,7 @@ impl PreflightEvidence {
         }
     }
 
-    /// The section of the report; `None`: nobody told of a preflight.
+    /// The section of the report; `None`: no preflight was reported.
     pub fn section(&self) -> Option<Section> {
         if self.header.is_none() && self.nodes.is_empty() && self.problems.is_empty() {
             return None;
@@ -121,7 +122,7 @@ impl PreflightEvidence {
         let mut findings: Vec<&Noted> = self.findings.values().map(|(noted, _)| noted).collect();
         findings.sort_by_key(|noted| std::cmp::Reverse((noted.severity, noted.sure)));
         let named = |node: &NodeId| findings.iter().any(|noted| noted.place.node() == Some(node));
-        // All, or those of which there is something to say.
+        // All nodes, or only the notable ones.
         let many = self.nodes.len() > SHOWN;
         let rows = self
             .nodes
@@ -143,11 +144,11 @@ impl PreflightEvidence {
         })
     }
 
-    /// What limits the verdicts, in words.
+    /// Limits of the verdicts, as text.
     pub fn note(&self) -> Option<String> {
         let out = self.header.iter().flat_map(|header| &header.left_out);
         let out: Vec<&NodeId> = out.map(|out| &out.node).collect();
-        // Of who takes no part nothing is missing.
+        // A node that was left out has no missing results.
         let takes_part = |problem: &&Problem| problem.node.as_ref().is_none_or(|node| !out.contains(&node));
         let failed = self
             .problems
@@ -169,8 +170,8 @@ fn row(bench: &Bench) -> NodeRow {
     }
 }
 
-/// The metrics that can explain a finding of that cause. Data loading waits for copies, a throttled GPU computes
-/// slowly; what sits in garbage collection or in the work itself no machine explains.
+/// The metrics that can explain a finding with this cause. Data loading waits for copies, and a throttled GPU computes
+/// slowly; no hardware metric explains garbage collection or slowness in the work itself.
 fn metrics(finding: Finding, subject: &Subject, cause: Cause) -> &'static [Metric] {
     match (finding, subject) {
         (Finding::SlowLink, Subject::Node { .. }) => INSIDE,
@@ -189,7 +190,7 @@ fn metrics(finding: Finding, subject: &Subject, cause: Cause) -> &'static [Metri
     }
 }
 
-/// Whether what was measured there is the subject's.
+/// Whether a measurement at `place` applies to the subject.
 fn is_of(place: &Place, subject: &Subject) -> bool {
     match (subject, place) {
         (
@@ -198,7 +199,7 @@ fn is_of(place: &Place, subject: &Subject) -> bool {
             },
             Place::Gpu { gpu, .. },
         ) => own == gpu,
-        // A rank uses its node's CPU and ports, and none of its other GPUs.
+        // A rank uses its node's CPU and ports, but none of the node's other GPUs.
         (Subject::Rank { node: own, .. }, Place::Node { node } | Place::Port { node, .. }) => own == node,
         (Subject::Node { node: own }, place) => place.node() == Some(own),
         (
@@ -216,7 +217,7 @@ fn is_of(place: &Place, subject: &Subject) -> bool {
     }
 }
 
-/// What was measured, and what was expected: of peers, or of its own past, published values or the user's floor.
+/// The measured value, and the expected ones: the peers', its own past, published values or the user's floor.
 fn pieces(noted: &Noted, entry: u64) -> Vec<Evidence> {
     let (Some(metric), Some(value)) = (noted.metric(), noted.value) else {
         return Vec::new();

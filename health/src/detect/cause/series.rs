@@ -1,4 +1,4 @@
-//! The latest readings of one thing in little memory: gauges as they were read, counters as what they grew by.
+//! Recent readings of one thing in little memory: gauges as read, counters as increases.
 
 use std::collections::VecDeque;
 
@@ -9,20 +9,20 @@ use crate::frame::Provenance;
 use crate::stats;
 use crate::time::Time;
 
-/// Readings that are kept: half a minute at 1 Hz.
+/// Readings kept: half a minute at 1 Hz.
 const READINGS: usize = 32;
-/// Fewer spans between readings have no median that one of them does not move.
+/// With fewer spans between readings, a single span can move the median.
 const TYPICAL_SPANS: usize = 5;
 /// Not read.
 const NONE: f32 = f32::NAN;
-/// Read, and nothing is known of the time before: the first reading of a counter, or one that was reset.
+/// Read, but the increase is unknown: the first reading of a counter, or one after a reset.
 const ANEW: f32 = f32::NEG_INFINITY;
 
-/// When something was read, and how far it can be trusted.
+/// Time, journal entry and provenance of a reading.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Stamp {
     pub at: Time,
-    /// Place in the journal.
+    /// Position in the journal.
     pub entry: u64,
     pub provenance: Provenance,
 }
@@ -34,11 +34,11 @@ struct Row<const N: usize> {
     values: [f32; N],
 }
 
-/// `N` columns, of which the first `GAUGES` are gauges and the others counters.
+/// `N` columns: the first `GAUGES` are gauges, the rest counters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series<const GAUGES: usize, const N: usize> {
     rows: VecDeque<Row<N>>,
-    /// What each counter last read.
+    /// The last reading of each counter.
     #[serde(with = "serde_impls::array")]
     counters: [f64; N],
 }
@@ -62,7 +62,7 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
                 now as f32
             } else {
                 let before = std::mem::replace(&mut self.counters[column], now);
-                // NaN compares as false: a first reading begins anew, like one that fell.
+                // NaN compares as false: a first reading starts over, like one that fell.
                 if now >= before {
                     (now - before) as f32
                 } else {
@@ -76,7 +76,7 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         self.rows.push_back(Row { stamp, values });
     }
 
-    /// Median of a gauge since `since`, or its last value when none is so young.
+    /// Median of a gauge since `since`, or its last value if no reading is that recent.
     pub fn gauge(&self, column: usize, since: Time) -> Option<f64> {
         let read = || self.rows.iter().filter(|row| !row.values[column].is_nan());
         let value = |row: &Row<N>| f64::from(row.values[column]);
@@ -84,14 +84,14 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         stats::median(&mut inside).or_else(|| read().next_back().map(value))
     }
 
-    /// Readings of a gauge since `since` for which `keep` holds of the whole reading; what was not read is NaN there.
+    /// Readings of a gauge since `since` whose row passes `keep`; unread columns of the row are NaN.
     pub fn values(&self, column: usize, since: Time, keep: impl Fn(&[f32; N]) -> bool) -> Vec<f64> {
         let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
         let kept = inside.filter(|row| !row.values[column].is_nan() && keep(&row.values));
         kept.map(|row| f64::from(row.values[column])).collect()
     }
 
-    /// The most frequent value of a gauge since `since`, or its last one when none is so young.
+    /// The most frequent value of a gauge since `since`, or its last one if no reading is that recent.
     pub fn setting(&self, column: usize, since: Time) -> Option<f64> {
         let mut inside = self.values(column, since, |_| true);
         stats::mode(&mut inside).map_or_else(|| self.latest(column), |(value, _)| Some(value))
@@ -103,15 +103,15 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         Some(f64::from(row.values[column]))
     }
 
-    /// What a counter grew by a second since `since`; over the last two readings when fewer are so young.
+    /// Increase of a counter per second since `since`; over the last two readings if fewer are that recent.
     pub fn rate(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.young(column, since);
         let (grew, span) = self.growth(column, inside.max(2) - 1)?;
         (span > 0.0).then(|| grew / span)
     }
 
-    /// The same as a rule: the median over the spans between readings, so that what happens in few of them (an
-    /// evaluation, a save) does not count for all. Of few spans the mean.
+    /// Typical increase per second: the median over the spans between readings, so that events in few of them (an
+    /// evaluation, a save) do not count for all. With few spans, the mean.
     pub fn typical_rate(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
         let read: Vec<&Row<N>> = inside.filter(|row| !row.values[column].is_nan()).collect();
@@ -127,30 +127,30 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         stats::median(&mut rates)
     }
 
-    /// What a counter grew by since the reading before `since`.
+    /// Increase of a counter since the reading before `since`.
     pub fn rise(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.young(column, since);
         Some(self.growth(column, inside.max(1))?.0)
     }
 
-    /// What a counter grew by in its readings after `since`, and when the last of them came. `None`: there are none.
+    /// Increase of a counter in its readings after `since`, and the time of the last one. `None`: no readings.
     pub fn growth_after(&self, column: usize, since: Time) -> Option<(f64, Time)> {
         let later = self.rows.iter().rev().take_while(|row| row.stamp.at > since);
         let read = later.filter(|row| !row.values[column].is_nan());
         read.fold(None, |known, row| {
             let (sum, last) = known.unwrap_or((0.0, row.stamp.at));
-            // One that was reset tells nothing.
+            // A counter reset adds nothing.
             let grew = f64::from(row.values[column]).max(0.0);
             Some((sum + grew, last))
         })
     }
 
-    /// Readings since `since`.
+    /// Number of readings since `since`.
     pub fn readings(&self, since: Time) -> usize {
         self.rows.iter().filter(|row| row.stamp.at >= since).count()
     }
 
-    /// Journal entries of the readings since `since`, and the least trusted of them.
+    /// Journal entries of the readings since `since`, and the least trusted provenance among them.
     pub fn origin(&self, since: Time) -> Option<((u64, u64), Provenance)> {
         let last = self.rows.back()?;
         let inside = self.readings(since);
@@ -166,8 +166,8 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         inside.filter(|row| !row.values[column].is_nan()).count()
     }
 
-    /// What a counter grew by in its last `spans` spans between readings, and the seconds that they last. A span in
-    /// which the counter was reset tells nothing and is left out.
+    /// Increase of a counter in its last `spans` spans between readings, and their total duration in seconds. Spans
+    /// with a counter reset are left out.
     fn growth(&self, column: usize, spans: usize) -> Option<(f64, f64)> {
         let mut read = self
             .rows

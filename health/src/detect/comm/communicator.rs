@@ -1,7 +1,7 @@
-//! One communicator: who is in it, and how long transfers in it take.
+//! One communicator: its members, and how long its transfers take.
 //!
-//! Who arrives last waits for nobody, so the shortest time in a communicator is its transfer: late members make the
-//! others wait, and leave that as it was. No two clocks are compared.
+//! The last member to arrive does not wait, so the shortest time in a communicator is its transfer time: late members
+//! lengthen their peers' times, but not the shortest. No two clocks are compared.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::id::Rank;
 use crate::policy::{LinkThresholds, bounds};
 use crate::stats;
 
-/// Steps that are open at once; more, and the oldest closes as it is. A hook writes up to 48 steps together, each rank
+/// Maximum steps open at once; with more, the oldest closes as it is. A hook writes up to 48 steps together, each rank
 /// at its own time.
 const MAX_OPEN: usize = 64;
-/// Steps that are kept.
+/// Steps kept.
 const KEPT: usize = bounds::TRANSFERS;
-/// First steps, which set up connections; those after them that are its first baseline; and those that are in its last
-/// one. Where transfers vary, sixteen steps may all be short by chance, and thousands are compared with them.
+/// First steps, which set up connections; the steps after them in the first baseline; and the steps in the final one.
+/// Where transfers vary, sixteen steps may all be short by chance, and thousands are compared with them.
 const FIRST: u32 = 5;
 const EARLY: usize = 16;
 const LEARNED: u32 = 144;
-/// Standard errors by which a change of transfers must stand out where they vary.
+/// Where transfers vary, a change must exceed this many standard errors.
 const SURE: f64 = 4.0;
 /// Steps over which a member's own time is smoothed.
 const SMOOTH: f32 = 4.0;
@@ -34,39 +34,39 @@ const SMOOTH: f32 = 4.0;
 pub struct Comm {
     pub size: u32,
     pub name: Arc<str>,
-    /// In order.
+    /// Sorted.
     pub members: Vec<Rank>,
-    /// Nodes of the plan that it spans, in order.
+    /// Nodes of the plan that it spans, sorted.
     pub nodes: Vec<u32>,
-    /// Its members are of several stages of a pipeline: even the shortest time in it is a wait for the others' work,
-    /// so its own past says nothing, and only the same in other replicas does.
+    /// Its members belong to several pipeline stages: even the shortest time in it includes waiting for other stages,
+    /// so its own past is no baseline; only its counterparts in other replicas are.
     pub joins_stages: bool,
-    /// Sends and receives were seen in it: its members wait for each other at different times, and the shortest of
-    /// these is no transfer.
+    /// It carries sends and receives: its members wait for each other at different times, and the shortest of these is
+    /// not a transfer time.
     pub has_messages: bool,
-    /// A member came after `nodes` was made.
+    /// A member joined after `nodes` was computed.
     stale: bool,
     open: VecDeque<Open>,
     last_closed: Option<u64>,
     rows: u32,
     recent: VecDeque<Transfer>,
     early: Option<Level>,
-    /// Steps that `early` is of, and latest steps in which nothing seemed wrong.
+    /// Steps in `early`, and the number of latest steps in which nothing seemed wrong.
     #[serde(default)]
     early_steps: u32,
     #[serde(default)]
     well_steps: u32,
-    /// By member: its own time in it of late, waiting and transfer, seconds.
+    /// By member: its recent own time in the communicator, waiting plus transfer, seconds.
     own_s: Vec<f32>,
-    /// Bytes of payload a step, and collectives.
+    /// Payload bytes and collectives per step.
     pub bytes: u64,
     pub collectives: u32,
-    /// What its transfer should take, seconds, and whether it takes longer.
+    /// Expected transfer time in seconds, and whether transfers take longer.
     pub usual_s: Option<f64>,
     pub is_slow: bool,
-    /// By how much the shortest sum was too long by waits, as far as single collectives told of late; seconds.
+    /// How much waits lengthened the shortest sum, according to recent single collectives; seconds.
     blur_s: f32,
-    /// Half of what is needed to be slow was seen, by sums alone.
+    /// At least half as many slow steps as `is_slow` needs, by sums alone.
     pub is_suspect: bool,
     /// The first slow step.
     pub slow_since: Option<u64>,
@@ -75,7 +75,7 @@ pub struct Comm {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Open {
     step: u64,
-    /// By member, seconds; NaN until it reported.
+    /// By member, seconds; NaN until the member reports.
     own_s: Vec<f32>,
     seen: usize,
 }
@@ -84,24 +84,24 @@ struct Open {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Transfer {
     step: u64,
-    /// The shortest sum; by single collectives, where they were told.
+    /// The shortest sum, and the time from single collectives where they were reported.
     summed: f32,
     seconds: f32,
 }
 
-/// How long transfers took over some steps, and by how much they differ between steps; seconds.
+/// Transfer time over several steps, and its variation between steps; seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Level {
     pub median_s: f64,
     pub sigma_s: f64,
 }
 
-/// What tells communicators that should be equally fast: name, size, nodes that they span, bytes (by eighths of a
-/// power of two) and whether they join stages.
+/// Identifies communicators that should be equally fast: name, size, number of nodes, bytes (by eighths of a power of
+/// two) and whether they join stages.
 pub type Likeness = (Arc<str>, u32, usize, u32, bool);
 
 impl Comm {
-    /// What it should be as fast as.
+    /// Identifies the communicators that should be as fast as this one.
     pub fn likeness(&self) -> Likeness {
         let bytes = (8.0 * (self.bytes.max(1) as f64).log2()).round() as u32;
         (
@@ -113,12 +113,12 @@ impl Comm {
         )
     }
 
-    /// A member came after it was last seated.
+    /// Whether a member joined after the last `rank_step`.
     pub fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// Whether it is known how fast it was.
+    /// Whether there is a baseline.
     pub fn is_known(&self) -> bool {
         self.early.is_some()
     }
@@ -128,7 +128,7 @@ impl Comm {
         self.likeness() == other.likeness()
     }
 
-    /// Says on which nodes its members are.
+    /// Looks up the nodes of its members in the plan.
     pub fn rank_step(&mut self, plan: &Plan) {
         self.stale = false;
         let places = || self.members.iter().filter_map(|rank| plan.place(*rank));
@@ -140,7 +140,7 @@ impl Comm {
         self.nodes = nodes;
     }
 
-    /// Takes a member.
+    /// Adds a member.
     pub fn join(&mut self, group: &event::Group) {
         self.size = group.size;
         self.name = group.name.clone();
@@ -148,12 +148,12 @@ impl Comm {
             self.members.insert(place, group.rank);
             self.own_s.insert(place, f32::NAN);
             self.stale = true;
-            // Columns of open steps no longer fit.
+            // Columns of open steps no longer match.
             self.open.clear();
         }
     }
 
-    /// Takes what a member did in a step, and says how many steps closed by it.
+    /// Takes a member's report for a step; returns how many steps it closed.
     pub fn add(&mut self, did: &event::Comm) -> u64 {
         let Ok(member) = self.members.binary_search(&did.rank) else {
             return 0;
@@ -196,7 +196,7 @@ impl Comm {
 
     fn close(&mut self, open: &Open) {
         self.last_closed = Some(open.step);
-        // Who came last may be the one that is missing.
+        // The last arrival may be among the missing members.
         if open.seen * 4 < self.size as usize * 3 {
             return;
         }
@@ -215,7 +215,7 @@ impl Comm {
             self.recent.pop_front();
         }
         let summed = open.own_s.iter().copied().fold(f32::INFINITY, f32::min);
-        // Single collectives are told for a while; what they showed holds as long as sums look as they did.
+        // Single collectives are reported only for a while; their result applies as long as the sums stay the same.
         let usual_s = self.usual_s.map_or(f32::INFINITY, |usual_s| usual_s as f32);
         self.recent.push_back(Transfer {
             step: open.step,
@@ -229,7 +229,7 @@ impl Comm {
         self.learn();
     }
 
-    /// Learns how fast it was, from its first steps and then from those after them, as long as nothing seems wrong.
+    /// Learns the baseline from the first steps, then from later ones as long as nothing seems wrong.
     fn learn(&mut self) {
         let new = match self.early {
             None if self.recent.len() == EARLY => EARLY,
@@ -253,12 +253,12 @@ impl Comm {
         self.well_steps = 0;
     }
 
-    /// Steps that the baseline is of. A snapshot of an older version does not count them, and has the first ones.
+    /// Steps in the baseline. A snapshot of an older version has no count; its baseline covers the first steps.
     fn early_steps(&self) -> u32 {
         self.early.map_or(0, |_| self.early_steps.max(EARLY as u32))
     }
 
-    /// Single collectives tell the transfer of a step that has closed.
+    /// Corrects the transfer time of a closed step from its single collectives.
     pub fn refine(&mut self, step: u64, transfer_s: f64) {
         let mut recent = self.recent.iter_mut().rev();
         if let Some(transfer) = recent.find(|transfer| transfer.step == step) {
@@ -272,7 +272,7 @@ impl Comm {
         self.last_closed
     }
 
-    /// Its latest transfers, seconds.
+    /// Its latest transfer times, seconds.
     fn latest(&self, steps: usize) -> Vec<f64> {
         self.last(steps, |transfer| transfer.seconds)
     }
@@ -282,13 +282,13 @@ impl Comm {
         latest.map(|transfer| f64::from(of(transfer))).collect()
     }
 
-    /// Its usual transfer of late, seconds; `None` until enough was seen.
+    /// Its usual recent transfer time, seconds; `None` until there are enough steps.
     pub fn transfer_s(&self, limits: &LinkThresholds) -> Option<f64> {
         let window = limits.window_steps as usize;
         (self.recent.len() >= window.min(KEPT)).then(|| stats::median(&mut self.latest(window)))?
     }
 
-    /// How it was over the latest steps; `None` until enough was seen.
+    /// Transfer level over the latest steps; `None` until there are enough.
     pub fn level(&self, limits: &LinkThresholds) -> Option<Level> {
         let window = limits.window_steps as usize;
         let mut latest = self.latest(window);
@@ -298,7 +298,7 @@ impl Comm {
         Some(Level { median_s, sigma_s })
     }
 
-    /// Whether anything was done in it.
+    /// Whether any steps were reported.
     pub fn has_reports(&self) -> bool {
         self.last_closed.is_some() || !self.open.is_empty()
     }
@@ -309,15 +309,16 @@ impl Comm {
         self.open.len()
     }
 
-    /// By member: its own time in it of late, seconds, waiting and transfer together.
+    /// A rank's recent own time in it, seconds: waiting plus transfer.
     pub fn own_s(&self, rank: Rank) -> Option<f64> {
         let place = self.members.binary_search(&rank).ok()?;
         let own_s = f64::from(self.own_s[place]);
         own_s.is_finite().then_some(own_s)
     }
 
-    /// Judges whether transfers take longer than they did, or than `elsewhere` in communicators like it; `now`: how
-    /// they are. Slow needs most of the latest steps over the ratio; no longer slow, most of them under the lower one.
+    /// Judges whether transfers take longer than before, or than `elsewhere`: similar communicators. `now`: the current
+    /// level. It turns slow when most of the latest steps exceed the ratio, and recovers when most are below the lower
+    /// one.
     pub fn judge(&mut self, now: Level, elsewhere: Option<Level>, limits: &LinkThresholds) {
         let window = (limits.window_steps as usize).min(KEPT);
         let latest = self.latest(window);
@@ -326,7 +327,7 @@ impl Comm {
         let past = self
             .early
             .filter(|early| !self.joins_stages && early.median_s > 0.0);
-        // Where transfers vary by themselves the ratio alone says little.
+        // Where transfers vary, the ratio alone proves little.
         let bar = |usual: Level, ratio: f64, sigma_s: f64, steps: usize| {
             let samples = 1.0 / steps as f64 + 1.0 / window as f64;
             let unsure_s = SURE * sigma_s * samples.sqrt();
@@ -340,13 +341,13 @@ impl Comm {
         } else {
             limits.elsewhere_ratio
         };
-        // Waits that are long by chance are alike, as they end where the longest can: the others say how they vary.
+        // Waits that are long by chance vary little, being near their maximum, so the peers' variation counts too.
         let of_others = |usual: Level| bar(usual, elsewhere_ratio, now.sigma_s.max(usual.sigma_s), window);
         let bars = [
             past.map(of_past),
             elsewhere.filter(|usual| usual.median_s > 0.0).map(of_others),
         ];
-        // Asked for before it is said: single collectives may show that it is no link.
+        // Request single collectives before reporting: they may show that the link is not the cause.
         let summed = self.last(window, |transfer| transfer.summed);
         let half = |slow_s: f64| 2 * summed.iter().filter(|seconds| **seconds >= slow_s).count() >= needed;
         let is_half = bars.iter().flatten().any(|(_, slow_s)| half(*slow_s));
@@ -372,7 +373,7 @@ impl Comm {
         }
     }
 
-    /// Transfers after `step`: step, and what it took beyond the usual, seconds.
+    /// Transfers after `step`: the step, and the excess over the usual time, seconds.
     pub fn excess_since(&self, step: u64) -> impl Iterator<Item = (u64, f64)> {
         let usual_s = self.usual_s.unwrap_or(f64::INFINITY);
         let after = self.recent.partition_point(|transfer| transfer.step <= step);

@@ -1,4 +1,4 @@
-//! All communicators: which a rank is in, and which should be equally fast.
+//! All communicators: those of each rank, and those that should be equally fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,13 @@ use crate::event;
 use crate::id::Rank;
 use crate::policy::LinkThresholds;
 
-/// Communicators of one rank, and of all.
+/// Maximum communicators of one rank, and of all.
 const MAX_OF_RANK: usize = 8;
 const MAX_COMMS: usize = 1 << 17;
-/// Steps between two judgements, and communicators alike that one is compared with.
+/// Steps between two judgments, and the number of similar communicators needed for a comparison.
 const JUDGED_EVERY: u64 = 4;
 const ELSEWHERE: usize = 3;
-/// A collective of fewer bytes is latency alone.
+/// A collective of fewer bytes measures only latency.
 const SMALL_BYTES: u64 = 8192;
 
 /// All communicators.
@@ -27,20 +27,20 @@ pub struct Comms {
     pub(crate) all: BTreeMap<u64, Comm>,
     /// Single collectives of some of them.
     pub(crate) per_collective: PerCollective,
-    /// By rank's number.
+    /// By rank number.
     of_rank: Vec<Vec<u64>>,
-    /// Steps of communicators that have closed, and as many when they were last judged.
+    /// Closed steps of all communicators, and their number at the last judgment.
     closed: u64,
     judged_closed: u64,
-    /// The GPU times them: the host's sums are of the same.
+    /// The GPU times collectives; the host's sums cover the same ones.
     by_gpu: bool,
-    /// The step at which they were last judged, and at which the last of them turned slow.
+    /// The step of the last judgment, and the one at which a communicator last turned slow.
     pub judged: u64,
     pub turned: u64,
 }
 
 impl Comms {
-    /// Forgets everything: a new group of ranks makes new ones.
+    /// Drops everything: a new group of ranks creates new communicators.
     pub fn clear(&mut self) {
         let per_collective = self.per_collective.again();
         *self = Comms {
@@ -59,12 +59,12 @@ impl Comms {
         self.all.iter().map(|(id, comm)| (*id, comm))
     }
 
-    /// One of them.
+    /// One communicator.
     pub fn get(&self, id: u64) -> Option<&Comm> {
         self.all.get(&id)
     }
 
-    /// Those of a rank.
+    /// Communicators of a rank.
     pub fn of(&self, rank: Rank) -> impl Iterator<Item = (u64, &Comm)> {
         let ids = self.of_rank.get(rank.0 as usize);
         ids.into_iter()
@@ -72,7 +72,7 @@ impl Comms {
             .filter_map(|id| Some((*id, self.all.get(id)?)))
     }
 
-    /// Takes note that a rank is a member.
+    /// Records a rank as a member.
     pub fn join(&mut self, group: &event::Group) {
         let index = group.rank.0 as usize;
         if group.rank.0 >= MAX_RANKS || group.size < 2 {
@@ -94,8 +94,8 @@ impl Comms {
         self.all.entry(group.comm).or_default().join(group);
     }
 
-    /// Takes what a member did in a step; gives the size of the communicator, if it counts. Those that the GPU times
-    /// take the place of what the host saw of the same collectives.
+    /// Takes a member's report for a step; returns the communicator's size if the report counts. Reports timed by the
+    /// GPU replace the host's reports of the same collectives.
     pub fn add(&mut self, did: &event::Comm) -> Option<u32> {
         if did.gpu && !self.by_gpu {
             self.by_gpu = true;
@@ -119,7 +119,7 @@ impl Comms {
         Some(comm.size)
     }
 
-    /// Takes what a member tells of each collective of a step.
+    /// Takes a member's report on each collective of a step.
     pub fn meet(&mut self, did: &event::Collectives) {
         let is_member = |comm: &Comm| comm.members.binary_search(&did.rank).is_ok();
         if self.all.get(&did.comm).is_some_and(is_member) {
@@ -127,22 +127,23 @@ impl Comms {
         }
     }
 
-    /// Whether the GPU times them.
+    /// Whether the GPU times collectives.
     pub(super) fn is_by_gpu(&self) -> bool {
         self.by_gpu
     }
 
-    /// Whether sends and receives were seen, which join the stages of a pipeline.
+    /// Whether sends and receives, which connect pipeline stages, were seen.
     pub fn has_messages(&self) -> bool {
         self.all.values().any(|comm| comm.has_messages)
     }
 
-    /// Which ranks are joined by communicators that pass lateness on and were seen: a number for each rank that is in
-    /// one, the same for those that are joined. Ranks of different numbers meet in ways that are not seen.
+    /// Groups of ranks connected by observed communicators that propagate lateness: a number for each rank in one, the
+    /// same for connected ranks. Ranks with different numbers synchronize in ways that were not observed.
     pub fn islands(&self) -> BTreeMap<Rank, u32> {
         let mut of: BTreeMap<Rank, u32> = BTreeMap::new();
-        // Ranks meet in a norm or a loss when their work is done. And what joins the stages of a pipeline without sends
-        // and receives, where the GPU times these, is something else: gradients of layers that two stages share.
+        // Ranks meet in a norm or a loss after their work is done, so small collectives do not count. A communicator
+        // that joins pipeline stages without sends and receives, where the GPU times those, is something else:
+        // gradients of layers that two stages share.
         let is_seen = |comm: &&Comm| {
             let is_small = comm.bytes < SMALL_BYTES * u64::from(comm.collectives.max(1));
             comm.has_reports() && !is_small && !(self.by_gpu && comm.joins_stages && !comm.has_messages)
@@ -167,14 +168,14 @@ impl Comms {
         of
     }
 
-    /// Says on which nodes the members are. `moved`: ranks may stand elsewhere than before.
+    /// Looks up the nodes of the members. `moved`: ranks may have changed place.
     pub fn rank_step(&mut self, plan: &Plan, moved: bool) {
         for comm in self.all.values_mut().filter(|comm| moved || comm.is_stale()) {
             comm.rank_step(plan);
         }
     }
 
-    /// Judges all of them, now and then.
+    /// Judges all of them, at intervals.
     pub fn judge(&mut self, plan: &Plan, limits: &LinkThresholds, step: u64) {
         if self.closed == self.judged_closed || step < self.judged + JUDGED_EVERY {
             return;
@@ -204,12 +205,12 @@ impl Comms {
         }
     }
 
-    /// Whether transfers of a rank within its node are slow; `None`: none were seen.
+    /// Whether a rank's transfers within its node are slow; `None`: none were observed.
     pub fn is_slow_inside(&self, rank: Rank) -> Option<bool> {
         self.is_any_slow(rank, |comm| comm.nodes.len() == 1)
     }
 
-    /// Whether transfers of a rank that leave its node are slow; `None`: none were seen.
+    /// Whether a rank's transfers that leave its node are slow; `None`: none were observed.
     pub fn is_slow_outside(&self, rank: Rank) -> Option<bool> {
         self.is_any_slow(rank, |comm| comm.nodes.len() > 1)
     }
@@ -220,8 +221,8 @@ impl Comms {
     }
 }
 
-/// What communicators that should be equally fast are usually like. A quarter of them may decide how fast: a link of a
-/// small job is in half of all communicators.
+/// The usual level of communicators that should be equally fast. A quarter of them may set the speed: in a small job,
+/// one link is part of half of all communicators.
 fn usual(mut levels: Vec<Level>) -> Level {
     let (quarter, half) = (levels.len() / 4, levels.len() / 2);
     let by_median = |a: &Level, b: &Level| a.median_s.total_cmp(&b.median_s);

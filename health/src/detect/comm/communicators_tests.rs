@@ -1,4 +1,4 @@
-//! Transfers, who waits for whom, and how much of it is kept.
+//! Transfers, which rank waits for which, and how much is kept.
 
 use super::communicators::Comms;
 use crate::Policy;
@@ -18,7 +18,7 @@ fn group(comm: u64, ranks: &[u32], comms: &mut Comms) {
     }
 }
 
-/// One step of a communicator; milliseconds by member, `None` where nothing came.
+/// One step of a communicator: milliseconds by member, `None` for one without a report.
 fn step(comm: u64, step: u64, ranks: &[u32], ms: &[Option<f64>], comms: &mut Comms) {
     for (rank, ms) in ranks.iter().zip(ms) {
         let Some(ms) = ms else { continue };
@@ -38,7 +38,7 @@ fn step(comm: u64, step: u64, ranks: &[u32], ms: &[Option<f64>], comms: &mut Com
     }
 }
 
-/// Steps of one communicator of four ranks on two nodes; the transfer of each in milliseconds.
+/// Runs steps of one communicator of four ranks on two nodes, with each step's transfer in milliseconds.
 fn is_slow_after(transfers: impl Fn(u64) -> f64, steps: u64, late_ms: f64) -> bool {
     let plan = plan(2, 2, (4, 1, 1), 1);
     let limits = Policy::default().detector.link;
@@ -47,7 +47,7 @@ fn is_slow_after(transfers: impl Fn(u64) -> f64, steps: u64, late_ms: f64) -> bo
     group(1, &ranks, &mut comms);
     for at in 1..=steps {
         let transfer = transfers(at);
-        // The last one is late, from step 30 on: the others wait for it.
+        // From step 30 on the last rank is late, and its peers wait for it.
         let waits = if at >= 30 { late_ms } else { 0.0 };
         let ms = [waits, waits, waits, 0.0].map(|waits| Some(transfer + waits));
         step(1, at, &ranks, &ms, &mut comms);
@@ -96,8 +96,8 @@ fn what_is_slow_and_what_only_waits() {
     }
 }
 
-/// Transfers that vary between 20 and 40 ms, and were short by chance in the first steps: what follows is as usual, and
-/// not a slow link; twice as long is one all the same.
+/// Transfers vary between 20 and 40 ms and were short by chance in the first steps: the later ones are normal, and no
+/// slow link. Doubled transfers are still one.
 #[test]
 fn first_steps_that_were_short_by_chance() {
     let varied = |at: u64| match at {
@@ -119,8 +119,8 @@ fn first_steps_that_were_short_by_chance() {
     ));
 }
 
-/// Eight pipelines of two stages: what even the shortest waits in a step varies from 5 to 25 ms, and in the first one
-/// it is `first_ms` or a little more.
+/// Eight pipelines of two stages: even the shortest wait in a step varies from 5 to 25 ms. In the first pipeline it is
+/// `first_ms` or slightly more.
 fn is_first_of_stages_slow(first_ms: f64) -> bool {
     let plan = plan(2, 8, (8, 1, 2), 4);
     let limits = Policy::default().detector.link;
@@ -167,7 +167,7 @@ fn a_step_without_most_of_its_members_says_nothing() {
     let ranks = [0, 1, 2, 3];
     group(1, &ranks, &mut comms);
     for at in 1..=120 {
-        // From step 40 on the last two, who wait for nobody, are not heard.
+        // From step 40 on the last two ranks, which do not wait, do not report.
         let last = (at < 40).then_some(10.0);
         step(1, at, &ranks, &[Some(60.0), Some(60.0), last, last], &mut comms);
         comms.judge(&plan, &limits, at);
@@ -177,7 +177,7 @@ fn a_step_without_most_of_its_members_says_nothing() {
 
 #[test]
 fn lateness_is_followed_upstream() {
-    // Two stages, eight pipelines; rank r and r + 8 are one pipeline.
+    // Two stages, eight pipelines; ranks r and r + 8 form one pipeline.
     let plan = plan(2, 8, (8, 1, 2), 4);
     let mut comms = Comms::default();
     for first in 0..8_u32 {
@@ -185,7 +185,7 @@ fn lateness_is_followed_upstream() {
     }
     for at in 1..=20 {
         for first in 0..8_u32 {
-            // In pipeline 3 the first stage is slow by 40 ms: the second waits for it in the receives.
+            // In pipeline 3 the first stage is slow by 40 ms: the second waits for it in its receives.
             let (own, next) = if first == 3 { (5.0, 60.0) } else { (20.0, 20.0) };
             let ms = [Some(own), Some(next)];
             step(10 + u64::from(first), at, &[first, first + 8], &ms, &mut comms);
@@ -213,7 +213,7 @@ fn lateness_is_followed_upstream() {
     );
 }
 
-/// A hook writes the records of many steps together, each rank at its own time: all of them close with all members.
+/// A hook writes the records of many steps together, each rank at its own time: every step closes with all members.
 #[test]
 fn ranks_that_tell_of_many_steps_at_once() {
     let (plan, limits) = (plan(2, 1, (2, 1, 1), 1), Policy::default().detector.link);

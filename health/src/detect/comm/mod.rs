@@ -1,4 +1,4 @@
-//! Communicators: which ranks share them, and how long transfers in them take.
+//! Communicators: their member ranks, and how long their transfers take.
 
 pub mod communicator;
 pub mod communicators;

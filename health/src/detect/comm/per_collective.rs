@@ -1,9 +1,9 @@
 //! Single collectives, requested from the sidecars for a few communicators.
 //!
-//! Sums over a step blur two ranks that are late to different collectives of it: each stood still for less by its own
-//! lateness, so the shortest sum is the transfer and the smaller of the two latenesses, and nobody came last. In one
-//! collective the last one is plain. What is asked for follows from what was taken in and from nothing else, so a
-//! replay asks the same, and nobody has to answer.
+//! Sums over a step blur two ranks that are late to different collectives: each waits less by its own lateness, so the
+//! shortest sum is the transfer plus the smaller of the two latenesses, and neither rank appears to be last. In a
+//! single collective the last rank is clear. Requests depend only on the input, so a replay makes the same ones;
+//! answers are optional.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,46 +15,45 @@ use crate::detect::Detector;
 use crate::event::{Collectives, MOST_OF_STEP, Want};
 use crate::id::{NodeId, Rank};
 
-/// Communicators asked for at once, and so many of them for slow ranks.
+/// Maximum communicators requested at once, and maximum per slow rank.
 const MOST_WANTS: usize = 8;
 const MOST_OF_RANK: usize = 2;
-/// Steps for which one is asked for: three windows of the plugin's sampling.
+/// Steps that a request covers: three windows of the plugin's sampling.
 const STEPS: u64 = 96;
-/// Steps until it is asked for again: if all was well in between, and if it is still the same trouble.
+/// Steps until the next request: if all was well in between, and if the trouble is still the same.
 const BREAK: u64 = 384;
 const REST: u64 = 2048;
-/// Steps in which what was asked for may still come.
+/// Steps in which late answers to a request are accepted.
 const LATE: u64 = 64;
-/// Most that a communicator may do in a step, over all members, to be asked for: half a megabyte of the
-/// journal.
+/// Maximum collectives per step, over all members, of a communicator that is requested: half a megabyte of the journal.
 const MOST_IN_STEP: u64 = 1 << 14;
-/// Steps of communicators that are open, and those of which it is kept who came last.
+/// Maximum open steps of communicators, and maximum steps whose last ranks are kept.
 const MOST_OPEN: usize = 64;
 const MOST_FOUND: usize = 512;
-/// Share of the members without which nobody can say who came last.
+/// Share of the members that must report before a rank can count as last.
 const ENOUGH: f64 = 0.75;
-/// Share of all that members lay apart in a step by which a rank must have come last. By chance each of three ranks is
-/// alone last in a third of the collectives, and by less than half of what they lie apart.
+/// A late rank's minimum lateness, as a share of the total spread between members in a step. By chance each of three
+/// ranks is alone last in a third of the collectives, by less than half of their spread.
 const NOTABLE: f64 = 0.25;
 
 /// Open requests, and the members of each collective that have reported.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct PerCollective {
     wants: Vec<Want>,
-    /// How often.
+    /// Number of requests so far.
     asked: u64,
-    /// By communicator: since when it is not asked for.
+    /// By communicator: its pause before the next request.
     rests: BTreeMap<u64, Rest>,
     /// By step and communicator.
     open: BTreeMap<(u64, u64), Meetings>,
     found: BTreeMap<(u64, u64), Vec<Rank>>,
 }
 
-/// A communicator that was asked for.
+/// A communicator that was requested.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Rest {
     asked_until: u64,
-    /// There was no reason for a while.
+    /// There was no reason for a request in between.
     was_well: bool,
 }
 
@@ -62,33 +61,33 @@ struct Rest {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Meetings {
     told: BTreeSet<Rank>,
-    /// By function and number: who took how long, seconds.
+    /// By function and number: each member's time, seconds.
     each: BTreeMap<(u8, u64), Vec<(Rank, f64)>>,
-    /// Some member could not tell of all.
+    /// Some member could not report all collectives.
     is_partial: bool,
 }
 
-/// What single collectives say of a step.
+/// What single collectives show about a step.
 #[derive(Debug, Default, PartialEq)]
 struct Found {
-    /// Who came last by more than the others lay apart, in some of them, notably.
+    /// Ranks that were last in some collectives, by more than the spread of the others, and notably in sum.
     last: Vec<Rank>,
-    /// The transfer: the shortest time of a member, less what it waited for those; seconds.
+    /// The transfer: the shortest time of a member, minus its waits for those ranks; seconds.
     transfer_s: Option<f64>,
 }
 
 impl Detector {
-    /// How often single collectives have been asked for: [`Detector::wants_of`] may be another than at another count.
+    /// Number of requests for single collectives so far; [`Detector::wants_of`] changes only with it.
     pub fn asked(&self) -> u64 {
         self.comms.per_collective.asked
     }
 
-    /// The communicators of which each collective should be told.
+    /// The communicators whose single collectives are requested.
     pub fn wants(&self) -> &[Want] {
         self.comms.per_collective.wants()
     }
 
-    /// The communicators of which a node should tell each collective.
+    /// The communicators whose single collectives a node should report.
     pub fn wants_of(&self, node: &NodeId) -> Vec<Want> {
         let is_there = |rank: &Rank| {
             let member = self.roster.member(*rank);
@@ -103,7 +102,7 @@ impl Detector {
 }
 
 impl PerCollective {
-    /// For a new group of ranks: nothing is asked for, and it is still known how often something was.
+    /// For a new group of ranks: no requests, but their count is kept.
     pub fn again(&self) -> PerCollective {
         PerCollective {
             asked: self.asked,
@@ -111,12 +110,12 @@ impl PerCollective {
         }
     }
 
-    /// What is asked for.
+    /// The current requests.
     pub fn wants(&self) -> &[Want] {
         &self.wants
     }
 
-    /// Takes what a member tells.
+    /// Takes a member's report.
     pub fn add(&mut self, did: &Collectives) {
         let is_asked = |want: &Want| want.comm == did.comm && did.step <= want.until;
         if !self.wants.iter().any(is_asked) {
@@ -137,8 +136,8 @@ impl PerCollective {
         }
     }
 
-    /// A communicator has closed all steps up to `step`. Gives the steps of which single collectives tell the transfer,
-    /// and that, seconds.
+    /// A communicator has closed all steps up to `step`. Returns the steps whose single collectives show the transfer,
+    /// with that time in seconds.
     pub fn close(&mut self, id: u64, size: u32, step: u64) -> Vec<(u64, f64)> {
         let due: Vec<(u64, u64)> = self
             .open
@@ -160,13 +159,13 @@ impl PerCollective {
         transfers
     }
 
-    /// Who came last in a step of a communicator; `None`: its collectives were not told one by one.
+    /// The last ranks in a step of a communicator; `None`: its single collectives were not reported.
     pub fn came_last(&self, id: u64, step: u64) -> Option<&[Rank]> {
         self.found.get(&(step, id)).map(Vec::as_slice)
     }
 
-    /// Asks for what is worth it after `step`. `slow`: communicators of ranks that are slow, as far as collectives
-    /// tell.
+    /// Requests worthwhile communicators after `step`. `slow`: communicators of ranks that are slow according to
+    /// collectives.
     fn ask(&mut self, all: &BTreeMap<u64, Comm>, slow: &BTreeSet<u64>, restart: u32, step: u64) {
         self.wants.retain(|want| step <= want.until + LATE);
         let is_ill = |id: u64, comm: &Comm| comm.is_suspect || comm.is_slow || slow.contains(&id);
@@ -211,15 +210,15 @@ impl PerCollective {
 }
 
 impl Rest {
-    /// The step before which it is not asked for again.
+    /// The step before which it is not requested again.
     fn until(&self) -> u64 {
         self.asked_until + if self.was_well { BREAK } else { REST }
     }
 }
 
 impl Comms {
-    /// Asks for single collectives, if they were judged at this step. `late`: ranks that are slow by what collectives
-    /// leave of their steps.
+    /// Requests single collectives, if communicators were judged at this step. `late`: ranks that are slow by their
+    /// time outside collectives.
     pub fn ask(&mut self, late: &[Rank], restart: u32, step: u64) {
         if self.judged != step || !self.is_by_gpu() {
             return;
@@ -234,7 +233,7 @@ impl Comms {
 }
 
 impl Meetings {
-    /// `size` of the communicator. `None`: too few told.
+    /// `size` of the communicator. `None`: too few members reported.
     fn judge(&self, size: u32) -> Option<Found> {
         if size < 3 || (self.told.len() as f64) < ENOUGH * f64::from(size) {
             return None;
@@ -266,7 +265,7 @@ impl Meetings {
             }
         }
         let shortest = own.into_values().min_by(f64::total_cmp);
-        // Of a part nothing follows if it shows nobody: then the sums speak.
+        // A partial report without a late rank proves nothing: then the sums apply.
         (is_whole || !late.is_empty()).then(|| Found {
             last: late.into_keys().collect(),
             transfer_s: shortest.filter(|_| is_whole),
@@ -274,7 +273,7 @@ impl Meetings {
     }
 }
 
-/// Who was shortest in a collective, by how much, and how far all lay apart, seconds.
+/// The rank with the shortest time in a collective, its distance to the next, and the spread of all; seconds.
 fn alone(parts: &[(Rank, f64)]) -> Option<(Rank, f64, f64)> {
     let mut order = parts.to_vec();
     order.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));

@@ -1,4 +1,4 @@
-//! The cost of a job so far, by what it was lost to.
+//! The cost of a job so far, by cause of the loss.
 
 pub mod ledger;
 pub mod times;
@@ -12,7 +12,7 @@ use crate::report::{Cost, OVERHEADS};
 use crate::verdict::{Cause, Finding, State, Verdict};
 
 impl Detector {
-    /// What the job took and lost so far; `verdicts` carry what each lost up to now.
+    /// What the job took and lost so far; `verdicts` carry their losses up to now.
     pub(super) fn cost(&self, verdicts: &[Verdict]) -> Cost {
         let ledger = self.job_rules.ledger();
         let gpu_hours = hours(ledger.total(self.last_frame));
@@ -23,7 +23,7 @@ impl Detector {
             }
         };
         let mut within = BTreeMap::new();
-        // What would have to be trained again is lost when the job goes back, and then as part of the restart.
+        // Work to be repeated is lost only when the job rolls back, and then counts as part of the restart.
         let is_lost = |verdict: &&Verdict| {
             let holds = verdict.state == State::Raised;
             !holds || self.retrain_s(verdict.finding, &verdict.subject).is_none()
@@ -32,7 +32,7 @@ impl Detector {
             add(name(verdict), verdict.lost_gpu_hours);
             *within.entry(verdict.finding).or_insert(0.0) += verdict.lost_gpu_hours;
         }
-        // Part of it is an incident of its own.
+        // Part of it belongs to a separate incident.
         let beside = |rank_s: f64, finding| hours(rank_s) - within.get(&finding).copied().unwrap_or(0.0);
         let left_ratio = self.job_rules.remaining_ratio(&self.straggler);
         let overheads = [
@@ -68,7 +68,7 @@ impl Detector {
         }
     }
 
-    /// The same as [`Detector::gpu_hour_price`], worked out anew when ranks, GPUs or prices have changed.
+    /// [`Detector::gpu_hour_price`], recomputed only if ranks, GPUs or prices have changed.
     pub(super) fn known_price(&mut self) -> Option<f64> {
         let made_of = (self.roster.shape, self.causes.gpus_read());
         match self.price {
@@ -81,7 +81,7 @@ impl Detector {
         }
     }
 
-    /// Price of a GPU-hour, averaged over the job's ranks; `None`: none was given for some of them.
+    /// Price of a GPU-hour, averaged over the job's ranks; `None`: some of them have no price.
     pub(super) fn gpu_hour_price(&self) -> Option<f64> {
         let (mut sum, mut ranks) = (0.0, 0.0);
         for (_, member) in self.roster.members() {
@@ -92,18 +92,18 @@ impl Detector {
         (ranks > 0.0).then(|| sum / ranks)
     }
 
-    /// A verdict with what it cost in money.
+    /// Adds the cost in money to a verdict.
     pub(super) fn priced(&self, mut verdict: Verdict, price: Option<f64>) -> Verdict {
         verdict.lost_cost = price.map(|price| round(price * verdict.lost_gpu_hours));
         verdict
     }
 }
 
-/// What a loss is booked under.
+/// The category of a loss.
 fn name(verdict: &Verdict) -> &'static str {
     match verdict.cause {
         _ if matches!(verdict.finding, Finding::RankSilent | Finding::JobHang) => verdict.finding.name(),
-        // A checkpoint that one rank holds the others up with costs more than the write, which is booked as one.
+        // A checkpoint in which one rank delays its peers costs more than the write, which is booked as a checkpoint.
         Cause::Unknown | Cause::Checkpoint | Cause::Evaluation => verdict.finding.name(),
         cause => cause.name(),
     }

@@ -1,4 +1,4 @@
-//! GPUs that cannot be read. Nothing is known of them, and that is not health.
+//! GPUs that cannot be read. Their state is unknown, which is not healthy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::verdict::{Finding, Severity, Subject};
 
 const PART: &str = "access";
 
-/// What each node's GPUs as a whole answered last.
+/// The last access state of each node's GPUs as a whole.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Accesses {
     nodes: BTreeMap<NodeId, GpuAccess>,
-    /// Nodes whose XID and ECC events cannot be had.
+    /// Nodes without XID and ECC events.
     eventless: BTreeMap<NodeId, ()>,
 }
 
 impl Accesses {
-    /// A rank that trains on a GPU came: what could not be read there matters now.
+    /// A rank that trains on a GPU attached: unreadable GPUs on its node matter now.
     pub fn attached(&mut self, context: &FaultContext<'_>, ledger: &mut Ledger) {
         if let Some(access) = self.nodes.get(context.node) {
             unreadable(context, ledger, &context.node_subject(), access);
         }
     }
 
-    /// What limits the findings, in words.
+    /// Limits of the findings, as text.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let unread = self
@@ -45,7 +45,7 @@ impl Accesses {
             .find(|(_, access)| access.state != Access::Readable)
         {
             let nodes = crate::text::humanize::count(unread as u64, "node");
-            // Of a node without a driver the loader's message adds nothing.
+            // For a node without a driver, the loader's message adds nothing.
             notes.push(match access.state {
                 Access::Absent => {
                     format!("no NVIDIA driver on {nodes} ({name}): GPU faults are not detected")
@@ -66,7 +66,7 @@ impl Accesses {
 }
 
 impl FaultRule {
-    /// Whether a GPU, or all of a node, can be read has changed.
+    /// Handles a change in whether a GPU, or all GPUs of a node, can be read.
     pub(super) fn access(&mut self, context: &FaultContext<'_>, access: &GpuAccess) {
         if access.state == Access::NoEvents {
             self.accesses.eventless.insert(context.node.clone(), ());
@@ -75,7 +75,7 @@ impl FaultRule {
         let Some(gpu) = &access.gpu else {
             self.accesses.nodes.insert(context.node.clone(), access.clone());
             let node = context.node_subject();
-            // A node without GPUs is as good as any, until a rank says that it trains on one.
+            // A node without GPUs is fine until a rank declares that it trains on one.
             let wanted = context
                 .roster
                 .members()

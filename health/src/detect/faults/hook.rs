@@ -1,4 +1,4 @@
-//! How the rule stands in the detector.
+//! Connects the rule of GPU faults to the detector.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
 impl Detector {
-    /// Hands a frame to the rule of GPU faults.
+    /// Passes a frame to the rule of GPU faults.
     pub(in crate::detect) fn observe_faults(&mut self, at: Time, frame: &Frame) {
         let context = FaultContext {
             at,
@@ -27,7 +27,7 @@ impl Detector {
         self.faults.observe(&context, frame);
     }
 
-    /// Books what the rule of GPU faults says.
+    /// Books the claims of the rule of GPU faults.
     pub(in crate::detect) fn book_faults(&mut self) {
         let origin = self.origin.unwrap_or_default();
         while let Some((claim, order, words)) = self.faults.poll() {
@@ -40,7 +40,7 @@ impl Detector {
         }
     }
 
-    /// A straggler that is over says nothing of its GPU any more: what was left to it is told when it goes on holding.
+    /// A straggler that is over no longer covers its GPU's findings: they are reported later, if they still hold.
     pub(in crate::detect) fn explains_no_more(&mut self, claim: &Claim) {
         let (Finding::Straggler, Body::Over(_)) = (claim.finding, &claim.body) else {
             return;
@@ -59,8 +59,8 @@ impl Detector {
         }
     }
 
-    /// What slows a GPU and is the cause of its rank's being slow has been told, with what it costs; only what must be
-    /// acted on for its own sake is told beside it.
+    /// A GPU problem that is the cause of a straggler is already reported there, with its cost. Only what needs action
+    /// of its own is reported in addition.
     fn is_told_as_straggler(&self, claim: &Claim) -> bool {
         let (Subject::Gpu { gpu_uuid, node }, Body::Holds(detail)) = (&claim.subject, &claim.body) else {
             return false;

@@ -1,5 +1,5 @@
-//! What holds now: each finding on each subject is held up by parts (an XID, a counter, a flag), and is over when the
-//! last of them is. Told again only when a reader would do something else, or ten times as many were counted.
+//! Active findings: each finding on each subject consists of parts (an XID, a counter, a flag), and is over with its
+//! last part. It is reported again only if a reader would act differently, or if the count has grown tenfold.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Parts that hold up one finding at most; more are counted with the last.
+/// Maximum parts of one finding; further ones are ignored.
 const MAX_PARTS: usize = 32;
-/// Findings that hold at once at most.
+/// Maximum active findings.
 const MAX_OPEN: usize = 1 << 16;
 
-/// An order as a verdict carries it: for programs, and in words if the table of findings has none that fit.
+/// A claim with the order that the verdict carries: for programs, and as text if the table of findings has none that
+/// fits.
 pub type FaultClaim = (Claim, Order, Option<Arc<str>>);
 
-/// One thing that holds up a finding.
+/// One reason why a finding is active.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     pub severity: Severity,
@@ -33,25 +34,25 @@ pub struct Part {
     pub cause: Cause,
     pub since: Time,
     pub since_step: Option<u64>,
-    /// Measured: name with its unit, value, the peers' value.
+    /// Measurements: name with its unit, value, the peers' value.
     pub evidence: Vec<(String, f64, Option<f64>)>,
-    /// How many times it was seen; what is only measured is seen once.
+    /// Number of occurrences; a measurement counts once.
     pub count: u64,
     /// First and last journal entry.
     pub entries: (u64, u64),
     pub provenance: Provenance,
-    /// Why, as the beginning of a sentence: "XID 79 (GPU has fallen off the bus)". Empty: the table's words do.
+    /// Why, as the beginning of a sentence: "XID 79 (GPU has fallen off the bus)". Empty: use the table's text.
     pub why: String,
-    /// More to be done, as whole sentences.
+    /// Further actions, as whole sentences.
     pub more: String,
-    /// What to do, for all parts together, in the place of what the order says.
+    /// The action for all parts together, in place of the order's.
     pub does: String,
-    /// What it has cost the job by now, rank-seconds.
+    /// Its cost to the job so far, rank-seconds.
     pub lost_rank_s: f64,
 }
 
 impl Part {
-    /// A part without an order, seen in this context.
+    /// A part without an order, created in this context.
     pub fn new(context: &FaultContext<'_>, severity: Severity, why: impl Into<String>) -> Part {
         Part {
             severity,
@@ -88,46 +89,46 @@ impl Part {
 struct Open {
     parts: BTreeMap<String, Part>,
     told: Option<(Severity, Order, String, u64)>,
-    /// What was told last was kept from the reader, who had been told it in other words.
+    /// The last claim was not reported, because another finding covers it.
     held_back: bool,
 }
 
-/// All that holds.
+/// All active findings.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     open: BTreeMap<(Finding, Subject), Open>,
-    /// When each node last began to ask for being taken out of service.
+    /// When each node last asked to be taken out of service.
     asking: BTreeMap<NodeId, Time>,
-    /// Too many asked at once: nothing is asked of nodes any more.
+    /// Too many nodes asked at once: no more actions on nodes are requested.
     tripped: Option<(usize, usize)>,
-    /// What was held back, and when it is to be told.
+    /// Findings that were held back, and when to report them.
     later: BTreeSet<(Time, Finding, Subject)>,
     out: VecDeque<FaultClaim>,
 }
 
 impl Ledger {
-    /// Whether nothing holds at all: the common case, asked for every reading.
+    /// Whether no finding is active: the common case, checked for every reading.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// How many findings hold.
+    /// Number of active findings.
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether a finding holds now.
+    /// Whether a finding is active.
     pub fn is_open(&self, finding: Finding, subject: &Subject) -> bool {
         self.open.contains_key(&(finding, subject.clone()))
     }
 
-    /// What a finding of this kind holds of.
+    /// Subjects with an active finding of this kind.
     pub fn subjects(&self, finding: Finding) -> impl Iterator<Item = &Subject> {
         let of = self.open.keys().filter(move |(own, _)| *own == finding);
         of.map(|(_, subject)| subject)
     }
 
-    /// A part holds, or is as it says now.
+    /// Adds or updates a part.
     pub fn hold(
         &mut self,
         context: &FaultContext<'_>,
@@ -159,7 +160,7 @@ impl Ledger {
         self.report(context.at, finding, subject);
     }
 
-    /// A part holds no longer.
+    /// Removes a part.
     pub fn drop_part(&mut self, at: Time, finding: Finding, subject: &Subject, name: &str) {
         let key = (finding, subject.clone());
         let Some(open) = self.open.get_mut(&key) else {
@@ -175,7 +176,7 @@ impl Ledger {
         }
     }
 
-    /// A finding is over, whatever held it up.
+    /// Ends a finding, whatever its parts.
     pub fn over(&mut self, at: Time, finding: Finding, subject: &Subject) {
         if self.open.remove(&(finding, subject.clone())).is_none() {
             return;
@@ -188,7 +189,7 @@ impl Ledger {
         self.out.push_back((claim, order, None));
     }
 
-    /// What held of one subject holds of another: it has got its name.
+    /// Moves the findings of one subject to another: its name has become known.
     pub fn rename(&mut self, at: Time, from: &Subject, to: &Subject) {
         let moved: Vec<Finding> = self
             .open
@@ -212,14 +213,14 @@ impl Ledger {
         self.out.pop_front()
     }
 
-    /// What was handed out last of a finding was not told: another finding says it.
+    /// The last claim of a finding was not reported: another finding covers it.
     pub fn hold_back(&mut self, finding: Finding, subject: &Subject) {
         if let Some(open) = self.open.get_mut(&(finding, subject.clone())) {
             open.held_back = true;
         }
     }
 
-    /// What was held back of a subject will be told at `due` if it still holds.
+    /// Schedules the held-back findings of a subject for a report at `due`, if they still hold.
     pub fn tell_later(&mut self, due: Time, subject: &Subject) {
         let held_back = self
             .open
@@ -229,7 +230,7 @@ impl Ledger {
         self.later.extend(held_back);
     }
 
-    /// Hands out, as it is now, what was to be told by `at`.
+    /// Reports the findings that are due by `at`, in their current state.
     pub fn tell_due(&mut self, at: Time) {
         while let Some((due, finding, subject)) = self.later.first().filter(|(due, ..)| *due <= at).cloned() {
             self.later.pop_first();
@@ -243,12 +244,12 @@ impl Ledger {
         }
     }
 
-    /// Whether nodes are asked nothing any more, because so many of so many asked at once.
+    /// Whether actions on nodes are no longer requested, because this many of this many nodes asked at once.
     pub fn tripped(&self) -> Option<(usize, usize)> {
         self.tripped
     }
 
-    /// A breaker: when many nodes ask to be taken out of service at once, they share a cause.
+    /// A circuit breaker: when many nodes ask to be taken out of service at once, they share a cause.
     fn count_node(&mut self, context: &FaultContext<'_>, subject: &Subject) {
         let (Subject::Gpu { node, .. } | Subject::Node { node }) = subject else {
             return;
@@ -313,7 +314,7 @@ struct Whole {
     detail: Detail,
 }
 
-/// All parts as one: the worst severity, the most drastic order, the words of whoever asks for that.
+/// All parts combined: the worst severity, the most drastic order, and the text of the part with that order.
 fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
     let worst = parts.values().max_by_key(|part| (part.order, part.severity))?;
     let first = parts.values().min_by_key(|part| part.since)?;
@@ -360,7 +361,7 @@ fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
     })
 }
 
-/// "XID 79 (GPU has fallen off the bus): reboot the node now." Empty: the table of findings says it better.
+/// "XID 79 (GPU has fallen off the bus): reboot the node now." Empty: the table of findings has better text.
 fn words(part: &Part, does: Option<&str>) -> String {
     if part.why.is_empty() {
         return part.more.clone();

@@ -1,10 +1,10 @@
-//! Faults of GPUs and of network ports: what the kernel log, NVML and ports tell becomes findings with an order, by the
-//! tables of `policy/`.
+//! Faults of GPUs and of network ports: turns the reports of the kernel log, NVML and ports into findings with an
+//! order, using the tables of `policy/`.
 //!
-//! One file a kind of evidence: [`xids`] for what was reported, [`readings`] for counters and flags, [`access`] for
-//! what cannot be read, [`ports`] for the network, [`suspect`] for results that may be wrong. All of them put parts
-//! into one [`ledger`], whose active entries are reported. Deadlines of this rule fire with the next frame: there is
-//! one a second while anything is monitored, and a claim carries its deadline anyway.
+//! One file per kind of evidence: [`xids`] for reported faults, [`readings`] for counters and flags, [`access`] for
+//! unreadable GPUs, [`ports`] for the network, [`suspect`] for results that may be wrong. All of them put parts into
+//! one [`ledger`], whose active entries are reported. Deadlines of this rule fire with the next frame: there is one per
+//! second while anything is monitored, and a claim carries its deadline anyway.
 
 mod access;
 mod hook;
@@ -39,14 +39,14 @@ use crate::policy::{GpuThresholds, PortThresholds};
 use crate::time::Time;
 use crate::verdict::{Finding, Subject};
 
-/// GPUs that are kept; more than that is not one job.
+/// Maximum GPUs kept; no job has more.
 const MAX_GPUS: usize = 1 << 17;
 
-/// What the rule may look at while it takes one frame.
+/// What the rule can read while it handles one frame.
 #[derive(Clone, Copy)]
 pub struct FaultContext<'a> {
     pub at: Time,
-    /// Number of the frame in the journal.
+    /// Position of the frame in the journal.
     pub entry: u64,
     pub provenance: Provenance,
     pub node: &'a NodeId,
@@ -70,7 +70,7 @@ impl FaultContext<'_> {
         }
     }
 
-    /// The rank that trains on a GPU of this node, and the step it is in.
+    /// The rank that trains on a GPU of this node, and its current step.
     pub fn rank_on(&self, gpu: &GpuId) -> Option<(crate::id::Rank, u64)> {
         let mut members = self.roster.members();
         let found = members.find(|(_, member)| member.node == *self.node && member.gpu.as_ref() == Some(gpu));
@@ -78,18 +78,18 @@ impl FaultContext<'_> {
     }
 }
 
-/// What is known of one node beside its GPUs.
+/// State of one node besides its GPUs.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Node {
     branch: Option<Branch>,
     kernel: Option<KernelWatch>,
 }
 
-/// The rule.
+/// The rule of GPU and port faults.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FaultRule {
     gpus: CursorMap<(NodeId, GpuId), Gpu>,
-    /// Which GPU is at an address; one that nobody has named yet is called by its address.
+    /// The GPU at each address; a GPU whose UUID is not known yet is named by its address.
     at_pci: BTreeMap<(NodeId, String), GpuId>,
     nodes: BTreeMap<NodeId, Node>,
     ledger: Ledger,
@@ -131,7 +131,7 @@ impl FaultRule {
         }
     }
 
-    /// The application was started again: what it did wrong before is over.
+    /// The application was restarted: its earlier faults are over.
     pub fn begins_epoch(&mut self, at: Time, job: &JobId) {
         self.job_xids.clear();
         let job = Subject::Job { job: job.clone() };
@@ -141,7 +141,7 @@ impl FaultRule {
         self.suspect.restarted();
     }
 
-    /// What has to be trained again for a finding that says so, rank-seconds.
+    /// Work to be repeated because of a finding, rank-seconds, if the finding implies any.
     pub fn retrain_s(&self, finding: Finding, subject: &Subject, now: Time, ranks: u32) -> Option<f64> {
         self.suspect.retrain_s(finding, subject, now, ranks)
     }
@@ -151,7 +151,7 @@ impl FaultRule {
         self.ledger.poll()
     }
 
-    /// What limits these findings, in words.
+    /// Limits of these findings, as text.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.accesses.notes();
         let unread: Vec<&NodeId> = self
@@ -191,14 +191,14 @@ impl FaultRule {
         notes
     }
 
-    /// Deadlines that have passed.
+    /// Fires deadlines that have passed.
     fn fire(&mut self, context: &FaultContext<'_>) {
         self.ledger.tell_due(context.at);
         self.follow_alone(context);
         self.job_xids.quiet(context, &mut self.ledger);
     }
 
-    /// A kernel log began, or cannot be read. Another boot ends what a reboot ends.
+    /// A kernel log was opened, or cannot be read. A new boot ends the findings that a reboot clears.
     fn kernel(&mut self, context: &FaultContext<'_>, watch: &KernelWatch) {
         let node = self.nodes.entry(context.node.clone()).or_default();
         let before = node.kernel.replace(watch.clone());
@@ -233,7 +233,7 @@ impl FaultRule {
             .over(context.at, Finding::GpuLost, &context.node_subject());
     }
 
-    /// The state of a GPU of this node; `None`: there are too many to be real.
+    /// The state of a GPU of this node; `None`: too many GPUs to be real.
     fn gpu(&mut self, context: &FaultContext<'_>, id: &GpuId) -> Option<&mut Gpu> {
         let key = (context.node.clone(), id.clone());
         if self.gpus.len() >= MAX_GPUS && self.gpus.get(&key).is_none() {
@@ -242,7 +242,7 @@ impl FaultRule {
         self.gpus.get_or_insert_with(&key, Gpu::default)
     }
 
-    /// The name of a GPU: its UUID where it is known, else its address; `None`: neither.
+    /// The name of a GPU: its UUID if known, or else its address; `None`: neither is known.
     fn resolve(&mut self, context: &FaultContext<'_>, uuid: Option<&GpuId>, pci: &str) -> Option<GpuId> {
         let Some(pci) = pci_id(pci) else {
             return uuid.cloned();
@@ -256,7 +256,7 @@ impl FaultRule {
                 Some(called)
             }
             (Some(uuid), known) => {
-                // A MIG device has its GPU's address: the address means the GPU.
+                // A MIG device has its GPU's address: the address stands for the GPU.
                 let is_whole = uuid.as_str().starts_with("GPU-");
                 if known != Some(uuid) && (is_whole || known.is_none()) {
                     let nameless = known.filter(|known| known.as_str() == place.1).cloned();
@@ -276,7 +276,7 @@ impl FaultRule {
         }
     }
 
-    /// A GPU that was called by its address has got its name.
+    /// The UUID of a GPU named by its address has become known.
     fn named(&mut self, context: &FaultContext<'_>, from: &GpuId, to: &GpuId) {
         if let Some(state) = self.gpus.remove(&(context.node.clone(), from.clone())) {
             let key = (context.node.clone(), to.clone());
@@ -294,7 +294,7 @@ impl FaultRule {
     }
 }
 
-/// A shared text for evidence that counts one XID.
+/// Shared text of evidence that counts one XID.
 fn xid_name(xid: u32) -> Arc<str> {
     format!("xid_{xid}").into()
 }

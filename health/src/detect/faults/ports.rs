@@ -1,5 +1,5 @@
-//! Network ports: down, losing their link, below their rate, counting errors. One finding a node, with a part for each
-//! trouble of each port. What it costs the job is told by slow-link; this is the alarm of the hardware.
+//! Network ports: down, losing their link, below their rate, counting errors. One finding per node, with a part for
+//! each problem of each port. The cost to the job is part of slow-link; this is the hardware alarm.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,9 +18,9 @@ use crate::policy::PortThresholds;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity};
 
-/// Ports that are kept; more than that is not one job.
+/// Maximum ports kept; no job has more.
 const MAX_PORTS: usize = 1 << 18;
-/// A rate is that of the other nodes' ports when it has so many times the ports that this one's has.
+/// A rate is usual on the other nodes if it has at least this many times the ports that have this port's rate.
 const MAJORITY: usize = 3;
 const GIGA: f64 = 1e9;
 
@@ -28,7 +28,7 @@ const GIGA: f64 = 1e9;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ports {
     ports: BTreeMap<(NodeId, Arc<str>), Port>,
-    /// Ports of one name and kind by their rate, gigabits a second; nodes of a job are wired alike.
+    /// Ports of one name and kind by their rate, Gbit/s; nodes of a job are wired alike.
     alike: BTreeMap<(Arc<str>, PortLink), BTreeMap<i64, usize>>,
 }
 
@@ -37,25 +37,25 @@ pub struct Ports {
 struct Port {
     up: Option<bool>,
     was_up: bool,
-    /// Gigabits a second: now, and the most that it had in this job.
+    /// Gbit/s: now, and the maximum in this job.
     rate: Option<f64>,
     best: f64,
-    /// Its place in [`Ports::alike`].
+    /// Its entry in [`Ports::alike`].
     counted: Option<i64>,
     down: Lasts,
     slow: Lasts,
     flaps: Window,
     errors: Window,
-    /// The troubles that hold, each with since when its reason has been gone.
+    /// The active problems, each with the time since which its reason has been gone.
     holding: BTreeMap<Cow<'static, str>, Since>,
 }
 
-/// Something that must last before it is believed.
+/// A condition that must last before it counts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Lasts(Since);
 
 impl Lasts {
-    /// Since when it is so, once that is long enough.
+    /// Start of the condition, once it has lasted long enough.
     fn holds(&mut self, at: Time, so: bool, seconds: f64) -> Option<Time> {
         let since = self.0.holds(at, so)?;
         (at.since(since) >= Duration::from_secs_f64(seconds)).then_some(since)
@@ -63,7 +63,7 @@ impl Lasts {
 }
 
 impl FaultRule {
-    /// One reading of one port.
+    /// Takes one reading of one port.
     pub(super) fn port(&mut self, context: &FaultContext<'_>, reading: &PortReading) {
         let key = (context.node.clone(), reading.port.clone());
         let Ports { ports, alike } = &mut self.ports;
@@ -82,7 +82,7 @@ impl FaultRule {
             ("rate", Some(port.slow(context, limits, usual))),
             ("errors", port.errors(context, limits, reading)),
         ] {
-            // What was not read says nothing.
+            // A value that was not read proves nothing.
             if let Some(part) = part {
                 port.report(context, &mut self.ledger, &reading.port, trouble, part);
             }
@@ -128,7 +128,7 @@ impl Port {
         self.counted = now;
     }
 
-    /// The rate of the same port on most other nodes, if it is more than this one's.
+    /// The rate of the same port on most other nodes, if it is higher than this one's.
     fn usual(&self, others: &BTreeMap<i64, usize>) -> Option<f64> {
         let own = self.counted?;
         let like_it = others.get(&own).copied().unwrap_or(0);
@@ -136,7 +136,7 @@ impl Port {
         (*rate > own && *count >= MAJORITY * like_it).then_some(*rate as f64)
     }
 
-    /// Down though it was up, or is up elsewhere. A port that nobody ever plugged in is nothing.
+    /// Down although it was up before, or is up on other nodes. A port that was never connected is no problem.
     fn down(
         &mut self,
         context: &FaultContext<'_>,
@@ -173,14 +173,14 @@ impl Port {
                 Part::new(context, Severity::Critical, "loses its link repeatedly")
                     .asks(Remedy::Inspect, When::JobEnd)
             } else {
-                // Once may be anybody's doing: it asks nothing of the node.
+                // One loss may have any cause: it requires no action on the node.
                 Part::new(context, Severity::Warning, "lost its link for a moment")
             };
             part.shows("link_downs", rise)
         }))
     }
 
-    /// Below the best that it had, or below the same port of the other nodes.
+    /// Below its own best rate, or below the same port of the other nodes.
     fn slow(
         &mut self,
         context: &FaultContext<'_>,
@@ -216,7 +216,7 @@ impl Port {
         )
     }
 
-    /// Keeps a trouble up while its reason is there, and for a while after.
+    /// Keeps a problem active while its reason lasts, and for a while after.
     fn report(
         &mut self,
         context: &FaultContext<'_>,

@@ -1,8 +1,7 @@
-//! Results that may be wrong: which checkpoint was complete before the first sign of it, and what has to be trained
-//! again.
+//! Results that may be wrong: the last checkpoint completed before the first sign of it, and the work to repeat.
 //!
-//! The card of the GPU says it, as long as it holds. Where the GPU is in order again and the job has not gone back, the
-//! job has a card of its own.
+//! The GPU's finding reports it while that holds. Once the GPU is healthy again and the job has not rolled back, the
+//! job has a finding of its own.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,25 +14,25 @@ use crate::fault::{Remedy, When};
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// Checkpoints that are kept: an error is read within seconds.
+/// Maximum checkpoints kept: an error is read within seconds.
 const MAX_KEPT: usize = 64;
 const PART: &str = "memory";
-/// GPUs whose cards say it.
+/// Maximum GPU findings that report it.
 const MAX_CARDS: usize = 64;
-/// Evidence: the checkpoint to go back to, and that there is none.
+/// Evidence: the checkpoint to resume from, or that there is none.
 const CLEAN: &str = "last_clean_checkpoint_step";
 const NO_CLEAN: &str = "no_clean_checkpoint";
 
 /// See the module.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Suspect {
-    /// Steps that held a checkpoint, and when the last rank was done with it.
+    /// Steps with a checkpoint, and when the last rank completed it.
     checkpoints: VecDeque<(u64, Time)>,
-    /// Results are suspect from after this step on; zero: from the start.
+    /// Results after this step are suspect; zero: from the start.
     tainted_after: Option<u64>,
-    /// When that step had ended.
+    /// When that step ended.
     tainted_since: Time,
-    /// Cards that say so.
+    /// Findings that report it.
     cards: BTreeSet<(Finding, Subject)>,
     /// When the first step ended.
     began: Option<Time>,
@@ -41,7 +40,7 @@ pub struct Suspect {
 }
 
 impl Suspect {
-    /// Takes a step: it may hold a checkpoint, or show that the job has gone back behind what is suspect.
+    /// Takes a step: it may contain a checkpoint, or show that the job resumed from before the suspect results.
     pub fn step(&mut self, context: &FaultContext<'_>, step: &Step, ledger: &mut Ledger) {
         self.began.get_or_insert(context.at);
         if step.kind == StepKind::Checkpoint {
@@ -52,7 +51,7 @@ impl Suspect {
             self.restarted = false;
             if step.step <= after.saturating_add(1) {
                 self.tainted_after = None;
-                // What was written since is overwritten by what is computed anew.
+                // Later checkpoints are overwritten by repeated work.
                 self.checkpoints.retain(|(kept, _)| *kept <= after);
                 ledger.over(context.at, Finding::ResultsSuspect, &context.job_subject());
                 for (finding, subject) in std::mem::take(&mut self.cards) {
@@ -74,7 +73,7 @@ impl Suspect {
         }
     }
 
-    /// Takes a mark of the trainer's.
+    /// Takes a mark from the trainer.
     pub fn mark(&mut self, context: &FaultContext<'_>, mark: &Mark) {
         if &*mark.kind == "checkpoint" {
             self.checkpoint(mark.step, context.at);
@@ -93,13 +92,12 @@ impl Suspect {
         }
     }
 
-    /// The application was started again; from where its first step tells.
+    /// The application was restarted; its first step shows from where.
     pub fn restarted(&mut self) {
         self.restarted = true;
     }
 
-    /// Results may be wrong since some time after `clean`, at which they still were right. `card`: what holds of the
-    /// GPU.
+    /// Results may be wrong since some time after `clean`, when they were still right. `card`: the finding on the GPU.
     pub fn taint(
         &mut self,
         context: &FaultContext<'_>,
@@ -110,7 +108,7 @@ impl Suspect {
     ) {
         let last = self.checkpoints.iter().filter(|(_, done)| *done <= clean).max();
         let (after, since) = last.copied().unwrap_or((0, self.began.unwrap_or(context.at)));
-        // What is suspect already stays so from where it was.
+        // Results that are already suspect remain so.
         if self.tainted_after.is_none_or(|known| after < known) {
             (self.tainted_after, self.tainted_since) = (Some(after), since);
         }
@@ -130,7 +128,7 @@ impl Suspect {
         }
     }
 
-    /// What a finding says has to be trained again by now, rank-seconds.
+    /// Work to repeat so far because of a finding, rank-seconds.
     pub fn retrain_s(&self, finding: Finding, subject: &Subject, now: Time, ranks: u32) -> Option<f64> {
         self.tainted_after?;
         let is_card = finding == Finding::ResultsSuspect || self.cards.contains(&(finding, subject.clone()));

@@ -16,9 +16,9 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Finding, Subject};
 
-/// Nodes whose baselines are kept; more than that is not one job.
+/// Maximum nodes whose baselines are kept; no job has more.
 const MAX_NODES: usize = 1 << 17;
-/// Who measures before a job begins.
+/// Source of the baselines measured before a job begins.
 const PREFLIGHT: &str = "preflight";
 
 /// Compares the first steady steps of an epoch with the baselines.
@@ -34,7 +34,7 @@ pub struct BaselineRule {
     open: Vec<LevelShift>,
 }
 
-/// One node: self-time of an ordinary step, and the latest, ln seconds.
+/// One node: baseline self-time of an ordinary step, and the latest self-times, ln seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct OfNode {
     baseline_s: f64,
@@ -42,7 +42,7 @@ struct OfNode {
 }
 
 impl BaselineRule {
-    /// Takes a baseline. A later one of the same is the better one.
+    /// Takes a baseline. A later one for the same quantity replaces it.
     pub fn set_baseline(&mut self, baseline: &Baseline) {
         if !(baseline.seconds.is_finite() && baseline.seconds > 0.0) {
             return;
@@ -58,7 +58,7 @@ impl BaselineRule {
         }
     }
 
-    /// A new group of ranks begins.
+    /// A new group of ranks starts.
     pub fn begin_epoch(&mut self, at: Time, ranks: u32, out: &mut VecDeque<Claim>) {
         out.extend(self.open.drain(..).map(|slower| slower.end(at, ranks)));
         for node in self.nodes.values_mut() {
@@ -73,7 +73,7 @@ impl BaselineRule {
         self.first.map(|(step, _)| step)
     }
 
-    /// Takes a step, after `regression` has.
+    /// Takes a step, after `regression` has taken it.
     pub fn row(&mut self, job_step: &JobStep<'_>, regression: &Regression, out: &mut VecDeque<Claim>) {
         let matrix = job_step.matrix;
         self.first.get_or_insert((matrix.step, matrix.at));
@@ -92,19 +92,19 @@ impl BaselineRule {
         }
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
         let same = |slower: &&LevelShift| slower.finding == finding && slower.subject == *subject;
         Some(self.open.iter().find(same)?.outcome(ranks))
     }
 
-    /// Share of a step that would be won if nothing of this held.
+    /// Share of a step that would be gained without these findings.
     pub fn open_share(&self) -> f64 {
         let jobs = self.open.iter().filter(|slower| slower.is_of_job());
         jobs.map(LevelShift::share).fold(0.0, f64::max)
     }
 
-    /// Keeps what the nodes do that have a baseline.
+    /// Keeps the self-times of nodes that have a baseline.
     fn keep(&mut self, job_step: &JobStep<'_>, held: usize) {
         if self.nodes.is_empty() {
             return;
@@ -152,7 +152,7 @@ impl BaselineRule {
         });
     }
 
-    /// The first steady steps of an epoch beside what they should be.
+    /// Compares the first steady steps of an epoch with the baselines.
     fn judge(
         &mut self,
         job_step: &JobStep<'_>,
@@ -187,11 +187,11 @@ impl BaselineRule {
                 }),
             );
         } else if !found.iter().any(is_born) {
-            // What holds so many nodes is none's own. The step is as much longer as they are.
+            // A slowdown of so many nodes is no single node's. The step is longer by the same amount.
             let base = step_without(job, &slow).filter(|base| base.is_left(job, table));
             found.extend(base.map(|base| (Finding::SlowFromBirth, job_step.job(), base, job.to_vec())));
         }
-        // Measured before the job on these nodes says more than an earlier run does.
+        // A measurement on these nodes before the job is better evidence than an earlier run.
         if found.iter().any(is_born) {
             found.retain(is_born);
         }
@@ -225,7 +225,7 @@ impl OfNode {
     }
 }
 
-/// What the job's step (ln seconds, of late) would be if none of `slow` took longer than its baseline.
+/// The job's recent step time (ln seconds) if no node of `slow` exceeded its baseline.
 fn step_without(job: &[f64], slow: &[(NodeId, Level, Vec<f64>)]) -> Option<Level> {
     let excess_s =
         |(_, base, values): &(NodeId, Level, Vec<f64>)| stats::mean(values).exp() - base.mean.exp();
@@ -234,7 +234,7 @@ fn step_without(job: &[f64], slow: &[(NodeId, Level, Vec<f64>)]) -> Option<Level
     (step_s > excess_s).then(|| base(step_s - excess_s, job))?
 }
 
-/// What should be, with the noise of what is.
+/// The expected level, with the noise of the actual one.
 fn base(seconds: f64, values: &[f64]) -> Option<Level> {
     let now = Level::of(values)?;
     Some(Level {

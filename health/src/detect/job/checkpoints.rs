@@ -1,7 +1,7 @@
-//! Checkpoints: who is slow only when they are written, and whether they became slower.
+//! Checkpoints: ranks that are slow only when they write one, and whether writes became slower.
 //!
-//! Compared are ranks that write in the same step; one that writes alone has no peers, and is not slow for it. A write
-//! is what was measured as one: that a step is long says nothing of what it did.
+//! Only ranks that write in the same step are compared; one that writes alone has no peers, and is not slow for it.
+//! Only what was measured as a write counts: a long step is no evidence of one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,26 +18,26 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Finding, Subject};
 
-/// Early checkpoints by which later ones are judged.
+/// Early checkpoints that later ones are compared with.
 const EARLY: usize = 8;
-/// A rank that takes less than this share of the longest write does not write: it notes that another does.
+/// A rank below this share of the longest write does not write: it records another rank's write.
 const WRITES: f64 = 0.1;
-/// Under this share of the longest write in the middle of all, only few ranks write; those take at least so much of it.
+/// If the median write is below this share of the longest, only few ranks write; those take at least this much of it.
 const MOST_WRITE: f64 = 0.15;
 const FEW_WRITE: f64 = 0.5;
 
 /// See the module.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Checkpoints {
-    /// The latest ratios of a rank's write to its peers', newest last, by rank's number.
+    /// By rank number: the latest ratios of its write to its peers', newest last.
     ratios: Vec<VecDeque<f32>>,
-    /// What writers took, medians, seconds: the first checkpoints, and the latest.
+    /// Median times of the writers, seconds: the first checkpoints, and the latest.
     early: Vec<f64>,
-    /// How many ranks wrote the first, and how many of the latest others wrote than then.
+    /// Number of writers at first, and number of latest checkpoints with a different number.
     writers: usize,
     others: u32,
     latest: VecDeque<f64>,
-    /// When and in which steps the latest were written.
+    /// Steps and times of the latest writes.
     written: VecDeque<(u64, Time)>,
     open: BTreeMap<Subject, Open>,
 }
@@ -50,8 +50,8 @@ struct Open {
 }
 
 impl Checkpoints {
-    /// A new group of ranks begins: the ranks are others, the storage is not; of more or fewer ranks, each writes
-    /// another part. `ranks`: how many the old one had.
+    /// A new group of ranks starts: the ranks change, the storage does not; with more or fewer ranks, each writes a
+    /// different part. `ranks`: size of the old group.
     pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
         for (subject, open) in std::mem::take(&mut self.open) {
             out.push_back(over(at, Finding::SlowCheckpoint, subject, open.outcome(ranks)));
@@ -75,7 +75,7 @@ impl Checkpoints {
             .map(|rank_step| (rank_step.rank, rank_step.sample.checkpoint_s))
             .collect();
         let longest = writes.iter().map(|(_, write_s)| *write_s).fold(0.0, f64::max);
-        // Who does not write notes that others do. When few write, their writes are the long ones.
+        // Ranks that do not write record other ranks' writes. When few write, their writes are the long ones.
         let middle = stats::median(&mut writes.iter().map(|(_, write_s)| *write_s).collect::<Vec<_>>());
         let few = middle.is_some_and(|middle| middle < MOST_WRITE * longest);
         let least = if few { FEW_WRITE } else { WRITES };
@@ -94,7 +94,7 @@ impl Checkpoints {
         }
         let before = self.written.back().map(|(_, at)| *at);
         self.remember(job_step, median_s, table);
-        // What the step took, and what lies between it and the last: a share of that is lost.
+        // Losses are a share of the time since the last checkpoint, including this step.
         let of_s = before.map_or(job_step.matrix.dur_s, |before| {
             job_step.view.at.since(before).as_secs_f64()
         });
@@ -102,13 +102,13 @@ impl Checkpoints {
         self.by_job(job_step, median_s, of_s, out);
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
         Some(self.open.get(subject)?.outcome(ranks))
     }
 
-    /// Whether as many write as ever. That others write is another kind of checkpoint: one now and then is left out,
-    /// and when they keep to it all begins anew.
+    /// Whether as many ranks write as before. A different number means another kind of checkpoint: an occasional one is
+    /// left out, and if they persist the rule starts over.
     fn is_of_a_kind(&mut self, job_step: &JobStep<'_>, writers: usize, out: &mut VecDeque<Claim>) -> bool {
         let alike = writers * 2 >= self.writers && writers <= self.writers * 2;
         self.others = if alike { 0 } else { self.others + 1 };
@@ -136,7 +136,7 @@ impl Checkpoints {
         }
     }
 
-    /// Ranks whose writes were slow each time of late, and what they have in common.
+    /// Ranks whose recent writes were all slow, and what they share.
     fn by_rank(
         &mut self,
         job_step: &JobStep<'_>,
@@ -175,7 +175,7 @@ impl Checkpoints {
                 clear.push(*rank);
             }
         }
-        // One that is slow in every step is not slow at checkpoints.
+        // A rank that is slow in every step is not slow at checkpoints.
         slow.retain(|rank| {
             !raised
                 .iter()
@@ -246,7 +246,7 @@ impl Checkpoints {
         self.open.insert(subject, open);
     }
 
-    /// Checkpoints that all became slower.
+    /// Checkpoints that became slower for all ranks.
     fn by_job(&mut self, job_step: &JobStep<'_>, median_s: f64, of_s: f64, out: &mut VecDeque<Claim>) {
         let table = &job_step.view.limits.occasions;
         let full = self.latest.len() >= table.checkpoints as usize;
@@ -312,7 +312,7 @@ impl Open {
         }
     }
 
-    /// One checkpoint took so much longer; `of_s` lie between it and the last.
+    /// Adds the excess of one checkpoint; `of_s`: time since the last one.
     fn add(&mut self, excess_s: f64, of_s: f64) {
         self.lost_s += excess_s;
         self.of_s += of_s;
@@ -331,7 +331,7 @@ impl Open {
     }
 }
 
-/// What all wait for because of some writers: their longest over the longest of the others.
+/// How long all ranks wait because of some writers: the longest of these minus the longest of the others.
 fn excess(members: &[Rank], writers: &[(Rank, f64)], sorted: &[f64]) -> f64 {
     let longest = |slow: bool| {
         let of = writers.iter().filter(|(rank, _)| members.contains(rank) == slow);

@@ -1,5 +1,5 @@
-//! One step as the job's rules see it: ranks with an open finding are set to their peers' speed, and each role has the
-//! level that its members share.
+//! One step as input for the job's rules: ranks with an open finding are set to their peers' speed, and each role has
+//! the level that its members share.
 
 use std::cell::RefCell;
 
@@ -20,19 +20,19 @@ pub struct JobStep<'a> {
     pub provenance: Provenance,
     /// The job has warmed up.
     pub steady: bool,
-    /// It stood out, nobody said why, and it is told apart.
+    /// It stood out for no known reason, and is an outlier.
     pub apart: bool,
-    /// Self-time by rank, with what is found slow restored.
+    /// Self-time by rank, corrected for open findings.
     pub own: Vec<f64>,
-    /// By role of the plan: what its members share, at their usual work; the lower of two middle ones, so that one
-    /// slow rank of two moves nothing.
+    /// By role of the plan: its members' common self-time at their usual work; the lower of two middle values, so that
+    /// one slow rank of two changes nothing.
     pub common: Vec<f64>,
-    /// The step if every rank were at its role's level, and what no rank's work explains: transfers.
+    /// The step time if every rank were at its role's level, and the time that no rank's work explains: transfers.
     pub common_step_s: f64,
     pub exposed_s: f64,
-    /// Many ranks were already found slow together: it is said of the job.
+    /// Many ranks were already found slow together: this is reported for the job.
     pub job_is_slow: bool,
-    /// The job became slower than it was: that is told already.
+    /// A slowdown of the job is already reported.
     pub shifted: bool,
     /// Some rank, or some link, is known to be slow.
     pub rank_is_slow: bool,
@@ -41,7 +41,7 @@ pub struct JobStep<'a> {
 }
 
 impl<'a> JobStep<'a> {
-    /// Derives the step from the matrix and the open findings on stragglers.
+    /// Derives the step from the matrix and the open straggler findings.
     pub fn new(
         view: &'a View<'a>,
         matrix: &'a StepMatrix<'a>,
@@ -90,7 +90,7 @@ impl<'a> JobStep<'a> {
         job_step
     }
 
-    /// What all share is from now on without what uneven work makes of it: each rank's self-time times its factor.
+    /// Removes the effect of uneven work from the common levels: multiplies each rank's self-time by its factor.
     pub fn even_out(&mut self, factors: &[f64]) {
         self.common = self.levels(|index| factors[index]);
         self.common_step_s = self.step_of_levels();
@@ -101,7 +101,7 @@ impl<'a> JobStep<'a> {
         self.step_s(|index| self.common[role(index)]) + self.exposed_s
     }
 
-    /// What the step takes when each rank works as long as `own` says; without transfers.
+    /// The step time if each rank works as long as `own` says; without transfers.
     pub fn step_s(&self, own: impl Fn(usize) -> f64) -> f64 {
         let rank_steps = self.matrix.rank_steps.iter().enumerate();
         self.path
@@ -126,7 +126,7 @@ impl<'a> JobStep<'a> {
             .collect()
     }
 
-    /// How bad a share of the steps' time is.
+    /// Severity of losing a share of the steps' time.
     pub fn severity(&self, impact: f64) -> Severity {
         self.view.limits.impact.severity(impact)
     }
@@ -138,12 +138,12 @@ impl<'a> JobStep<'a> {
         }
     }
 
-    /// What the job lost, rank-seconds, when each rank lost so many seconds.
+    /// What the job lost, rank-seconds, if each rank lost this many seconds.
     pub fn lost(&self, seconds: f64) -> f64 {
         seconds.max(0.0) * f64::from(self.view.roster.world_size)
     }
 
-    /// A claim's substance, to be filled in.
+    /// The detail of a claim, to be filled in.
     pub fn detail(&self, severity: Severity) -> Detail {
         let signal = if self.matrix.is_empty() {
             Signal::S0
@@ -166,7 +166,7 @@ impl<'a> JobStep<'a> {
         }
     }
 
-    /// It holds.
+    /// Claims that a finding holds.
     pub fn holds(&self, finding: Finding, subject: Subject, detail: Detail) -> Claim {
         Claim {
             finding,

@@ -13,7 +13,7 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// How often a cause is looked for.
+/// Interval between two looks for a cause.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// A level: mean and noise of ln seconds.
@@ -24,14 +24,14 @@ pub struct Level {
 }
 
 impl Level {
-    /// The level of some observations; none of too few.
+    /// The level of some values; `None` if there are too few.
     pub fn of(values: &[f64]) -> Option<Level> {
         let mean = stats::median(&mut values.to_vec())?;
         let sigma = stats::lasting_sigma(values)?;
         Some(Level { mean, sigma })
     }
 
-    /// The same noise about another mean: a few observations tell where it is, not how noisy.
+    /// The same noise around the mean of `values`: a few values show the mean, but not the noise.
     pub fn moved_to(self, values: &[f64]) -> Level {
         let now = Level::of(values).unwrap_or(self);
         Level {
@@ -40,12 +40,12 @@ impl Level {
         }
     }
 
-    /// How far a mean must lie above it to be a change.
+    /// How far a mean must exceed it to count as a change.
     pub fn bar(&self, table: &ShiftThresholds) -> f64 {
         table.change_ratio.ln().max(table.change_sigmas * self.sigma)
     }
 
-    /// Whether all of `values` lie above it, and their mean as far as a change does.
+    /// Whether all of `values` exceed it, and their mean by as much as a change requires.
     pub fn is_left(&self, values: &[f64], table: &ShiftThresholds) -> bool {
         let bar = self.bar(table);
         let mean = stats::mean(values);
@@ -60,28 +60,28 @@ impl Level {
 pub struct LevelShift {
     pub finding: Finding,
     pub subject: Subject,
-    /// What it should be.
+    /// The reference level.
     pub base: Level,
     pub since: Time,
     pub since_step: u64,
     raised_step: u64,
-    /// What to show beside the level: it was like this when it was raised.
+    /// Additional evidence, from when it was raised.
     evidence: Vec<Evidence>,
-    /// Why, as far as counters show it, since when they do not any more, and when they were last asked.
+    /// The cause that counters show, how often in a row they no longer did, and when they were last checked.
     explained: Option<Explained>,
     unsupported: u32,
     asked: Time,
     severity: Severity,
     lost_s: f64,
     dur_s: f64,
-    /// Of the steps since the level was last above the bar: perhaps it is over.
+    /// Of the steps since the level was last above the bar: it may be over.
     fading_s: f64,
     level_s: f64,
     rows: f64,
 }
 
 impl LevelShift {
-    /// It holds since `since_step`; `values` are ln seconds of its steps up to now.
+    /// A shift since `since_step`; `values` are ln seconds of its steps up to now.
     pub fn new(
         job_step: &JobStep<'_>,
         finding: Finding,
@@ -128,7 +128,7 @@ impl LevelShift {
         self.rows += 1.0;
     }
 
-    /// Takes a step; true when it is worse than was said.
+    /// Takes a step; returns true if the severity has increased.
     pub fn take(&mut self, job_step: &JobStep<'_>, value: f64) -> bool {
         self.add(value);
         let severity = job_step.severity(self.impact());
@@ -142,8 +142,8 @@ impl LevelShift {
         now.since(self.asked) >= ASKED_EVERY
     }
 
-    /// Takes what counters show of its cause; true when that is another one than before. A cause that they no longer
-    /// show falls after `patience` times in a row.
+    /// Takes the cause that counters show; returns true if it changed. A cause that they no longer show is dropped
+    /// after `patience` times in a row.
     pub fn explain(&mut self, now: Time, found: Option<Explained>, patience: u32) -> bool {
         self.asked = now;
         let before = self.cause();
@@ -164,12 +164,12 @@ impl LevelShift {
             .map_or(Cause::Unknown, |explained| explained.cause)
     }
 
-    /// How many times as long it takes as it should.
+    /// Actual time divided by the reference.
     pub fn slowdown(&self) -> f64 {
         1.0 / (1.0 - self.impact()).max(1e-3)
     }
 
-    /// The mirrored test: the latest steps are all as they should be.
+    /// The mirrored test: the latest steps are all back at the reference level.
     pub fn is_over(&self, latest: &[f64], table: &ShiftThresholds) -> bool {
         let half = self.base.bar(table) / 2.0;
         latest.len() >= table.held_steps as usize && latest.iter().all(|value| value - self.base.mean < half)
@@ -179,12 +179,12 @@ impl LevelShift {
         (self.lost_s / self.dur_s.max(1e-9)).clamp(0.0, 1.0)
     }
 
-    /// Share of a step that is lost, while it holds.
+    /// Share of a step that is lost while it holds.
     pub fn share(&self) -> f64 {
         self.impact()
     }
 
-    /// Whether it is about the whole job.
+    /// Whether it concerns the whole job.
     pub fn is_of_job(&self) -> bool {
         matches!(self.subject, Subject::Job { .. })
     }
@@ -204,7 +204,7 @@ impl LevelShift {
         }
     }
 
-    /// It holds.
+    /// Claims that it holds.
     pub fn claim(&self, job_step: &JobStep<'_>) -> Claim {
         let outcome = self.outcome(job_step.view.roster.world_size);
         let measured = if self.is_of_job() { "step_s" } else { "self_time_s" };
@@ -238,7 +238,7 @@ impl LevelShift {
         job_step.holds(self.finding, self.subject.clone(), detail)
     }
 
-    /// It is over.
+    /// Claims that it is over.
     pub fn end(&self, at: Time, ranks: u32) -> Claim {
         over(at, self.finding, self.subject.clone(), self.outcome(ranks))
     }

@@ -1,7 +1,7 @@
-//! What is the job's own: the rules that look at all ranks together and name none for what they share.
+//! Rules for the job as a whole: they look at all ranks together, and name none for what the ranks share.
 //!
-//! One [`JobStep`] is made of each closed step, with what is already found slow set to its peers' speed, and each rule
-//! takes it in turn.
+//! Each closed step becomes one [`JobStep`], in which ranks already found slow are set to their peers' speed, and each
+//! rule takes it in turn.
 
 mod baseline;
 mod checkpoints;
@@ -48,12 +48,12 @@ use crate::verdict::{Cause, Finding, Subject};
 pub struct JobRules {
     classifier: StepClassifier,
     pauses: SingleRankPauses,
-    /// What the latest step was found to be.
+    /// The class of the latest step.
     sort: StepClass,
     warm_up: WarmUp,
     steady: bool,
     absent: Absent,
-    /// The work of experts was evened out in the latest step.
+    /// Uneven work of experts was evened out in the latest step.
     evened: bool,
     shares: Shares,
     regression: Regression,
@@ -71,7 +71,7 @@ pub struct JobRules {
 }
 
 impl JobRules {
-    /// A new group of ranks begins; `ranks`: how many the old one had.
+    /// A new group of ranks starts; `ranks`: size of the old one.
     pub fn begin_epoch(&mut self, at: Time, job: &JobId, ranks: u32, resized: bool) {
         self.classifier = StepClassifier::default();
         self.pauses.end(at, ranks, &mut self.out);
@@ -81,7 +81,7 @@ impl JobRules {
         self.shares.end(at, &subject, &mut self.out);
         self.rotating.end(at, &subject, ranks, &mut self.out);
         if self.evened {
-            // What is compared may be another thing in the new group.
+            // The compared quantity may differ in the new group.
             self.regression.reset_window();
         }
         self.regression.begin_epoch(at, ranks, resized, &mut self.out);
@@ -92,7 +92,7 @@ impl JobRules {
         self.evened = false;
     }
 
-    /// Ranks stand elsewhere than before.
+    /// Ranks changed their place in the layout.
     pub fn on_layout_change(&mut self) {
         self.classifier = StepClassifier::default();
         self.pauses.on_layout_change();
@@ -100,12 +100,12 @@ impl JobRules {
         self.regression.reset_window();
     }
 
-    /// What is installed where.
+    /// Installed versions by node.
     pub fn versions(&self) -> &VersionRule {
         &self.versions
     }
 
-    /// Takes what a node says beside its steps; `roster` knows it already.
+    /// Takes an event of a node; `roster` has already taken it.
     pub fn on_event(&mut self, at: Time, frame: &Frame, roster: &Roster) {
         match &frame.event {
             Event::Step(step) if step.restart == roster.restart => {
@@ -126,22 +126,22 @@ impl JobRules {
         self.baseline.first_step()
     }
 
-    /// What the job's GPUs did with their time.
+    /// How the job's GPUs spent their time.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// What a step would take if nothing that is wrong now were, over what it takes.
+    /// Step time without the current problems, divided by the actual step time.
     pub fn remaining_ratio(&self, straggler: &StragglerRule) -> f64 {
         self.open_shares(straggler).into_iter().map(left).product()
     }
 
-    /// What an ordinary step would take if nothing that is wrong now were, seconds.
+    /// Duration of an ordinary step without the current problems, seconds.
     pub fn what_if_s(&self, straggler: &StragglerRule) -> Option<f64> {
         let usual_s = self.ledger.usual_s()?;
         let [of_ranks, of_groups, of_all] = self.open_shares(straggler);
-        // What ranks lose now and then costs more than a share of an ordinary step, which waits for their peers as
-        // ever; and no step is shorter than the work in it.
+        // Occasional losses of ranks cost more than a share of an ordinary step, which still waits for their peers; and
+        // no step is shorter than the work in it.
         let even_s = self.ledger.even_s()?.min(usual_s);
         let of_own_s = (usual_s * left(of_ranks)).max(even_s);
         let work_s = self.ledger.work_s()?.min(of_own_s);
@@ -153,8 +153,8 @@ impl JobRules {
         Some((of_own_s * left(of_groups)).max(least_s) * left(of_all))
     }
 
-    /// Shares of a step that open findings say are lost: those of slow ranks, of shares of the work, and of the whole
-    /// job.
+    /// Shares of a step that are lost according to open findings: those of slow ranks, of shares of the work, and of
+    /// the whole job.
     fn open_shares(&self, straggler: &StragglerRule) -> [f64; 3] {
         let raised = straggler.raised().iter();
         [
@@ -164,17 +164,17 @@ impl JobRules {
         ]
     }
 
-    /// Causes of slowness that rotates between ranks now.
+    /// Causes of slowness that currently rotates between ranks.
     pub fn rotating(&self) -> [Option<Cause>; 3] {
         let mut causes = self.rotating.open_causes();
-        // What the hosts show of many ranks in turn is reported for the job as well.
+        // Host problems of many ranks in turn are reported for the job as well.
         if self.shares.outcome_now(Finding::CpuContention).is_some() {
             causes[0] = Some(Cause::CpuContention);
         }
         causes
     }
 
-    /// Spread of self-times that nothing explains.
+    /// Spread of self-times that no cause explains.
     pub fn unexplained_spread(&self, limits: &Thresholds) -> Option<f64> {
         self.shares.unexplained_spread(limits)
     }
@@ -184,10 +184,10 @@ impl JobRules {
         self.out.pop_front().or_else(|| self.versions.poll())
     }
 
-    /// Sets a long step that was not declared apart from ordinary ones, before any rule looks at it.
+    /// Separates a long undeclared step from ordinary ones, before any rule sees it.
     pub fn sort(&mut self, matrix: &mut StepMatrix<'_>, limits: &Thresholds, is_between: bool) {
         let is_habit = self.pauses.observe(matrix, &self.classifier, limits);
-        // What few tell is no kind of the job's steps.
+        // Reports from few ranks do not define the class of a step.
         let is_whole = matrix.rank_steps.len() * 2 > matrix.plan.ranks || matrix.is_empty();
         self.sort = if is_whole {
             self.classifier.sort(matrix, &limits.kinds, is_between)
@@ -204,14 +204,14 @@ impl JobRules {
         }
     }
 
-    /// Finds the rank that alone holds up the others now and then, and books what this step lost to it.
+    /// Finds the rank that alone delays its peers now and then, and books what this step lost to it.
     pub fn pauses(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, stood: Stood) {
         let (ledger, out) = (&mut self.ledger, &mut self.out);
         self.pauses
             .row(view, matrix, (stood, self.provenance), ledger, out);
     }
 
-    /// A step that is far too long, by itself: it tells nothing of those before and after it.
+    /// Whether a step is far too long, as an isolated case: it says nothing about those before and after it.
     pub fn stalled(&self, matrix: &StepMatrix<'_>, stood: Stood) -> bool {
         self.ledger.is_stall(matrix, self.steady, stood)
     }
@@ -227,7 +227,7 @@ impl JobRules {
         self.ledger.row(matrix, self.steady, stood, teller, took);
     }
 
-    /// Takes a step that was sorted, after the straggler rule has.
+    /// Takes a classified step, after the straggler rule has taken it.
     pub fn row(
         &mut self,
         view: &View<'_>,
@@ -247,13 +247,13 @@ impl JobRules {
         job_step.shifted = self.regression.open_share() > 0.0;
         job_step.apart = self.sort == StepClass::Outlier;
         if self.absent.has_changed(matrix) {
-            // Who is not seen may be the one that all wait for.
+            // An absent rank may be the one that all wait for.
             self.regression.reset_window();
             self.shares.reset_window();
         }
         if matrix.kind == StepKind::Train {
             let level = job_step.common_step_s.ln();
-            // While a role is as noisy as compilation makes it, nothing is steady.
+            // While a role is as noisy as during compilation, nothing is steady.
             let noise = || {
                 if straggler.has_warmed_up() {
                     0.0
@@ -269,7 +269,7 @@ impl JobRules {
             let late_s = slow.account.before_s() - slow.told_s;
             self.ledger.tell_late(slow.start, matrix.step, late_s);
         }
-        // Of stages nobody knows how they wait for each other.
+        // How pipeline stages wait for each other is not known.
         let even_s = if matrix.plan.stages > 1 {
             0.0
         } else {
@@ -285,7 +285,7 @@ impl JobRules {
         let rotates = |cause| self.rotating.is_open(cause);
         let even = self.shares.row(&job_step, rotates, &mut self.out);
         if self.steady && matrix.kind == StepKind::Train && even.is_some() != self.evened {
-            // What is compared is another thing from now on.
+            // The compared quantity changes from now on.
             self.regression.reset_window();
             self.evened = even.is_some();
         }
@@ -303,7 +303,7 @@ impl JobRules {
         self.checkpoints.row(&job_step, raised, &mut self.out);
     }
 
-    /// Who tells of a step that took too long.
+    /// What accounts for the excess of a step that took too long.
     fn teller(&self, matrix: &StepMatrix<'_>, straggler: &StragglerRule) -> Teller {
         let left_ratio = self.remaining_ratio(straggler);
         if left_ratio >= 1.0 {
@@ -312,7 +312,7 @@ impl JobRules {
         let [_, of_groups, of_all] = self.open_shares(straggler);
         let is_of_all = of_groups > 0.0 || of_all > 0.0;
         let raised = straggler.raised();
-        // Without self-times nobody knows whom it waited for.
+        // Without self-times it is not known which rank it waited for.
         let slowest = matrix.rank_steps.iter().max_by(|a, b| a.x.total_cmp(&b.x));
         let is_theirs = slowest.is_none_or(|rank_step| {
             let is_named = raised.iter().any(|slow| slow.members.contains(&rank_step.rank));
@@ -324,7 +324,7 @@ impl JobRules {
         }
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
         if finding == Finding::SlowCheckpoint {
             return self.checkpoints.outcome_now(subject, ranks);
@@ -346,19 +346,19 @@ fn left(share: f64) -> f64 {
     1.0 - share.clamp(0.0, 1.0)
 }
 
-/// Steps in a row without a rank's sample after which it is absent, and not merely lost now and then.
+/// Consecutive steps without a rank's sample after which the rank is absent, and not just missing single samples.
 const ABSENT_STEPS: u8 = 8;
 
-/// Who is seen no more.
+/// Ranks that are no longer seen.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Absent {
-    /// Latest steps without a sample, by rank's number.
+    /// By rank number: latest steps without a sample.
     missed: Vec<u8>,
     absent: usize,
 }
 
 impl Absent {
-    /// Takes a step; true when ranks have gone or come back.
+    /// Takes a step; returns true if ranks have disappeared or come back.
     fn has_changed(&mut self, matrix: &StepMatrix<'_>) -> bool {
         let ranks = matrix
             .rank_steps

@@ -1,4 +1,4 @@
-//! Rotating stragglers: different ranks are slow in turn, for the same cause. Each rank is named while its turn lasts;
+//! Rotating stragglers: different ranks are slow in turn, for the same cause. Each rank is reported during its turn;
 //! the rotation itself is a finding of the job, not of a node.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,11 +14,11 @@ use crate::id::Rank;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Subject};
 
-/// Ordinary steps that are looked back on.
+/// Number of ordinary steps kept.
 const KEPT: usize = 256;
-/// Ranks that must have had their turn.
+/// Minimum number of ranks that had a turn.
 const RANKS: usize = 3;
-/// Share of the slow steps that may belong to one of them.
+/// Maximum share of the slow steps that may belong to one rank.
 const ONE: f64 = 2.0 / 3.0;
 /// Causes that can rotate between ranks; a hardware fault stays on its rank.
 const ROTATING: [(Cause, Finding); 3] = [
@@ -27,7 +27,7 @@ const ROTATING: [(Cause, Finding); 3] = [
     (Cause::DataLoading, Finding::DataLoading),
 ];
 
-/// One step in which a rank was slow for the cause, and the share of the step that it cost.
+/// One step in which a rank was slow because of the cause, and the share of the step that it cost.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Turn {
     step: u64,
@@ -39,10 +39,10 @@ struct Turn {
 /// One cause.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Track {
-    /// By step; none when nobody was slow for it.
+    /// By step; `None` if no rank was slow because of it.
     turns: VecDeque<Option<Turn>>,
     open: bool,
-    /// What was lost to turns that nobody is named for: when it opened, and now; seconds.
+    /// Time lost to turns without a finding for the rank: when it opened, and now; seconds.
     untold_s: (f64, f64),
 }
 
@@ -57,7 +57,7 @@ impl Track {
         self.turns.iter().flatten()
     }
 
-    /// Whether several took turns.
+    /// Whether several ranks took turns.
     fn rotates(&self) -> bool {
         let mut by_rank: BTreeMap<Rank, usize> = BTreeMap::new();
         for turn in self.slow() {
@@ -68,7 +68,7 @@ impl Track {
         by_rank.len() >= RANKS && most as f64 <= ONE * all as f64
     }
 
-    /// Share of the time that it costs, from its first step on.
+    /// Share of the time that it costs, since its first step.
     fn impact(&self) -> f64 {
         let first = self.turns.iter().position(Option::is_some).unwrap_or(0);
         let steps = self.turns.len() - first;
@@ -76,7 +76,7 @@ impl Track {
     }
 
     fn outcome(&self, ranks: u32) -> Outcome {
-        // What it cost before is told of each rank.
+        // Earlier costs are part of each rank's finding.
         Outcome {
             lost_rank_s: (self.untold_s.1 - self.untold_s.0) * f64::from(ranks),
             impact_ratio: Some(self.impact()),
@@ -86,7 +86,7 @@ impl Track {
 }
 
 impl RotatingStraggler {
-    /// A new group of ranks begins.
+    /// A new group of ranks starts.
     pub fn end(&mut self, at: Time, job: &Subject, ranks: u32, out: &mut VecDeque<Claim>) {
         for (track, (_, finding)) in self.tracks.iter_mut().zip(ROTATING) {
             if track.open {
@@ -96,20 +96,20 @@ impl RotatingStraggler {
         }
     }
 
-    /// Whether it holds for `cause`.
+    /// Whether a finding is open for `cause`.
     pub fn is_open(&self, cause: Cause) -> bool {
         let mut tracks = self.tracks.iter().zip(ROTATING);
         tracks.any(|(track, (known, _))| known == cause && track.open)
     }
 
-    /// The causes for which it holds.
+    /// The causes with an open finding.
     pub fn open_causes(&self) -> [Option<Cause>; ROTATING.len()] {
         ROTATING
             .map(|(cause, _)| cause)
             .map(|cause| self.is_open(cause).then_some(cause))
     }
 
-    /// Takes a step; `told` are findings that hold for the whole job already.
+    /// Takes a step, and the findings that are already active for the whole job.
     pub fn row(
         &mut self,
         job_step: &JobStep<'_>,
@@ -138,7 +138,7 @@ impl RotatingStraggler {
             if track.turns.len() > KEPT {
                 track.turns.pop_front();
             }
-            // Only a turn can begin it, and only their absence end it.
+            // Only a turn can start it, and only a lack of turns can end it.
             if track.open && turn.is_none() && !track.rotates() {
                 track.open = false;
                 out.push_back(over(
@@ -155,7 +155,7 @@ impl RotatingStraggler {
         }
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
         let mut tracks = self.tracks.iter().zip(ROTATING);
         let (track, _) = tracks.find(|(track, (_, known))| *known == finding && track.open)?;

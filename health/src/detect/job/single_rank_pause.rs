@@ -1,10 +1,9 @@
-//! One rank alone pauses again and again, and all others wait for it: it evaluates or saves for all of them, or does
+//! One rank alone pauses repeatedly, and all others wait for it: it evaluates or saves for all of them, or does
 //! something that is not declared.
 //!
-//! A pause is a step in which one rank's own time stands out of what is usual and no other rank's does, while the
-//! others' steps are as long as its own. One is chance; several at one distance are a habit, and so are several in
-//! which the same phase was measured. What comes of garbage collection is not looked at here: that has a finding of its
-//! own.
+//! A pause is a step in which one rank's own time exceeds the usual and no other rank's does, while the others' steps
+//! are as long as its own. One may be chance; several at one distance are a habit, and so are several with the same
+//! measured phase. Pauses from garbage collection are not covered here: they have a finding of their own.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,24 +23,24 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Pauses that are remembered, of all ranks.
+/// Maximum pauses kept, over all ranks.
 const MAX_PAUSES: usize = 64;
-/// A rank pauses alone if no other's excess is more than this share of its own, or stands out itself.
+/// A rank pauses alone if no other rank's excess is more than this share of its own, and none stands out itself.
 const ALONE_RATIO: f64 = 0.1;
-/// The same thing takes at most so many times as long each time.
+/// Pauses of one kind differ in duration by at most this factor.
 const ALIKE_RATIO: f64 = 2.0;
-/// A phase explains a pause of which it takes so much.
+/// A phase explains a pause if it takes at least this share of it.
 const EXPLAINED_RATIO: f64 = 0.5;
-/// Distances under this are equal by chance more often: one more is asked for. Of a rank that is slow in one step of
-/// twenty, by chance, three equal distances in a row are 1 in 1,200; those from 16 steps on 1 in 12,000.
+/// Distances below this are equal by chance more often: one more is required. For a rank that is slow by chance in one
+/// step of twenty, three equal distances in a row are 1 in 1,200; those from 16 steps on 1 in 12,000.
 const SHORT_PERIOD: u64 = 16;
-/// It is over when so many periods have passed without a pause.
+/// It is over after this many periods without a pause.
 const MISSED_PERIODS: u64 = 3;
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SingleRankPauses {
-    /// ln of what each step took over what it would have taken without its longest rank.
+    /// ln of each step's duration over its duration without the longest rank.
     lone: OutlierTrack,
     /// Sum of the durations of all steps so far, seconds.
     elapsed_s: f64,
@@ -51,14 +50,14 @@ pub struct SingleRankPauses {
     open: BTreeMap<Rank, Open>,
 }
 
-/// One rank alone held up one step.
+/// A step that one rank alone delayed.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Pause {
     rank: Rank,
     step: u64,
     at: Time,
     pause_s: f64,
-    /// What was measured in it; unknown: nothing that was declared.
+    /// The phase measured in it; unknown: no declared phase.
     cause: Cause,
     /// Waits in the step: the rank's own, and the median of the others.
     wait_s: f64,
@@ -66,24 +65,24 @@ struct Pause {
     elapsed_s: f64,
 }
 
-/// A rank that is known to pause.
+/// A rank with an open finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Open {
     subject: Subject,
     severity: Severity,
     first: Pause,
     last: Pause,
-    /// In the step in which it was raised.
+    /// As of the step in which it was raised.
     typical_s: f64,
     period: u64,
     raised_step: u64,
-    /// GPU time lost over that of the whole job, times the step's seconds: to the first pause, and to those after it.
+    /// Lost share of the job's GPU time, times the step's seconds: in the first pause, and in those after it.
     first_lost_s: f64,
     later_lost_s: f64,
 }
 
 impl SingleRankPauses {
-    /// A new group of ranks begins.
+    /// A new group of ranks starts.
     pub fn end(&mut self, at: Time, ranks: u32, out: &mut VecDeque<Claim>) {
         for (_, open) in std::mem::take(&mut self.open) {
             let outcome = open.outcome(ranks);
@@ -92,14 +91,14 @@ impl SingleRankPauses {
         *self = SingleRankPauses::default();
     }
 
-    /// Ranks stand elsewhere: what is usual is learned anew.
+    /// Ranks changed their place in the layout: what is usual is learned again.
     pub fn on_layout_change(&mut self) {
         self.lone = OutlierTrack::default();
         self.recent.clear();
         self.latest = None;
     }
 
-    /// Takes a step before it is sorted; true when it belongs to a habit.
+    /// Takes a step before it is classified; returns true if it belongs to a habit.
     pub fn observe(
         &mut self,
         matrix: &StepMatrix<'_>,
@@ -124,7 +123,7 @@ impl SingleRankPauses {
         self.is_known(&pause) || self.habit(&pause, &limits.kinds).is_some()
     }
 
-    /// Takes the same step, and claims what holds. The ledger leaves out the seconds that are claimed here.
+    /// Takes the same step, and claims findings. The ledger leaves out the seconds that are claimed here.
     pub fn row(
         &mut self,
         view: &View<'_>,
@@ -148,7 +147,7 @@ impl SingleRankPauses {
             if is_known {
                 open.last = pause;
             } else if habit.is_some() {
-                // It evaluates and saves, say: one finding, whose cause does not turn with each pause.
+                // It may evaluate and also save: this is one finding, whose cause does not change with each pause.
                 open.last.elapsed_s = pause.elapsed_s;
             } else {
                 return;
@@ -182,7 +181,7 @@ impl SingleRankPauses {
         open.later_lost_s += between.iter().map(|each| lost_s(each, 0.0)).sum::<f64>();
         open.severity = view.limits.impact.severity(open.impact());
         if open.severity == Severity::Info {
-            // Others lose too little to it to be worth a word.
+            // The others lose too little for a report.
             return;
         }
         ledger.report(now_s);
@@ -193,13 +192,13 @@ impl SingleRankPauses {
         self.open.insert(pause.rank, open);
     }
 
-    /// What an open finding has come to up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
         let open = self.open.values().find(|open| open.subject == *subject)?;
         Some(open.outcome(ranks))
     }
 
-    /// Ends what has not come back for long.
+    /// Ends findings whose pauses have not recurred for long.
     fn end_missed(&mut self, view: &View<'_>, step: u64, out: &mut VecDeque<Claim>) {
         let ranks = view.roster.world_size;
         self.open.retain(|_, open| {
@@ -212,13 +211,13 @@ impl SingleRankPauses {
         });
     }
 
-    /// Whether it is one more of a rank that is known to pause.
+    /// Whether it is another pause of an open finding.
     fn is_known(&self, pause: &Pause) -> bool {
         let open = self.open.get(&pause.rank);
         open.is_some_and(|open| open.last.cause == pause.cause && alike(open.typical_s, pause.pause_s))
     }
 
-    /// The pauses that make a habit together with the latest, which is the last of them.
+    /// The pauses that form a habit with the latest, which is the last of them.
     fn habit(&self, latest: &Pause, table: &KindThresholds) -> Option<Vec<Pause>> {
         let is_alike = |known: &&Pause| {
             known.rank == latest.rank && known.cause == latest.cause && alike(known.pause_s, latest.pause_s)
@@ -231,26 +230,26 @@ impl SingleRankPauses {
         let last = *gaps.last()?;
         let needed = match latest.cause {
             Cause::Unknown => table.recurrences + u32::from(last < SHORT_PERIOD),
-            // That the same phase was measured each time is no chance.
+            // The same measured phase each time is no chance.
             _ => table.recurrences.saturating_sub(1).max(1),
         } as usize;
         let from = gaps.len().checked_sub(needed)?;
-        // Steps that follow each other have no period.
+        // Consecutive steps have no period.
         let is_apart = gaps[from..].iter().all(|gap| *gap > 2);
         let is_even = gaps[from..].iter().all(|gap| *gap == last);
         (is_apart && (is_even || latest.cause != Cause::Unknown)).then(|| pauses.split_off(from))
     }
 }
 
-/// The rank that was furthest above what is usual, by how much more than any other, and whether it was so alone, while
-/// the others' steps were as long as its own. `elapsed_s`: at the end of the step.
+/// The rank furthest above the usual, its distance to the next rank, and whether it alone stood out while the others'
+/// steps were as long as its own. `elapsed_s`: at the end of the step.
 fn longest(
     matrix: &StepMatrix<'_>,
     classifier: &StepClassifier,
     elapsed_s: f64,
     table: &KindThresholds,
 ) -> Option<(Pause, bool)> {
-    // A few ranks are no measure of the others.
+    // A few ranks do not represent the others.
     if matrix.rank_steps.len() < 2 || matrix.rank_steps.len() * 2 <= matrix.plan.ranks {
         return None;
     }
@@ -319,7 +318,7 @@ fn period(pauses: &[Pause]) -> u64 {
 }
 
 impl Open {
-    /// Share of the job's GPU time from the first pause to the last.
+    /// Share of the job's GPU time lost from the first pause to the last.
     fn impact(&self) -> f64 {
         let of_s = self.last.elapsed_s - self.first.elapsed_s;
         (self.later_lost_s / of_s.max(1e-9)).clamp(0.0, 1.0)

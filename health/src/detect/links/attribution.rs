@@ -1,33 +1,34 @@
 //! Attributes slow communicators to the nodes that explain them.
 //!
 //! A transfer is as slow as the slowest link that it crosses. The excess of each communicator over its usual transfer
-//! is fitted by effects of the nodes that it spans, none of them negative, least squares by coordinate descent. A node
-//! is to blame when the fit says so and nothing that it takes part in is fast. What two nodes have that neither has
-//! with others is the link between them. Nodes that are always seen together cannot be told apart, and that is said.
+//! is fitted by nonnegative effects of the nodes that it spans (least squares by coordinate descent). A node is to
+//! blame if the fit shows it and none of its communicators is fast. An excess that two nodes have only with each other
+//! belongs to the link between them. Nodes that always appear together cannot be distinguished, and the finding says
+//! so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sweeps of the fit; it settles within a few.
+/// Sweeps of the fit; it converges within a few.
 const SWEEPS: usize = 64;
-/// Effects below this share of their communicators' excess are what the fit leaves over.
+/// Effects below this share of their communicators' excess are residue of the fit.
 const LEAST: f64 = 0.5;
-/// Share of a node's communicators that must be slow.
+/// Minimum share of a node's communicators that must be slow.
 const MOST: f64 = 0.8;
 
 /// One communicator that spans several nodes.
 #[derive(Clone, Debug)]
 pub struct Crossing {
-    /// In order.
+    /// Sorted.
     pub nodes: Vec<u32>,
-    /// Transfer over the usual one, less 1.
+    /// Transfer divided by the usual one, minus 1.
     pub excess: f64,
     pub is_slow: bool,
 }
 
-/// Who explains some of the slow ones.
+/// The nodes that explain some of the slow communicators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame {
-    /// One of these; of two whose `pair` is set, the link between them or either's end of it.
+    /// One of these; if `pair` is set, the link between the two, or either end of it.
     pub nodes: Vec<u32>,
     pub pair: bool,
     /// Indices of the crossings that it explains.
@@ -52,7 +53,8 @@ pub fn explain(crossings: &[Crossing]) -> Vec<Blame> {
     blames
 }
 
-/// Nodes (or sets that cannot be told apart) of which all crossings are slow, and slow by what the fit gives them.
+/// Nodes (or sets that cannot be distinguished) whose crossings are slow, by the excess that the fit attributes to
+/// them.
 fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
     let mut of_node: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (index, crossing) in crossings.iter().enumerate() {
@@ -60,7 +62,7 @@ fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
             of_node.entry(*node).or_default().push(index);
         }
     }
-    // Nodes in the same crossings are one unknown.
+    // Nodes with the same crossings are one unknown.
     let mut alike: BTreeMap<Vec<usize>, Vec<u32>> = BTreeMap::new();
     for (node, rows) in of_node {
         alike.entry(rows).or_default().push(node);
@@ -78,7 +80,7 @@ fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
         if slow.is_empty() || !is_guilty {
             continue;
         }
-        // One node that meets only one other: its end, the other's, or what lies between.
+        // One node that communicates with only one other: its end, the other's, or the link in between.
         let only = &crossings[slow[0]].nodes;
         let pair = only.len() == 2 && slow.iter().all(|row| crossings[*row].nodes == *only);
         blames.push(Blame {

@@ -1,4 +1,4 @@
-//! One slow link: between whom, why, and what it has cost.
+//! One slow link: its nodes, its cause, and its cost so far.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::verdict::{Cause, Severity, Subject};
 
-/// Candidates that evidence names.
+/// Maximum candidates named in the evidence.
 const MAX_NAMED: usize = 8;
-/// Share of the present excess that a step must have to be counted.
+/// Minimum share of the present excess for a step to count.
 const SLOW: f64 = 0.25;
 
-/// One slow link, or several of which one is.
+/// One slow link, or several candidates of which one is slow.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Open {
-    /// One of these, if it is not `pair` that is meant.
+    /// One of these, unless `pair` is set.
     pub nodes: Vec<NodeId>,
     pub pair: bool,
     /// The transfers are within the node.
     pub inside: bool,
     pub comms: Vec<u64>,
-    /// How many they were at most.
+    /// Maximum number of communicators so far.
     pub most: usize,
     pub subject: Subject,
     pub since: Time,
@@ -34,9 +34,9 @@ pub struct Open {
     pub step: u64,
     pub severity: Severity,
     pub explained: Option<Explained>,
-    /// As it is now.
+    /// The current excess.
     pub excess: Excess,
-    /// What it cost so far: steps, and the last of them; excess and usual transfer in them, seconds.
+    /// Cost so far: steps, and the last of them; excess and usual transfer in them, seconds.
     pub rows: u64,
     pub last: u64,
     pub gain_s: f64,
@@ -51,14 +51,14 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// What is lost.
+    /// The lost time.
     pub fn seconds(&self) -> f64 {
         (self.transfer_s - self.usual_s).max(0.0)
     }
 }
 
 impl Open {
-    /// Says which it is, as far as that is known, and why.
+    /// Determines which link it is, as far as that is known, and the cause.
     pub fn resolve(&mut self, view: &View<'_>) {
         let end = |node: &NodeId| Subject::Link {
             node: node.clone(),
@@ -78,7 +78,7 @@ impl Open {
             self.subject = end(&self.nodes[0]);
             return;
         }
-        // Both ends of one link may count errors: they are compared with the other nodes, not with each other.
+        // Both ends of one link may count errors: compare them with the other nodes, not with each other.
         let is_other = |node: &NodeId| !(self.pair && self.nodes.contains(node));
         let all = view.plan.nodes.iter().map(|(node, _)| node.clone());
         let others: Vec<NodeId> = all.filter(is_other).collect();
@@ -88,7 +88,7 @@ impl Open {
         });
         let (first, second) = (failing.next(), failing.next());
         match (first, second) {
-            // Ports that count errors settle which of several it is.
+            // Ports that count errors decide between several candidates.
             (Some((node, found)), None) => {
                 self.explained.get_or_insert(found);
                 self.nodes = vec![node];
@@ -110,14 +110,14 @@ impl Open {
         };
     }
 
-    /// Why, as far as is known.
+    /// The cause, as far as it is known.
     pub fn cause(&self) -> Cause {
         self.explained
             .as_ref()
             .map_or(Cause::Unknown, |found| found.cause)
     }
 
-    /// What is not settled alerts nobody.
+    /// An undecided link raises no alert.
     pub fn severity_now(&self, view: &View<'_>, step_s: f64) -> Severity {
         let share = self.excess.seconds() / step_s.max(1e-9);
         match self.subject {
@@ -126,7 +126,7 @@ impl Open {
         }
     }
 
-    /// Books the steps that have come since the last time: each costs what its slowest communicator does.
+    /// Books the steps since the last call: each costs the excess of its slowest communicator.
     pub fn account(&mut self, view: &View<'_>) {
         let mut steps: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
         for comm in self.comms.iter().filter_map(|id| view.comms.get(*id)) {
@@ -137,7 +137,7 @@ impl Open {
                 }
             }
         }
-        // After the last slow one it is over, though that is not known yet.
+        // After the last slow step it is over, though that is not known yet.
         let least = SLOW * self.excess.seconds();
         for (step, (excess_s, usual_s)) in steps {
             self.last = step;
@@ -149,7 +149,7 @@ impl Open {
         }
     }
 
-    /// What there is to say of it now, or at its end.
+    /// Outcome so far, or at its end.
     pub fn outcome(&self, step_s: f64, world_size: u32) -> Outcome {
         let mean = |sum: f64| sum / self.rows.max(1) as f64;
         let (usual_s, transfer_s) = (mean(self.usual_s), mean(self.usual_s + self.gain_s));
@@ -171,7 +171,7 @@ impl Open {
     }
 }
 
-/// The communicator that lost the most.
+/// The excess of the communicator that lost the most.
 pub fn excess<'a>(comms: impl Iterator<Item = &'a Comm>, view: &View<'_>) -> Excess {
     let of = |comm: &Comm| {
         Some(Excess {

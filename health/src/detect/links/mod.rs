@@ -1,4 +1,4 @@
-//! `slow-link`: transfers that take longer than they did, or than elsewhere, and between whom.
+//! `slow-link`: transfers that take longer than before, or than elsewhere, and the link that causes it.
 
 mod attribution;
 mod link;
@@ -20,11 +20,11 @@ use crate::id::{NodeId, Rank};
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// Links that may be open at once; more is the job's trouble.
+/// Maximum open links; more are a problem of the job.
 const MAX_OPEN: usize = 32;
-/// Steps whose time is kept.
+/// Steps whose times are kept.
 const TIMES: usize = 64;
-/// Steps over which the step's time is smoothed.
+/// Steps over which the step time is smoothed.
 const SMOOTH: f64 = 16.0;
 
 /// The rule.
@@ -33,9 +33,9 @@ pub struct LinkRule {
     open: Vec<Open>,
     /// Usual time of a step, seconds.
     step_s: f64,
-    /// Steps have micro-batches, and nobody said whether there is a pipeline.
+    /// Steps have micro-batches, and whether there is a pipeline was not declared.
     may_join_stages: bool,
-    /// Step of the last judgement that was looked at.
+    /// Step of the last judgment that was used.
     looked: u64,
     /// When the latest steps closed.
     times: VecDeque<(u64, Time)>,
@@ -49,7 +49,7 @@ impl LinkRule {
         !self.open.is_empty()
     }
 
-    /// A new group of ranks begins: what was said of the old one ends.
+    /// A new group of ranks starts: the findings of the old one end.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         for open in std::mem::take(&mut self.open) {
             self.end(at, &open, world_size);
@@ -61,7 +61,7 @@ impl LinkRule {
         };
     }
 
-    /// Where the transfer times came from.
+    /// Provenance of the transfer times.
     pub fn trust(&mut self, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
     }
@@ -71,13 +71,13 @@ impl LinkRule {
         self.out.pop_front()
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, subject: &Subject, world_size: u32) -> Option<Outcome> {
         let open = self.open.iter().find(|open| open.subject == *subject)?;
         Some(open.outcome(self.step_s, world_size))
     }
 
-    /// Takes a step; the communicators have been judged up to it.
+    /// Takes a step; communicators have been judged up to it.
     pub fn step(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, slow: &[OpenStraggler]) {
         self.step_s += (matrix.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
         if self.times.len() == TIMES {
@@ -90,14 +90,14 @@ impl LinkRule {
         self.looked = view.comms.judged;
         self.may_join_stages = matrix.micro_batches > 1 && !view.plan.is_declared;
         self.renew(view);
-        // They turn slow one after the other; the first alone would blame the wrong end.
+        // Communicators turn slow one after the other; the first alone would point to the wrong end.
         let settled = view.comms.turned + view.limits.link.settle_steps <= matrix.step;
         if settled {
             self.find(view, matrix.step, slow);
         }
     }
 
-    /// Brings what is open up to date.
+    /// Updates the open findings.
     fn renew(&mut self, view: &View<'_>) {
         let mut index = 0;
         while index < self.open.len() {
@@ -114,7 +114,7 @@ impl LinkRule {
             open.excess = excess(open.comms.iter().filter_map(|id| view.comms.get(*id)), view);
             open.resolve(view);
             if open.subject != was.0 {
-                // It is known now which of the candidates it is; that one is told with the cost of both.
+                // The candidate is known now; its finding carries the cost of both.
                 let outcome = Outcome {
                     lost_rank_s: 0.0,
                     ..open.outcome(self.step_s, view.roster.world_size)
@@ -132,10 +132,10 @@ impl LinkRule {
         }
     }
 
-    /// Looks for who explains what is slow and not yet said.
+    /// Finds the nodes that explain slow communicators without a finding.
     fn find(&mut self, view: &View<'_>, step: u64, slow: &[OpenStraggler]) {
         let said = |id: u64| self.open.iter().any(|open| open.comms.contains(&id));
-        // A stage that is found slow is late for the next one in its pipeline.
+        // A stage already found slow is late for the next one in its pipeline.
         let replica = |rank: &Rank| view.plan.place(*rank).map(|place| place.replica);
         let waits = |comm: &Comm| {
             let with = |slow: &Rank| {
@@ -143,7 +143,7 @@ impl LinkRule {
                 members.any(|rank| rank == slow || replica(rank) == replica(slow))
             };
             let is_slow = |raised: &OpenStraggler| raised.members.iter().any(with);
-            // Stages that nobody declared may be joined by any.
+            // Undeclared stages may be joined by any communicator.
             (comm.joins_stages || self.may_join_stages) && slow.iter().any(is_slow)
         };
         let new: Vec<u64> = view
@@ -186,13 +186,13 @@ impl LinkRule {
             };
             open.account(view);
             open.resolve(view);
-            // Who it is may show yet; what is told of nobody can wait.
+            // The node may still be identified; a finding that names none can wait.
             let is_nobodys = matches!(open.subject, Subject::Job { .. });
             if is_nobodys && step < since_step + 2 * u64::from(view.limits.link.min_steps) {
                 continue;
             }
             open.severity = open.severity_now(view, self.step_s);
-            // A second one of the same name is the same trouble.
+            // A second one with the same subject is the same problem.
             if let Some(same) = self.open.iter_mut().find(|same| same.subject == open.subject) {
                 same.comms.extend(open.comms);
                 same.most = same.most.max(same.comms.len());
@@ -203,7 +203,7 @@ impl LinkRule {
         }
     }
 
-    /// When the step before `step` closed, as far as is kept.
+    /// When the step before `step` closed, if that is still known.
     fn time_before(&self, step: u64) -> Option<Time> {
         let after = self.times.partition_point(|(known, _)| *known < step);
         Some(self.times.get(after.saturating_sub(1))?.1)
@@ -248,7 +248,7 @@ impl LinkRule {
     }
 }
 
-/// Who explains all that is slow now: nodes, whether two of them are a link, and the communicators.
+/// What explains all slow communicators: nodes, whether two of them are a link, and the communicators.
 fn blames(view: &View<'_>) -> Vec<(Vec<NodeId>, bool, Vec<u64>)> {
     let name = |node: &u32| view.plan.nodes[*node as usize].0.clone();
     let mut found = Vec::new();

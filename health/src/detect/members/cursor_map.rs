@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 pub struct CursorMap<K, V> {
     entries: Vec<Entry<K, V>>,
     places: BTreeMap<K, usize>,
-    /// Place of the key that was asked for last.
+    /// Place of the last key looked up.
     last: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry<K, V> {
     key: K,
-    /// `None`: taken out.
+    /// `None`: removed.
     value: Option<V>,
-    /// Place of the key that was asked for after this one.
+    /// Place of the key that was looked up after this one.
     next: usize,
 }
 
@@ -35,17 +35,17 @@ impl<K, V> Default for CursorMap<K, V> {
 }
 
 impl<K: Clone + Ord, V> CursorMap<K, V> {
-    /// Keys that it holds.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// The value of a key that is asked for out of turn.
+    /// The value of a key; leaves the cursor in place.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.entries[*self.places.get(key)?].value.as_ref()
     }
 
-    /// The value of the key whose turn it is.
+    /// The value of a key; moves the cursor to it.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let is_at = |place: usize| {
             let entry = self.entries.get(place);
@@ -60,7 +60,7 @@ impl<K: Clone + Ord, V> CursorMap<K, V> {
         self.entries[self.last].value.as_mut()
     }
 
-    /// The value of the key whose turn it is; a new one if there is none.
+    /// The value of a key, or a new one; moves the cursor to it.
     pub fn get_or_insert_with(&mut self, key: &K, new: impl FnOnce() -> V) -> Option<&mut V> {
         if self.get_mut(key).is_none() {
             self.insert(key.clone(), new());
@@ -68,7 +68,7 @@ impl<K: Clone + Ord, V> CursorMap<K, V> {
         self.get_mut(key)
     }
 
-    /// Takes a key with its value in the place of the one that it had.
+    /// Sets the value of a key.
     pub fn insert(&mut self, key: K, value: V) {
         if let Some(kept) = self.get_mut(&key) {
             *kept = value;
@@ -82,7 +82,7 @@ impl<K: Clone + Ord, V> CursorMap<K, V> {
         });
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.entries[self.places.remove(key)?].value.take()
     }
@@ -106,7 +106,7 @@ impl<K: Clone + Ord, V> CursorMap<K, V> {
 mod tests {
     use super::*;
 
-    /// Whatever is asked for in whatever order, it is the same as in a plain map.
+    /// Any sequence of calls has the same results as with a plain map.
     #[test]
     fn it_is_a_map() {
         let mut plain: BTreeMap<u32, u32> = BTreeMap::new();
@@ -114,7 +114,7 @@ mod tests {
         let mut chance = 1_u32;
         for turn in 0..20_000_u32 {
             chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // Now in rounds, now anyhow.
+            // First in rounds, then in no order.
             let key = if turn % 3_000 < 2_000 {
                 turn % 17
             } else {

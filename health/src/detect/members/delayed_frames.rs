@@ -1,4 +1,4 @@
-//! Delayed frames: those of a sidecar that another one has replaced meanwhile.
+//! Delayed frames: those of a sidecar that was replaced by another one.
 
 use crate::detect::Detector;
 use crate::event::Event;
@@ -6,8 +6,8 @@ use crate::frame::Frame;
 use crate::time::Time;
 
 impl Detector {
-    /// Takes a frame of a sidecar that another one has followed, if it is one: what happened has happened, but it is no
-    /// sign of life, begins no epoch and ends none.
+    /// Takes a frame of a sidecar that was replaced, if it is one. Its events count, but it is no sign of life, and
+    /// neither begins nor ends an epoch.
     pub(crate) fn took_late(&mut self, at: Time, frame: &Frame) -> bool {
         if !self.roster.is_late(frame) {
             return false;

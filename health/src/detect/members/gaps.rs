@@ -1,4 +1,4 @@
-//! Times in which a node was not watched: absence of data is never health.
+//! Times in which a node was not monitored: absence of data is never health.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Gaps that are kept; later ones are only counted.
+/// Maximum gaps kept; later ones are only counted.
 const MAX_GAPS: usize = 256;
 
-/// A time in which a node was not watched.
+/// A time in which a node was not monitored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Unwatched {
     pub node: NodeId,
@@ -27,7 +27,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Adds a gap. One that touches the last of the same node lengthens it.
+    /// Adds a gap. It extends the node's last gap if they touch.
     pub fn add(&mut self, node: &NodeId, from: Time, to: Time, why: &'static str) {
         let is_full = self.kept.len() >= MAX_GAPS;
         let last = self.kept.iter_mut().rev().find(|gap| gap.node == *node);
@@ -43,12 +43,12 @@ impl Gaps {
         }
     }
 
-    /// Those that are kept.
+    /// The gaps that were kept.
     pub fn iter(&self) -> std::slice::Iter<'_, Unwatched> {
         self.kept.iter()
     }
 
-    /// How many there were besides.
+    /// Number of gaps that were not kept.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }

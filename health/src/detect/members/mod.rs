@@ -1,4 +1,4 @@
-//! Who takes part in the job: ranks, nodes and their sidecars, what of them was lost, and how they ended.
+//! Members of the job: ranks, nodes and their sidecars, what was lost of their data, and how they ended.
 
 pub mod cursor_map;
 mod delayed_frames;

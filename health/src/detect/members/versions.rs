@@ -1,4 +1,4 @@
-//! Versions that should be alike on all nodes and are not. What most nodes have is taken for the intended one.
+//! Versions that should be equal on all nodes and are not. The version on most nodes is taken as the intended one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::report::Installed;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Nodes that are kept, and names on each; more is not one job.
+/// Maximum nodes kept, and names on each; no job has more.
 const MAX_NODES: usize = 1 << 17;
 const MAX_NAMES: usize = 32;
-/// More nodes than this that differ are not named one by one.
+/// If more nodes than this differ, they are not listed individually.
 const MAX_NAMED: usize = 16;
-/// Versions that decide how fast or how right training is. Others are worth knowing.
+/// Versions that affect the speed or the correctness of training. Others are only informative.
 const DECISIVE: [&str; 6] = ["driver", "cuda", "nccl", "cudnn", "torch", "framework"];
 
 type Versions = BTreeMap<Arc<str>, Arc<str>>;
@@ -28,10 +28,10 @@ type Versions = BTreeMap<Arc<str>, Arc<str>>;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct VersionRule {
     nodes: BTreeMap<NodeId, Versions>,
-    /// Those that have ranks.
+    /// Nodes with ranks.
     #[serde(default)]
     trainers: BTreeSet<NodeId>,
-    /// Wall clock of the first sidecar at its start, for people only.
+    /// Wall clock of the first sidecar at its start, for display only.
     began_unix_ms: Option<u64>,
     provenance: Provenance,
     changed: bool,
@@ -39,7 +39,7 @@ pub struct VersionRule {
     out: VecDeque<Claim>,
 }
 
-/// What is said of one subject.
+/// The open finding on one subject.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Said {
     severity: Severity,
@@ -47,7 +47,7 @@ struct Said {
 }
 
 impl VersionRule {
-    /// What a node's sidecar says of its node.
+    /// Takes the versions that a node's sidecar reports.
     pub fn agent(&mut self, node: &NodeId, provenance: Provenance, agent: &Agent) {
         if agent.unix_ms > 0 {
             self.began_unix_ms.get_or_insert(agent.unix_ms);
@@ -58,7 +58,7 @@ impl VersionRule {
         }
     }
 
-    /// What a rank says of what it runs in.
+    /// Takes the versions that a rank reports.
     pub fn attach(&mut self, node: &NodeId, provenance: Provenance, attach: &Attach) {
         if self.trainers.len() < MAX_NODES && !self.trainers.contains(node) {
             self.trainers.insert(node.clone());
@@ -67,7 +67,7 @@ impl VersionRule {
         self.set(node, provenance, "framework", &attach.framework);
     }
 
-    /// Ranks have stepped: who was to come has come, and versions can be compared.
+    /// Ranks have completed steps: all expected nodes have arrived, and versions can be compared.
     pub fn judge(&mut self, at: Time, job: &JobId) {
         if !std::mem::take(&mut self.changed) {
             return;
@@ -103,7 +103,7 @@ impl VersionRule {
         self.began_unix_ms
     }
 
-    /// What is installed, by name; of each the versions that most nodes have first, and how many nodes those are.
+    /// Installed versions by name, those on most nodes first, with their number of nodes.
     pub fn told(&self) -> BTreeMap<Arc<str>, Vec<Installed>> {
         let mut told: BTreeMap<Arc<str>, Vec<Installed>> = BTreeMap::new();
         let mut counts: BTreeMap<(&Arc<str>, &Arc<str>), u32> = BTreeMap::new();
@@ -138,8 +138,8 @@ impl VersionRule {
         self.changed = true;
     }
 
-    /// What a node has that is to be like the others': of one that has neither ranks nor NVIDIA's driver, as where the
-    /// aggregator stands alone, that is our own version and nothing else.
+    /// The versions of a node that should equal the others'. For a node with neither ranks nor NVIDIA's driver, such as
+    /// one with only the aggregator, this is just our own version.
     fn compared(&self) -> impl Iterator<Item = (&NodeId, &Arc<str>, &Arc<str>)> {
         self.nodes.iter().flat_map(|(node, versions)| {
             let trains =
@@ -151,7 +151,7 @@ impl VersionRule {
         })
     }
 
-    /// Who differs from most, and in what; the job, when there is no telling who is right.
+    /// The nodes that differ from most, and in what; the job, if it is unclear which version is right.
     fn differences(&self, job: &JobId) -> BTreeMap<Subject, Said> {
         let mut found: BTreeMap<Subject, Said> = BTreeMap::new();
         let mut by_name: BTreeMap<&Arc<str>, BTreeMap<&Arc<str>, Vec<&NodeId>>> = BTreeMap::new();
@@ -229,7 +229,7 @@ impl VersionRule {
     }
 }
 
-/// The first few nodes by name.
+/// The first few node names.
 fn some(nodes: &[&NodeId]) -> String {
     let mut told: Vec<&str> = nodes.iter().take(4).map(|node| node.as_str()).collect();
     if nodes.len() > told.len() {

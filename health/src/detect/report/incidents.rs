@@ -1,4 +1,4 @@
-//! Incidents: claims get a number, an action and a history; what is new is handed out once.
+//! Incidents: claims get a number, an action and a history; what is new is returned once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 
-/// Incidents that the report keeps; the oldest closed ones go first.
+/// Maximum incidents kept for the report; the oldest closed ones are dropped first.
 const MAX_KEPT: usize = 10_000;
 
-/// All incidents of the job, and those not yet handed out.
+/// All incidents of the job, and those not yet returned.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Incidents {
     /// By id.
     all: BTreeMap<u64, Verdict>,
-    /// Those that hold: their id, and how bad they are whether or not policy only observes them.
+    /// Open incidents: their ID, and their severity without regard to an observe-only policy.
     open: BTreeMap<(Finding, Subject), (u64, Severity)>,
     last_id: u64,
     /// The job has one rank.
@@ -33,7 +33,7 @@ impl Incidents {
         self.book_ordered(claim, None, origin, policy);
     }
 
-    /// Books a claim that brings its own order and its words.
+    /// Books a claim with its own order and text.
     pub fn book_ordered(
         &mut self,
         claim: Claim,
@@ -64,7 +64,7 @@ impl Incidents {
                 }
                 bound_severity(&mut new, policy);
                 match self.all.get(&id) {
-                    // The moment it was raised stands; all else is as last said.
+                    // The time at which it was raised stays; everything else is replaced.
                     Some(old) => Verdict {
                         raised_s: old.raised_s,
                         raised_step: old.raised_step,
@@ -90,7 +90,7 @@ impl Incidents {
         self.forget();
     }
 
-    /// What a finding has come to, of which it is not clear whether it is over.
+    /// Updates the figures of a finding while it is unclear whether it is over.
     pub fn settle(&mut self, claim: &Claim) {
         let Body::Over(outcome) = &claim.body else { return };
         let key = (claim.finding, claim.subject.clone());
@@ -101,19 +101,19 @@ impl Incidents {
         }
     }
 
-    /// The cause of a finding that holds on a subject; `None`: it does not hold.
+    /// The cause of an open finding on a subject; `None`: it is not open.
     pub fn cause_of(&self, finding: Finding, subject: &Subject) -> Option<Cause> {
         let (id, _) = self.open.get(&(finding, subject.clone()))?;
         self.all.get(id).map(|verdict| verdict.cause)
     }
 
-    /// Whether one of these findings holds on a subject of this kind.
+    /// Whether one of these findings is open on a subject of this kind.
     pub fn holds_any(&self, findings: &[Finding], mut on: impl FnMut(&Subject) -> bool) -> bool {
         let mut open = self.open.keys();
         open.any(|(finding, subject)| findings.contains(finding) && on(subject))
     }
 
-    /// Policy has changed: what holds is told again where it is observed only now, or no longer.
+    /// Policy has changed: open incidents are reported again if they are now observe-only, or no longer.
     pub fn reconsider(&mut self, policy: &Policy) {
         for (id, severity) in self.open.values() {
             let Some(verdict) = self.all.get_mut(id) else {
@@ -196,7 +196,7 @@ fn bound_severity(verdict: &mut Verdict, policy: &Policy) {
     };
 }
 
-/// Puts what is known now in the place of what was said when the incident was raised.
+/// Replaces the figures from when the incident was raised by the current ones.
 pub fn renew(verdict: &mut Verdict, outcome: Outcome) {
     verdict.lost_gpu_hours = hours(outcome.lost_rank_s);
     verdict.slowdown_ratio = outcome.slowdown_ratio.map(round).or(verdict.slowdown_ratio);

@@ -1,5 +1,5 @@
 //! Gaps of the journal: the aggregator was down, or the journal was thinned ([`crate::event::Thinned`]). A gap makes no
-//! rank late, and the report says that there is one.
+//! rank late, and the report mentions it.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::frame::{AGGREGATOR, Entry, Frame};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Whoever lost an aggregator that was started again finds it within this. How long it was away is not known where it
-/// comes back after a boot, or on another host.
+/// A sidecar that lost a restarted aggregator finds it within this time. If the aggregator comes back after a boot, or
+/// on another host, its downtime is not known.
 const FINDS_AGAIN: Duration = Duration::from_secs(10);
 
-/// Up to where lines of one sort are known to be gone, and how many.
+/// Up to where lines of one kind are known to be missing, and how many.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Gone {
     to: u64,
@@ -24,23 +24,23 @@ struct Gone {
     lines: u64,
 }
 
-/// What of the journal is gone.
+/// The missing parts of the journal.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JournalGaps {
     telemetry: Gone,
     others: Gone,
     bound_bytes: u64,
-    /// The number of the last entry; zero: none had one.
+    /// The number of the last entry; zero: no entry had one.
     last_n: u64,
-    /// It was gone before this fold began: the end of the part that is read, and entries to be counted after it.
+    /// A part that was thinned before this fold began: its end, and the entries to count after it.
     part: Option<(Time, u64)>,
-    /// Frames that sidecars had numbered, and that this fold does not see for it.
+    /// Frames numbered by sidecars that this fold does not see because of it.
     unread: Option<u64>,
 }
 
 impl JournalGaps {
-    /// Takes note. Nothing is counted twice: parts are told in their order, at their place and once more when they were
-    /// thinned.
+    /// Records a thinned part. Nothing is counted twice: parts are recorded in order, at their place and once more when
+    /// they were thinned.
     fn learn(&mut self, thinned: &Thinned) {
         let (telemetry, others) = thinned.lines();
         self.bound_bytes = thinned.bound_bytes;
@@ -68,12 +68,12 @@ impl JournalGaps {
         }
     }
 
-    /// Frames that should have come, less those that are known to have been there.
+    /// Missing frames, minus those that are known to have existed.
     pub fn without(&self, lost: u64) -> u64 {
         lost.saturating_sub(self.unread.unwrap_or(0))
     }
 
-    /// For people.
+    /// Notes for the report.
     pub fn notes(&self, seconds: impl Fn(Time) -> f64) -> Vec<String> {
         let mut notes = Vec::new();
         let room = size(self.bound_bytes);
@@ -98,7 +98,7 @@ impl JournalGaps {
     }
 }
 
-/// Bytes for people: 8 GiB, 1.5 MiB.
+/// Bytes for display: 8 GiB, 1.5 MiB.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -108,7 +108,7 @@ fn size(bytes: u64) -> String {
     format!("{} {}", (value * 10.0).round() / 10.0, units[unit])
 }
 
-/// A span for people: 3 h 12 min, 4 min 10 s, 7 s.
+/// A duration for display: 3 h 12 min, 4 min 10 s, 7 s.
 fn span(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match (whole / 3600, whole / 60 % 60, whole % 60) {
@@ -119,15 +119,15 @@ fn span(seconds: f64) -> String {
 }
 
 impl Detector {
-    /// What is gone of the journal before the next frame, or was when this began.
+    /// Records what is missing of the journal before the next frame, or was missing when this fold began.
     pub(crate) fn learn_of_thinning(&mut self, frame: &Frame, thinned: &Thinned) {
-        // Only who writes the journal can know.
+        // Only the aggregator, which writes the journal, has this information.
         if frame.agent == AGGREGATOR {
             self.journal_gaps.learn(thinned);
         }
     }
 
-    /// Whether this is already known of a part of the journal.
+    /// Whether this thinning of a part of the journal is already recorded.
     pub fn knows(&self, thinned: &Thinned) -> bool {
         let told = if thinned.whole {
             self.journal_gaps.others.to
@@ -142,8 +142,8 @@ impl Detector {
         self.journal_gaps.unread.is_some()
     }
 
-    /// Telemetry that was left where the rest is gone says how far its sender had come, and nothing else: nobody is
-    /// compared with peers that are not there.
+    /// Telemetry left in a thinned part only shows how far its sender had come: no rank is compared with peers whose
+    /// frames are missing.
     pub(crate) fn took_remainder(&mut self, at: Time, frame: &Frame) -> bool {
         let is_left =
             self.journal_gaps.part.is_some_and(|(until, _)| at <= until) && frame.event.is_telemetry();
@@ -153,8 +153,7 @@ impl Detector {
         is_left
     }
 
-    /// Whether deadlines up to `to` pass at all. Behind a part that was thinned they begin anew: that nothing was heard
-    /// in it says nothing of anybody.
+    /// Whether deadlines up to `to` fire at all. After a thinned part they start over: silence in it proves nothing.
     pub(crate) fn has_heard_up_to(&mut self, to: Time) -> bool {
         let Some((until, lines)) = self.journal_gaps.part else {
             return true;
@@ -168,8 +167,8 @@ impl Detector {
         true
     }
 
-    /// Takes the next entry of a journal, as [`Detector::observe`]. Missing numbers are entries that the disk
-    /// did not accept, or returned damaged: no rank is late because of them. A thinned journal records its gaps.
+    /// Takes the next entry of a journal, like [`Detector::observe`]. Missing numbers are entries that the disk did not
+    /// accept, or returned damaged: no rank is late because of them. A thinned journal records its gaps.
     pub fn read(&mut self, entry: &Entry) {
         let before = std::mem::replace(&mut self.journal_gaps.last_n, entry.n);
         let frame = &entry.frame;
@@ -180,14 +179,14 @@ impl Detector {
             let (at, limits) = (entry.at_ns, &self.policy.detector.blind);
             let missed = at.since(self.last_frame);
             self.roster.excuse(missed);
-            // That the aggregator was restarted may be among what is gone.
+            // The missing entries may include a restart of the aggregator.
             self.unreachable.excuse(at, missed.max(FINDS_AGAIN), limits);
             self.blind_check = self.unreachable.wake_at(&self.roster, limits);
         }
         self.observe(entry.at_ns, frame);
     }
 
-    /// The aggregator was away: nobody's deadline passed while nobody listened.
+    /// The aggregator was away: no deadline passed while it was not receiving.
     pub(crate) fn open(&mut self, at: Time, node: &NodeId, job: &Job) {
         let why = match job.listened_to {
             Some(_) => "the aggregator was delayed",
@@ -197,7 +196,7 @@ impl Detector {
         let before = if self.entry > 1 { self.last_frame } else { at };
         let to = job.listened_to.unwrap_or(before).min(at);
         self.fire(to);
-        // A part that was thinned ends before it: it is not resumed from twice.
+        // A thinned part ends before this: it is not resumed from twice.
         if let Some((_, lines)) = self.journal_gaps.part.take_if(|(until, _)| *until < at) {
             self.entry = self.entry.saturating_add(lines);
         }
@@ -210,7 +209,7 @@ impl Detector {
         if job.listened_to.is_none() {
             self.unreachable.excuse(at, missed.max(FINDS_AGAIN), limits);
         } else if missed.as_secs_f64() > limits.beat_missing_s {
-            // For less than a deadline nobody gives it up.
+            // Within less than a deadline, no sidecar gives up.
             self.unreachable.excuse(at, missed, limits);
         }
         self.blind_check = self.unreachable.wake_at(&self.roster, limits);

@@ -5,7 +5,7 @@ use crate::policy::Policy;
 use crate::sim::{World, WorldSpec};
 use crate::verdict::Finding;
 
-/// What is told of a world whose journal lost what was written between these seconds, and how much that was.
+/// The verdicts on a world whose journal lost the entries between these seconds, and the number of these entries.
 fn told(world: &str, fault: Option<&str>, lost_s: Range<f64>) -> (Vec<String>, u64) {
     let mut spec = WorldSpec::parse(world).unwrap();
     if let Some(fault) = fault {
@@ -27,8 +27,8 @@ fn told(world: &str, fault: Option<&str>, lost_s: Range<f64>) -> (Vec<String>, u
     (told, lost)
 }
 
-/// The journal says that its aggregator was started again, as if it had been away for a moment; the sidecars need seven
-/// seconds to find it. Or that line is lost as well.
+/// The journal records a restart of its aggregator, as if it had been away for a moment; the sidecars need seven
+/// seconds to find it. In the second case that line is lost as well.
 #[test]
 fn nobody_is_accused_who_looks_for_an_aggregator_that_was_started_again() {
     for is_told in [true, false] {
@@ -52,7 +52,7 @@ fn nobody_is_accused_who_looks_for_an_aggregator_that_was_started_again() {
                     event: Event::Job(job),
                     ..frame.clone()
                 };
-                // Its clock went on where the last entry stood.
+                // Its clock continued where the last entry stopped.
                 let entry = Entry {
                     n,
                     at_ns: Time::from_secs_f64(60.0),

@@ -1,4 +1,4 @@
-//! What the detector hands out: incidents, the report and the notes on what it could not see.
+//! Output of the detector: incidents, the report, and the notes on what it could not see.
 
 pub mod incidents;
 pub mod journal_gaps;

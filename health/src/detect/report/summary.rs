@@ -1,4 +1,4 @@
-//! The report: what is known so far, and how much of it was seen.
+//! The report: the results so far, and how much data they are based on.
 
 use super::incidents::{hours, renew, round};
 use crate::detect::Detector;
@@ -15,12 +15,12 @@ impl Detector {
         self.journal_lost += frames;
     }
 
-    /// The tables in force.
+    /// The policy in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// What is known so far. The cost of an incident that is still open runs up to now.
+    /// The report so far. The cost of an incident that is still open runs up to now.
     pub fn report(&self) -> Report {
         let exits = self.roster.nodes().filter_map(|(name, node)| {
             Some(NodeExit {
@@ -80,7 +80,7 @@ impl Detector {
         self.roster.endings.judge(&open)
     }
 
-    /// The last step that was put together from all ranks.
+    /// The last step that was assembled from all ranks.
     pub fn steps(&self) -> u64 {
         self.last_row
     }
@@ -102,12 +102,12 @@ impl Detector {
         self.step_time.median_s()
     }
 
-    /// Keeps up to `most` steps as they were compared, for [`Detector::poll_seen`]; zero, as at first: none.
+    /// Keeps up to `most` compared steps for [`Detector::poll_seen`]; zero, as at first: none.
     pub fn watch_steps(&mut self, most: usize) {
         self.times.lately.keep(most);
     }
 
-    /// The next step that was compared, if there is one. Verdicts are the same whether it is asked for or not.
+    /// The next compared step, if there is one. Verdicts do not depend on these calls.
     pub fn poll_seen(&mut self) -> Option<StepSnapshot> {
         self.times.lately.poll()
     }
@@ -155,7 +155,7 @@ impl Detector {
         verdict
     }
 
-    /// What has to be trained again up to now, for results that may be wrong.
+    /// Work to repeat so far, for results that may be wrong.
     pub(crate) fn retrain_s(&self, finding: Finding, subject: &Subject) -> Option<f64> {
         let ranks = self.roster.world_size;
         self.faults.retrain_s(finding, subject, self.last_frame, ranks)
@@ -165,7 +165,7 @@ impl Detector {
         let (mut expected, mut received) = (0_u64, 0_u64);
         for (_, member) in self.roster.members() {
             if let Some(first) = member.first_step {
-                // One that has not said goodbye should be where the others are.
+                // A rank that has not detached should be as far as the others.
                 let last = if member.ended {
                     member.last_step
                 } else {

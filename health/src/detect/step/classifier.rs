@@ -14,11 +14,11 @@ use crate::stats;
 
 /// Ordinary steps that the next step is compared with.
 const KEPT: usize = 16;
-/// Fewer than this judge nothing.
+/// Fewer are not enough.
 const ENOUGH: usize = 8;
-/// Occasions that are remembered: those that make a period, and others between them.
+/// Occasions kept: those that form a period, and others between them.
 const OCCASIONS: usize = 4 * bounds::OCCASIONS;
-/// What comes back takes at most so many times as long each time; shorter ones between are something else.
+/// Recurring occasions differ in duration by at most this factor; shorter ones between are something else.
 const ALIKE_RATIO: f64 = 2.0;
 
 /// Class of a step.
@@ -38,16 +38,16 @@ pub enum StepClass {
 pub struct StepClassifier {
     /// ln of each role's median self-time in the latest ordinary steps.
     levels: Vec<VecDeque<f64>>,
-    /// How far the ranks lay above them, and ln of the steps' durations.
+    /// How far the ranks are above them, and ln of the steps' durations.
     common: OutlierTrack,
     longest: OutlierTrack,
 }
 
-/// One series of observations of ordinary steps, and the occasions that stood out of it.
+/// One series of values of ordinary steps, and the occasions that stood out from it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct OutlierTrack {
     usual: VecDeque<f64>,
-    /// Steps in a row that stood out.
+    /// Consecutive steps that stood out.
     run: u32,
     /// The first step of each of the latest runs, and its value.
     occasions: VecDeque<(u64, f64)>,
@@ -62,8 +62,8 @@ impl StepClassifier {
         let longest = matrix.dur_s.max(1e-9).ln();
         let above = self.above(matrix, table).unwrap_or(longest);
         let common = !is_between && self.common.stands_out(matrix.step, above, table);
-        // One rank that writes for all holds up the step and leaves the others' self-time alone. Only its period
-        // tells it from one that is slow now and then.
+        // One rank that writes for all delays the step, but not the others' self-time. Only its period distinguishes it
+        // from a rank that is slow now and then.
         let held_up = self.longest.stands_out(matrix.step, longest, table);
         let recurs = |track: &OutlierTrack| track.recurs(table.recurrences as usize);
         let sort = match (common, held_up) {
@@ -78,14 +78,14 @@ impl StepClassifier {
         sort
     }
 
-    /// What an ordinary step of a role takes, seconds.
+    /// Usual self-time of a role in an ordinary step, seconds.
     pub fn usual_s(&self, role: u32) -> Option<f64> {
         let levels = self.levels.get(role as usize)?;
         let mut levels: Vec<f64> = levels.iter().copied().collect();
         Some(stats::median(&mut levels)?.exp())
     }
 
-    /// How far at least the given share of the ranks lie above their roles' usual levels.
+    /// How far at least the given share of the ranks is above their roles' usual levels.
     fn above(&self, matrix: &StepMatrix<'_>, table: &KindThresholds) -> Option<f64> {
         let usual: Vec<Option<f64>> = self
             .levels
@@ -115,7 +115,7 @@ impl StepClassifier {
 }
 
 impl OutlierTrack {
-    /// Whether the step stands out. One that does not, or has done so for long, is usual from now on.
+    /// Whether the step stands out. A step that does not, or that ends a long run, is usual from now on.
     pub(crate) fn stands_out(&mut self, step: u64, value: f64, table: &KindThresholds) -> bool {
         let mut usual: Vec<f64> = self.usual.iter().copied().collect();
         let level = stats::median(&mut usual);
@@ -132,7 +132,7 @@ impl OutlierTrack {
             return true;
         }
         if out {
-            // It has come to stay.
+            // This level lasts.
             self.usual.clear();
             self.occasions.pop_back();
         }
@@ -143,7 +143,7 @@ impl OutlierTrack {
         false
     }
 
-    /// Whether the latest occasions like the last, so many times, came at the same distance.
+    /// Whether the latest `times` occasions like the last came at equal distances.
     fn recurs(&self, times: usize) -> bool {
         let Some((_, latest)) = self.occasions.back() else {
             return false;
@@ -153,7 +153,7 @@ impl OutlierTrack {
         let steps: Vec<u64> = alike.take(times + 1).map(|(step, _)| *step).collect();
         let mut gaps = steps.windows(2).map(|pair| pair[0] - pair[1]);
         let first = gaps.next();
-        // Steps that follow each other have no period.
+        // Consecutive steps have no period.
         steps.len() > times && first.is_some_and(|first| first > 2 && gaps.all(|gap| gap == first))
     }
 }
@@ -163,7 +163,8 @@ mod tests {
     use super::*;
     use crate::policy::Policy;
 
-    /// Feeds durations, seconds by step; tells which stood out, and after which the period was known.
+    /// Feeds durations, seconds by step; returns the steps that stood out, and the one after which the period was
+    /// known.
     fn watch(seconds: impl Fn(u64) -> f64, steps: u64) -> (Vec<u64>, Option<u64>) {
         let table = Policy::default().detector.kinds;
         let mut track = OutlierTrack::default();
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn noise_stands_out_never() {
-        // Eleven percent, as packed sequences make one rank vary.
+        // Eleven percent, the variation of one rank with packed sequences.
         let packed = |step: u64| (0.11 * (step as f64 * 1.7).sin() * 1.4).exp();
         assert_eq!(watch(packed, 500), (vec![], None));
     }

@@ -1,4 +1,4 @@
-//! The latest steady steps of all ranks, column by column, so that what a test dates back can be told and priced.
+//! The latest steady steps of all ranks, column by column, so that what a test dates back can be reported and priced.
 
 use std::collections::VecDeque;
 
@@ -9,25 +9,25 @@ use crate::policy::bounds;
 use crate::stats;
 use crate::time::Time;
 
-/// Steps that are kept: 20 bytes for each rank and step.
+/// Steps kept: 20 bytes for each rank and step.
 const KEPT: usize = bounds::JOB_STEPS;
-/// Steps whose time is kept; older ones ever more thinly.
+/// Steps whose times are kept; older ones are thinned out.
 const TIMES: usize = 2048;
 
-/// Fewer steps than this do not tell what is usual.
+/// Fewer steps do not define what is usual.
 const USUAL: usize = 16;
 
-/// Where no sample came.
+/// No sample.
 const NONE: f32 = f32::NAN;
 
-/// One step, by rank's number; NaN where no sample came. Seconds.
+/// One step, by rank number; NaN without a sample. Seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Kept {
     pub step: u64,
     pub at: Time,
     pub entries: (u64, u64),
     pub dur_s: f64,
-    /// Steps that it stands for: itself, and those just before it of which self-times were not taken.
+    /// Number of steps that it represents: itself, and those just before it without self-times.
     #[serde(default = "one")]
     pub steps: u32,
     pub micro_batches: u16,
@@ -47,10 +47,10 @@ fn one() -> u32 {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     rows: VecDeque<Kept>,
-    /// Steps since the last of them.
+    /// Steps since the last of them, without self-times.
     #[serde(default)]
     unmeasured: u32,
-    /// The step before the first steady one; while warming up, none is.
+    /// The step before the first steady one; `None` during warm-up.
     steady_from: Option<u64>,
     times: Vec<(u64, Time)>,
 }
@@ -72,12 +72,12 @@ impl Kept {
 }
 
 impl History {
-    /// Forgets everything.
+    /// Clears everything.
     pub fn clear(&mut self) {
         *self = History::default();
     }
 
-    /// A step of which self-times were not taken.
+    /// Counts a step without self-times.
     pub fn pass(&mut self) {
         self.unmeasured = self.unmeasured.saturating_add(1);
     }
@@ -121,7 +121,7 @@ impl History {
         }
     }
 
-    /// The last `rows` steps and all that follow are steady.
+    /// The last `rows` steps and all later ones are steady.
     pub fn settle(&mut self, rows: usize) {
         let place = self.rows.len().checked_sub(rows + 1);
         let before = place
@@ -157,7 +157,7 @@ impl History {
             .range(first.max(self.rows.len().saturating_sub(count))..)
     }
 
-    /// When `step` closed, as nearly as is kept.
+    /// When `step` closed, as precisely as is kept.
     pub fn time_of(&self, step: u64) -> Option<Time> {
         let after = self.times.partition_point(|(known, _)| *known <= step);
         let place = after.saturating_sub(1);

@@ -1,9 +1,9 @@
-//! Stages learned from who shares communicators, where nobody declared a layout.
+//! Learns pipeline stages from shared communicators, if no layout was declared.
 //!
-//! Pipelines of one job are alike: the member at one place of each does the same part of the model. So among the
+//! Pipelines of one job are alike: the members at the same position run the same part of the model. So among the
 //! families of communicators that divide the ranks, the pipeline's is the one whose members differ in self-time in a
 //! way that repeats from communicator to communicator. Data and tensor groups hold ranks that do the same work and
-//! differ by noise alone; a slow rank differs in one communicator only.
+//! differ only by noise; a slow rank differs in one communicator only.
 
 use std::collections::BTreeMap;
 
@@ -15,42 +15,42 @@ use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 use crate::stats;
 
-/// Fewer communicators cannot repeat anything.
+/// With fewer communicators nothing can repeat.
 const MIN_COMMS: usize = 3;
-/// Standard errors by which the places of a family must differ.
+/// Standard errors by which the positions of a family must differ.
 const SURE: f64 = 8.0;
-/// Correlation between what the two halves show.
+/// Minimum correlation between the two halves.
 const ALIKE: f64 = 0.9;
-/// A smaller family that differs by this share of the largest difference is meant: the larger holds it in it.
+/// A smaller family that differs by this share of the largest difference is preferred: the larger one contains it.
 const AS_WELL: f64 = 0.8;
-/// One step of one rank counts as at most so far from the others, ln.
+/// Maximum distance from the others with which one step of one rank counts, ln.
 const FAR: f64 = 0.7;
-/// Steps seen before it is first tried; then after twice as many each time, from what came since.
+/// Steps before the first attempt; then twice as many each time, using only the steps since.
 const FIRST_TRY: u32 = 4;
 
 /// Stage and pipeline of each rank.
 pub type Stages = BTreeMap<Rank, (u32, u32)>;
 
-/// By rank's number: steps, and the sum of ln(self-time) less that of the step's median rank.
+/// By rank number: steps, and the sum of ln(self-time) minus that of the step's median rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Levels(Vec<(u32, f64)>);
 
-/// What is known of self-times, from the first step on.
+/// Self-times since the first step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Inference {
-    /// Of odd and of even steps, so that what one half shows the other must repeat.
+    /// Of odd and of even steps: what one half shows must repeat in the other.
     halves: [Levels; 2],
     rows: u32,
     is_done: bool,
 }
 
 impl Inference {
-    /// A new group of ranks begins.
+    /// A new group of ranks starts.
     pub fn clear(&mut self) {
         *self = Inference::default();
     }
 
-    /// Takes a step; gives the stages once they were learned.
+    /// Takes a step; returns the stages once they are learned.
     pub fn step(
         &mut self,
         matrix: &StepMatrix<'_>,
@@ -68,7 +68,7 @@ impl Inference {
         }
         let stages = self.learn(comms, table.tolerated_ratio.ln());
         self.is_done = stages.is_some();
-        // What was seen while warming up is noisier than what follows.
+        // Steps seen during warm-up are noisier than later ones.
         for half in &mut self.halves {
             half.0.fill((0, 0.0));
         }
@@ -98,7 +98,7 @@ impl Inference {
         self.rows += 1;
     }
 
-    /// The smallest family of which the places differ about as much as those of any.
+    /// The smallest family whose positions differ about as much as those of any.
     fn learn(&self, comms: &Comms, tolerated: f64) -> Option<Stages> {
         let found: Vec<(Vec<&[Rank]>, f64)> = families(comms)
             .into_values()
@@ -121,7 +121,7 @@ impl Inference {
         Some(stages)
     }
 
-    /// By how much the places of a family differ, ln, if they do so in the same way everywhere and in both halves.
+    /// How much the positions of a family differ, ln, if they do so in the same way everywhere and in both halves.
     fn spread(&self, family: &[&[Rank]], tolerated: f64) -> Option<f64> {
         let [odd, even] = &self.halves;
         let (odd, even) = (odd.places(family, tolerated)?, even.places(family, tolerated)?);
@@ -139,7 +139,7 @@ impl Levels {
         (*steps > 0).then(|| sum / f64::from(*steps))
     }
 
-    /// Whether each rank is in one of them.
+    /// Whether each rank is in exactly one of them.
     fn are_divided_by(&self, family: &[&[Rank]]) -> bool {
         let mut ranks: Vec<Rank> = family
             .iter()
@@ -152,7 +152,7 @@ impl Levels {
         family.len() >= MIN_COMMS && ranks.len() == listed && listed == known
     }
 
-    /// The usual level of each place of a family about the mean, ln, if the places differ.
+    /// The usual level of each position of a family relative to the mean, ln, if the positions differ.
     fn places(&self, family: &[&[Rank]], tolerated: f64) -> Option<Vec<f64>> {
         if !self.are_divided_by(family) {
             return None;
@@ -170,13 +170,13 @@ impl Levels {
             pairs.map(|(own, usual)| (own - usual).abs()).collect()
         };
         let mut apart: Vec<f64> = own.iter().flat_map(apart).collect();
-        // Their median was taken out of few.
+        // Corrects for the median, which was computed from few values.
         let n = family.len() as f64;
         let sigma = stats::MAD_TO_SIGMA * stats::median(&mut apart)? * n / (n - 1.0);
         (range(&usual) >= tolerated.max(SURE * sigma / n.sqrt())).then_some(usual)
     }
 
-    /// Self-times of a communicator's members about their own mean, ln.
+    /// Self-times of a communicator's members relative to their own mean, ln.
     fn profile(&self, members: &[Rank]) -> Option<Vec<f64>> {
         let levels: Option<Vec<f64>> = members.iter().map(|rank| self.of(*rank)).collect();
         let levels = levels?;
@@ -185,14 +185,14 @@ impl Levels {
     }
 }
 
-/// From the lowest to the highest.
+/// Difference between the highest and the lowest.
 fn range(values: &[f64]) -> f64 {
     let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
     highest - lowest
 }
 
-/// Complete communicators by how their members' numbers lie to each other: those of one axis lie alike.
+/// Complete communicators by the offsets of their members' numbers, which are equal along one axis.
 fn families(comms: &Comms) -> BTreeMap<Vec<u32>, Vec<&[Rank]>> {
     let mut families: BTreeMap<Vec<u32>, Vec<&[Rank]>> = BTreeMap::new();
     for (_, comm) in comms.iter() {
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::event::Group;
 
-    /// Communicators of `layout` (dp, tp, pp) in Megatron's order, all axes, with numbers that say nothing.
+    /// Communicators of `layout` (dp, tp, pp) in Megatron's order, all axes, with arbitrary numbers.
     fn comms((dp, tp, pp): (u32, u32, u32)) -> Comms {
         let mut comms = Comms::default();
         for rank in 0..dp * tp * pp {
@@ -233,7 +233,7 @@ mod tests {
         comms
     }
 
-    /// Inference that has seen each rank at a level.
+    /// Inference with a level for each rank.
     fn seen(ranks: u32, mut level: impl FnMut(u32) -> f64) -> Inference {
         let mut half = || Levels((0..ranks).map(|rank| (1, level(rank))).collect());
         Inference {
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Noise that repeats: uniform numbers of the seed, about normal by summing.
+    /// Repeatable noise: sums of uniform numbers from the seed, roughly normal.
     fn noise(seed: u64) -> impl FnMut() -> f64 {
         let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
         move || {

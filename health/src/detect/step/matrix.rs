@@ -1,4 +1,4 @@
-//! A closed step as the rules see it: the times of every rank, compared with its peers.
+//! A closed step as input for the rules: the times of every rank, compared with its peers.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,17 +19,17 @@ pub struct RankStep {
     pub sample: Sample,
     /// Self-time.
     pub self_s: f64,
-    /// Self-time at the work that is usual in its role: what declared work explains is taken out.
+    /// Self-time at the usual work of its role: the effect of declared work is taken out.
     pub fair_s: f64,
-    /// ln of what routed tokens have in the difference.
+    /// ln of the part of that effect due to routed tokens.
     pub routed: f64,
-    /// Median of `fair_s` of its peers; its own when it has none.
+    /// Median of `fair_s` of its peers; its own if it has none.
     pub peers_s: f64,
     /// ln(fair_s / peers_s).
     pub x: f64,
 }
 
-/// What the members of a role did in the step, medians, seconds.
+/// Medians over the members of a role in the step, seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct RoleLevel {
     /// Members that reported.
@@ -41,12 +41,12 @@ pub struct RoleLevel {
     pub checkpoint_s: f64,
     /// Share of the self-time that is data loading and optimizer.
     pub outside_ratio: f64,
-    /// The role's work model explains something.
+    /// The role's work model explains part of the time.
     pub works: bool,
 }
 
 impl RoleLevel {
-    /// What the peers of a member that waits `own_s` wait: of two, the other's.
+    /// Wait of the peers of a member that waits `own_s`: with two members, the other's.
     pub fn peers_wait_s(&self, own_s: f64) -> f64 {
         if self.seen == 2 {
             2.0 * self.wait_s - own_s
@@ -62,19 +62,19 @@ pub struct StepMatrix<'a> {
     pub at: Time,
     pub step: u64,
     pub kind: StepKind,
-    /// How self-times are known; S0 when they are not.
+    /// Source of the self-times; S0 if there are none.
     pub signal: Signal,
     /// First and last journal entry of its samples.
     pub entries: (u64, u64),
     pub plan: &'a Plan,
-    /// Ranks whose phases are known, in order.
+    /// Ranks with known phases, in order.
     pub rank_steps: Vec<RankStep>,
     /// By role of the plan.
     pub roles: Vec<RoleLevel>,
-    /// The longest wall time, and the shortest wait: the transfer that nothing hid.
+    /// The longest wall time, and the shortest wait: the exposed transfer.
     pub dur_s: f64,
     pub transfer_s: f64,
-    /// Most backward passes of any rank.
+    /// Maximum backward passes of any rank.
     pub micro_batches: u16,
 }
 
@@ -138,7 +138,7 @@ impl<'a> StepMatrix<'a> {
         self.rank_steps.is_empty()
     }
 
-    /// What its ranks worked, without data loading and garbage collection, a mean; seconds.
+    /// Mean work of its ranks, without data loading and garbage collection; seconds.
     pub fn mean_work_s(&self) -> f64 {
         let work = self.rank_steps.iter().map(|rank_step| {
             let paused_s = rank_step.sample.data_s + rank_step.sample.gc_s;
@@ -147,12 +147,12 @@ impl<'a> StepMatrix<'a> {
         work.sum::<f64>() / self.rank_steps.len().max(1) as f64
     }
 
-    /// The shape of this step, to ask what it would have taken.
+    /// The shape of this step, for hypothetical step times.
     pub fn path(&self) -> Path {
         Path::new(self.plan, self.micro_batches, &self.roles)
     }
 
-    /// What the step takes when each rank works as long as `own` says, seconds; without transfers.
+    /// The step time if each rank works as long as `own` says, seconds; without transfers.
     pub fn step_s(&self, path: &mut Path, own: impl Fn(&RankStep) -> f64) -> f64 {
         path.step_s(
             self.rank_steps
@@ -161,7 +161,7 @@ impl<'a> StepMatrix<'a> {
         )
     }
 
-    /// Puts the members of one role beside each other.
+    /// Compares the members of one role.
     fn compare(&mut self, role: usize, members: &[usize], work: &mut WorkModels, learn: bool) -> RoleLevel {
         let mut level = RoleLevel {
             seen: members.len(),

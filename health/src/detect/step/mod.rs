@@ -1,4 +1,4 @@
-//! One step: its samples by rank, where each rank stands, and what kind of step it was.
+//! One step: its samples by rank, each rank's place in the layout, and the kind of step.
 
 pub mod classifier;
 pub mod history;

@@ -1,16 +1,16 @@
-//! What a step takes, given what each rank does: the critical path.
+//! The step time for given times of the ranks: the critical path.
 //!
-//! Ranks of one stage of one replica move together, so a stage takes what its slowest rank takes. Micro-batches pass
-//! through the stages of a replica one forward and one backward at a time (1F1B, Narayanan et al., SC 2021,
-//! <https://arxiv.org/abs/2104.04473>), a backward pass taking twice a forward one. Replicas meet at the end of the
-//! step. Without a pipeline that is the slowest rank of all.
+//! Ranks of one stage of one replica move together, so a stage takes as long as its slowest rank. Micro-batches pass
+//! through the stages of a replica one forward and one backward pass at a time (1F1B, Narayanan et al., SC 2021,
+//! <https://arxiv.org/abs/2104.04473>), a backward pass taking twice as long as a forward one. Replicas meet at the end
+//! of the step. Without a pipeline, the step takes as long as the slowest rank of all.
 
 use super::matrix::RoleLevel;
 use super::plan::{Place, Plan};
 
 /// Share of the compute of a micro-batch that is its forward pass.
 const FORWARD: f64 = 1.0 / 3.0;
-/// More micro-batches than this change nothing that could be seen.
+/// More micro-batches make no visible difference.
 const MOST_MICRO_BATCHES: u32 = 512;
 
 /// The shape of a step, with scratch space of its own.
@@ -18,27 +18,27 @@ const MOST_MICRO_BATCHES: u32 = 512;
 pub struct Path {
     stages: usize,
     micro_batches: usize,
-    /// By role: the share of a rank's self-time that is no micro-batch's (data, optimizer).
+    /// By role: the share of a rank's self-time outside micro-batches (data, optimizer).
     outside: Vec<f64>,
     /// By replica and stage.
     cells: Vec<Cell>,
     /// By stage and micro-batch, when its forward and its backward pass end.
     ends: Vec<[f64; 2]>,
-    /// By stage, what it has done so far: forward passes, backward passes, and until when.
+    /// By stage, its progress: forward passes, backward passes, and the time reached.
     done: Vec<(usize, usize, f64)>,
 }
 
 /// One stage of one replica. Seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
-    /// Before its first micro-batch.
+    /// Time before its first micro-batch.
     outside_s: f64,
-    /// All its micro-batches.
+    /// Time of all its micro-batches.
     work_s: f64,
 }
 
 impl Path {
-    /// The shape of the steps of `plan`; `seen` backward passes stand in for what was not declared.
+    /// The shape of the steps of `plan`; `seen` backward passes are used if micro-batches were not declared.
     pub fn new(plan: &Plan, seen: u16, roles: &[RoleLevel]) -> Path {
         let stages = plan.stages.max(1) as usize;
         let micro = plan.micro_batches.unwrap_or(u32::from(seen));
@@ -58,7 +58,7 @@ impl Path {
         }
     }
 
-    /// What the step takes when each rank works as long as it is said to, seconds; without transfers.
+    /// The step time if each rank works as long as given, seconds; without transfers.
     pub fn step_s(&mut self, ranks: impl Iterator<Item = (Place, f64)>) -> f64 {
         if self.stages == 1 {
             return ranks.map(|(_, own)| own).fold(0.0, f64::max);
@@ -85,8 +85,8 @@ impl Path {
     }
 }
 
-/// When the last backward pass of a pipeline ends. Each stage does, in this order: as many forward passes as there
-/// are stages behind it, then one forward and one backward in turns, then the backward passes that are left.
+/// When the last backward pass of a pipeline ends. Each stage runs, in this order: as many forward passes as there are
+/// stages after it, then one forward and one backward alternately, then the remaining backward passes.
 fn pipeline_s(
     cells: &[Cell],
     micro_batches: usize,
@@ -136,7 +136,7 @@ fn pipeline_s(
             }
         }
         if left == before {
-            // Only numbers that are none could stop it.
+            // Only NaNs can stop it.
             return f64::NAN;
         }
     }

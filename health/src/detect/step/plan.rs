@@ -1,8 +1,9 @@
-//! Who stands where: roles, replicas, stages, nodes, racks. Made from what ranks declared, remade when that changes.
+//! The places of ranks: roles, replicas, stages, nodes, racks. Built from the ranks' declarations, rebuilt when they
+//! change.
 //!
-//! Ranks of one role do the same work; peers are the other ranks of the role. A role is a place in the parallel
-//! layout and a GPU model. Where that leaves too few to compare with, positions that share the same work (tensor and
-//! context, then expert) are taken together.
+//! Ranks of one role do the same work; peers are the other ranks of the role. A role is a position in the parallel
+//! layout and a GPU model. If that leaves too few ranks to compare, positions that share the same work (tensor and
+//! context, then expert) are merged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use crate::detect::members::roster::{Member, Roster};
 use crate::event::Axis;
 use crate::id::{NodeId, Rank};
 
-/// Where one rank stands; indices into the plan.
+/// The place of one rank; indices into the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub role: u32,
-    /// The pipeline that it is part of, and its place in it.
+    /// Its pipeline, and its stage in it.
     pub replica: u32,
     pub stage: u32,
     pub node: u32,
@@ -27,36 +28,36 @@ pub struct Place {
 /// Ranks that do the same work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Role {
-    /// For people: `stage 3`, `stage 3 expert 1`; empty when all ranks are alike.
+    /// For display: `stage 3`, `stage 3 expert 1`; empty if all ranks are alike.
     pub name: Arc<str>,
-    /// Roles with the same work but for the GPU's model: its index into `groups` of the plan.
+    /// Index into `groups` of the plan: roles with the same work that differ only in the GPU model share it.
     pub group: u32,
-    /// It is one expert's.
+    /// It belongs to one expert.
     pub is_expert: bool,
-    /// In order.
+    /// Sorted.
     pub members: Vec<Rank>,
 }
 
-/// Everyone's place.
+/// The places of all ranks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
     places: Vec<Option<Place>>,
     pub roles: Vec<Role>,
-    /// What roles share: a stage where there are several, else the declared role.
+    /// What roles share: a stage if there are several, or else the declared role.
     pub groups: Vec<Arc<str>>,
     pub nodes: Vec<(NodeId, Vec<Rank>)>,
     pub racks: Vec<(Arc<str>, Vec<Rank>)>,
-    /// Stages of the pipeline; one when there is none.
+    /// Stages of the pipeline; one without a pipeline.
     pub stages: u32,
     pub replicas: u32,
     /// Micro-batches of a step as declared.
     pub micro_batches: Option<u32>,
-    /// Some rank said where it stands.
+    /// Some rank declared its layout.
     pub is_declared: bool,
     pub ranks: usize,
 }
 
-/// What tells roles apart, from the narrowest to the widest.
+/// What distinguishes roles, from the narrowest to the widest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     declared: Arc<str>,
@@ -67,8 +68,8 @@ struct Key {
 }
 
 impl Plan {
-    /// The plan of the ranks in `roster`. `model` tells a member's GPU model; `stage_of` the stage that was learned
-    /// of a rank that declared none, with its replica.
+    /// The plan of the ranks in `roster`. `model` returns a member's GPU model; `learned` has the stage and replica of
+    /// ranks that declared none.
     pub fn new(
         roster: &Roster,
         min_peers: u32,
@@ -124,7 +125,7 @@ impl Plan {
             );
         }
         plan.replicas = replicas.len() as u32;
-        // One rank may claim a long pipeline that nobody else is in, or the others have not spoken yet.
+        // One rank may declare a long pipeline that has no other member, or the others have not declared theirs yet.
         let places = u64::from(plan.stages) * u64::from(plan.replicas);
         if places > MOST_PLACES * plan.ranks as u64 {
             plan.stages = 1;
@@ -135,12 +136,12 @@ impl Plan {
         plan
     }
 
-    /// Where a rank stands.
+    /// The place of a rank.
     pub fn place(&self, rank: Rank) -> Option<&Place> {
         self.places.get(rank.0 as usize)?.as_ref()
     }
 
-    /// Ranks of the same pipeline, this one too.
+    /// Ranks of the same pipeline, including this one.
     pub fn pipeline(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
         let replica = self.place(rank).map(|place| place.replica);
         let places = self.places.iter().zip(0..);
@@ -149,7 +150,7 @@ impl Plan {
             .map(|(_, rank)| Rank(rank))
     }
 
-    /// Whether the roles are the same, whoever fills them.
+    /// Whether the roles are the same, whichever ranks fill them.
     pub fn has_roles_of(&self, other: &Plan) -> bool {
         let names =
             |plan: &Plan| -> Vec<Arc<str>> { plan.roles.iter().map(|role| role.name.clone()).collect() };
@@ -192,9 +193,9 @@ impl Plan {
     }
 }
 
-/// Places (a stage of a replica) for each rank that a pipeline may have; a whole one has at most one.
+/// Maximum places (stages of replicas) per rank for a pipeline to be plausible; a complete one has at most one.
 const MOST_PLACES: u64 = 2;
-/// A pipeline is not believed to be longer.
+/// A longer pipeline is not plausible.
 const MAX_STAGES: u32 = 4096;
 
 impl Key {
@@ -216,7 +217,7 @@ impl Key {
     }
 }
 
-/// What tells a rank's role, and which replica it is part of.
+/// The key of a rank's role, and its replica.
 fn place_of(
     rank: Rank,
     member: &Member,
@@ -234,7 +235,7 @@ fn place_of(
             slice: slice.then_some((layout.tp.index, layout.cp.index)),
             model,
         };
-        // Tensor and context slices of one replica wait for each other as one.
+        // Tensor and context slices of one replica wait for each other as a unit.
         return (key, (0, layout.dp.index));
     }
     let (stage, replica) = match learned.get(&rank) {
@@ -251,7 +252,7 @@ fn place_of(
     (key, replica)
 }
 
-/// Takes roles together until each has more than `min_peers` members, as far as the work is the same.
+/// Merges roles until each has more than `min_peers` members, as far as the work is the same.
 fn widen(narrow: BTreeMap<Key, Vec<Rank>>, min_peers: usize) -> BTreeMap<Key, Vec<Rank>> {
     let merge = |roles: BTreeMap<Key, Vec<Rank>>, wider: fn(&Key) -> Key| {
         let mut merged: BTreeMap<Key, Vec<Rank>> = BTreeMap::new();

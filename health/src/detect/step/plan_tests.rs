@@ -1,4 +1,4 @@
-//! Where ranks stand, what a step takes, and what slow ranks have in common.
+//! The places of ranks, step times, and what slow ranks share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,12 +81,12 @@ pub fn plan(nodes: u32, gpus: u32, (dp, tp, pp): (u32, u32, u32), micro_batches:
 #[test]
 fn peers_do_the_same_work() {
     for (nodes, gpus, layout, sizes) in [
-        // Nothing declared: all alike.
+        // Nothing declared: all ranks are alike.
         (2, 4, (1, 1, 1), vec![8]),
         (2, 4, (8, 1, 1), vec![8]),
         // Enough replicas: each tensor slice of each stage has peers of its own.
         (4, 4, (4, 2, 2), vec![4, 4, 4, 4]),
-        // Two replicas: the slices of a stage are taken together, stages never.
+        // Two replicas: the slices of a stage are merged, stages never.
         (2, 4, (2, 2, 2), vec![4, 4]),
         (2, 8, (1, 8, 2), vec![8, 8]),
     ] {
@@ -96,7 +96,7 @@ fn peers_do_the_same_work() {
     }
 }
 
-/// Fifty-six of sixty-four stages are nobody's: whoever says so, it is no pipeline.
+/// Fifty-six of sixty-four stages have no rank: whatever is declared, it is no pipeline.
 #[test]
 fn a_pipeline_that_nobody_is_in_is_none() {
     assert_eq!(plan(2, 4, (1, 1, 8), 4).stages, 8);
@@ -114,8 +114,8 @@ fn a_step_takes_what_its_critical_path_takes() {
     // Two replicas of four stages, eight micro-batches, each stage 8 s of work in all: 8 × (8 + 3) / 8.
     let pipeline = plan(2, 4, (2, 1, 4), 8);
     assert!((all(&pipeline, &|_| 8.0) - 11.0).abs() < 1e-9);
-    // The last stage of one replica at 12 s: (12 × 8 + 3 × 8) / 8. A stage before it hides some of that where it would
-    // have stood still before its first backward pass.
+    // The last stage of one replica at 12 s: (12 × 8 + 3 × 8) / 8. An earlier stage hides part of it in the time that
+    // it would idle before its first backward pass.
     let heavy = all(&pipeline, &|rank| if rank == 7 { 12.0 } else { 8.0 });
     assert!((heavy - 15.0).abs() < 1e-9, "{heavy}");
     let middle = all(&pipeline, &|rank| if rank == 3 { 12.0 } else { 8.0 });
@@ -134,7 +134,7 @@ fn what_slow_ranks_have_in_common() {
     let eight_nodes = plan(8, 8, (1, 1, 1), 0);
     check(&[9], &eight_nodes, Extent::Rank(Rank(9)));
     check(&[9, 40], &eight_nodes, Extent::Rank(Rank(9)));
-    // Three of eight on a node are three ranks; half of them are the node.
+    // Three of eight on a node are single ranks; half of them are the node.
     check(&[9, 10, 11], &eight_nodes, Extent::Rank(Rank(9)));
     check(&[8, 9, 10, 11], &eight_nodes, node("n1"));
     check(&(8..16).collect::<Vec<u32>>(), &eight_nodes, node("n1"));
@@ -144,7 +144,7 @@ fn what_slow_ranks_have_in_common() {
         &eight_nodes,
         Extent::Rack("r1".into()),
     );
-    // Two nodes of different racks are the nodes; more than a fifth in no one place are the job.
+    // Nodes of two racks are reported as nodes; more than a fifth of the ranks without a common place are the job.
     let apart: Vec<u32> = (8..16).chain(56..58).collect();
     check(&apart, &eight_nodes, node("n1"));
     check(
@@ -152,7 +152,7 @@ fn what_slow_ranks_have_in_common() {
         &eight_nodes,
         Extent::Job,
     );
-    // One of two nodes is more than a fifth, and still the node; on one node alone there is nothing to tell it from.
+    // One of two nodes is more than a fifth, and still the node; a single node has nothing to compare it with.
     check(&[4, 5, 6, 7], &plan(2, 4, (1, 1, 1), 0), node("n1"));
     check(&[1, 2, 3], &plan(1, 8, (1, 1, 1), 0), Extent::Job);
     check(&[1, 2], &plan(1, 8, (1, 1, 1), 0), Extent::Rank(Rank(1)));

@@ -1,5 +1,5 @@
-//! Rows: the samples of all ranks for one step, put together. A row closes when nobody who is still expected can add
-//! to it, or at its deadline; rows close in the order of their steps.
+//! Rows: the samples of all ranks for one step. A row closes once no expected rank can add to it, or at its deadline;
+//! rows close in the order of their steps.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,14 +12,15 @@ use crate::event::{Signal, Step, StepKind};
 use crate::id::Rank;
 use crate::time::Time;
 
-/// Samples that may be open at once, and steps whatever the number of ranks. Beyond, the oldest row closes as it is.
+/// Maximum samples open at once; minimum and maximum open steps, whatever the number of ranks. Beyond, the oldest row
+/// closes as it is.
 const MAX_SAMPLES: usize = 1 << 20;
 const MIN_OPEN: usize = 64;
 const MAX_OPEN: usize = 4096;
 /// A rank that has reported this many steps more will not report this one: its sample was lost.
 const PASSED_BY: u64 = 3;
 
-/// Steps in which nothing came of a step's collectives any more: they will not come.
+/// With more open steps than this, a row no longer waits for its collectives.
 const HELD: usize = 4;
 
 /// One rank's part of a row. Seconds.
@@ -46,18 +47,18 @@ pub struct Sample {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     pub step: u64,
-    /// The kind of the step: that of the rank with the most special one.
+    /// The kind of the step: the most special kind of any rank.
     pub kind: StepKind,
-    /// How self-times are known; S0 when they are not.
+    /// Source of the self-times; S0 if there are none.
     pub signal: Signal,
-    /// When its first sample came: in synchronous training all ranks end a step together.
+    /// When its first sample arrived: in synchronous training all ranks end a step together.
     pub opened: Time,
     /// When it closed.
     pub closed_at: Time,
-    /// By rank's number.
+    /// By rank number.
     samples: Vec<Option<Sample>>,
     filled: usize,
-    /// Ranks that cannot add to it any more: with a sample, or far ahead.
+    /// Ranks that can no longer add to it: those with a sample, and those far ahead.
     settled: usize,
 }
 
@@ -70,17 +71,17 @@ impl Row {
             .filter_map(|(sample, rank)| Some((Rank(rank), sample.as_ref()?)))
     }
 
-    /// How many.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.filled
     }
 
-    /// Whether any rank said where its step went.
+    /// Whether any rank reported its phases.
     pub fn has_phases(&self) -> bool {
         self.signal == Signal::S2
     }
 
-    /// Gives ranks the self-time that their collectives leave of the step.
+    /// Sets ranks' self-time to the part of the step outside their collectives.
     pub fn fill(&mut self, stood: impl Fn(Rank) -> Option<Stood>) {
         for (sample, rank) in self.samples.iter_mut().zip(0..) {
             let Some((sample, stood)) = sample.as_mut().zip(stood(Rank(rank))) else {
@@ -134,18 +135,18 @@ impl Sample {
 pub struct Rows {
     open: VecDeque<Row>,
     latest: BTreeMap<Rank, u64>,
-    /// Ranks that are to come; none are awaited once a row has waited for them in vain.
+    /// Ranks that are still expected; none once a row has waited for them in vain.
     absent: usize,
     /// Every step up to this one is closed.
     closed: Option<u64>,
-    /// When the step of the last row that closed had ended.
+    /// When the step of the last closed row ended.
     ended: Option<Time>,
-    /// Samples that came after their row had closed.
+    /// Samples that arrived after their row had closed.
     late: u64,
 }
 
 impl Rows {
-    /// Forgets everything: a new group of ranks counts anew.
+    /// Clears everything: a new group of ranks starts over.
     pub fn clear(&mut self) {
         *self = Rows {
             late: self.late,
@@ -154,12 +155,12 @@ impl Rows {
         };
     }
 
-    /// Ranks that have not come are not awaited any more: training is ending.
+    /// Ranks that have not arrived are no longer expected: training is ending.
     pub fn expect_no_more(&mut self) {
         self.absent = 0;
     }
 
-    /// A rank that is not awaited any more.
+    /// A rank is no longer expected.
     pub fn leave(&mut self, rank: Rank) {
         if let Some(latest) = self.latest.remove(&rank) {
             for row in &mut self.open {
@@ -170,7 +171,7 @@ impl Rows {
         }
     }
 
-    /// A rank that is awaited from now on, one of `world_size`.
+    /// A rank is expected from now on, one of `world_size`.
     pub fn join(&mut self, rank: Rank, world_size: u32) {
         if self.latest.is_empty() && self.open.is_empty() {
             self.absent = world_size as usize;
@@ -178,14 +179,15 @@ impl Rows {
         if let Entry::Vacant(new) = self.latest.entry(rank) {
             new.insert(0);
             self.absent = self.absent.saturating_sub(1);
-            // One that was away: what it had reported before still stands.
+            // A rank that was away: its earlier reports still count.
             for row in self.open.iter_mut().filter(|row| row.has(rank)) {
                 row.settled += 1;
             }
         }
     }
 
-    /// Adds a sample of a rank that has joined. Samples of closed steps and second ones of an open step are ignored.
+    /// Adds a sample of a rank that has joined. Samples of closed steps, and repeated ones of an open step, are
+    /// ignored.
     pub fn add(&mut self, at: Time, entry: u64, step: &Step) {
         let Some(latest) = self.latest.get_mut(&step.rank) else {
             return;
@@ -193,7 +195,7 @@ impl Rows {
         let before = *latest;
         *latest = before.max(step.step);
         if self.closed.is_some_and(|closed| step.step <= closed) {
-            // A second copy of what was there in time is not late.
+            // A repeated sample is not late if the first was in time.
             self.late += u64::from(step.step > before);
             return;
         }
@@ -221,7 +223,7 @@ impl Rows {
         row.put(step.rank, sample);
     }
 
-    /// The place of a step's row, which is opened if it was not.
+    /// The index of a step's row, which is opened if necessary.
     fn place(&mut self, at: Time, step: u64) -> usize {
         let place = self.open.partition_point(|row| row.step < step);
         if self.open.get(place).is_none_or(|row| row.step != step) {
@@ -248,18 +250,18 @@ impl Rows {
         place
     }
 
-    /// When the last step that was compared had ended.
+    /// When the last compared step ended.
     pub fn ended(&self) -> Option<Time> {
         self.ended
     }
 
-    /// Samples that came too late to be compared.
+    /// Samples that arrived too late to be compared.
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// The oldest row, if it is due: complete, overdue by `patience`, or pushed out. One whose collectives are not
-    /// `are_in` waits for them, but for some steps only.
+    /// The oldest row, if it is due: complete, overdue by `patience`, or pushed out. A row whose collectives are not
+    /// all in (`are_in`) waits for them, but only for some steps.
     pub fn take_due(&mut self, now: Time, patience: Duration, are_in: impl Fn(&Row) -> bool) -> Option<Row> {
         let row = self.open.front()?;
         let most = (MAX_SAMPLES / self.latest.len().max(1)).clamp(MIN_OPEN, MAX_OPEN);
@@ -279,7 +281,7 @@ impl Rows {
         Some(row)
     }
 
-    /// When the oldest row is overdue.
+    /// When the oldest row becomes overdue.
     pub fn deadline(&self, patience: Duration) -> Option<Time> {
         self.open.front().map(|row| row.opened + patience)
     }

@@ -10,12 +10,12 @@ use crate::codec::serde_impls;
 pub struct StepTime {
     #[serde(with = "serde_impls::histogram")]
     micros: Histogram<u32>,
-    /// Read off once a step, asked for with every frame.
+    /// Computed once per step, read with every frame.
     median_s: Option<f64>,
     p99_s: Option<f64>,
 }
 
-/// Fewer steps than this tell nothing about the tail.
+/// Fewer steps say nothing about the tail.
 const ENOUGH: u64 = 10;
 /// With fewer steps the 99th percentile is the longest one, often the first, which may compile for minutes. It is then
 /// capped at `FAR` medians.

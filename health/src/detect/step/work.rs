@@ -1,26 +1,26 @@
 //! Declared work: how much of the difference between ranks of a role is only a difference in work.
 //!
 //! ln(self-time) is regressed on ln(tokens), ln(sum of squared lengths) and ln(tokens routed to the rank's experts)
-//! within each step of a role, by recursive least squares, so that what steps have in common plays no part. What is
-//! left is what the tests look at.
+//! within each step of a role, by recursive least squares, so that what a step's ranks have in common plays no part.
+//! The tests use the residuals.
 
 use serde::{Deserialize, Serialize};
 
 use super::matrix::RankStep;
 
 const FEATURES: usize = 3;
-/// Which of them is tokens routed to the rank's experts.
+/// Index of the tokens routed to the rank's experts.
 const ROUTED: usize = 2;
-/// Old steps are forgotten over about so many observations.
+/// Old steps are forgotten over about this many observations.
 const MEMORY: f64 = 20_000.0;
-/// Observations after which the fit is believed.
+/// Observations after which the fit is used.
 const ENOUGH: u32 = 64;
-/// Ranks of a role that teach its model; more add nothing.
+/// Maximum ranks of a role that train its model; more add nothing.
 const TEACHERS: usize = 256;
-/// A residual counts as at most so many times the usual one: a slow rank must not teach what work costs.
+/// A residual counts as at most this many times the usual one: a slow rank must not distort the cost of work.
 const OUTLYING: f64 = 3.0;
-/// Time grows at most so fast with tokens, squared lengths and routed tokens, and never falls: a rank that always has a
-/// token more than its peers must not explain that it is slow.
+/// Maximum exponents of time in tokens, squared lengths and routed tokens; the minimum is zero. A rank that always has
+/// one token more than its peers must not have its slowness explained by that.
 const STEEPEST: Vector = [2.0, 1.0, 1.0];
 
 type Vector = [f64; FEATURES];
@@ -58,13 +58,13 @@ impl Default for Model {
 }
 
 impl WorkModels {
-    /// Forgets everything.
+    /// Clears everything.
     pub fn clear(&mut self) {
         self.roles.clear();
     }
 
-    /// Takes out of `fair_s` what work explains among `members` (indices of ranks of one role); true when it explains
-    /// something. With `learn` the step teaches the model afterwards.
+    /// Takes out of `fair_s` what work explains among `members` (indices of ranks of one role); returns true if it
+    /// explains something. With `learn`, the step trains the model afterwards.
     pub fn explain(
         &mut self,
         role: usize,
@@ -95,7 +95,7 @@ impl WorkModels {
     }
 }
 
-/// ln of each member's declared work less its mean over the members; `None` when nothing that differs was declared.
+/// ln of each member's declared work minus its mean over the members; `None` if no declared work differs.
 fn centred(rank_steps: &[RankStep], members: &[usize]) -> Option<Vec<Vector>> {
     let mut features: Vec<Vector> = Vec::with_capacity(members.len());
     let mut mean = [0.0; FEATURES];

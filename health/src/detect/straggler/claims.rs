@@ -11,7 +11,7 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Severity};
 
-/// What is known of why something is slow: when this changes, the finding is reported again.
+/// What is known about the cause of a finding: when this changes, the finding is reported again.
 pub(super) fn known(raised: &OpenStraggler) -> (Cause, bool, bool) {
     (
         raised.cause(),
@@ -35,7 +35,7 @@ impl StragglerRule {
         self.claim(view, index);
     }
 
-    /// Looks for the cause of what is open.
+    /// Looks for the cause of an open finding.
     pub(super) fn judge(&mut self, view: &View<'_>, index: usize) {
         let raised = &mut self.raised[index];
         let since = self.history.time_of(raised.start).unwrap_or(view.at);
@@ -64,7 +64,7 @@ impl StragglerRule {
         }
     }
 
-    /// A rank has died: it is not slow any more, and its findings are over.
+    /// A rank has died: it is no longer slow, and its findings are over.
     pub fn rank_died(&mut self, at: Time, rank: Rank, roster: &Roster, job: &JobId) {
         let (over, others): (Vec<OpenStraggler>, Vec<OpenStraggler>) = std::mem::take(&mut self.raised)
             .into_iter()
@@ -86,7 +86,7 @@ impl StragglerRule {
         }
     }
 
-    /// Reports what is open, unless the job's finding covers it.
+    /// Reports an open finding, unless the job's finding covers it.
     pub(super) fn claim(&mut self, view: &View<'_>, index: usize) {
         let severity = self.severity(index, view.limits);
         let raised = &mut self.raised[index];
@@ -140,8 +140,8 @@ impl StragglerRule {
     }
 }
 
-/// Whether it may be one rank's turn of a rotation for `cause`: it is, or counters, which are read once a second, do
-/// not show yet why it is slow.
+/// Whether it may be one rank's turn of a rotation for `cause`: that is its cause, or the counters, which are read once
+/// a second, do not show its cause yet.
 fn may_be_for(raised: &OpenStraggler, cause: Cause) -> bool {
     match raised.cause() {
         Cause::Unknown => raised.is_early,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::noise::Spread;
 use crate::policy::StragglerThresholds;
 
-/// Most alternatives that a table may hold.
+/// Maximum alternatives in a table.
 pub const MAX_ALTERNATIVES: usize = 8;
 
 /// The test's constants for the present noise and size of the job.
@@ -19,25 +19,26 @@ pub struct Bar {
     /// ln of each alternative; `len` of them.
     alternatives: [f64; MAX_ALTERNATIVES],
     len: usize,
-    /// Alarm at.
+    /// Alarm threshold.
     pub height: f64,
-    /// Most that a sum may hold: an alarm that nobody heeds does not outlast its reason by more than a few steps.
+    /// Maximum of a sum: an ignored alarm outlasts its reason by only a few steps.
     most: f64,
-    /// Most that one step may add or take.
+    /// Maximum that one step may add or subtract.
     bound: f64,
     pub sigma: f64,
-    /// Where a healthy rank's mean lies.
+    /// Mean of a healthy rank.
     pub center: f64,
 }
 
-/// An observation counts as at most this many sigma beyond the alternative: what lies further out speaks of the tail.
+/// An observation counts as at most this many sigma beyond the alternative: anything further out reflects only the
+/// tail.
 const BEYOND: f64 = 3.0;
 
 impl Bar {
     /// The bar that bounds the false alarms of a whole job: alarm at ln(tests a day / false alarms a day).
     pub fn new(table: &StragglerThresholds, ranks: usize, step_s: f64, spread: &Spread) -> Bar {
         let mut alternatives = [0.0; MAX_ALTERNATIVES];
-        // An alternative within what is tolerated is none.
+        // An alternative within the tolerated ratio does not count.
         let beyond = table
             .alternatives
             .iter()
@@ -52,8 +53,8 @@ impl Bar {
         let height = (tests_a_day / table.false_alarms_per_day).ln().max(1.0);
         // What one alternative must reach alone.
         let alone = height + (len.max(1) as f64).ln();
-        // What healthy ranks do once in so many steps is no stronger evidence than that.
-        // So many full steps must reach the height whatever is lost by rounding.
+        // An outlier that healthy ranks show at some rate is no stronger evidence than that rate. And `min_steps` full
+        // steps must reach the height despite rounding.
         let full = alone / f64::from(table.min_steps.max(1)) * (1.0 + 1e-9);
         let bound = full.min(-spread.outliers.ln());
         Bar {
@@ -68,8 +69,8 @@ impl Bar {
         }
     }
 
-    /// The log-likelihood ratio of mean `to` against mean `from`, bounded. Bounding the increment tames heavy tails
-    /// without making small noise blind to large changes.
+    /// The log-likelihood ratio of mean `to` against mean `from`, bounded. Bounding the increment limits the effect of
+    /// heavy tails without hiding large changes where noise is small.
     fn increment(&self, from: f64, to: f64, x: f64) -> f64 {
         let (shift, sigma) = (to - from, self.sigma);
         let gain = shift * (x - self.center - (to + from) / 2.0) / (sigma * sigma);
@@ -99,8 +100,8 @@ pub struct Alarm {
     pub alternative: f64,
 }
 
-/// A test on its way: since the step before it left zero, so much of the log-likelihood ratio, and what it lacks to be
-/// sure.
+/// A test in progress: the step before it left zero, the log-likelihood ratio since then, and what is missing for an
+/// alarm.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub start: u64,
@@ -135,7 +136,7 @@ impl Cusum {
         })
     }
 
-    /// How far it has come: of the alternative that is nearest to an alarm. `None`: nothing speaks for a change.
+    /// The progress of the alternative that is nearest to an alarm. `None`: no evidence of a change.
     pub fn progress(&self, bar: &Bar) -> Option<Progress> {
         let sums = self.sums.iter().take(bar.len);
         let sum = sums.max_by(|a, b| a.height.total_cmp(&b.height))?;
@@ -146,25 +147,25 @@ impl Cusum {
         })
     }
 
-    /// Begins anew.
+    /// Resets the test.
     pub fn reset(&mut self) {
         *self = Cusum::default();
     }
 }
 
-/// The mirrored test on what was found slow: is it as fast as its peers again?
+/// The mirrored test on a straggler: is it as fast as its peers again?
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Clearing {
     sum: Sum,
 }
 
 impl Clearing {
-    /// Nothing speaks for a recovery yet.
+    /// Whether there is no evidence of a recovery yet.
     pub fn is_idle(&self) -> bool {
         self.sum.height <= 0.0
     }
 
-    /// Takes one observation; once the bar is reached, the last slow step.
+    /// Takes one observation; once the bar is reached, returns the last slow step.
     pub fn observe(&mut self, bar: &Bar, alternative: f64, x: f64, before: u64) -> Option<u64> {
         if self.is_idle() {
             self.sum.start = before;

@@ -7,7 +7,7 @@ use crate::detect::step::plan::Plan;
 use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 
-/// The smallest thing that explains who is slow, and the ranks in it that are.
+/// The smallest unit that explains the slow ranks, and the slow ranks in it.
 #[derive(Debug)]
 pub struct Located {
     pub extent: Extent,
@@ -17,11 +17,11 @@ pub struct Located {
 /// Standard errors by which a mean must stand out.
 const SURE: f64 = 3.0;
 
-/// Ranks whose mean since `start` is at least half of `alternative` over their peers', and beyond the noise, in order.
+/// Ranks whose mean since `start` is at least half of `alternative` over their peers', and beyond the noise, sorted.
 /// `bar`: that of the test that found one of them.
 pub fn slow_since(history: &History, plan: &Plan, start: u64, alternative: f64, bar: &Bar) -> Vec<Rank> {
     let mut sums: Vec<(f64, u32)> = Vec::new();
-    // One step far out says no more than one that fits.
+    // A single extreme step counts no more than one that fits.
     let most = alternative + SURE * bar.sigma;
     for row in history.steady_since(start) {
         if row.x.len() > sums.len() {
@@ -46,7 +46,7 @@ pub fn slow_since(history: &History, plan: &Plan, start: u64, alternative: f64, 
         .collect()
 }
 
-/// Where the trouble of `rank` sits, given all who are `slow` (it among them).
+/// Locates the problem of `rank`, given all `slow` ranks (including it).
 pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThresholds) -> Located {
     let alone = Located {
         extent: Extent::Rank(rank),
@@ -62,7 +62,7 @@ pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThreshold
             .filter(|rank| slow.binary_search(rank).is_ok())
             .collect()
     };
-    // What holds everyone tells nobody apart.
+    // A unit with all ranks distinguishes none of them.
     let is_whole = |members: &[Rank], ranks: &[Rank]| {
         ranks.len() > 1 && ranks.len() < plan.ranks && members.len() >= 2 && members.len() * 2 >= ranks.len()
     };
@@ -87,7 +87,7 @@ pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThreshold
     let of_role = slow_of(role).len();
     let many = together >= table.correlated_min_ranks as usize
         && (together as f64 > table.correlated_ratio * plan.ranks as f64 || of_role * 2 > role.len());
-    // One place that holds nearly all who are slow explains them, however many they are.
+    // One unit with nearly all slow ranks explains them, however many they are.
     let explained = found
         .as_ref()
         .is_some_and(|found| found.members.len() * 5 >= together * 4);

@@ -1,6 +1,6 @@
 //! The space axis: ranks whose self-time stays above that of their peers, and what they have in common.
 //!
-//! Wall step time names nobody, since all wait for the slowest; self-time is what a rank spends outside waiting.
+//! Wall step time identifies no rank, since all wait for the slowest; self-time is a rank's time outside waiting.
 
 mod claims;
 mod critical_path;
@@ -33,40 +33,39 @@ use crate::id::{JobId, Rank};
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Subject};
 
-/// Findings on the space axis that may be open at once; more is the job's trouble.
+/// Maximum open findings on the space axis; more are a problem of the job.
 const MAX_RAISED: usize = 64;
-/// The hook times one step in this many at least (`sidecar/probe/python/paceline/_sampling.py`).
+/// The hook times at least one step in this many (`sidecar/probe/python/paceline/_sampling.py`).
 const LONGEST_PERIOD: u32 = 512;
-/// Steps after which what is slow in its turn is slow for good.
+/// Steps after which a rank that is slow in its turn counts as permanently slow.
 const LASTING: u64 = 64;
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StragglerRule {
-    /// By rank's number.
+    /// By rank number.
     tracks: Vec<Track>,
     roles: Readiness,
     history: History,
     raised: Vec<OpenStraggler>,
-    /// What was lost to slow ranks that are not told by name, by cause, seconds.
+    /// Time lost to slow ranks without a finding of their own, by cause, seconds.
     untold: BTreeMap<Cause, f64>,
     /// The step before the first.
     born: Option<u64>,
     provenance: Provenance,
-    /// How the latest self-times are known.
+    /// Source of the latest self-times.
     signal: Option<Signal>,
-    /// Steps since one of which the hook timed phases.
+    /// Steps since one whose phases the hook timed.
     #[serde(default)]
     since_phases: Option<u32>,
-    /// The latest ranks that were late together, and by which step; how they pass lateness on to each other was not
-    /// seen.
+    /// The latest ranks that were late together, and the step; how lateness passed between them was not observed.
     #[serde(default)]
     late_together: Option<(u64, Vec<Rank>)>,
     out: VecDeque<Claim>,
 }
 
 impl StragglerRule {
-    /// A new group of ranks begins, or ranks stand elsewhere: what was said of the old one ends.
+    /// A new group of ranks starts, or ranks changed their place: the findings of the old one end.
     pub fn clear(&mut self, at: Time, roster: &Roster, job: &JobId) {
         for raised in std::mem::take(&mut self.raised) {
             self.end(at, &raised, roster, job);
@@ -79,7 +78,7 @@ impl StragglerRule {
         self.late_together = None;
     }
 
-    /// Where the step times came from.
+    /// Provenance of the step times.
     pub fn trust(&mut self, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
     }
@@ -94,7 +93,7 @@ impl StragglerRule {
         !self.tracks.is_empty()
     }
 
-    /// Whether all that is known of self-times is what collectives leave of the steps.
+    /// Whether all self-times are only the part of the steps outside collectives.
     pub fn has_waits_only(&self) -> bool {
         self.signal == Some(Signal::S1)
     }
@@ -106,24 +105,25 @@ impl StragglerRule {
             .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)
     }
 
-    /// The latest ranks that were late together in a way that could not be followed, and by which step.
+    /// The latest ranks that were late together in a way that could not be traced, and the step.
     pub fn late_together(&self) -> Option<(u64, &[Rank])> {
         let (step, ranks) = self.late_together.as_ref()?;
         Some((*step, ranks))
     }
 
-    /// What is slow now.
+    /// The open stragglers.
     pub fn raised(&self) -> &[OpenStraggler] {
         &self.raised
     }
 
-    /// Ranks that are slow now by what collectives leave of their steps.
+    /// Ranks that are slow now by their time outside collectives.
     pub fn late(&self) -> Vec<Rank> {
         let raised = self.raised.iter().filter(|_| self.has_waits_only());
         raised.flat_map(|raised| raised.members.iter().copied()).collect()
     }
 
-    /// Seconds that steps were longer for ranks that are slow in turns for `cause`, and not told by name.
+    /// Seconds that steps were longer because of ranks that are slow in turns for `cause`, without findings of their
+    /// own.
     pub fn untold_s(&self, cause: Cause) -> f64 {
         self.untold.get(&cause).copied().unwrap_or(0.0)
     }
@@ -133,7 +133,7 @@ impl StragglerRule {
         self.roles.have_warmed_up()
     }
 
-    /// A row closes: are there phases of it?
+    /// A row closes: does it have phases?
     pub fn count(&mut self, has_phases: bool) {
         self.since_phases = match has_phases {
             true => Some(0),
@@ -147,7 +147,7 @@ impl StragglerRule {
             return;
         }
         if matrix.is_empty() {
-            // Where phases are gone for good nothing is known of what slow ranks cost.
+            // If phases have stopped for good, the cost of slow ranks is not known.
             if self.is_between_samples() {
                 self.history.pass();
                 for raised in &mut self.raised {
@@ -182,7 +182,7 @@ impl StragglerRule {
         }
     }
 
-    /// Looks for a cause of what is open, when something was read of the ranks that `is_of` tells.
+    /// Looks for the cause of open findings after a reading of the ranks that `is_of` selects.
     pub fn reading(&mut self, view: &View<'_>, is_of: impl Fn(Rank, &Member) -> bool) {
         for index in 0..self.raised.len() {
             let raised = &mut self.raised[index];
@@ -202,7 +202,7 @@ impl StragglerRule {
         }
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(
         &self,
         finding: Finding,
@@ -216,14 +216,14 @@ impl StragglerRule {
         Some(raised.outcome(roster))
     }
 
-    /// Feeds a rank's test. `bar`: none while its role warms up.
+    /// Feeds a rank's test. `bar`: `None` while its role warms up.
     fn test(&mut self, rank_step: &RankStep, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
         let mut raised = self.raised.iter();
         let is_named = raised.any(|raised| raised.members.binary_search(&rank_step.rank).is_ok());
         self.tracks[rank_step.rank.0 as usize].feed(rank_step.x, step, bar, is_named)
     }
 
-    /// Brings what is open up to date: its account, its severity, its end.
+    /// Updates the open findings: their account, their severity, their end.
     fn account(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>) {
         if self.raised.is_empty() {
             return;
@@ -249,7 +249,7 @@ impl StragglerRule {
             if let Some(cause) = raised.rotates_for {
                 *self.untold.entry(cause).or_default() += raised.account.gain_s - before[index];
                 if raised.account.rows >= LASTING {
-                    // What stays is no turn.
+                    // Permanent slowness is no turn.
                     raised.rotates_for = None;
                     self.judge_and_claim(view, index);
                 }
@@ -261,7 +261,7 @@ impl StragglerRule {
         }
     }
 
-    /// The mirrored test, on the median of those that are slow together.
+    /// The mirrored test, on the median of the ranks of a finding.
     fn recovers(&mut self, matrix: &StepMatrix<'_>, index: usize) -> bool {
         let raised = &mut self.raised[index];
         let mut bar = None;
@@ -290,7 +290,7 @@ impl StragglerRule {
         over
     }
 
-    /// Raises what an alarm has found; `None`: it is inconsistent, or is told already.
+    /// Raises the finding of an alarm; `None`: the alarm is inconsistent, or already reported.
     fn decide(
         &mut self,
         view: &View<'_>,
@@ -317,7 +317,7 @@ impl StragglerRule {
             return None;
         }
         let excess_s = account.suspect(members, view.at).excess_s;
-        // Where stages are not known, their waits cannot be compared.
+        // If stages are not known, their waits cannot be compared.
         if view.plan.stages > 1
             && members.len() == 1
             && view.comms.victim_of(rank, excess_s, view.plan).is_some()
@@ -328,7 +328,7 @@ impl StragglerRule {
         if *extent == Extent::Job && (is_known() || view.waits.latecomer(view.comms).is_some()) {
             return None;
         }
-        // What was said of its parts is now said of the whole.
+        // The findings on its parts are replaced by one on the whole.
         let mut start = self.tracks[rank.0 as usize].onset(alarm, self.born);
         let (parts, others): (Vec<OpenStraggler>, Vec<OpenStraggler>) =
             std::mem::take(&mut self.raised).into_iter().partition(|raised| {
@@ -352,7 +352,7 @@ impl StragglerRule {
         Some(())
     }
 
-    /// Ends what is now told as part of something larger, which counts its cost from the beginning.
+    /// Ends a finding that is now part of a larger one, which counts its cost from the beginning.
     fn take_over(&mut self, view: &View<'_>, mut part: OpenStraggler) {
         if let Some(untold) = part.rotates_for.and_then(|cause| self.untold.get_mut(&cause)) {
             *untold -= part.account.gain_s;

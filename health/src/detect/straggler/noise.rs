@@ -1,4 +1,4 @@
-//! How noisy the ranks of one role are, and whether they have warmed up.
+//! The noise of the ranks of one role, and whether they have warmed up.
 
 use std::collections::VecDeque;
 
@@ -7,33 +7,32 @@ use serde::{Deserialize, Serialize};
 use crate::policy::StragglerThresholds;
 use crate::stats;
 
-/// Ranks over which noise is pooled; more add nothing.
+/// Maximum ranks over which noise is pooled; more add nothing.
 pub const POOLED_RANKS: usize = 256;
 
-/// How far one observation of one rank may lie from the rank's own level without meaning anything.
+/// How far one observation of one rank may be from the rank's own level without being significant.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spread {
-    /// Standard deviation, as large as it must be taken so that a sum of observations is not overrated: with what few
-    /// samples leave open, and with their autocorrelation.
+    /// Standard deviation, enlarged so that a sum of observations is not overrated: by the uncertainty of few samples,
+    /// and by their autocorrelation.
     pub sigma: f64,
-    /// Few ranks tell it.
+    /// It is based on few ranks.
     pub few: bool,
-    /// Of one observation with the next, 0 to below 1; taken into `sigma` by [`Noise`].
+    /// Correlation of one observation with the next, 0 to below 1; [`Noise`] includes it in `sigma`.
     pub correlation: f64,
-    /// Where a healthy rank's mean lies: skewed noise has its mean above its median.
+    /// Mean of a healthy rank: skewed noise has its mean above its median.
     pub center: f64,
-    /// Share of observations that lie further above the level than the noise explains, 0 to 1 and never 0.
+    /// Share of observations that are further above the level than the noise explains, 0 to 1 and never 0.
     pub outliers: f64,
 }
 
-/// From so many ranks on, one slow rank does not move the spread between them.
+/// With at least this many ranks, one slow rank does not change the spread between them.
 const MANY: usize = 8;
 
 /// Observations this many sigma above their level are outliers.
 const OUTLYING: f64 = 4.0;
 
-/// Pools the noise of a role's ranks. `None` until there is enough to tell.
-/// `windows`: the latest observations of each.
+/// Pools the noise of a role's ranks. `None` until there is enough data. `windows`: the latest observations of each.
 pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Spread> {
     let mut sigmas = Vec::new();
     let mut correlations = Vec::new();
@@ -46,7 +45,7 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
     let own = stats::median(&mut sigmas)?.max(table.sigma_floor);
     let (center, sigma) = if windows.len() >= MANY {
         let center = center(&windows);
-        // Only what chance does not explain is more than what each rank shows by itself.
+        // Only a spread beyond chance counts as more than the noise that each rank shows by itself.
         let wide = about_peers(&windows, center);
         let chance = 1.0 + 2.0 * doubt(&windows);
         (center, if wide > own * chance { wide } else { own })
@@ -54,10 +53,10 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
         (0.0, own)
     };
     let unsure = 1.0 + doubt(&windows);
-    // A few steps in a row look calmer than they are when noise lasts, however many ranks there are.
+    // If noise lasts, a few consecutive steps look calmer than they are, however many ranks there are.
     let longest = windows.iter().map(Vec::len).max().unwrap_or(0) as f64;
     let early = 1.5 - 0.5 * (longest / f64::from(table.noise_window_steps.max(1))).min(1.0);
-    // So small a correlation is none.
+    // So small a correlation counts as none.
     let correlation = stats::median(&mut correlations)
         .filter(|correlation| *correlation > 2.0 * doubt(&windows))
         .map_or(0.0, |correlation| correlation.clamp(0.0, 0.95));
@@ -91,14 +90,14 @@ pub fn typical_sigma(windows: Vec<Vec<f64>>) -> Option<f64> {
 }
 
 /// Spread of all ranks about their peers. Noise that lasts does not show within a short window, but it does between
-/// ranks: what is usual among them accuses nobody.
+/// ranks: a usual difference between them makes no rank a suspect.
 fn about_peers(windows: &[Vec<f64>], center: f64) -> f64 {
     let mut distances: Vec<f64> = windows.iter().flatten().map(|x| (x - center).abs()).collect();
     stats::MAD_TO_SIGMA * stats::median(&mut distances).unwrap_or(0.0)
 }
 
 /// The share of outliers. The quarter of the ranks with the most is left out: a rank that has just become slow must not
-/// speak for the others.
+/// affect the estimate for the others.
 fn outliers(windows: Vec<Vec<f64>>, sigma: f64) -> f64 {
     let count = |mut values: Vec<f64>| {
         let level = stats::median(&mut values).unwrap_or(0.0);
@@ -119,13 +118,13 @@ fn outliers(windows: Vec<Vec<f64>>, sigma: f64) -> f64 {
     (found as f64 + 1.0) / (samples as f64 + 2.0)
 }
 
-/// The noise of one role. It changes slowly and costs to measure: early on it is measured at each row, later at every
-/// eighth.
+/// The noise of one role. It changes slowly and is expensive to measure: early on it is measured at each row, later at
+/// every eighth.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Noise {
     rows: u32,
     spread: Option<Spread>,
-    /// Sigma and correlation over about the last [`USUAL`] measurements, and how many there were.
+    /// Sigma and correlation over about the last [`USUAL`] measurements, and their number.
     usual: (f64, f64),
     measured: f64,
 }
@@ -134,7 +133,7 @@ pub struct Noise {
 const USUAL: f64 = 16.0;
 
 impl Noise {
-    /// The present noise; `measure` is asked when it is due.
+    /// The present noise; `measure` is called when it is due.
     pub fn spread(&mut self, measure: impl FnOnce() -> Option<Spread>) -> Option<Spread> {
         if self.rows < 64 || self.rows.is_multiple_of(8) {
             self.spread = measure().map(|now| self.with_usual(now));
@@ -143,8 +142,8 @@ impl Noise {
         self.spread
     }
 
-    /// The short windows of few ranks may look calmer than things are: noise is what it is now or what it was of late,
-    /// whichever is more.
+    /// The short windows of few ranks may look calmer than the noise is: the present or the recent noise counts,
+    /// whichever is larger.
     fn with_usual(&mut self, now: Spread) -> Spread {
         self.measured = (self.measured + 1.0).min(USUAL);
         self.usual.0 += (now.sigma - self.usual.0) / self.measured;
@@ -173,9 +172,9 @@ pub struct WarmUp {
 pub const SETTLED_ROWS: usize = 8;
 
 impl WarmUp {
-    /// Takes the role's level (ln of its median self-time); true once level and noise have settled: the last four rows
-    /// lie where the four before them lay, and `sigma` of a rank over them is that of work and not of compilation; or
-    /// the longest warm-up has passed.
+    /// Takes the role's level (ln of its median self-time); returns true once level and noise have settled: the last
+    /// four rows are where the four before them were, and `sigma` of a rank over them is that of work and not of
+    /// compilation; or once the longest warm-up has passed.
     pub fn is_over(&mut self, level: f64, sigma: impl FnOnce() -> f64, table: &StragglerThresholds) -> bool {
         if self.over {
             return true;

@@ -1,4 +1,4 @@
-//! Whether a role has warmed up, and how sure its tests must be.
+//! Whether a role has warmed up, and the bar of its tests.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::detect::view::View;
 use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 
-/// All roles, by their place in the plan.
+/// All roles, by their index in the plan.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Readiness {
     roles: Vec<Role>,
@@ -25,7 +25,7 @@ struct Role {
 }
 
 impl Readiness {
-    /// The bar for the tests of a role; none while it warms up, or without peers.
+    /// The bar for the tests of a role; `None` while it warms up, or without peers.
     pub fn bar(&self, role: usize) -> Option<Bar> {
         self.roles.get(role)?.bar
     }
@@ -35,7 +35,7 @@ impl Readiness {
         self.all_warm
     }
 
-    /// Takes a step that `history` holds already.
+    /// Takes a step that is already in `history`.
     pub fn observe(&mut self, matrix: &StepMatrix<'_>, history: &mut History, view: &View<'_>) {
         let table = &view.limits.straggler;
         self.roles.resize_with(matrix.roles.len(), Role::default);
@@ -64,7 +64,7 @@ impl Readiness {
     }
 }
 
-/// The noise of a role's ranks of late.
+/// The recent noise of a role's ranks.
 fn pool(members: &[Rank], history: &History, table: &StragglerThresholds) -> Option<noise::Spread> {
     let window = table.noise_window_steps as usize;
     noise::pool(columns(members, history.latest(window), window), table)

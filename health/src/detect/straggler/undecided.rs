@@ -1,4 +1,4 @@
-//! The rank that looks slow and is not named yet, and the steps that the sequential test still needs.
+//! The rank that looks slow and has no finding yet, and the steps that the sequential test still needs.
 
 use super::StragglerRule;
 use crate::detect::step::plan::Plan;
@@ -7,11 +7,11 @@ use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 use crate::report::Undecided;
 
-/// Likelihood ratio from which on a rank is worth mentioning, of one rank: a hundred times likelier slow than not.
+/// Likelihood ratio from which a rank is worth mentioning, for one rank: a hundred times likelier slow than not.
 const ODDS: f64 = 100.0;
 
 impl StragglerRule {
-    /// The rank whose test has come furthest without deciding; none where that may be chance, or the steps were few.
+    /// The rank whose test is furthest without a decision; `None` if that may be chance, or after too few steps.
     pub fn undecided(&self, plan: &Plan, table: &StragglerThresholds) -> Option<Undecided> {
         let least = (ODDS * plan.ranks.max(1) as f64).ln();
         let mut furthest: Option<(Rank, Progress)> = None;
@@ -45,7 +45,7 @@ impl StragglerRule {
         if steps < table.min_steps || slowdown_ratio <= table.tolerated_ratio {
             return None;
         }
-        // As fast as it has come so far.
+        // At the rate so far.
         let a_step = progress.height / f64::from(steps);
         Some(Undecided {
             rank,

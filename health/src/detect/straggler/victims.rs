@@ -1,8 +1,8 @@
 //! Inherited lateness: a rank that waits elsewhere is late for its peers without being slow.
 //!
-//! A hook may see a wait as work (the receives of a pipeline run inside the forward pass), and whoever is late for one
-//! communicator because it was kept in another looks slow there. Its own time in that other one tells: who is slow
-//! waits less than its peers do, who is a victim waits more, and it waits for the member that waits least.
+//! A hook may see a wait as work (the receives of a pipeline run inside the forward pass), and a rank that is late for
+//! one communicator because it was delayed in another looks slow there. Its time in the other one decides: a slow rank
+//! waits less than its peers do, a victim waits more, and it waits for the member that waits least.
 
 use crate::detect::comm::communicator::Comm;
 use crate::detect::comm::communicators::Comms;
@@ -10,16 +10,16 @@ use crate::detect::step::plan::Plan;
 use crate::id::Rank;
 use crate::stats;
 
-/// Peers that are looked at.
+/// Maximum peers that are compared.
 const PEERS: usize = 64;
-/// Share of its excess that a rank must spend waiting to be a victim.
+/// Minimum share of its excess that a rank must spend waiting to be a victim.
 const MOST: f64 = 0.5;
-/// Stages that lateness is followed through.
+/// Maximum stages through which lateness is traced.
 const MAX_HOPS: usize = 16;
 
 impl Comms {
-    /// Whom a rank waits for that works `excess_s` longer a step than its peers, as far as lateness can be followed;
-    /// `None`: it waits no longer than they do, and is late by itself.
+    /// The rank that a rank waits for if it works `excess_s` longer per step than its peers, as far as lateness can be
+    /// traced; `None`: it waits no longer than they do, and is late on its own.
     pub fn victim_of(&self, rank: Rank, excess_s: f64, plan: &Plan) -> Option<Rank> {
         let mut culprit = None;
         let mut at = rank;
@@ -36,7 +36,8 @@ impl Comms {
         culprit
     }
 
-    /// The member that a rank waits for where it waits longest beyond its peers, if that is most of its excess.
+    /// The member that a rank waits for in the communicator with its longest wait beyond its peers, if that is most of
+    /// its excess.
     fn waits_for(&self, rank: Rank, excess_s: f64, plan: &Plan) -> Option<Rank> {
         let (_, comm, waits_s) = self
             .of(rank)

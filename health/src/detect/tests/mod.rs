@@ -1,4 +1,4 @@
-//! The detector on frames made by hand; whole worlds are in the transcripts.
+//! Tests of the detector on handmade frames; whole worlds are in the transcripts.
 
 mod sampled;
 
@@ -68,7 +68,7 @@ impl Job {
         self.step_of(step, selfs, true);
     }
 
-    /// A step whose phases are timed, or not.
+    /// A step with timed phases, or without.
     fn step_of(&mut self, step: u64, selfs: &[f64], is_timed: bool) {
         let noisy: Vec<f64> = selfs
             .iter()
@@ -200,7 +200,6 @@ fn an_unheard_node_is_blind_at_its_deadline_whoever_asks_when() {
     assert_eq!(live[0].finding, Finding::TelemetryBlind);
 }
 
-/// What cannot be is told and stops nobody: the others' steps are judged as ever.
 /// A rank's end is reported at once; its last steps may arrive after it.
 #[test]
 fn a_rank_died_in_the_step_after_its_last() {
@@ -256,7 +255,7 @@ fn a_rank_that_cannot_be_is_told_and_nobody_waits_for_it() {
     }
 }
 
-/// A number past all bounds makes no sense of what was before it; nor does a frame that comes twice.
+/// A number beyond all limits does not affect earlier data; nor does a repeated frame.
 #[test]
 fn what_is_not_to_be_believed_changes_nothing() {
     let mut job = Job::new(4);
@@ -295,7 +294,7 @@ fn what_is_not_to_be_believed_changes_nothing() {
     assert_eq!(report.coverage.frames_lost, 5);
 }
 
-/// What a job's log says stands for all of its ranks: nobody waits for the others, and no time is lost for that.
+/// A job's log stands for all of its ranks: no others are expected, and no time is lost because of that.
 #[test]
 fn a_log_speaks_for_all() {
     let mut job = Job::new(0);
@@ -316,7 +315,8 @@ fn a_log_speaks_for_all() {
     assert!(cost.lost_gpu_hours < 0.01 * cost.gpu_hours, "{cost:?}");
 }
 
-/// What an earlier sidecar of the node said and a network held back: it fills its hole, and nothing else of it counts.
+/// Frames of an earlier sidecar of the node, delayed by a network: they fill their gap, and nothing else of them
+/// counts.
 #[test]
 fn late_frames_of_an_earlier_incarnation() {
     let mut job = Job::new(2);
@@ -328,7 +328,7 @@ fn late_frames_of_an_earlier_incarnation() {
         provenance: Provenance::Live,
         event,
     };
-    // Frames 1 and 2 of the first came, 3 to 5 are on their way; a second one has followed, with a smaller number.
+    // Frames 1 and 2 of the first arrived, 3 to 5 are in flight; a second one has replaced it, with a smaller number.
     let first = job.detector.roster.members().count();
     let mut second = 0;
     for rank in 0..2 {
@@ -359,7 +359,7 @@ fn late_frames_of_an_earlier_incarnation() {
         framework: "test".into(),
     };
     let at = Time(9_000_000_000);
-    // The fifth comes first: two are missing until they come too, and each of them once.
+    // The fifth arrives first: two are missing until they arrive too, and each of them once.
     let bye = crate::event::Bye {
         reason: "exit".into(),
     };
@@ -383,7 +383,7 @@ fn late_frames_of_an_earlier_incarnation() {
     let (_, node) = roster.nodes().next().unwrap();
     assert!(!node.left && node.exit.is_none());
     assert_eq!(roster.gaps.iter().count(), 1, "one sidecar followed one");
-    // The second goes on where it was.
+    // The second continues where it was.
     job.detector
         .observe(at, &frame(0x11, second + 1, Event::Beat(Beat::default())));
     assert_eq!((lost(&job), job.detector.roster.gaps.iter().count()), (0, 1));

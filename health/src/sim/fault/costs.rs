@@ -1,4 +1,4 @@
-//! What each fault, and each unevenness of the job itself, costs: the same step run again without it.
+//! The cost of each fault, and of each imbalance of the job itself: the same step is simulated again without it.
 
 use super::drag::{Drag, Without};
 use super::truth::{Expected, OwnCost, Truth, job};
@@ -8,27 +8,27 @@ use crate::sim::step::pace::Pace;
 use crate::sim::step::timeline::{Own, Timeline};
 use crate::verdict::{Cause, Finding};
 
-/// Worlds beside the world, each without one thing.
+/// Counterfactual worlds, each without one effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     ledgers: Vec<Ledger>,
     shadow: Timeline,
     own: Vec<Own>,
-    /// What a job that hangs goes on hanging, seconds.
+    /// Time that a hung job stays hung, seconds.
     hang_s: f64,
-    /// All steps so far, seconds.
+    /// Duration of all steps so far, seconds.
     of_s: f64,
 }
 
 #[derive(Clone, Debug)]
 struct Ledger {
     without: Without,
-    /// The optimizer's time of each rank in the last step, if that step was run without this.
+    /// The optimizer time of each rank in the last step, if that step was simulated without the effect.
     lag: Option<Vec<f64>>,
     lost_s: f64,
 }
 
-/// The step as it was.
+/// The step as simulated with everything.
 #[derive(Clone, Copy)]
 pub(crate) struct Lived<'a> {
     pub step: u64,
@@ -76,7 +76,7 @@ impl Costs {
         }
     }
 
-    /// Books a step.
+    /// Accounts for a step.
     pub fn settle(&mut self, lived: Lived<'_>, truth: &mut [Truth]) {
         self.of_s += lived.meet_s.min(self.hang_s);
         let ranks = lived.own.len() as f64;
@@ -115,7 +115,7 @@ impl Costs {
         }
     }
 
-    /// Restarted ranks have no optimizer behind them.
+    /// Restarted ranks have no optimizer time from a previous step.
     pub fn restart(&mut self) {
         for ledger in &mut self.ledgers {
             ledger.lag = None;
@@ -130,7 +130,7 @@ impl Costs {
             .map_or(0.0, |ledger| ledger.lost_s)
     }
 
-    /// What the job's own unevenness cost.
+    /// The cost of the job's own imbalances.
     pub fn own_costs(&self, spec: &WorldSpec) -> Vec<OwnCost> {
         let ranks = f64::from(spec.ranks());
         let cost = |ledger: &Ledger| {
@@ -155,7 +155,7 @@ impl Costs {
     }
 }
 
-/// What the ranks would have done without it.
+/// Simulates the ranks without the effect.
 fn run(own: &mut Vec<Own>, ledger: &Ledger, lived: &Lived<'_>) {
     own.clear();
     let without = ledger.without;
@@ -167,7 +167,7 @@ fn run(own: &mut Vec<Own>, ledger: &Ledger, lived: &Lived<'_>) {
     }));
 }
 
-/// Who felt it.
+/// Records the affected ranks.
 fn feel(truth: &mut Truth, lived: &Lived<'_>, without: &[Own], strikes: bool) {
     for (rank, (real, without)) in (0..).zip(lived.own.iter().zip(without)) {
         truth.feel(lived.step, rank, real.total(), without.total());

@@ -1,4 +1,4 @@
-//! What the faults make of a step: pure, so that a world without one of them can be asked beside the world with it.
+//! The effect of faults on a step: pure, so that a world without one of them can be simulated next to the real one.
 
 use super::Fault;
 use crate::sim::chance::Chance;
@@ -7,15 +7,15 @@ use crate::sim::spec::shape::{House, Target};
 use crate::sim::telemetry::gpu::GpuScript;
 use crate::verdict::Cause;
 
-/// How long a GPU's clock takes to be back after it was hot, seconds: for so long its fault is not over.
+/// Time for a GPU's clock to recover from heat, seconds: its fault lasts that much longer.
 const COOLING_S: f64 = 60.0;
 
-/// What is left out of a counterfactual world.
+/// The effect that a counterfactual world omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Without {
-    /// Nothing: the world as it is.
+    /// Nothing: the complete world.
     Nothing,
-    /// One fault, by its place in the spec.
+    /// One fault, by its index in the spec.
     Fault(usize),
     /// All faults.
     Faults,
@@ -30,13 +30,13 @@ pub(crate) enum Without {
 }
 
 impl Without {
-    /// Whether this fault is left out.
+    /// Whether this fault is omitted.
     pub fn skips(self, index: usize) -> bool {
         self == Without::Faults || self == Without::Fault(index)
     }
 }
 
-/// What the faults do to one rank in one step.
+/// The effect of faults on one rank in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pull {
     /// Its self-time is multiplied by this...
@@ -48,25 +48,25 @@ pub(crate) struct Pull {
     /// ...and this in one micro-batch.
     pub held: f64,
     pub held_at: u32,
-    /// It stands still, seconds.
+    /// It stalls, seconds.
     pub stall_s: f64,
     /// It writes a checkpoint, seconds.
     pub write_s: f64,
 }
 
-/// What is special about a step.
+/// Properties of a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Occasion {
     pub step: u64,
     /// When it begins, seconds.
     pub at_s: f64,
     pub warming: bool,
-    /// The checkpoint that is due, seconds.
+    /// Duration of a checkpoint in this step, seconds.
     pub write_s: f64,
     pub first_rank_only: bool,
 }
 
-/// A fault that is there in this step, and whom it strikes now.
+/// An active fault, and its current target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blow {
     pub index: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Blow {
     pub on: Target,
 }
 
-/// The faults of a world in the step under way.
+/// The faults of a world in the current step.
 #[derive(Clone, Debug)]
 pub(crate) struct Drag {
     seed: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Drag {
     cool: GpuScript,
     occasion: Occasion,
     blows: Vec<Blow>,
-    /// Speed of each GPU with nothing wrong.
+    /// Speed of each GPU without faults.
     speeds: Vec<f64>,
 }
 
@@ -102,12 +102,12 @@ impl Drag {
         }
     }
 
-    /// The GPUs as they are.
+    /// The GPUs including faults.
     pub fn gpus(&self) -> &GpuScript {
         &self.hot
     }
 
-    /// How ranks are housed.
+    /// The placement of ranks.
     pub fn house(&self) -> &House {
         &self.house
     }
@@ -117,7 +117,7 @@ impl Drag {
         &self.blows
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub fn aim(&mut self, occasion: Occasion) {
         self.occasion = occasion;
         self.blows.clear();
@@ -135,7 +135,7 @@ impl Drag {
         }
     }
 
-    /// Whom a fault strikes in this step, if it is there.
+    /// The target of a fault in this step, if it is active.
     fn on(&self, index: usize, fault: &Fault) -> Option<Target> {
         let Occasion { step, at_s, .. } = self.occasion;
         let whom = |rank: Option<u32>| rank.map_or(Target::All, Target::Rank);
@@ -163,7 +163,7 @@ impl Drag {
         there.then_some(on)
     }
 
-    /// What the faults do to a rank in this step.
+    /// The effect of the faults on a rank in this step.
     pub fn pull(&self, rank: u32, without: Without) -> Pull {
         let Occasion { step, write_s, .. } = self.occasion;
         let writes = rank == 0 || !self.occasion.first_rank_only;
@@ -206,7 +206,7 @@ impl Drag {
         pull
     }
 
-    /// For how long the collective of this step stands still with every rank in it, seconds.
+    /// Duration for which this step's collective stalls with all ranks in it, seconds.
     pub fn collective_stall(&self, without: Without) -> f64 {
         let blows = self.blows.iter().filter(|blow| !without.skips(blow.index));
         blows
@@ -221,13 +221,13 @@ impl Drag {
 }
 
 impl Pull {
-    /// The rank takes `factor` times as long, where its cause is felt.
+    /// Slows the rank by `factor`, in the parts that the cause affects.
     fn slow(&mut self, factor: f64, cause: Cause, micro: Option<u32>) {
         let excess = factor - 1.0;
         match cause {
             Cause::DataLoading => self.data += excess,
             Cause::GcPause => self.gc += excess,
-            // Batches come over the bus, and so do kernels.
+            // Both batches and kernels are transferred over the bus.
             Cause::Pcie => {
                 self.data += excess / 2.0;
                 self.factor *= 1.0 + excess / 2.0;

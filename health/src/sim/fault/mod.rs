@@ -1,4 +1,4 @@
-//! What goes wrong in a world. `parse` reads its text form: `slow rank=3 factor=1.25 from=100 until=400`.
+//! Faults of a world. `parse` reads their text form: `slow rank=3 factor=1.25 from=100 until=400`.
 //!
 //! Plain numbers for `from` and `until` are steps, numbers with a unit are times since the first frame.
 
@@ -12,46 +12,46 @@ use serde::{Deserialize, Serialize};
 use super::spec::shape::{Target, When};
 use crate::verdict::Cause;
 
-/// One thing that goes wrong.
+/// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// Ranks are slower: `slow rank=3 factor=1.25 from=100 until=400 cause=thermal`, or `node=1`, `rack=0`,
-    /// `rank=all`. Self-time is multiplied by the factor, and the counters move that the cause really moves. With
-    /// `cause=nvlink` and `cause=network` it is the transfers of the rank or node that take so many times as long.
+    /// Ranks are slower: `slow rank=3 factor=1.25 from=100 until=400 cause=thermal`, or `node=1`, `rack=0`, `rank=all`.
+    /// Self-time is multiplied by the factor, and the counters of the cause change as on real machines. With
+    /// `cause=nvlink` and `cause=network` the factor applies to the transfers of the rank or node instead.
     Slow {
-        /// Whom it strikes, at first.
+        /// Its first target.
         on: Target,
         /// Self-time, or transfer, is multiplied by this.
         factor: f64,
-        /// When.
+        /// Its time range.
         when: When,
-        /// Why; `unknown`: nothing shows.
+        /// The cause; `unknown`: no counter shows it.
         cause: Cause,
-        /// What it is slower lies in this micro-batch of the step, from 0; `None`: in all of its work.
+        /// The micro-batch that contains the delay, from 0; `None`: it is spread over all work.
         #[serde(default)]
         micro: Option<u32>,
     },
-    /// A rank has slow steps now and then: `spikes rank=2 share=0.05 factor=3`.
+    /// A rank has occasional slow steps: `spikes rank=2 share=0.05 factor=3`.
     Spikes {
         /// The rank; `None`: all.
         rank: Option<u32>,
-        /// Share of its steps.
+        /// Share of slow steps.
         share: f64,
-        /// How much slower those are.
+        /// Their slowdown.
         factor: f64,
     },
-    /// A rank stops in the middle of its compute: `silent rank=2 from=50`, for ever or `for=10s`. With `rank=all`
-    /// the collective itself never ends, and nobody is behind.
+    /// A rank stalls during its compute: `silent rank=2 from=50`, forever or `for=10s`. With `rank=all` the collective
+    /// itself never ends, and no rank is behind.
     Silent {
         /// The rank; `None`: all.
         rank: Option<u32>,
         /// The step that it does not finish.
         from: u64,
-        /// How long it stands still, seconds.
+        /// Duration of the stall, seconds.
         for_s: Option<f64>,
     },
-    /// A GPU heats up, protects itself and slows its rank: `heat gpu=3 from=60s until=300s`.
+    /// A GPU heats up, throttles and slows its rank: `heat gpu=3 from=60s until=300s`.
     Heat {
         /// The GPU, counted over all nodes.
         gpu: u32,
@@ -60,7 +60,7 @@ pub enum Fault {
         /// When it begins to cool down.
         until_s: Option<f64>,
     },
-    /// A GPU runs hot and is not slow for it: `warm gpu=3 from=60s`.
+    /// A GPU runs hot without being slow: `warm gpu=3 from=60s`.
     Warm {
         /// The GPU, counted over all nodes.
         gpu: u32,
@@ -73,38 +73,38 @@ pub enum Fault {
     Link {
         /// One end.
         node: u32,
-        /// The other end; `None`: wherever it leads.
+        /// The other end; `None`: all other nodes.
         peer: Option<u32>,
         /// Transfer time is multiplied by this.
         factor: f64,
-        /// When.
+        /// Its time range.
         when: When,
     },
-    /// A rank writes its checkpoints slowly, and is as fast as the others otherwise: `checkpoint-slow rank=2 factor=3`.
+    /// A rank writes its checkpoints slowly, but is otherwise as fast as its peers: `checkpoint-slow rank=2 factor=3`.
     CheckpointSlow {
         /// The rank.
         rank: u32,
         /// Its checkpoints take this many times as long.
         factor: f64,
-        /// When.
+        /// Its time range.
         when: When,
     },
-    /// A rank warms up slowly, and is as fast as the others afterwards: `warm-up-slow rank=2 factor=3`; `rank=all`.
+    /// A rank warms up slowly, but is then as fast as its peers: `warm-up-slow rank=2 factor=3`; `rank=all`.
     WarmUpSlow {
         /// The rank; `None`: all.
         rank: Option<u32>,
         /// Its first steps take this many times as long.
         factor: f64,
     },
-    /// The job itself becomes slower, on all ranks alike: `regress factor=1.1 from=500`. From the first step after a
-    /// restart on it is what a changed program looks like.
+    /// The job itself becomes slower, equally on all ranks: `regress factor=1.1 from=500`. If it begins with the first
+    /// step after a restart, it looks like a changed program.
     Regress {
         /// Self-time is multiplied by this.
         factor: f64,
         /// First slow step.
         from: u64,
     },
-    /// Every rank is slow from the first step on, and only a baseline tells: `birth factor=1.2`.
+    /// Every rank is slow from the first step on, and only a baseline reveals it: `birth factor=1.2`.
     Birth {
         /// Self-time is multiplied by this.
         factor: f64,
@@ -114,45 +114,45 @@ pub enum Fault {
         /// The node.
         node: u32,
     },
-    /// A node's sidecar is gone and comes back as a new one: `gap node=1 from=20s for=10s`. The steps of that time
-    /// are lost, or wait in their rings (`steps=kept`).
+    /// A node's sidecar is gone and comes back as a new one: `gap node=1 from=20s for=10s`. The steps in between are
+    /// lost, or stay in their rings (`steps=kept`).
     Gap {
         /// The node.
         node: u32,
         /// When it goes.
         from_s: f64,
-        /// How long it is gone, seconds; `None`: it never comes back.
+        /// Duration, seconds; `None`: it never comes back.
         for_s: Option<f64>,
-        /// The steps waited in their rings.
+        /// The steps stay in their rings.
         kept: bool,
     },
-    /// A node's link stalls; what it sent comes in one burst afterwards: `hold node=1 from=20s for=10s`.
+    /// A node's link stalls; its data arrives in one burst afterwards: `hold node=1 from=20s for=10s`.
     Hold {
         /// The node.
         node: u32,
         /// When the link stalls.
         from_s: f64,
-        /// How long, seconds.
+        /// Duration, seconds.
         for_s: f64,
     },
-    /// Everything that a rank says comes late: `late rank=3 by=5s`.
+    /// All data of a rank arrives late: `late rank=3 by=5s`.
     Late {
         /// The rank.
         rank: u32,
-        /// How late, seconds.
+        /// Delay, seconds.
         by_s: f64,
     },
-    /// Steps, readings and beats are lost on the way: `loss share=0.1`.
+    /// Steps, readings and beats are lost in transit: `loss share=0.1`.
     Loss {
         /// Share of the frames.
         share: f64,
     },
-    /// Frames overtake each other, by up to a second: `reorder share=0.1`.
+    /// Frames are reordered, by up to a second: `reorder share=0.1`.
     Reorder {
         /// Share of the frames.
         share: f64,
     },
-    /// Frames arrive a second time: `repeat share=0.1`.
+    /// Frames are duplicated: `repeat share=0.1`.
     Repeat {
         /// Share of the frames.
         share: f64,
@@ -160,7 +160,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The rank, GPU, node or rack that it names, as the key that names it.
+    /// Its target as key and number: rank, GPU, node or rack.
     pub(super) fn names(&self) -> Option<(&'static str, u32)> {
         match *self {
             Fault::Slow { on, .. } => on.names(),
@@ -181,7 +181,7 @@ impl Fault {
         }
     }
 
-    /// How much longer it makes what it touches, and the share of what it touches.
+    /// The slowdown of the affected work, and the affected share.
     pub(super) fn magnitude(&self) -> (f64, f64) {
         match *self {
             Fault::Slow { factor, .. }
@@ -196,7 +196,7 @@ impl Fault {
         }
     }
 
-    /// Whether it can change how long a step takes.
+    /// Whether it can change the duration of a step.
     pub(super) fn is_felt(&self) -> bool {
         matches!(
             self,
@@ -212,7 +212,7 @@ impl Fault {
         )
     }
 
-    /// Whether its slowness sits in transfers and not in anybody's own work.
+    /// Whether it slows transfers instead of a rank's own work.
     pub(super) fn is_of_transfer(&self) -> bool {
         match self {
             Fault::Slow { cause, .. } => matches!(cause, Cause::Nvlink | Cause::Network),
@@ -221,12 +221,12 @@ impl Fault {
         }
     }
 
-    /// Whether it is felt in what ranks do together, and in nobody's own work.
+    /// Whether it affects only communication, and no rank's own work.
     pub(super) fn is_of_all(&self) -> bool {
         self.is_of_transfer() || matches!(self, Fault::Silent { rank: None, .. })
     }
 
-    /// Whether only the host's counters can tell why.
+    /// Whether only host counters reveal the cause.
     pub(super) fn needs_host(&self) -> bool {
         match self {
             Fault::Slow { cause, .. } => {

@@ -1,4 +1,4 @@
-//! The text form of a fault, both ways: `slow rank=3 factor=1.25 from=100 until=400`.
+//! The text form of a fault, parsed and formatted: `slow rank=3 factor=1.25 from=100 until=400`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ const KNOWN: &str = "slow, spikes, silent, heat, warm, link, checkpoint-slow, wa
 const CAUSES: &str = "none, thermal, power, clock-stuck, ecc, pcie, nvlink, network, data-loading, \
                       cpu-contention or gc";
 
-/// The keys of each fault: what it may be given.
+/// The keys that each fault accepts.
 fn keys_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "slow" => "rank, node, rack, factor, from, until, every, for, moves, cause, micro",
@@ -34,7 +34,7 @@ fn keys_of(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Every key that any fault has, as read; which of them a fault may have is decided before.
+/// All keys of all faults, as parsed; a fault's allowed keys are checked before.
 #[derive(Default)]
 struct Keys {
     rank: Option<Option<u32>>,
@@ -58,7 +58,7 @@ struct Keys {
     kept: Option<bool>,
 }
 
-/// How the numbers of a fault are meant: its `from` and `until`, and its `for`.
+/// The units of a fault's `from`, `until` and `for`.
 #[derive(Clone, Copy)]
 struct Units {
     timed: bool,
@@ -137,7 +137,7 @@ impl Keys {
         }
     }
 
-    /// Whom it strikes: one of `rank`, `node` and `rack`.
+    /// The target: one of `rank`, `node` and `rack`.
     fn target(&self) -> Result<Target, ScriptError> {
         match (self.rank, self.node, self.rack) {
             (Some(rank), None, None) => Ok(rank.map_or(Target::All, Target::Rank)),
@@ -150,7 +150,7 @@ impl Keys {
         }
     }
 
-    /// The fault of this name, made of the keys that it takes.
+    /// Builds the fault of this name from its keys.
     fn fault(self, name: &str) -> Result<Fault, ScriptError> {
         let need = |key, expected| ScriptError::Missing { key, expected };
         let rank = self.rank.ok_or_else(|| need("rank", "a rank or all"));
@@ -235,7 +235,7 @@ impl Keys {
     }
 }
 
-/// The cause of this name; `none` and `gc` for short.
+/// The cause of this name; `none` and `gc` are abbreviations.
 fn cause(name: &str) -> Option<Cause> {
     match name {
         "none" => Some(Cause::Unknown),

@@ -1,4 +1,4 @@
-//! What is really wrong in a world, kept beside the frames: what a verdict is measured against.
+//! The actual faults of a world, kept next to the frames: the reference for verdicts.
 
 use std::sync::Arc;
 
@@ -13,54 +13,54 @@ use crate::verdict::{Cause, Finding, Subject};
 /// A fault has begun when it makes its rank's step this much longer.
 const FELT: f64 = 1.01;
 
-/// The truth about one fault, so far.
+/// The actual state of one fault so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Truth {
     /// The fault.
     pub fault: Fault,
-    /// What a verdict should say of it; `None`: nothing, or it depends on how long it lasts.
+    /// The expected verdict; `None`: none, or it depends on the duration.
     pub expected: Option<Expected>,
-    /// The rank that suffers from it; `None`: several, all, or none at all.
+    /// The affected rank; `None`: several, all, or none.
     pub rank: Option<Rank>,
     /// Its GPU.
     pub gpu: Option<GpuId>,
-    /// Its node, or the node whose telemetry suffers.
+    /// Its node, or the node with affected telemetry.
     pub node: Option<NodeId>,
-    /// Every rank whose own work it has made at least 1 % slower, in their order.
+    /// All ranks whose own work it has made at least 1 % slower, in order.
     pub ranks: Vec<Rank>,
-    /// The first step in which it was felt: a rank, or a transfer, was at least 1 % slower for it.
+    /// The first affected step: a rank, or a transfer, was at least 1 % slower.
     pub since_step: Option<u64>,
     /// The last such step.
     pub last_step: Option<u64>,
-    /// GPU-seconds that the whole job lost to it: what each step took beyond the same step without this one fault,
-    /// times the ranks. With several faults at once the shares need not add up to the whole.
+    /// GPU-seconds that the whole job lost to it: the excess of each step over the same step without this one fault,
+    /// times the number of ranks. With several faults at once the shares need not add up to the total.
     pub lost_gpu_s: f64,
 }
 
-/// What a verdict should say.
+/// An expected verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Expected {
-    /// The kind of trouble.
+    /// The finding.
     pub finding: Finding,
-    /// Whom it is about; of a fault that moves, whom it struck first.
+    /// Its subject; for a fault that moves, its first target.
     pub subject: Subject,
-    /// Why.
+    /// Its cause.
     pub cause: Cause,
 }
 
-/// What the job costs itself, with no fault at all: the same steps with this evened out.
+/// A cost of the job itself without any fault: measured against the same steps without this imbalance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
-    /// What a verdict should say of it.
+    /// The expected verdict.
     pub expected: Expected,
     /// GPU-seconds that the whole job lost to it.
     pub lost_gpu_s: f64,
-    /// GPU-seconds of all steps so far, to compare with.
+    /// GPU-seconds of all steps so far, for comparison.
     pub of_gpu_s: f64,
 }
 
 impl Truth {
-    /// A fault that has not been felt.
+    /// A fault without any effect so far.
     pub(crate) fn untold(fault: Fault, spec: &WorldSpec, places: &Places<'_>) -> Truth {
         let named = fault.names();
         let rank = named
@@ -84,7 +84,7 @@ impl Truth {
         }
     }
 
-    /// The step was felt by a rank: it worked `work` seconds instead of `without`.
+    /// Records a rank's step: its work took `work` seconds instead of `without`.
     pub(super) fn feel(&mut self, step: u64, rank: u32, work: f64, without: f64) {
         if work > without * FELT {
             self.feel_step(step);
@@ -94,25 +94,25 @@ impl Truth {
         }
     }
 
-    /// The step was felt.
+    /// Records an affected step.
     pub(super) fn feel_step(&mut self, step: u64) {
         self.since_step.get_or_insert(step);
         self.last_step = Some(step);
     }
 }
 
-/// What ranks and nodes are called.
+/// Names of nodes and GPUs.
 pub(crate) struct Places<'a> {
     pub names: &'a [NodeId],
     pub gpu: &'a dyn Fn(u32) -> GpuId,
 }
 
-/// What a rack is called.
+/// The name of a rack.
 pub(crate) fn rack_name(rack: u32) -> Arc<str> {
     Arc::from(format!("rack{rack}"))
 }
 
-/// What should be said of a fault; of `docs/findings.md` each row once, and of silence about telemetry nothing.
+/// The expected verdict of a fault: each row of `docs/findings.md` once; none for delayed or lost frames.
 fn expected(fault: &Fault, spec: &WorldSpec, places: &Places<'_>) -> Option<Expected> {
     let node = |node: u32| places.names[node as usize].clone();
     let node_of = |rank: u32| node(rank / spec.gpus_per_node);
@@ -128,7 +128,7 @@ fn expected(fault: &Fault, spec: &WorldSpec, places: &Places<'_>) -> Option<Expe
     };
     let (finding, subject, cause) = match *fault {
         Fault::Slow { on, when, cause, .. } => {
-            // What wanders between ranks, or is everywhere, is the job's own.
+            // A fault that moves between ranks, or is everywhere, is attributed to the job.
             let everywhere = on == Target::All || when.moves.is_some();
             match (cause, on) {
                 (Cause::DataLoading, _) if everywhere => (Finding::DataLoading, job(), cause),

@@ -1,4 +1,4 @@
-//! Whether a spec can be simulated, and if not, which of its values cannot.
+//! Checks whether a spec can be simulated; if not, the error names the value.
 
 use super::shape::{Target, When};
 use super::{Framework, MOST_RANKS, SpecError, WorldSpec};
@@ -22,11 +22,11 @@ fn within(
     })
 }
 
-/// Parts of micro-batches in a step of an interleaved pipeline.
+/// Most micro-batch parts per step of an interleaved pipeline.
 const MOST_PARTS: u64 = 1 << 22;
 
 impl WorldSpec {
-    /// Whether it can be simulated.
+    /// Checks whether it can be simulated.
     ///
     /// # Errors
     /// [`SpecError`], which names the value.
@@ -157,7 +157,7 @@ impl WorldSpec {
         }
     }
 
-    /// Why a fault could never be felt in this world.
+    /// Why a fault could never have an effect in this world.
     fn futile(&self, fault: &Fault) -> Option<&'static str> {
         let alone = "a link needs two nodes";
         match *fault {

@@ -1,6 +1,6 @@
-//! How ranks share the work: their places on the axes of parallelism, in the order of Megatron-LM.
+//! Parallel layout: the ranks' positions on the axes of parallelism, in the order of Megatron-LM.
 //!
-//! Ranks are counted with the tensor axis fastest, then context, data and pipeline:
+//! Ranks are numbered with the tensor axis fastest, then context, data and pipeline:
 //! <https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py>, order `tp-cp-ep-dp-pp`. Expert
 //! parallelism divides the data-parallel ranks into blocks.
 
@@ -15,7 +15,7 @@ use crate::id::Rank;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Layout {
-    /// Data-parallel replicas; zero: as many as the other axes leave.
+    /// Data-parallel replicas; zero: what the other axes leave.
     pub dp: u32,
     /// Tensor parallel.
     pub tp: u32,
@@ -27,10 +27,10 @@ pub struct Layout {
     pub cp: u32,
     /// Micro-batches in a step.
     pub micro: u32,
-    /// Parts of the model on each pipeline stage, which the micro-batches pass in turn: interleaved pipelines have
-    /// several.
+    /// Parts of the model on each pipeline stage, which the micro-batches pass in turn: more than one in interleaved
+    /// pipelines.
     pub chunks: u32,
-    /// Ranks say where they stand.
+    /// Ranks declare their position.
     pub declared: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for Layout {
     }
 }
 
-/// The place of one rank.
+/// The position of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Coordinates {
     pub dp: u32,
@@ -59,10 +59,10 @@ pub(crate) struct Coordinates {
 }
 
 impl Layout {
-    /// The same with `dp` filled in for so many ranks.
+    /// Fills in `dp` for this number of ranks.
     ///
     /// # Errors
-    /// [`SpecError`] when no such layout has that many ranks.
+    /// [`SpecError`] if no such layout has this number of ranks.
     pub fn of(mut self, ranks: u32) -> Result<Layout, SpecError> {
         let axes = [self.tp, self.pp, self.ep, self.cp, self.micro, self.chunks];
         if let Some(low) = axes.into_iter().find(|size| !(1..=1 << 16).contains(size)) {
@@ -88,7 +88,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// Ranks from one place on the data axis to the next.
+    /// Distance in ranks between neighbors on the data axis.
     pub(crate) fn block(&self) -> u32 {
         self.tp * self.cp
     }
@@ -98,17 +98,17 @@ impl Layout {
         self.block() * self.dp
     }
 
-    /// Ranks that meet inside each layer.
+    /// Ranks that communicate inside each layer.
     pub(crate) fn cell(&self) -> u32 {
         self.block() * self.ep
     }
 
-    /// Pipelines beside each other: cells of a stage.
+    /// Parallel pipelines: cells of a stage.
     pub(crate) fn pipelines(&self) -> u32 {
         self.dp / self.ep
     }
 
-    /// Where a rank stands.
+    /// The position of a rank.
     pub(crate) fn coordinates(&self, rank: u32) -> Coordinates {
         Coordinates {
             tp: rank % self.tp,
@@ -118,7 +118,7 @@ impl Layout {
         }
     }
 
-    /// What a rank declares.
+    /// The layout that a rank declares.
     pub(crate) fn declared(&self, rank: u32, restart: u32) -> Declared {
         let coordinates = self.coordinates(rank);
         let axis = |index, size| Axis { index, size };

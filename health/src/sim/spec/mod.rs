@@ -1,4 +1,4 @@
-//! What world to make: size, layout, how its steps behave, what goes wrong. `parse` reads its text.
+//! Specification of a world: size, layout, behavior of its steps, faults. `parse` reads its text form.
 
 mod check;
 pub(crate) mod layout;
@@ -13,100 +13,100 @@ pub use self::layout::Layout;
 use self::shape::House;
 use super::fault::Fault;
 
-/// Most ranks that a world may have.
+/// Most ranks of a world.
 pub const MOST_RANKS: u32 = 1 << 17;
 
-/// Everything that a [`World`](super::World) is made of: the same spec gives the same frames.
+/// The complete input of a [`World`](super::World): the same spec gives the same frames.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorldSpec {
     /// The job's name.
     pub job: Arc<str>,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Nodes, each with a sidecar of its own.
+    /// Number of nodes, each with its own sidecar.
     pub nodes: u32,
-    /// GPUs, and so ranks, on each node.
+    /// GPUs, and therefore ranks, per node.
     pub gpus_per_node: u32,
-    /// Racks, among which the nodes are dealt in order; zero: nobody says where a node stands.
+    /// Racks, to which the nodes are assigned in order; zero: racks are not reported.
     pub racks: u32,
-    /// How the ranks share the work.
+    /// The parallel layout.
     pub layout: Layout,
-    /// How replicas keep their weights alike.
+    /// How replicas synchronize their weights.
     pub framework: Framework,
     /// The role that ranks declare; empty: none.
     pub role: Arc<str>,
     /// Optimizer steps until training ends.
     pub steps: u64,
-    /// After which steps training is restarted.
+    /// Steps after which training is restarted.
     pub restarts: Vec<u64>,
-    /// From the last step before a restart to the first words after it, seconds.
+    /// Time from the last step before a restart to the first events after it, seconds.
     pub restart_s: f64,
-    /// How long a step takes and how much that varies.
+    /// Step durations and their variation.
     pub step: StepModel,
-    /// Work of each pipeline stage, 1 for the ordinary one; empty: all alike.
+    /// Relative work of each pipeline stage, 1 for the ordinary one; empty: all equal.
     pub stages: Vec<f64>,
     /// Work that differs from step to step.
     pub work: Work,
     /// Whether GPUs are read.
     pub readings: bool,
-    /// Whether hosts are read; `None`: when a fault can only be told by it.
+    /// Whether hosts are read; `None`: if a fault can only be recognized by it.
     pub host: Option<bool>,
-    /// Share of a GPU's readings that find it between two kernels: its link is asleep, and its utilization tells of the
-    /// time before as much as of now.
+    /// Share of a GPU's readings between two kernels: its link is in power saving, and its utilization reflects the
+    /// past as much as the present.
     pub idle: f64,
-    /// Seconds that each rank's process waits for a CPU per second of its work, on every node: more threads than cores.
+    /// Seconds per second of work that each rank's process waits for a CPU, on every node: more threads than cores.
     pub oversubscribed: f64,
     /// Whether communicators are declared and timed.
     pub comms: bool,
-    /// Timed by the GPU, as by the NCCL plugin: sends and receives of pipelines as well, and single collectives on
-    /// request.
+    /// Communication is timed by the GPU, as by the NCCL plugin: including sends and receives of pipelines, and single
+    /// collectives on request.
     pub comms_by_gpu: bool,
-    /// So many layers (FSDP) or buckets (DDP) of a step run their collectives beside the work, as the GPU then times
-    /// them: the exposed part is unknown. Zero: the time in collectives between replicas is all exposed.
+    /// Number of layers (FSDP) or buckets (DDP) of a step whose collectives overlap with compute, as timed by the GPU:
+    /// the exposed part is unknown. Zero: the time in collectives between replicas is fully exposed.
     pub beside: u32,
-    /// Whether ranks say where their steps went.
+    /// Whether ranks report the phases of their steps.
     pub phases: bool,
-    /// Whether the job says how fast it was before it began.
+    /// Whether the job reports its earlier speed as a baseline.
     pub baseline: bool,
-    /// For how long a job that hangs goes on hanging until somebody kills it, seconds.
+    /// Time after which a hung job is killed, seconds.
     pub hang_s: f64,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
 }
 
-/// How replicas keep their weights alike.
+/// How replicas synchronize their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Framework {
-    /// Gradients are reduced in buckets that overlap the backward pass; replicas meet at its end.
+    /// Gradients are reduced in buckets that overlap the backward pass; replicas synchronize at its end.
     #[default]
     Ddp,
-    /// Weights are sharded: replicas meet at every layer, one layer ahead.
+    /// Weights are sharded: replicas synchronize at every layer, one layer ahead.
     Fsdp,
 }
 
-/// The time of a step.
+/// The duration of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepModel {
     /// Median self-time of a rank, seconds.
     pub self_s: f64,
-    /// The reduction over replicas once all have arrived, as far as it is not hidden, seconds.
+    /// The exposed part of the reduction over replicas, after all have arrived, seconds.
     pub transfer_s: f64,
-    /// Exchanges inside the layers of a step (tensor, context, expert parallel), seconds on each axis in use.
+    /// Exchanges inside the layers of a step (tensor, context, expert parallel), seconds per axis in use.
     pub exchange_s: f64,
-    /// From one pipeline stage to the next, seconds.
+    /// Transfer from one pipeline stage to the next, seconds.
     pub hop_s: f64,
-    /// Share of self-time that waits for data.
+    /// Share of self-time spent waiting for data.
     pub data_share: f64,
-    /// Standard deviation of log self-time from step to step: 0.005 homogeneous, [`PACKED_SIGMA`] packed sequences.
+    /// Standard deviation of log self-time between steps: 0.005 homogeneous, [`PACKED_SIGMA`] packed sequences.
     pub sigma: f64,
     /// Share of steps that take longer by an exponential tail in the logarithm.
     pub tail_share: f64,
     /// Mean of that tail, in the logarithm.
     pub tail_scale: f64,
-    /// Correlation of a step's noise with that of the step before (AR(1)), 0 to below 1.
+    /// Correlation of the noise of consecutive steps (AR(1)), 0 to below 1.
     pub autocorrelation: f64,
     /// Standard deviation of the lasting difference between identical GPUs, in the logarithm.
     pub offset: f64,
@@ -120,54 +120,54 @@ pub struct StepModel {
     pub gc: Gc,
 }
 
-/// Log self-time of honest steps varies by this much with packed sequences (1.4826 × MAD of a real job).
+/// Spread of the log self-time of healthy steps with packed sequences (1.4826 × MAD of a real job).
 pub const PACKED_SIGMA: f64 = 0.11;
 
-/// Steps that are slow on purpose.
+/// Steps that write a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checkpoint {
-    /// Every so many steps; zero: never.
+    /// Interval in steps; zero: never.
     pub every: u64,
-    /// Such a step takes this many times as long as others.
+    /// Duration relative to other steps.
     pub factor: f64,
-    /// The probe knows: the time is in the checkpoint phase and the step's kind says so. Otherwise it is self-time.
+    /// The probe reports it: the time is in the checkpoint phase, and the step has the kind. Otherwise it is self-time.
     pub declared: bool,
     /// Only rank 0 writes.
     pub first_rank_only: bool,
 }
 
-/// Steps that hold an evaluation.
+/// Steps with an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Evaluation {
-    /// Every so many steps; zero: never.
+    /// Interval in steps; zero: never.
     pub every: u64,
-    /// Such a step computes this many times as long as others.
+    /// Compute time relative to other steps.
     pub factor: f64,
-    /// The step's kind says so.
+    /// The step has the kind.
     pub declared: bool,
 }
 
-/// Pauses of the interpreter, on every rank at a time of its own.
+/// Pauses for garbage collection, on every rank at different times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gc {
-    /// Every so many steps of a rank; zero: it never pauses.
+    /// Interval in a rank's steps; zero: never.
     pub every: u64,
-    /// How long, seconds.
+    /// Duration, seconds.
     pub pause_s: f64,
 }
 
-/// Work that differs between ranks and from step to step.
+/// Work that differs between ranks and between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Work {
-    /// Sequences are packed to a token budget; 1.4826 × MAD of log self-time that comes of it. Zero: all alike.
+    /// Sequences are packed to a token budget; the resulting 1.4826 × MAD of log self-time. Zero: all equal.
     pub packed: f64,
-    /// Standard deviation of the log of tokens routed to the experts of a rank, slowly drifting. Zero: all alike.
+    /// Standard deviation of the log of tokens routed to the experts of a rank, with slow drift. Zero: all equal.
     pub experts: f64,
-    /// Steps say how much work they held.
+    /// Steps declare their work.
     pub declared: bool,
 }
 
@@ -226,7 +226,7 @@ impl Default for StepModel {
 
 impl Default for Checkpoint {
     fn default() -> Checkpoint {
-        // A real 32-GPU run: every 500th step takes 1.7 times as long.
+        // From a real 32-GPU run: every 500th step takes 1.7 times as long.
         Checkpoint {
             every: 0,
             factor: 1.7,
@@ -248,8 +248,8 @@ impl Default for Evaluation {
 
 impl Default for Gc {
     fn default() -> Gc {
-        // A full collection of a trainer's heap takes this order of time:
-        // https://docs.python.org/3/library/gc.html, and Megatron-LM's --manual-gc exists because of it.
+        // Typical duration of a full collection of a trainer's heap: https://docs.python.org/3/library/gc.html;
+        // Megatron-LM's --manual-gc exists because of it.
         Gc {
             every: 0,
             pause_s: 0.1,
@@ -267,20 +267,20 @@ impl Default for Work {
     }
 }
 
-/// Why a spec is not a world.
+/// Why a spec is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
-    /// A number outside of what can be simulated.
+    /// A number outside of the valid range.
     #[error("{what} is {value}; expected {expected}")]
     Range {
-        /// Which.
+        /// The value's name.
         what: &'static str,
-        /// What it is.
+        /// The given value.
         value: f64,
-        /// What it could be.
+        /// The valid values.
         expected: &'static str,
     },
-    /// A fault of something that the world does not have.
+    /// The fault's target does not exist in the world.
     #[error("fault \"{fault}\": there is no {what} {number}; there are {count}, counted from 0")]
     NoSuch {
         /// The fault.
@@ -289,15 +289,15 @@ pub enum SpecError {
         what: &'static str,
         /// The number it names.
         number: u32,
-        /// How many there are.
+        /// The number of targets.
         count: u32,
     },
-    /// A fault that this world cannot have.
+    /// A fault that has no effect in this world.
     #[error("fault \"{fault}\": {why}")]
     Futile {
         /// The fault.
         fault: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// Axes whose product is not the number of ranks.
@@ -305,10 +305,10 @@ pub enum SpecError {
     Layout {
         /// The axes.
         layout: Layout,
-        /// The ranks.
+        /// The number of ranks.
         ranks: u32,
     },
-    /// Experts that do not divide the replicas.
+    /// Expert parallelism does not divide the replicas.
     #[error("ep={ep} does not divide dp={dp}")]
     Experts {
         /// Expert parallel.
@@ -316,7 +316,7 @@ pub enum SpecError {
         /// Data parallel.
         dp: u32,
     },
-    /// Parts of a spec that do not go together.
+    /// Contradicting parts of a spec.
     #[error("{0}")]
     Conflict(&'static str),
 }
@@ -331,12 +331,12 @@ fn misfit(layout: &Layout, ranks: u32) -> String {
 }
 
 impl WorldSpec {
-    /// Ranks in the world.
+    /// Number of ranks in the world.
     pub fn ranks(&self) -> u32 {
         self.nodes.saturating_mul(self.gpus_per_node)
     }
 
-    /// How the ranks are housed.
+    /// The placement of the ranks.
     pub(super) fn house(&self) -> House {
         House {
             ranks: self.ranks(),
@@ -352,7 +352,7 @@ impl WorldSpec {
             .unwrap_or_else(|| self.oversubscribed > 0.0 || self.faults.iter().any(Fault::needs_host))
     }
 
-    /// Whether a baseline is told: asked for, or needed to tell that something was slow from its birth.
+    /// Whether a baseline is reported: on request, or if it is needed to recognize a job that is slow from its start.
     pub(super) fn tells_baseline(&self) -> bool {
         self.baseline
             || self

@@ -12,10 +12,10 @@ const KNOWN: &str = "job, nodes, gpus, racks, dp, tp, pp, ep, cp, micro, chunks,
                      idle, oversubscribed, comms, beside, phases, baseline";
 
 impl WorldSpec {
-    /// Reads `nodes=2 gpus=8 steps=500 seed=1 sigma=0.11`, every key optional.
+    /// Parses `nodes=2 gpus=8 steps=500 seed=1 sigma=0.11`, every key optional.
     ///
     /// # Errors
-    /// [`ScriptError`], which names the column and what is known.
+    /// [`ScriptError`], which gives the column and the known words.
     pub fn parse(text: &str) -> Result<WorldSpec, ScriptError> {
         let mut spec = WorldSpec::default();
         for word in words(text)? {
@@ -64,7 +64,7 @@ impl WorldSpec {
         Ok(true)
     }
 
-    /// How long a step takes.
+    /// Step durations.
     fn read_step(&mut self, word: &Word) -> Result<bool, ScriptError> {
         let positive = || word.decimal("a number above 0", f64::MIN_POSITIVE..=1e6);
         let share = || word.decimal("a number, 0 to 1", 0.0..=1.0);
@@ -84,7 +84,7 @@ impl WorldSpec {
             "warm-up" => step.warm_up_steps = word.number()?,
             "checkpoint-every" => step.checkpoint.every = word.number()?,
             "checkpoint" => step.checkpoint.factor = positive()?,
-            // Both are bare words: undeclared=first is one rank that writes and does not say so.
+            // Both are bare words: undeclared=first is one rank that writes without declaring it.
             "undeclared" => {
                 step.checkpoint.declared = false;
                 step.checkpoint.first_rank_only = !choice(word, "all or first", ["all", "first"])?;
@@ -99,7 +99,7 @@ impl WorldSpec {
         Ok(true)
     }
 
-    /// What is seen of it.
+    /// The signals that are reported.
     fn read_signals(&mut self, word: &Word) -> Result<bool, ScriptError> {
         let switch = || choice(word, "on or off", ["on", "off"]);
         match word.key.as_str() {
@@ -130,7 +130,7 @@ fn name(word: &Word) -> Result<Arc<str>, ScriptError> {
     word.read("a name", |text| Some(Arc::from(text)))
 }
 
-/// Whether the value is the first of two.
+/// Whether the value is the first of two choices.
 fn choice(word: &Word, expected: &'static str, [yes, no]: [&str; 2]) -> Result<bool, ScriptError> {
     word.read(expected, |text| {
         (text == yes).then_some(true).or((text == no).then_some(false))

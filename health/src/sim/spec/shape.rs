@@ -1,4 +1,4 @@
-//! Whom a fault strikes and when: a rank, a node, a rack or all; at once, now and then, or moving about.
+//! Target and time range of a fault: a rank, a node, a rack or all; permanent, intermittent or moving.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sim::chance::Chance;
 
-/// Whom a fault strikes.
+/// The target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -20,19 +20,19 @@ pub enum Target {
     All,
 }
 
-/// The steps in which a fault is there: `from=100 until=400 every=40 for=20 moves=50`.
+/// The steps in which a fault is active: `from=100 until=400 every=40 for=20 moves=50`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct When {
     /// First step.
     pub from: u64,
-    /// First step that is free of it again; `None`: never.
+    /// First step without it; `None`: it never ends.
     pub until: Option<u64>,
-    /// Intermittent: it comes back every so many steps...
+    /// Intermittent: it recurs at this interval in steps...
     pub every: Option<u64>,
-    /// ...and stays for so many.
+    /// ...and lasts this many.
     pub lasts: Option<u64>,
-    /// Moving: after so many steps it strikes another rank, node or rack.
+    /// Moving: after this many steps its target changes to another rank, node or rack.
     pub moves: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Default for When {
     }
 }
 
-/// How the ranks are housed: what a target means.
+/// The placement of ranks, for resolving targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct House {
     pub ranks: u32,
@@ -62,7 +62,7 @@ impl House {
         rank / self.gpus_per_node
     }
 
-    /// Nodes stand in racks in order, as evenly as they can.
+    /// Nodes are assigned to racks in order, as evenly as possible.
     pub fn rack_of(&self, node: u32) -> u32 {
         let rack = u64::from(node) * u64::from(self.racks.max(1)) / u64::from(self.nodes.max(1));
         rack as u32
@@ -70,7 +70,7 @@ impl House {
 }
 
 impl When {
-    /// Whether it is there in this step.
+    /// Whether it is active in this step.
     pub(crate) fn holds(&self, step: u64) -> bool {
         if step < self.from || self.until.is_some_and(|until| step >= until) {
             return false;
@@ -81,7 +81,7 @@ impl When {
         }
     }
 
-    /// Whom it strikes in this step, out of `target`, where it begins. `key` makes each fault wander its own way.
+    /// The target in this step, if it starts at `target`. `key` gives each fault its own path.
     pub(crate) fn target(&self, target: Target, step: u64, house: &House, key: &[u64]) -> Target {
         let (Some(moves), true) = (self.moves, step >= self.from) else {
             return target;
@@ -91,7 +91,8 @@ impl When {
             if hop == 0 || of < 2 {
                 return from;
             }
-            // A stride below the count never lands where it was; two of them in turn visit more than a cycle.
+            // A stride below the count never returns to the same place; two alternating strides visit more than one
+            // cycle.
             let stride = |n: u64| 1 + Chance::of(n, key).bits() % u64::from(of - 1);
             let way = hop.div_ceil(2) * stride(0) + hop / 2 * stride(1);
             ((u64::from(from) + way) % u64::from(of)) as u32
@@ -104,14 +105,14 @@ impl When {
         }
     }
 
-    /// Whether it comes and goes or wanders.
+    /// Whether it is neither intermittent nor moving.
     pub fn is_steady(&self) -> bool {
         self.every.is_none() && self.moves.is_none()
     }
 }
 
 impl Target {
-    /// Whether a rank is among those struck.
+    /// Whether a rank is part of the target.
     pub(crate) fn strikes(self, rank: u32, house: &House) -> bool {
         match self {
             Target::Rank(whom) => whom == rank,
@@ -121,7 +122,7 @@ impl Target {
         }
     }
 
-    /// What it names and its number, if it names one.
+    /// The kind and number of the target, if it is a single one.
     pub(crate) fn names(self) -> Option<(&'static str, u32)> {
         match self {
             Target::Rank(rank) => Some(("rank", rank)),

@@ -1,13 +1,13 @@
-//! Collectives beside the work: when each begins and ends on a GPU, as weights are gathered layer by layer (FSDP, the
-//! next one asked for while the current one computes) and gradients reduced bucket by bucket (DDP).
+//! Collectives that overlap with compute: their begin and end on a GPU. FSDP gathers weights layer by layer, with the
+//! next layer requested while the current one computes; DDP reduces gradients bucket by bucket.
 //!
-//! Collectives of one communicator run one after the other, in the order in which they are enqueued, and end when all
-//! members have begun and the transfer is through. Times are seconds since the last meeting of all ranks.
+//! Collectives of one communicator run one after the other, in the order of enqueueing, and end when all members have
+//! begun and the transfer is complete. Times are seconds since the last synchronization of all ranks.
 
 use super::timeline::{FORWARD, Roads, SHARDS, Timeline};
 use crate::event::{ALL_GATHER, ALL_REDUCE, FunctionSum, REDUCE_SCATTER};
 
-/// Transfers that nobody waits for take at most this share of the work beside them.
+/// Hidden transfers take at most this share of the compute that they overlap.
 const HIDDEN_SHARE: f64 = 0.3;
 
 /// One collective of a cell.
@@ -19,7 +19,8 @@ pub(crate) struct Met {
 }
 
 impl Timeline {
-    /// A step of sharded weights: each layer is gathered twice, forward and backward, and its gradients are scattered.
+    /// A step with sharded weights: each layer is gathered twice, forward and backward, and its gradients are
+    /// scattered.
     pub(super) fn gather_layers(&mut self, roads: &Roads) {
         let layers = self.beside_layers;
         let cells = self.begin.len();
@@ -49,7 +50,7 @@ impl Timeline {
         self.end.copy_from_slice(&end);
     }
 
-    /// All cells are in a collective that each asked for at its own time; gives when it ends.
+    /// Runs a collective of all cells, which request it at different times; returns its end.
     fn meet(&mut self, function: u8, asked: &[f64], free_s: f64, transfer_s: f64) -> f64 {
         let end_s = asked.iter().copied().fold(free_s, f64::max) + transfer_s;
         for (met, asked) in self.met.iter_mut().zip(asked) {
@@ -63,7 +64,7 @@ impl Timeline {
         end_s
     }
 
-    /// Buckets of gradients, of the stages one by one. The last one ends when the group's reduction does.
+    /// Gradient buckets, stage by stage. The last one ends with the group's reduction.
     pub(super) fn reduce_buckets(&mut self, micro: usize, roads: &Roads) {
         let buckets = self.beside_layers;
         let per_stage = self.met.len() / (roads.reduce.len() / self.tensor_groups()).max(1);
@@ -98,7 +99,7 @@ impl Timeline {
         }
     }
 
-    /// What the GPU of a cell's ranks was in, by function, and all of it: nanoseconds, collectives.
+    /// Collectives of a cell's ranks by function, and their total time in nanoseconds and number.
     pub(super) fn sums(&self, cell: usize) -> (Vec<FunctionSum>, u64, u32) {
         let met = &self.met[cell];
         let first_s = met.iter().map(|met| met.begin_s).fold(f64::INFINITY, f64::min);
@@ -118,7 +119,7 @@ impl Timeline {
     }
 }
 
-/// Share of a cell's work that each layer takes, forward and then backward.
+/// Share of a cell's work in each layer, forward and then backward.
 fn slots(cell: usize, layers: usize, roads: &Roads) -> Vec<f64> {
     let uneven = |slot: usize| {
         let shard = slot * SHARDS / (2 * layers);

@@ -1,4 +1,4 @@
-//! Communicators: which a rank is a member of, and how long it was in each in a step, waiting included.
+//! Communicators: their members, and the time of a rank in each during a step, including waits.
 
 use super::timeline::{Own, Roads, SHARDS, Timeline};
 use crate::event::{Collective, Collectives, Comm, Group, Want};
@@ -6,13 +6,13 @@ use crate::id::Rank;
 use crate::sim::chance::Chance;
 use crate::sim::spec::layout::Layout;
 
-/// Gradients are reduced in so many buckets.
+/// Number of buckets in which gradients are reduced.
 const BUCKETS: u32 = 8;
 /// Gradients of the whole model, and activations of a micro-batch, bytes.
 const GRADIENTS: u64 = 4 << 30;
 const ACTIVATIONS: u64 = 32 << 20;
 
-/// What a communicator is for.
+/// The purpose of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Data,
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// The number of a rank's communicator of this kind, and its size.
+    /// The number and size of a rank's communicator of this kind.
     fn of(self, layout: &Layout, rank: u32) -> (u32, u32) {
         let (stage, block) = (layout.stage(), layout.block());
         match self {
@@ -53,7 +53,7 @@ impl Kind {
             Kind::Context => (rank / block * layout.tp + rank % layout.tp, layout.cp),
             Kind::Expert => (rank / layout.cell() * block + rank % block, layout.ep),
             Kind::Pipeline => (rank % stage, layout.pp),
-            // Where the data-parallel group is the world, one communicator does both.
+            // If the data-parallel group is the world, one communicator serves both.
             Kind::World if layout.tp * layout.pp == 1 => (0, 1),
             Kind::World => (0, stage * layout.pp),
         }
@@ -79,7 +79,7 @@ pub(crate) fn groups(layout: &Layout, rank: u32, restart: u32) -> Vec<Group> {
     Kind::ALL.iter().filter_map(group).collect()
 }
 
-/// A step that has been run.
+/// A simulated step.
 pub(crate) struct Ran<'a> {
     pub layout: &'a Layout,
     pub timeline: &'a Timeline,
@@ -87,13 +87,13 @@ pub(crate) struct Ran<'a> {
     pub roads: &'a Roads,
     pub sharded: bool,
     pub by_gpu: bool,
-    /// Of each micro-batch, replica by replica.
+    /// Share of each micro-batch, replica by replica.
     pub shares: &'a [f64],
     pub meet_s: f64,
 }
 
 impl Ran<'_> {
-    /// What a rank did in its communicators.
+    /// A rank's sums by communicator.
     pub fn comms(&self, rank: u32, restart: u32, step: u64) -> impl Iterator<Item = Comm> + '_ {
         Kind::ALL.iter().filter_map(move |kind| {
             let (number, size) = kind.of(self.layout, rank);
@@ -119,7 +119,7 @@ impl Ran<'_> {
         })
     }
 
-    /// What a rank did in its replicas' communicator beside its work.
+    /// A rank's sums in its replicas' communicator, if it overlaps with compute.
     fn beside(&self, rank: u32, restart: u32, step: u64, comm: u64) -> Comm {
         let (functions, dur_ns, collectives) = self.timeline.sums(self.timeline.cell_of(rank));
         let (_, _, bytes) = self.spent(Kind::Data, rank);
@@ -138,8 +138,8 @@ impl Ran<'_> {
         }
     }
 
-    /// The exchanges of its layers that a rank did in a tensor-parallel group, one by one, if the group is wanted. What
-    /// it waited for is in the first of each micro-batch, as it came from its work to that.
+    /// The single exchanges of a rank's layers in a tensor-parallel group, if the group is requested. The first one of
+    /// each micro-batch includes the wait, because the rank enters it after its work.
     pub fn alone(&self, rank: u32, restart: u32, step: u64, wants: &[Want]) -> Option<Collectives> {
         let layout = self.layout;
         let (number, size) = Kind::Tensor.of(layout, rank);
@@ -210,8 +210,8 @@ impl Ran<'_> {
         }
     }
 
-    /// Seconds in the exchanges of one axis inside the layers: ranks meet on the tensor axis first, and what a cell
-    /// waits for beyond that is waited for on its outermost axis.
+    /// Seconds in the exchanges of one axis inside the layers: ranks synchronize on the tensor axis first, and a cell's
+    /// remaining wait is attributed to its outermost axis.
     fn inside(&self, kind: Kind, rank: u32, cell: usize) -> f64 {
         let layout = self.layout;
         let work = |own: &Own| own.compute + own.extra;

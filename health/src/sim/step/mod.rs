@@ -1,4 +1,4 @@
-//! How long the parts of a step take: work, transfers and collectives, for every rank.
+//! Durations of the parts of a step: work, transfers and collectives, for every rank.
 
 mod beside;
 pub mod comms;

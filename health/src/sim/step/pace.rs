@@ -1,4 +1,4 @@
-//! How long ranks work and transfers take when nothing is wrong: the noise of a step, which no fault shifts.
+//! Durations of work and transfers without faults: the noise of a step, which is independent of faults.
 
 use super::timeline::{Own, Roads, SHARDS};
 use super::work::Loads;
@@ -7,15 +7,15 @@ use crate::sim::fault::drag::{Pull, Without};
 use crate::sim::spec::layout::Layout;
 use crate::sim::spec::{Framework, SpecError, StepModel, WorldSpec};
 
-/// Share of a rank's self-time that its optimizer takes, after the collective.
+/// Share of a rank's self-time in its optimizer, after the collective.
 pub(super) const OPTIMIZER_SHARE: f64 = 0.08;
 /// Steps of the warm-up take between once and three times as long.
 const WARM_UP_EXCESS: f64 = 2.0;
-/// A reduction takes this much more or less from step to step (log standard deviation).
+/// Variation of a reduction between steps (log standard deviation).
 const TRANSFER_SIGMA: f64 = 0.05;
-/// The same of exchanges and hops, uniformly.
+/// Uniform variation of exchanges and hops.
 const HOP_JITTER: f64 = 0.1;
-/// Pauses of the interpreter come and last this much more or less, uniformly.
+/// Uniform variation of the interval and duration of garbage collection.
 const GC_JITTER: f64 = 0.2;
 
 /// The noise of one rank.
@@ -24,11 +24,11 @@ struct Noise {
     chance: Chance,
     offset: f64,
     drift: f64,
-    /// Steps until the interpreter pauses next.
+    /// Steps until the next garbage collection.
     gc_in: f64,
 }
 
-/// What a rank is given for one step.
+/// The random values of a rank for one step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base {
     /// Self-time at stage weight and work 1, seconds.
@@ -36,32 +36,32 @@ struct Base {
     gc_s: f64,
 }
 
-/// Where a rank works.
+/// A rank's replica and stage weight.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     dp: u32,
     weight: f64,
 }
 
-/// A step as it would be with nothing wrong.
+/// A step without faults.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     model: StepModel,
     sharded: bool,
     piped: bool,
-    /// There are replicas to add up the gradients of.
+    /// Whether there are replicas that reduce gradients.
     reduces: bool,
-    /// Axes on which ranks exchange inside the layers.
+    /// Number of axes on which ranks exchange data inside the layers.
     exchanges: f64,
     noises: Vec<Noise>,
     bases: Vec<Base>,
     places: Vec<Place>,
     mean_weight: f64,
     chance: Chance,
-    /// What the step works on.
+    /// The work of the step.
     pub loads: Loads,
     even_shares: Vec<f64>,
-    /// How long its transfers take.
+    /// The durations of its transfers.
     pub roads: Roads,
     evaluates: bool,
 }
@@ -85,10 +85,10 @@ impl Noise {
         let phi = model.autocorrelation;
         self.drift = phi * self.drift + (1.0 - phi * phi).sqrt() * model.sigma * self.chance.normal();
         let mut log = self.offset + self.drift;
-        // Drawn whether or not they are used, so that each switch changes one thing only.
+        // Drawn even if unused, so that each setting changes only its own effect.
         let (tail, warm_up) = (self.chance.unit(), self.chance.unit());
         if tail < model.tail_share {
-            // The tail's own draw: what is left of a uniform below its threshold is uniform again.
+            // Reuses the draw: given that it is below the threshold, it is uniform there.
             log -= model.tail_scale * (1.0 - tail / model.tail_share).ln();
         }
         let warming = if warming {
@@ -99,7 +99,7 @@ impl Noise {
         model.self_s * warming * log.exp()
     }
 
-    /// How long the interpreter pauses in this step, seconds.
+    /// Duration of garbage collection in this step, seconds.
     fn gc(&mut self, model: &StepModel) -> f64 {
         if model.gc.every == 0 {
             return 0.0;
@@ -156,7 +156,7 @@ impl Pace {
         })
     }
 
-    /// Draws the next step. `warming`: it is one of the first; `evaluates`: it holds an evaluation.
+    /// Draws the next step. `warming`: it is one of the first; `evaluates`: it contains an evaluation.
     pub fn draw(&mut self, warming: bool, evaluates: bool) {
         self.evaluates = evaluates;
         for (noise, base) in self.noises.iter_mut().zip(&mut self.bases) {
@@ -185,7 +185,7 @@ impl Pace {
         }
     }
 
-    /// Layers of a step vary among each other as steps do: uniform of the same variance, zero on average.
+    /// Layers of a step vary like steps do: uniform with the same variance, zero on average.
     fn roughen(&mut self) {
         let width = self.model.sigma * (3.0 * SHARDS as f64).sqrt();
         for layers in self.roads.uneven.chunks_mut(SHARDS) {
@@ -208,7 +208,7 @@ impl Pace {
         }
     }
 
-    /// What a rank does in the step, under `pull`, with one thing evened out.
+    /// A rank's work in the step, with the faults of `pull` and without one effect.
     pub fn own(&self, rank: u32, pull: &Pull, lag: f64, without: Without) -> Own {
         let (base, place) = (self.bases[rank as usize], self.places[rank as usize]);
         let replica = self.loads.replica(place.dp);
@@ -241,7 +241,7 @@ impl Pace {
             lag,
             write: pull.write_s,
             data: data + whole * pull.data,
-            // What slows the rank slows all of it; the loader works ahead, so its part is waited for in compute.
+            // A slow rank is slow in everything; the loader prefetches, so its delay appears in compute.
             compute: compute * pull.factor + data * (pull.factor - 1.0),
             extra: gc + pull.stall_s + (compute + data) * pull.held,
             extra_at: pull.held_at,

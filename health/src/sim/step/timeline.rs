@@ -1,12 +1,12 @@
-//! When everybody is done: one step of all ranks, from the last meeting of the job to the next.
+//! Timing of one step of all ranks, from the last synchronization of the job to the next.
 //!
-//! Ranks of a cell (tensor, context and expert parallel) meet in every micro-batch. Cells of one pipeline pass
+//! Ranks of a cell (tensor, context and expert parallel) synchronize in every micro-batch. Cells of one pipeline pass
 //! micro-batches on in the order of one-forward-one-backward (Narayanan et al., "Efficient large-scale language model
-//! training on GPU clusters using Megatron-LM", SC 2021, <https://arxiv.org/abs/2104.04473>), interleaved where a stage
-//! has several parts of the model (section 2.2 there). Replicas reduce their
-//! gradients at the end, or meet at every layer if their weights are sharded
-//! (<https://docs.pytorch.org/docs/stable/fsdp.html>, with the next layer fetched ahead). At last all ranks meet: the
-//! norm of the gradient is one number. Times are seconds since the last such meeting.
+//! training on GPU clusters using Megatron-LM", SC 2021, <https://arxiv.org/abs/2104.04473>), interleaved if a stage
+//! has several parts of the model (section 2.2 there). Replicas reduce their gradients at the end, or synchronize at
+//! every layer if their weights are sharded (<https://docs.pytorch.org/docs/stable/fsdp.html>, with the next layer
+//! prefetched). Finally all ranks synchronize: the norm of the gradient is one number. Times are seconds since the last
+//! such synchronization.
 
 use super::beside::Met;
 use crate::sim::spec::Framework;
@@ -14,20 +14,20 @@ use crate::sim::spec::layout::Layout;
 
 /// A backward pass takes twice as long as a forward pass.
 pub(super) const FORWARD: f64 = 1.0 / 3.0;
-/// Groups of layers whose weights are fetched together.
+/// Groups of layers whose weights are gathered together.
 pub(super) const SHARDS: usize = 4;
 
-/// What a rank itself does in a step, seconds.
+/// A rank's own work in a step, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Own {
-    /// Its optimizer's part of the last step, which reaches beyond the meeting.
+    /// Its optimizer time from the last step, which follows the synchronization.
     pub lag: f64,
     /// Writing a checkpoint.
     pub write: f64,
     pub data: f64,
     /// Over all micro-batches.
     pub compute: f64,
-    /// Standing still in one micro-batch, the first if nothing else is said, garbage collection included.
+    /// Stall in one micro-batch, by default the first, including garbage collection.
     pub extra: f64,
     pub extra_at: u32,
     /// Garbage collection.
@@ -36,7 +36,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// From the last meeting to its last work before the next one, without any wait.
+    /// From the last synchronization to its last work before the next one, without any wait.
     pub fn total(&self) -> f64 {
         self.lag + self.write + self.data + self.compute + self.extra
     }
@@ -52,16 +52,16 @@ impl Own {
     }
 }
 
-/// How long transfers take in a step, seconds.
+/// Durations of the transfers in a step, seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roads {
-    /// Reduction of each data-parallel group, as far as it is exposed.
+    /// Exposed part of the reduction of each data-parallel group.
     pub reduce: Vec<f64>,
     /// Exchanges inside the layers, by cell.
     pub exchange: Vec<f64>,
-    /// From each cell to the next of its pipeline.
+    /// From each cell to the next one in its pipeline.
     pub hop: Vec<f64>,
-    /// Unevenness of the layers of a cell, [`SHARDS`] for each, zero on average; empty: all alike.
+    /// Variation of the layers of a cell, [`SHARDS`] for each, zero on average; empty: none.
     pub uneven: Vec<f64>,
 }
 
@@ -73,23 +73,23 @@ struct Op {
     forward: bool,
 }
 
-/// The engine; it keeps the marks of the step that ran last.
+/// The engine; it keeps the times of the latest step.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     layout: Layout,
     sharded: bool,
-    /// Layers that are gathered, or buckets that are reduced, one by one beside the work; 0: that is not looked at.
+    /// Number of layers or buckets whose overlapping collectives are simulated one by one; 0: they are not.
     pub beside_layers: usize,
     order: Vec<Op>,
-    /// By cell: all its ranks are there, its last work is done, and how long it worked.
+    /// By cell: time at which all its ranks have arrived, end of its work, and duration of its work.
     pub begin: Vec<f64>,
     pub end: Vec<f64>,
     pub busy: Vec<f64>,
-    /// By data-parallel group: its reduction is done.
+    /// By data-parallel group: end of its reduction.
     pub reduced: Vec<f64>,
-    /// By cell: its collectives of replicas, where they are looked at one by one.
+    /// By cell: its collectives between replicas, if they are simulated one by one.
     pub met: Vec<Vec<Met>>,
-    /// By stage, chunk and micro-batch: duration, forward done, backward done.
+    /// By stage, chunk and micro-batch: duration, end of forward, end of backward.
     marks: Vec<[f64; 3]>,
 }
 
@@ -110,7 +110,8 @@ impl Timeline {
         }
     }
 
-    /// Runs a step and says when all have met. `shares` are those of each micro-batch, replica by replica.
+    /// Simulates a step and returns the time of the synchronization. `shares` are those of each micro-batch, replica by
+    /// replica.
     pub fn run(&mut self, own: &[Own], shares: &[f64], roads: &Roads) -> f64 {
         for pipeline in 0..self.layout.pipelines() as usize {
             for stage in 0..self.layout.pp as usize {
@@ -139,7 +140,7 @@ impl Timeline {
         stage * self.layout.pipelines() as usize + pipeline
     }
 
-    /// The cell of a rank: ranks of a cell are neighbours.
+    /// The cell of a rank: ranks of a cell are consecutive.
     pub fn cell_of(&self, rank: u32) -> usize {
         (rank / self.layout.cell()) as usize
     }
@@ -149,7 +150,7 @@ impl Timeline {
         (rank / self.layout.stage() * self.layout.tp + rank % self.layout.tp) as usize
     }
 
-    /// How long each micro-batch of a cell takes: until its slowest rank is done with it.
+    /// Computes the duration of each micro-batch of a cell, set by its slowest rank.
     fn fill(&mut self, stage: usize, pipeline: usize, own: &[Own], shares: &[f64], roads: &Roads) {
         let cell = self.cell(stage, pipeline);
         let (size, block) = (self.layout.cell() as usize, self.layout.block() as usize);
@@ -176,7 +177,7 @@ impl Timeline {
         self.end[cell] = self.begin[cell] + busy;
     }
 
-    /// Micro-batches go down the pipeline and come back.
+    /// Passes micro-batches forward and backward through the pipeline.
     fn pass(&mut self, pipeline: usize, roads: &Roads) {
         let (pp, micro) = (self.layout.pp as usize, self.layout.micro as usize);
         let chunks = self.layout.chunks as usize;
@@ -210,7 +211,7 @@ impl Timeline {
         }
     }
 
-    /// Sharded weights: a layer's are there once all cells have begun with the layer before, and so asked for them.
+    /// Sharded weights: a layer's weights arrive when all cells have begun the previous layer, and so requested them.
     fn gather(&mut self, roads: &Roads) {
         let mut gate = self.begin.iter().copied().fold(0.0, f64::max);
         let mut starts = self.begin.clone();
@@ -227,7 +228,7 @@ impl Timeline {
         }
     }
 
-    /// Each data-parallel group adds up its gradients; then all meet.
+    /// Each data-parallel group reduces its gradients; then all ranks synchronize.
     fn reduce(&mut self, roads: &Roads) -> f64 {
         let cells = self.layout.pipelines() as usize;
         let mut meet: f64 = 0.0;
@@ -247,7 +248,7 @@ impl Timeline {
 /// A stage and one of its chunks.
 type Part = (usize, usize);
 
-/// What a micro-batch comes from and goes to: chunk after chunk, each through all stages.
+/// The previous and next part of a micro-batch: chunk after chunk, each through all stages.
 fn neighbors((stage, chunk): Part, pp: usize, chunks: usize) -> [Option<Part>; 2] {
     let place = chunk * pp + stage;
     let at = |place: usize| (place % pp, place / pp);
@@ -255,10 +256,10 @@ fn neighbors((stage, chunk): Part, pp: usize, chunks: usize) -> [Option<Part>; 2
     [place.checked_sub(1).map(at), after]
 }
 
-/// The operations of one pipeline, so that each comes after those that it waits for.
+/// The operations of one pipeline, ordered by their dependencies.
 fn order(pp: usize, chunks: usize, micro: usize) -> Vec<Op> {
     let total = chunks * micro;
-    // A stage takes as many micro-batches as there are stages through one chunk, then through the next.
+    // A stage passes as many micro-batches as there are stages through one chunk, then through the next.
     let turn = |count: usize, forward: bool| {
         let (group, within) = (count / (pp * chunks), count % (pp * chunks));
         let chunk = within / pp;

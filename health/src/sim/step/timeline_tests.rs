@@ -14,7 +14,7 @@ fn still(layout: &Layout) -> Roads {
     }
 }
 
-/// The meeting of a step in which rank r computes `compute(r)` seconds and does nothing else.
+/// The synchronization time of a step in which rank r only computes for `compute(r)` seconds.
 fn meet(layout: Layout, framework: Framework, compute: impl Fn(u32) -> f64) -> f64 {
     let ranks = layout.stage() * layout.pp;
     let own = |rank| Own {
@@ -40,7 +40,7 @@ fn an_even_pipeline_takes_what_the_formula_says() {
     }
 }
 
-/// The same, section 2.2: with v chunks on each stage what is idle is a v-th of that.
+/// Section 2.2 there: with v chunks on each stage the idle time is a v-th of that.
 #[test]
 fn an_interleaved_pipeline_takes_what_the_formula_says() {
     for (pp, chunks, micro) in [(2, 2, 4), (4, 2, 8), (4, 4, 4), (4, 3, 16), (8, 2, 32)] {
@@ -53,7 +53,7 @@ fn an_interleaved_pipeline_takes_what_the_formula_says() {
     }
 }
 
-/// With a heavier last stage every micro-batch waits for it; the others are seen once, on the way there and back.
+/// With a slower last stage every micro-batch waits for it; each other stage adds its time once, forward and backward.
 #[test]
 fn a_slow_last_stage_sets_the_pace_of_the_pipeline() {
     let layout = layout("pp=4 micro=8", 4);
@@ -62,7 +62,7 @@ fn a_slow_last_stage_sets_the_pace_of_the_pipeline() {
     assert_near(found, (8.0 * heavy + 3.0) / 8.0);
 }
 
-/// One slow rank of one stage of one replica holds up its pipeline, and through the meeting all others.
+/// One slow rank of one stage of one replica delays its pipeline, and through the synchronization all others.
 #[test]
 fn a_slow_rank_holds_up_its_pipeline_and_then_everybody() {
     let layout = layout("pp=4 tp=2 micro=8", 16);
@@ -75,13 +75,13 @@ fn a_slow_rank_holds_up_its_pipeline_and_then_everybody() {
     assert_near(both, slow);
 }
 
-/// A pipeline that is not the slowest costs nothing, as long as it is not.
+/// A pipeline with slack costs nothing as long as it is not the slowest.
 #[test]
 fn slack_hides_what_is_not_critical() {
     let layout = layout("pp=4 micro=8", 8);
     let stage = |rank: u32| if rank >= 6 { 1.5 } else { 1.0 };
     let even = meet(layout, Framework::Ddp, stage);
-    // Rank 2 stands in the second stage, which waits for the last one most of the time.
+    // Rank 2 is in the second stage, which waits for the last one most of the time.
     let slow = meet(layout, Framework::Ddp, |rank| {
         stage(rank) * if rank == 2 { 1.05 } else { 1.0 }
     });
@@ -91,7 +91,7 @@ fn slack_hides_what_is_not_critical() {
 
 #[test]
 fn ranks_of_a_cell_meet_in_every_micro_batch() {
-    // Two experts' ranks whose micro-batches are long in turns: neither is slower than the other over the step.
+    // Two experts' ranks with alternating long micro-batches: over the whole step neither is slower.
     let layout = layout("ep=2 micro=2", 2);
     let own = vec![
         Own {
@@ -124,10 +124,10 @@ fn sharded_replicas_wait_at_layers_and_run_one_ahead() {
         Timeline::new(layout, Framework::Fsdp, 0).run(&even, &[1.0, 1.0], &roads)
     };
     assert_near(run(Vec::new()), 1.0);
-    // What one gains on the other in two short layers is lost at the layer after, where it must wait.
+    // A rank that gains time in two short layers loses it again at the next layer, where it must wait.
     let turns = run(vec![0.4, 0.4, -0.4, -0.4, -0.4, -0.4, 0.4, 0.4]);
     assert!((1.0 + 1e-9..1.4).contains(&turns), "{turns}");
-    // One rank that is slower throughout costs what it would cost at the end.
+    // A rank that is slower throughout costs the same as with a single synchronization at the end.
     let slow = |framework| meet(layout, framework, |rank| if rank == 1 { 1.25 } else { 1.0 });
     assert_near(slow(Framework::Fsdp), slow(Framework::Ddp));
 }

@@ -1,29 +1,30 @@
-//! Work that differs honestly: packed sequences, whose squared lengths attention pays for, and routed tokens.
+//! Legitimate differences in work: packed sequences, with the cost of attention for their squared lengths, and routed
+//! tokens.
 //!
-//! A micro-batch is a pack of sequences that fills a token budget. Its time is a·tokens + b·(sum of squared lengths);
-//! b is set so that log self-time of whole steps spreads as the spec says.
+//! A micro-batch is a pack of sequences that fills a token budget. Its time is a·tokens + b·(sum of squared lengths); b
+//! is chosen so that the log self-time of whole steps has the spread in the spec.
 
 use super::pace::OPTIMIZER_SHARE;
 use crate::sim::chance::Chance;
 use crate::sim::spec::layout::Layout;
 use crate::sim::spec::{SpecError, WorldSpec};
 
-/// Tokens of a micro-batch, and most of a sequence.
+/// Tokens of a micro-batch, and longest sequence.
 const BUDGET: u64 = 32_768;
 /// Sequence lengths are log-normal, as those of text corpora are.
 const LENGTH_MEDIAN: f64 = 600.0;
 const LENGTH_SIGMA: f64 = 1.6;
-/// Packs to draw from, and steps by which their spread is measured.
+/// Number of packs to draw from, and of steps for measuring their spread.
 const PACKS: u64 = 1024;
 const TRIALS: usize = 2000;
 /// Share of compute that is spent in experts.
 const EXPERT_SHARE: f64 = 0.5;
-/// Correlation of an expert's popularity from step to step: it forgets in some 500 steps.
+/// Correlation of an expert's popularity between steps: it decays in about 500 steps.
 const DRIFT: f64 = 0.998;
-/// Batches differ in what they route by this much, uniformly.
+/// Uniform variation of routing between batches.
 const ROUTING_JITTER: f64 = 0.02;
 
-/// The work of a step: everything is 1 for the ordinary one.
+/// The work of a step, relative to the ordinary one.
 #[derive(Clone, Debug)]
 pub(crate) struct Loads {
     layout: Layout,
@@ -40,9 +41,9 @@ pub(crate) struct Loads {
 /// The work of one data-parallel replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Replica {
-    /// Compute over that of the mean, for its sequences.
+    /// Compute for its sequences, relative to the mean.
     pub sequences: f64,
-    /// The same for the tokens routed to its experts.
+    /// Compute for the tokens routed to its experts, relative to the mean.
     pub experts: f64,
     pub tokens: u64,
     pub sum_sq: u64,
@@ -51,7 +52,7 @@ pub(crate) struct Replica {
 
 impl Loads {
     /// # Errors
-    /// [`SpecError`] when so many micro-batches even out what the spec asks for.
+    /// [`SpecError`] if the number of micro-batches averages out the requested spread.
     pub fn new(spec: &WorldSpec, layout: Layout) -> Result<Loads, SpecError> {
         let packs = if spec.work.packed > 0.0 {
             Some(Packs::new(spec)?)
@@ -123,18 +124,18 @@ impl Loads {
         &self.shares
     }
 
-    /// The same with all micro-batches alike.
+    /// The same with equal micro-batches.
     pub fn even_shares(&self) -> Vec<f64> {
         vec![1.0 / f64::from(self.layout.micro); self.shares.len()]
     }
 
-    /// Tokens, sum of squares and expert tokens as a rank declares them; zeros: it does not.
+    /// Tokens, sum of squares and expert tokens that a rank declares; zeros: none.
     pub fn declared(&self, dp: u32) -> (u64, u64, u64) {
         if !self.declared {
             return (0, 0, 0);
         }
         let replica = self.replica(dp);
-        // The tokens of a context-parallel group are dealt among its ranks, all alike.
+        // The tokens of a context-parallel group are divided evenly among its ranks.
         let cp = u64::from(self.layout.cp);
         let tokens = match (self.packs.is_some(), self.experts > 0.0) {
             (false, true) => BUDGET * u64::from(self.layout.micro),
@@ -147,13 +148,13 @@ impl Loads {
 /// Packs of sequences to draw from.
 #[derive(Clone, Debug)]
 struct Packs {
-    /// Tokens and sum of squared lengths of each, and its compute over that of the mean.
+    /// Tokens and sum of squared lengths of each, and its compute relative to the mean.
     table: Vec<(u64, u64, f64)>,
 }
 
 impl Packs {
     fn new(spec: &WorldSpec) -> Result<Packs, SpecError> {
-        // The same packs in every world: a seed changes who draws what, not what there is.
+        // The packs are the same in every world: the seed only changes the draws from them.
         let mut chance = Chance::new(0x7061_636b);
         let found: Vec<(u64, u64)> = (0..PACKS).map(|_| pack(&mut chance)).collect();
         let mean = |of: fn(&(u64, u64)) -> u64| found.iter().map(of).sum::<u64>() as f64 / PACKS as f64;
@@ -214,7 +215,7 @@ impl Packs {
     }
 }
 
-/// Tokens and sum of squared lengths of one pack: sequences until little room is left, the last one cut to fit.
+/// Tokens and sum of squared lengths of one pack: sequences until little room is left, the last one truncated.
 fn pack(chance: &mut Chance) -> (u64, u64) {
     let (mut tokens, mut squares) = (0, 0);
     while BUDGET - tokens > BUDGET / 32 {
@@ -226,7 +227,7 @@ fn pack(chance: &mut Chance) -> (u64, u64) {
     (tokens, squares)
 }
 
-/// 1.4826 × the median absolute deviation: the standard deviation, were it normal.
+/// 1.4826 × the median absolute deviation: the standard deviation of a normal distribution.
 fn mad(mut values: Vec<f64>) -> f64 {
     let middle = |values: &mut Vec<f64>| {
         let half = values.len() / 2;
@@ -274,7 +275,7 @@ mod tests {
             let (tokens, sum_sq, _) = loads.declared(2);
             told.push((tokens as f64, sum_sq as f64, loads.replica(2).sequences));
         }
-        // Two steps fix both rates; the third step must follow.
+        // Two steps determine both rates; the third step must match.
         let [(t1, s1, c1), (t2, s2, c2), (t3, s3, c3)] = told[..] else {
             unreachable!()
         };

@@ -1,7 +1,7 @@
-//! Simulated GPUs: what NVML would read, and how fast each runs, as a pure function of a script and time.
+//! Simulated GPUs: NVML readings and speed, as a pure function of a script and time.
 //!
-//! Every value and every counter is in closed form, so any instant can be asked for, in any order, and a counter is
-//! the exact integral of its reason. One GPU never depends on another.
+//! Every value and every counter is in closed form, so any instant can be computed in any order, and a counter is the
+//! exact integral of its reason. GPUs are independent of each other.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,36 +11,36 @@ use crate::id::GpuId;
 use crate::sim::chance::Chance;
 use crate::sim::text::{Quoted, ScriptError, Word, seconds, words};
 
-/// Where the GPU begins to protect itself, degrees: an H100 SXM slows down in software at 87.
+/// Temperature at which throttling starts, degrees: an H100 SXM slows down in software at 87.
 const LIMIT_C: f64 = 87.0;
-/// How far above its rest a heated GPU would settle if nothing slowed it, degrees.
+/// Rise of a heated GPU over its normal temperature if it did not throttle, degrees.
 const RISE_C: f64 = 60.0;
 /// Time constant of die and heat sink, seconds.
 const THERMAL_TAU_S: f64 = 5.0;
-/// Time constant of the clock's way down and up, seconds.
+/// Time constant of the clock, down and up, seconds.
 const CLOCK_TAU_S: f64 = 1.0;
-/// Where a GPU settles that is warm and not slow: this far under the limit, degrees.
+/// Distance to the limit of a GPU that is warm but not slow, degrees.
 const WARM_MARGIN_C: f64 = 4.0;
 /// Highest SM clock of an H100 SXM.
 const SM_CLOCK_MAX_MHZ: f64 = 1980.0;
 /// Power limit of an H100 SXM.
 const POWER_LIMIT_W: f64 = 700.0;
-/// Power at rest, and what full clock adds.
+/// Idle power, and the addition at full clock.
 const POWER_IDLE_W: f64 = 90.0;
 const POWER_BUSY_W: f64 = 520.0;
-/// The clock of a healthy GPU stays within this share of its top.
+/// Variation of a healthy GPU's clock below its maximum, as a share.
 const CLOCK_JITTER: f64 = 0.002;
-/// Most GPUs that a script may name.
+/// Most GPUs in a script.
 const MOST_GPUS: u32 = 1 << 20;
 
 const KNOWN: &str = "gpus=N model=NAME seed=N clock=RATIO heat=gpuN@TIME[..TIME] warm=gpuN@TIME[..TIME]";
 const HEAT_FORM: &str = "gpuN@TIME or gpuN@TIME..TIME, such as gpu3@6s";
 
-/// What to simulate: how many GPUs of which model, and which of them grow hot when.
+/// What to simulate: number and model of the GPUs, and which of them heat up when.
 ///
-/// As text: `gpus=8 model="Simulated H100" heat=gpu3@6s`. `heat` may be given once for each GPU and ends at the
-/// second time if there is one; `warm` is a GPU that runs hot and is not slow for it; `clock` is the share of its top
-/// clock to which a hot GPU falls (0.75); `seed` makes other UUIDs and other jitter.
+/// As text: `gpus=8 model="Simulated H100" heat=gpu3@6s`. `heat` may occur once for each GPU and ends at the second
+/// time if there is one; `warm` is a GPU that runs hot without being slow; `clock` is the share of its maximum clock to
+/// which a hot GPU falls (0.75); `seed` changes UUIDs and variation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuScript {
     gpus: u32,
@@ -50,7 +50,7 @@ pub struct GpuScript {
     heats: Vec<Heat>,
 }
 
-/// One GPU that grows hot.
+/// One GPU that heats up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Heat {
     gpu: u32,
@@ -71,10 +71,10 @@ impl GpuScript {
         }
     }
 
-    /// Reads a script.
+    /// Parses a script.
     ///
     /// # Errors
-    /// [`ScriptError`], which names the column.
+    /// [`ScriptError`], which gives the column.
     pub fn parse(text: &str) -> Result<GpuScript, ScriptError> {
         let mut script = GpuScript::healthy(0, 0);
         for word in words(text)? {
@@ -101,7 +101,7 @@ impl GpuScript {
         Ok(script)
     }
 
-    /// The same script with one more GPU that heats up at `from_s` until `until_s` (for ever: infinity).
+    /// The same script with one more GPU that heats up at `from_s` until `until_s` (forever: infinity).
     #[must_use]
     pub fn with_heat(mut self, gpu: u32, from_s: f64, until_s: f64) -> GpuScript {
         self.heats.push(Heat {
@@ -138,29 +138,29 @@ impl GpuScript {
         Ok(())
     }
 
-    /// How many GPUs there are; their indices are 0 to one less.
+    /// Number of GPUs; their indices start at 0.
     pub fn gpus(&self) -> u32 {
         self.gpus
     }
 
-    /// The UUID of a GPU, as the 16 bytes that the ring's attach record carries.
+    /// The UUID of a GPU, as 16 bytes in the ring's attach record.
     pub fn uuid_bytes(&self, index: u32) -> [u8; 16] {
         let mut chance = Chance::of(self.seed, &[0x0075_7569, u64::from(index)]);
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&chance.bits().to_be_bytes());
         bytes[8..].copy_from_slice(&chance.bits().to_be_bytes());
-        // The marks of a random UUID (RFC 9562, version 4), which also keep it from being all zeros.
+        // The version and variant bits of a random UUID (RFC 9562, version 4); they also prevent an all-zero UUID.
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         bytes
     }
 
-    /// The UUID of a GPU as NVML writes it.
+    /// The UUID of a GPU in NVML's format.
     pub fn gpu(&self, index: u32) -> GpuId {
         GpuId::from_uuid_bytes(self.uuid_bytes(index))
     }
 
-    /// SM clock over its maximum at `t` seconds: what a trainer's compute time must be divided by.
+    /// SM clock over its maximum at `t` seconds: the divisor of a trainer's compute time.
     pub fn speed(&self, index: u32, t: f64) -> f64 {
         let t = instant(t);
         let slow = self
@@ -169,7 +169,7 @@ impl GpuScript {
         (1.0 - CLOCK_JITTER * self.jitter(index, 1, t).unit()) * (1.0 - slow)
     }
 
-    /// Everything NVML would read of a GPU at `t` seconds.
+    /// All NVML readings of a GPU at `t` seconds.
     pub fn reading(&self, index: u32, t: f64) -> GpuReading {
         GpuReading {
             gpu: self.gpu(index),
@@ -188,12 +188,12 @@ impl GpuScript {
         &self.model
     }
 
-    /// What [`GpuScript::reading`] reads.
+    /// The readings of [`GpuScript::reading`].
     pub(super) fn signals(&self, index: u32, t: f64) -> [(GpuSignal, f64); 10] {
         let t = instant(t);
         let (rest, speed) = (self.rest_c(index), self.speed(index, t));
         let heat = self.heat(index);
-        // Whole degrees, as NVML reads them; at the limit the core swings above it and never below.
+        // Whole degrees, as in NVML; at the limit the core varies above it and never below.
         let noise = self.jitter(index, 2, t).around();
         let core = heat.map_or(rest, |heat| heat.temperature(rest, t));
         let temperature = if core >= LIMIT_C {
@@ -204,7 +204,7 @@ impl GpuScript {
         .round();
         let throttled_s = heat.map_or(0.0, |heat| heat.throttled(rest, t));
         let mut base = Chance::of(self.seed, &[3, u64::from(index)]);
-        // Counters count since the driver was loaded, so they never begin at zero.
+        // Counters count since driver load, so they never start at zero.
         let mut counter = |seconds: f64| (base.bits() % 5_000_000_000) as f64 + (seconds * 1e9).round();
         let power = (POWER_IDLE_W + POWER_BUSY_W * speed * speed + 8.0 * noise).round();
         let busy = 0.97 + 0.03 * self.jitter(index, 4, t).unit();
@@ -226,23 +226,23 @@ impl GpuScript {
         self.heats.iter().find(|heat| heat.gpu == index)
     }
 
-    /// Temperature under load, degrees: GPUs at the back of the air stream run warmer.
+    /// Temperature under load, degrees: GPUs at the back of the airflow run warmer.
     fn rest_c(&self, index: u32) -> f64 {
         60.0 + 3.0 * Chance::of(self.seed, &[5, u64::from(index)]).around()
     }
 
-    /// Chance that holds for one second.
+    /// Random numbers that stay the same for one second.
     fn jitter(&self, index: u32, what: u64, t: f64) -> Chance {
         Chance::of(self.seed, &[what, u64::from(index), t as u64])
     }
 }
 
-/// Every number is an instant: what is not one is the nearest that is, within 30 years.
+/// Clamps any number to a valid time within 30 years.
 fn instant(t: f64) -> f64 {
     if t > 0.0 { t.min(1e9) } else { 0.0 }
 }
 
-/// Bus addresses as on an eight-GPU board; further boards get a PCI domain of their own.
+/// Bus addresses as on an eight-GPU board; further boards have their own PCI domain.
 pub(super) fn pci(index: u32) -> Arc<str> {
     const BUSES: [u8; 8] = [0x18, 0x2a, 0x3a, 0x5d, 0x9a, 0xab, 0xba, 0xdb];
     format!("{:04x}:{:02x}:00.0", index / 8, BUSES[index as usize % 8]).into()
@@ -272,7 +272,7 @@ impl Heat {
         }
     }
 
-    /// Core temperature: up towards rest + rise, held at the limit by the slowdown, and back.
+    /// Core temperature: rises towards rest + rise, is limited by throttling, and falls back.
     fn temperature(&self, rest: f64, t: f64) -> f64 {
         let hot = |t: f64| {
             let risen = self.rise(rest) * (1.0 - (-(t - self.from_s).max(0.0) / THERMAL_TAU_S).exp());
@@ -284,7 +284,7 @@ impl Heat {
         rest + (hot(self.until_s) - rest) * (-(t - self.until_s) / THERMAL_TAU_S).exp()
     }
 
-    /// When the core reaches the limit, seconds; never, if it does not.
+    /// When the core reaches the limit, seconds; infinity if it does not.
     fn limit_at(&self, rest: f64) -> f64 {
         let (rise, room) = (self.rise(rest), LIMIT_C - rest);
         let at = self.from_s + THERMAL_TAU_S * (rise / (rise - room)).ln();
@@ -295,12 +295,12 @@ impl Heat {
         }
     }
 
-    /// For how long the thermal reason has been active so far, seconds.
+    /// Time so far for which the thermal reason has been active, seconds.
     fn throttled(&self, rest: f64, t: f64) -> f64 {
         (t.min(self.until_s) - self.limit_at(rest)).max(0.0)
     }
 
-    /// The share of the clock that is missing.
+    /// The missing share of the clock.
     fn slowed(&self, rest: f64, clock: f64, t: f64) -> f64 {
         let fallen = (1.0 - clock) * (1.0 - (-self.throttled(rest, t) / CLOCK_TAU_S).exp());
         fallen * (-(t - self.until_s).max(0.0) / CLOCK_TAU_S).exp()

@@ -1,4 +1,4 @@
-//! What hosts count: a node's cgroup and ports, and each rank's process. Healthy hosts are never all zeros.
+//! Host counters: a node's cgroup and ports, and each rank's process. Healthy hosts are never all zeros.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::sim::chance::Chance;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// What a healthy node's counters grow by in a second: a little of everything.
+/// Increase of a healthy node's counters per second: a little of everything.
 const NODE_RATES: [(HostSignal, f64); 7] = [
     (HostSignal::CpuThrottledNs, 2e5),
     (HostSignal::RunQueueNs, 2e7),
@@ -19,7 +19,7 @@ const NODE_RATES: [(HostSignal, f64); 7] = [
     (HostSignal::NetRetransmits, 0.2),
     (HostSignal::NetErrors, 0.001),
 ];
-/// The same of a rank's process.
+/// The same for a rank's process.
 const RANK_RATES: [(HostSignal, f64); 3] = [
     (HostSignal::RunQueueNs, 2e6),
     (HostSignal::DiskWaitNs, 1e6),
@@ -27,10 +27,10 @@ const RANK_RATES: [(HostSignal, f64); 3] = [
 ];
 /// A port of 400 Gb/s.
 const PORT_BPS: f64 = 4e11;
-/// Threads of a trainer that want a CPU while it launches kernels and loads data.
+/// Threads of a trainer that need a CPU while it launches kernels and loads data.
 const THREADS: f64 = 4.0;
 
-/// Where cores are oversubscribed, time waiting for one varies by this much from second to second, uniformly.
+/// Uniform variation of the time waiting for a core from second to second, if cores are oversubscribed.
 const WAIT_JITTER: f64 = 0.3;
 
 /// The counters of one host, or of one process on it.
@@ -43,7 +43,7 @@ pub(super) struct HostMeter {
 }
 
 impl HostMeter {
-    /// Of a node, or of the process of `rank` on it.
+    /// Creates the meter of a node, or of the process of `rank` on it.
     pub fn new(seed: u64, node: u32, rank: Option<u32>) -> HostMeter {
         let mut chance = match rank {
             Some(rank) => Chance::of(seed, &[0x7072_6f63, u64::from(rank)]),
@@ -52,7 +52,7 @@ impl HostMeter {
         let rates = rates(rank);
         let mut counters: BTreeMap<HostSignal, f64> = BTreeMap::new();
         for (signal, rate) in rates {
-            // A node counts since it was booted, a process since it was started.
+            // A node's counters start at boot, a process's at its start.
             let age_s = if rank.is_some() { 60.0 } else { 1e6 };
             counters.insert(*signal, (rate * age_s * (1.0 + chance.unit())).floor());
         }
@@ -64,12 +64,12 @@ impl HostMeter {
         }
     }
 
-    /// Reads it at `at`, under what ails its ranks. `wanting`: threads that are ready and get no CPU.
+    /// Reads it at `at`, with the faults of its ranks. `wanting`: runnable threads without a CPU.
     pub fn read(&mut self, at: Time, ills: &[Ill], wanting: f64) -> HostReading {
         let span_s = at.since(self.read_at).as_secs_f64();
         self.read_at = at;
         for (signal, rate) in rates(self.rank) {
-            // Hosts are busy by fits and starts: mostly less than the mean, sometimes some times as much.
+            // Host load is bursty: mostly below the mean, sometimes several times the mean.
             let burst = -(1.0 - self.chance.unit()).ln();
             self.add(*signal, rate * span_s * burst);
         }
@@ -100,7 +100,7 @@ impl HostMeter {
         }
     }
 
-    /// What an ill adds in `span_s`; counters that this meter does not have stay away.
+    /// Adds the effect of a fault in `span_s`; counters that this meter lacks are skipped.
     fn suffer(&mut self, ill: &Ill, span_s: f64) {
         // The share of time by which the work is longer.
         let excess = (1.0 - 1.0 / ill.factor) * (0.9 + 0.2 * self.chance.unit());

@@ -1,5 +1,5 @@
-//! What the GPUs of a world count and read beyond [`GpuScript`](crate::sim::GpuScript): each cause moves what it really
-//! moves, and healthy GPUs are not all zeros.
+//! GPU counters and readings beyond [`GpuScript`](crate::sim::GpuScript): each cause changes the counters that it
+//! changes in reality, and healthy GPUs are not all zeros.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::sim::spec::WorldSpec;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Share of a step that follows the SM clock; the rest waits for memory, and does not.
+/// Share of a step that scales with the SM clock; the rest waits for memory and does not.
 const CLOCK_BOUND: f64 = 0.6;
-/// Clock and power of a GPU with nothing to do.
+/// Clock and power of an idle GPU.
 const IDLE_CLOCK_MHZ: f64 = 345.0;
 const IDLE_POWER_W: f64 = 75.0;
 const MEMORY_CLOCK_MHZ: f64 = 2619.0;
@@ -21,21 +21,21 @@ const MEMORY_BYTES: f64 = 80.0 * (1u64 << 30) as f64;
 const GEN_MAX: f64 = 5.0;
 const WIDTH_MAX: f64 = 16.0;
 
-/// A cause that is at work on a GPU now, how strongly, and in which of its ways.
+/// An active cause on a GPU, its strength, and the counter that shows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ill {
     pub cause: Cause,
     pub factor: f64,
-    /// Some causes show in one of several counters; each fault has its own way.
+    /// Selects one of the counters in which a cause can show; it differs between faults.
     pub way: u64,
 }
 
-/// Which of its ways a fault takes.
+/// Selects the counter for a fault.
 pub(crate) fn way(seed: u64, index: usize) -> u64 {
     Chance::of(seed, &[0x0077_6179, index as u64]).bits()
 }
 
-/// The cause of a fault, if it has one that counters show.
+/// The cause of a fault, if counters show it.
 pub(super) fn ill(seed: u64, index: usize, fault: &Fault) -> Option<Ill> {
     match *fault {
         Fault::Slow { factor, cause, .. } => Some(Ill {
@@ -52,16 +52,16 @@ pub(super) fn ill(seed: u64, index: usize, fault: &Fault) -> Option<Ill> {
     }
 }
 
-/// One GPU's counters, and what they are read as between two readings.
+/// One GPU's counters and its state between two readings.
 #[derive(Clone, Debug)]
 pub(super) struct Meter {
     chance: Chance,
-    /// Share of the readings that find it between two kernels.
+    /// Share of the readings between two kernels.
     idle: f64,
     gpu: GpuId,
     pci: Arc<str>,
     read_at: Time,
-    /// Share of time at the power cap, as any loaded GPU has it.
+    /// Share of time at the power cap, as on any loaded GPU.
     capped: f64,
     power_ns: f64,
     thermal_ns: f64,
@@ -74,13 +74,13 @@ pub(super) struct Meter {
     memory_bytes: f64,
 }
 
-/// What the script of the GPUs says of one at one moment.
+/// A GPU's values from the script at one time.
 pub(super) struct Script<'a> {
     pub model: &'a Arc<str>,
     pub signals: [(GpuSignal, f64); 10],
 }
 
-/// What a GPU reads like at one moment, changed by its ills.
+/// A GPU's current values, changed by its faults.
 struct Look {
     clock: f64,
     hotter_c: f64,
@@ -92,7 +92,7 @@ struct Look {
 impl Meter {
     pub fn new(spec: &WorldSpec, index: u32, gpu: GpuId, pci: Arc<str>) -> Meter {
         let mut chance = Chance::of(spec.seed, &[0x006d_6574, u64::from(index)]);
-        // Lifetime totals: a GPU that has served for months has seen something.
+        // Lifetime totals: a GPU that has been in use for months has some errors.
         let lifetime = |chance: &mut Chance, most: f64| (chance.unit().powi(3) * most).floor();
         Meter {
             idle: spec.idle,
@@ -113,7 +113,7 @@ impl Meter {
         }
     }
 
-    /// Reads the GPU at `at`. `idle`: nothing runs on it. `script` is what its temperature and clock are otherwise.
+    /// Reads the GPU at `at`. `idle`: nothing runs on it. `script`: its temperature and clock without faults.
     pub fn read(&mut self, at: Time, idle: bool, ills: &[Ill], script: &Script<'_>) -> GpuReading {
         let span_ns = at.since(self.read_at).as_nanos() as f64;
         self.read_at = at;
@@ -126,17 +126,17 @@ impl Meter {
         };
         let load = if idle { 0.0 } else { self.capped };
         self.power_ns += (span_ns * load * (1.0 + 0.3 * self.chance.around())).round();
-        // What soft errors there are, strike any GPU: about one an hour, and a replay now and then.
+        // Background soft errors on any GPU: about one an hour, and a rare replay.
         self.count_noise(span_ns / 1e9);
         for ill in ills {
             self.suffer(ill, span_ns, &mut look);
         }
-        // The bus slows down to save power when nothing crosses it, even under way between two kernels.
+        // The bus reduces its speed when unused to save power, even briefly between two kernels.
         let pause = self.chance.hits(self.idle);
         if idle || pause {
             look.gen_now = look.gen_now.min(1.0);
         }
-        // A utilization is an average of the time before; where pauses are rare, one fills it.
+        // Utilization is an average over the past; if pauses are rare, a single one fills the whole interval.
         let pause = pause.then(|| {
             if self.idle > 0.05 {
                 self.chance.unit()
@@ -167,9 +167,9 @@ impl Meter {
         }
     }
 
-    /// What an ill does to the counters in `span_ns`, and to what is read now.
+    /// Adds the effect of a fault to the counters in `span_ns`, and to the current values.
     fn suffer(&mut self, ill: &Ill, span_ns: f64, look: &mut Look) {
-        // Only part of a step follows the clock, so the clock falls further than the step grows.
+        // Only part of a step scales with the clock, so the clock falls further than the step grows.
         let clock = CLOCK_BOUND / (ill.factor - 1.0 + CLOCK_BOUND);
         let share = |chance: &mut Chance| 0.8 + 0.2 * chance.unit();
         let span_s = span_ns / 1e9;
@@ -237,7 +237,7 @@ impl Meter {
         let mut power = base(S::PowerW) * (0.35 + 0.65 * look.clock * look.clock);
         let mut busy = base(S::UtilizationRatio);
         if look.hotter_c > 50.0 {
-            // Held at its limit by slowing down, it swings above and never below.
+            // Throttled at its limit, it varies above the limit and never below.
             temperature = temperature.max(limit_c + (temperature as u64 % 3) as f64);
         } else {
             temperature += look.hotter_c;

@@ -1,4 +1,4 @@
-//! The readings of a world's GPUs and hosts: each source once a second, under the faults of the step under way.
+//! Readings of a world's GPUs and hosts: each source once a second, with the faults of the current step.
 
 pub mod gpu;
 mod hosts;
@@ -14,7 +14,7 @@ use super::spec::shape::House;
 use crate::event::{GpuReading, HostReading};
 use crate::time::Time;
 
-/// All meters of a world; none where nothing is read.
+/// All meters of a world; none for sources that are not read.
 #[derive(Clone, Debug)]
 pub(super) struct Telemetry {
     seed: u64,
@@ -42,7 +42,7 @@ impl Telemetry {
         }
     }
 
-    /// Reads a GPU, if they are read.
+    /// Reads a GPU, if GPUs are read.
     pub fn gpu(&mut self, at: Time, gpu: u32, idle: bool, drag: &Drag) -> Option<GpuReading> {
         let ills = ills(self.seed, drag, |blow, house| {
             !matches!(blow.fault, Fault::Link { .. }) && blow.on.strikes(gpu, house)
@@ -54,7 +54,7 @@ impl Telemetry {
         Some(self.gpus.get_mut(gpu as usize)?.read(at, idle, &ills, &script))
     }
 
-    /// Reads a host, if they are read.
+    /// Reads a host, if hosts are read.
     pub fn node(&mut self, at: Time, node: u32, drag: &Drag, wanting: f64) -> Option<HostReading> {
         let ills = ills(self.seed, drag, |blow, house| {
             let first = node * house.gpus_per_node;
@@ -64,14 +64,14 @@ impl Telemetry {
         Some(self.nodes.get_mut(node as usize)?.read(at, &ills, wanting))
     }
 
-    /// Reads a rank's process, if they are read.
+    /// Reads a rank's process, if hosts are read.
     pub fn rank(&mut self, at: Time, rank: u32, drag: &Drag, wanting: f64) -> Option<HostReading> {
         let ills = ills(self.seed, drag, |blow, house| blow.on.strikes(rank, house));
         Some(self.ranks.get_mut(rank as usize)?.read(at, &ills, wanting))
     }
 }
 
-/// What is at work where `here` says that a blow lands.
+/// The active faults for which `here` is true.
 fn ills(seed: u64, drag: &Drag, here: impl Fn(&Blow, &House) -> bool) -> Vec<Ill> {
     let blows = drag.blows().iter().filter(|blow| here(blow, drag.house()));
     blows

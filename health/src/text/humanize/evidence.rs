@@ -1,18 +1,18 @@
-//! Evidence as a person would say it: the names carry their units (`sm_clock_mhz`), so that even one that is new to
-//! this version reads well.
+//! Evidence in words: names include their units (`sm_clock_mhz`), so that even evidence unknown to this version is
+//! readable.
 
 use super::{percent, span, span_beside};
 use crate::verdict::{Evidence, Finding, Subject, Verdict};
 
-/// How one kind of evidence reads.
+/// The form of one kind of evidence.
 enum Reading {
-    /// A label and a value, the same of the peers after it.
+    /// A label and a value, followed by the peers' value.
     Measure(&'static str, fn(f64) -> String),
-    /// The words alone.
+    /// Only words.
     Fact(&'static str),
 }
 
-/// Those whose name is not what people say.
+/// Evidence whose label differs from its name.
 const READINGS: [(&str, Reading); 21] = [
     ("self_time_s", Reading::Measure("self-time", span)),
     ("wait_s", Reading::Measure("waits for others", span)),
@@ -52,10 +52,10 @@ const READINGS: [(&str, Reading); 21] = [
     ),
 ];
 
-/// An ending, and how a value with it is written.
+/// A name suffix, and the format of its values.
 type Unit = (&'static str, fn(f64) -> String);
 
-/// Units at the end of a name, longer ones before those that they end in.
+/// Unit suffixes of names; longer ones come before their own suffixes.
 const UNITS: [Unit; 15] = [
     ("_flop_per_s", flop_per_second),
     ("_bytes_per_s", bytes_per_second),
@@ -74,7 +74,7 @@ const UNITS: [Unit; 15] = [
     ("_x", |value| format!("{value:.2}x")),
 ];
 
-/// Words that are written in another way than in a name.
+/// Words with a different spelling in text.
 const SPELLED: [(&str, &str); 13] = [
     ("gemm", "GEMM"),
     ("sm", "SM"),
@@ -91,7 +91,7 @@ const SPELLED: [(&str, &str); 13] = [
     ("p99", "p99"),
 ];
 
-/// What causes are called where it is said how much of the excess one of them explains.
+/// Names of causes for shares of the excess that they explain.
 const EXPLAINS: [(&str, &str); 6] = [
     ("explained_by_thermal_ratio", "heat"),
     ("explained_by_power_ratio", "the power limit"),
@@ -101,8 +101,8 @@ const EXPLAINS: [(&str, &str); 6] = [
     ("explained_by_gc_pause_ratio", "garbage collection"),
 ];
 
-/// One piece of evidence in words: of what, the value on the subject, and that of its peers; empty where there is none.
-/// Of several GPUs it begins with the name of one: `GPU-25bf1e78: thermal_throttled_ratio`.
+/// One piece of evidence in words: label, the subject's value, and the peers' value; empty if there is none. Of several
+/// GPUs it begins with the name of one: `GPU-25bf1e78: thermal_throttled_ratio`.
 pub fn told(evidence: &Evidence) -> [String; 3] {
     let Some((gpu, what)) = evidence.what.split_once(": ") else {
         return measured(evidence, &evidence.what);
@@ -135,7 +135,7 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
     };
     let (value, peers) = (evidence.value, evidence.peers);
     match peers {
-        // Not 45 us beside 3.2 ms. The unit is a span's if it writes one.
+        // Avoids 45 us next to 3.2 ms. The unit is a time if it formats like one.
         Some(peers) if unit(1.0) == span(1.0) => {
             [label, span_beside(value, peers), span_beside(peers, value)]
         }
@@ -143,7 +143,7 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
     }
 }
 
-/// All evidence of a verdict as [`told`] has it; what was said in words comes first.
+/// All evidence of a verdict in the form of [`told`]; text comes first.
 pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
     let label = match verdict.finding {
         Finding::RankSilent | Finding::JobHang => "stacks",
@@ -154,24 +154,24 @@ pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
     says.chain(verdict.evidence.iter().map(told)).collect()
 }
 
-/// The same as a phrase, for a subject that has peers.
+/// The evidence as a phrase, for a subject that has peers.
 pub fn phrase(evidence: &Evidence) -> String {
     join_with(&told(evidence), "peers")
 }
 
-/// The same as a phrase, in a verdict: a whole job has no peers, and is compared with what it was before.
+/// The evidence as a phrase, in a verdict: a whole job has no peers, and is compared with its past.
 pub fn phrase_of(verdict: &Verdict, evidence: &Evidence) -> String {
     join_with(&told(evidence), reference(verdict))
 }
 
-/// All evidence of a verdict as [`phrase_of`] has it.
+/// All evidence of a verdict in the form of [`phrase_of`].
 pub fn phrases(verdict: &Verdict) -> Vec<String> {
     let reference = reference(verdict);
     let pieces = all(verdict);
     pieces.iter().map(|piece| join_with(piece, reference)).collect()
 }
 
-/// What a verdict's slowness is held against: `1.3x as long as` this.
+/// The reference of a verdict's slowdown: `1.3x as long as` this.
 pub fn beside(verdict: &Verdict) -> &'static str {
     match reference(verdict) {
         "peers" => "its peers",
@@ -180,7 +180,7 @@ pub fn beside(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// What the second value of a verdict's evidence is of.
+/// The source of the second value in a verdict's evidence.
 pub fn reference(verdict: &Verdict) -> &'static str {
     use Finding as F;
     match (verdict.finding, &verdict.subject) {
@@ -193,7 +193,7 @@ pub fn reference(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// What [`told`] says as a phrase; `reference`: what the second value is of.
+/// Joins the parts from [`told`] into a phrase; `reference`: the source of the second value.
 pub fn join_with([label, value, other]: &[impl AsRef<str>; 3], reference: &str) -> String {
     let mut phrase = label.as_ref().to_owned();
     let other_head = format!(", {reference} ");
@@ -214,7 +214,7 @@ fn spelled(name: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A number without a unit: no more digits than were measured.
+/// A number without a unit, with significant digits only.
 fn plain(value: f64) -> String {
     let digits = match value.abs() {
         large if large >= 100.0 => 0,
@@ -233,7 +233,7 @@ fn steps(value: f64) -> String {
     super::count(value as u64, "step")
 }
 
-/// How often the driver said it.
+/// How often the driver reported it.
 fn times(value: f64) -> String {
     if value == 1.0 {
         "once".to_owned()

@@ -1,4 +1,4 @@
-//! Numbers and names for people: in the report, in top and in messages.
+//! Formats numbers and names for the report, top and messages.
 
 use crate::event::Signal;
 use crate::id::Rank;
@@ -7,10 +7,10 @@ use crate::verdict::{Cause, Finding, Severity, Subject, Verdict};
 
 pub mod evidence;
 
-/// Ranges of ranks that a group names.
+/// Most ranges of ranks that are listed.
 const MAX_RANGES: usize = 6;
 
-/// A span of time: `850 us`, `44.1 ms`, `1.34 s`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
+/// A duration: `850 us`, `44.1 ms`, `1.34 s`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
 pub fn span(seconds: f64) -> String {
     let s = seconds.max(0.0);
     match s {
@@ -37,7 +37,7 @@ pub fn count(n: u64, noun: &str) -> String {
     }
 }
 
-/// `rank 2`, `ranks 0-1, 3`; of more ranges than some, how many ranks there are.
+/// `rank 2`, `ranks 0-1, 3`; with too many ranges, the number of ranks.
 pub fn ranks(ranks: &[Rank]) -> String {
     if let [rank] = ranks {
         return format!("rank {rank}");
@@ -65,7 +65,7 @@ pub fn other_ranks_have(ranks: usize) -> String {
     format!("{} {}", count(ranks as u64, "other rank"), has(ranks))
 }
 
-/// The verb of so many ranks.
+/// The verb for this number of ranks.
 pub fn has(ranks: usize) -> &'static str {
     if ranks == 1 { "has" } else { "have" }
 }
@@ -80,7 +80,7 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
-/// What a finding costs, as a share: of every step, or of all the time where it comes once in many steps.
+/// The impact of a finding: a share of every step, or of the job's time if it occurs rarely.
 pub fn impact(finding: &str, ratio: f64) -> String {
     let of = match finding {
         "single-rank-pause" | "slow-checkpoint" | "slow-warm-up" => "the job's time",
@@ -89,7 +89,7 @@ pub fn impact(finding: &str, ratio: f64) -> String {
     format!("{} of {of}", percent(ratio))
 }
 
-/// Hours of a GPU's time (or of a rank's, where there is none): small numbers in seconds, or nobody could read them.
+/// GPU-hours (or rank-hours without GPUs): small numbers in seconds, for readability.
 pub fn hours(hours: f64, whose: &str) -> String {
     if hours < 0.05 {
         format!("{:.1} {whose}-seconds", hours * 3600.0)
@@ -98,7 +98,7 @@ pub fn hours(hours: f64, whose: &str) -> String {
     }
 }
 
-/// Amounts of GPU time that stand together: in one unit, which the largest chooses.
+/// Formats related amounts of GPU time in one unit, determined by the largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuTime {
     whose: &'static str,
@@ -106,7 +106,7 @@ pub struct GpuTime {
 }
 
 impl GpuTime {
-    /// For amounts of which this is the largest, hours.
+    /// For amounts up to this one, hours.
     pub fn of(largest_hours: f64, whose: &'static str) -> GpuTime {
         GpuTime {
             whose,
@@ -114,8 +114,8 @@ impl GpuTime {
         }
     }
 
-    /// For a part and its whole, hours: seconds where the part would be unreadable in hours, as long as the whole is
-    /// readable in seconds.
+    /// For a part and its whole, hours: seconds if the part would be unreadable in hours and the whole is readable in
+    /// seconds.
     pub fn of_part(part_hours: f64, whole_hours: f64, whose: &'static str) -> GpuTime {
         GpuTime {
             whose,
@@ -129,12 +129,12 @@ impl GpuTime {
         format!("{} {}-{unit}", self.number(hours), self.whose)
     }
 
-    /// An amount beside another that names the unit.
+    /// An amount without its unit, next to another one that has it.
     pub fn number(self, hours: f64) -> String {
         if self.in_seconds {
             format!("{:.1}", hours * 3600.0)
         } else if hours > 0.0 && hours < 0.01 {
-            // Two digits that say something.
+            // Two significant digits.
             format!(
                 "{:.*}",
                 (1.0 - hours.log10().floor()).clamp(2.0, 8.0) as usize,
@@ -146,7 +146,7 @@ impl GpuTime {
     }
 }
 
-/// A span beside another: both in the unit of the longer one, so that they can be compared at sight.
+/// A duration next to another one: both in the unit of the longer one, for easy comparison.
 pub fn span_beside(seconds: f64, other: f64) -> String {
     let longest = seconds.max(other);
     let (value, unit) = match longest {
@@ -155,7 +155,7 @@ pub fn span_beside(seconds: f64, other: f64) -> String {
         _ if longest < 0.9995 => (seconds.max(0.0) * 1e3, "ms"),
         _ => (seconds.max(0.0), "s"),
     };
-    // As `span` writes the longer one; of a short one as many digits as say something.
+    // Same format as `span` for the longer one; for a short one, the significant digits.
     let digits = match value {
         _ if value == 0.0 => 0,
         _ if value < 0.1 => (1.0 - value.log10().floor()).clamp(2.0, 6.0) as usize,
@@ -166,7 +166,7 @@ pub fn span_beside(seconds: f64, other: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Why the picture of ranks and steps shows nothing of a finding: it compares ranks with each other.
+/// Why the heat map of ranks and steps does not show a finding: it compares ranks with each other.
 pub fn calm_picture(finding: Finding) -> Option<&'static str> {
     match finding {
         Finding::ExpertImbalance | Finding::SequenceImbalance => Some(
@@ -187,7 +187,7 @@ pub fn calm_picture(finding: Finding) -> Option<&'static str> {
     }
 }
 
-/// Whose hours a job's are: one of which no GPU was seen has none to count.
+/// The unit of a job's hours: rank-hours if no GPU was seen.
 pub fn whose(report: &Report) -> &'static str {
     let mut subjects = report.verdicts.iter().map(|verdict| &verdict.subject);
     let has_gpu = |subject: &Subject| match subject {
@@ -210,7 +210,7 @@ pub fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// An amount of money, in whatever currency the price was given.
+/// An amount of money, in the currency of the price.
 pub fn money(amount: f64) -> String {
     if amount < 1000.0 {
         format!("{amount:.2}")
@@ -219,7 +219,7 @@ pub fn money(amount: f64) -> String {
     }
 }
 
-/// When the trouble began and when the detector was sure.
+/// When the trouble began and when it was raised.
 pub fn since(verdict: &Verdict) -> String {
     let mut text = match verdict.since_step {
         Some(step) => format!("step {step} ({} after the start)", span(verdict.since_s)),

@@ -1,4 +1,4 @@
-//! A cause by its name: what it means, and what each finding that it may have asks for then.
+//! Explains a cause by name: its meaning, and the action for each finding that can have it.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use serde::Serialize;
 use super::{SCHEMA_VERSION, table};
 use crate::output::{Paint, Style};
 
-/// A cause as it is printed with `--json`.
+/// A cause in the `--json` output.
 #[derive(Debug, Serialize)]
 pub(super) struct Explained {
     schema_version: u32,
     cause: &'static str,
     means: &'static str,
-    /// What to do, by finding.
+    /// Action by finding.
     actions: BTreeMap<&'static str, String>,
 }
 

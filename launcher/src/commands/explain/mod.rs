@@ -1,4 +1,4 @@
-//! `paceline explain`: what an XID or a finding means, from the tables that judge them; no network, no GPU.
+//! `paceline explain`: the meaning of an XID or a finding, from the detector's own tables; no network, no GPU.
 
 mod cause;
 
@@ -55,38 +55,38 @@ enum ExplainWhat {
     },
 }
 
-/// An XID as it is printed with `--json`.
+/// An XID in the `--json` output.
 #[derive(Debug, Serialize)]
 struct Xid {
     schema_version: u32,
     xid: u32,
-    /// NVIDIA's name; empty: the number is not in its catalogue.
+    /// NVIDIA's name; empty: the number is not in its catalog.
     name: String,
     description: String,
     class: Class,
     severity: Severity,
-    /// The message after the number decides, and none was given: what is said below holds for the number alone.
+    /// The meaning depends on the log message, and none was given: the fields below hold for the number alone.
     needs_message: bool,
-    /// What should be done, and when.
+    /// Recommended action, and when.
     action: Remedy,
     when: When,
     /// Whether the GPU or its node is taken out of service: reset, reboot, inspection.
     acts_on_node: bool,
-    /// How many on one link it takes for the action; 1: the first.
+    /// Number of occurrences on one link until the action applies; 1: the first.
     after: u32,
     /// Whether results since the last checkpoint may be wrong.
     results_suspect: bool,
     finding: Finding,
-    /// What the class asks for, or what the message's registers say.
+    /// The meaning of the class, or of the registers in the message.
     means: String,
-    /// What else must be known.
+    /// Further context.
     context: String,
     immediate_action: String,
     investigatory_action: String,
     source: &'static str,
 }
 
-/// A finding as it is printed with `--json`.
+/// A finding in the `--json` output.
 #[derive(Debug, Serialize)]
 struct Explained {
     schema_version: u32,
@@ -94,12 +94,12 @@ struct Explained {
     title: String,
     means: String,
     look: String,
-    /// What to do, by cause; `unknown` where no other fits.
+    /// Action by cause; `unknown` if no other applies.
     actions: std::collections::BTreeMap<&'static str, String>,
     runbook: String,
 }
 
-/// Explains it.
+/// Prints the explanation.
 pub(crate) fn command(args: &ExplainArgs, color: Color) -> anyhow::Result<ExitCode> {
     let policy = Policy::default();
     let style = Style::stdout(color);
@@ -128,7 +128,7 @@ pub(crate) fn command(args: &ExplainArgs, color: Color) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a name alone means, as JSON and as text.
+/// Explains an XID, a finding or a cause by its name alone, as JSON and as text.
 fn by_name(policy: &Policy, name: &str, style: Style) -> anyhow::Result<(String, String)> {
     if let Ok(number) = name.parse() {
         let xid = Xid::of(policy, number, "", None);
@@ -136,7 +136,7 @@ fn by_name(policy: &Policy, name: &str, style: Style) -> anyhow::Result<(String,
     }
     let is_cause = |cause: &&Cause| cause.name() == name && **cause != Cause::Unknown;
     let is_finding = Finding::ALL.iter().any(|finding| finding.name() == name);
-    // Where both are called so (data-loading), the finding says more.
+    // If both have this name (data-loading), the finding has more detail.
     if let Some(cause) = Cause::ALL.iter().find(is_cause).filter(|_| !is_finding) {
         let explained = cause::Explained::of(policy, *cause);
         return Ok((serde_json::to_string(&explained)?, explained.render(style)));
@@ -296,7 +296,7 @@ fn ordinal(number: u32) -> String {
     }
 }
 
-/// Rows of a label and a text that is wrapped beside it; rows without text are left out.
+/// Rows of a label and a wrapped text; rows without text are omitted.
 fn table(style: Style, rows: &[(&str, String)]) -> String {
     let rows = || rows.iter().filter(|(_, text)| !text.is_empty());
     let label = rows().map(|(label, _)| label.len()).max().unwrap_or(0) + 4;

@@ -1,4 +1,4 @@
-//! `paceline simulate --connect`: the sidecars of a simulated job against a real aggregator. docs/scale.md.
+//! `paceline simulate --connect`: runs the sidecars of a simulated job against a real aggregator. docs/scale.md.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,11 +16,11 @@ use paceline_sidecar::load::{self, LoadOptions, LoadReport, Spans, Stage};
 use crate::output::progress::Progress;
 use crate::output::{self, Color, Style, Usage};
 
-/// Steps follow each other at this distance where nothing else is said, seconds.
+/// Default interval between steps, seconds.
 const STEP_S: f64 = 1.0;
-/// Nodes are given so long to join before training begins without them.
+/// Time for all nodes to join; then training starts without the missing ones.
 const JOIN: Duration = Duration::from_secs(120);
-/// That nobody has joined is told after this.
+/// Delay of the warning that no node could join.
 const SILENT: Duration = Duration::from_secs(3);
 
 /// Where the job's aggregator is, and how it is played to.
@@ -84,7 +84,7 @@ pub(super) fn command(
     if args.part.is_none() && args.processes > 1 {
         return in_processes(args.processes.min(nodes), json);
     }
-    // As a node has it: relays first, the aggregator last.
+    // In a node's order: relays first, the aggregator last.
     let mut ways = address
         .split(',')
         .map(resolve)
@@ -103,7 +103,7 @@ pub(super) fn command(
         join: JOIN,
         acked: args.acked.clone(),
     };
-    // Of several processes only what is wrong is told, by the first.
+    // With several processes, only the first prints, and only problems.
     let is_first = args.part.is_none_or(|(part, _)| part == 0);
     let mut shown = Shown {
         style: Style::stderr(color),
@@ -117,12 +117,12 @@ pub(super) fn command(
     told(&report, json)
 }
 
-/// What a person sees meanwhile.
+/// Progress output.
 struct Shown {
     style: Style,
     steps: u64,
     bar: Option<(Progress, &'static str)>,
-    /// No other process draws as well.
+    /// Only this process draws a bar.
     is_alone: bool,
     complain_at: Option<Instant>,
 }
@@ -180,7 +180,7 @@ fn part(text: &str) -> Result<(u32, u32), String> {
         .ok_or_else(|| "expected I/N".to_owned())
 }
 
-/// The same command once for each share of the nodes. Each makes the whole world and says its share of it.
+/// Runs the same command once for each share of the nodes. Each process builds the whole world and plays its share.
 fn in_processes(processes: u32, json: bool) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("where this program is")?;
     let start = |part: u32| -> anyhow::Result<Child> {

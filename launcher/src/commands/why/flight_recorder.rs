@@ -1,5 +1,4 @@
-//! Dumps of PyTorch's flight recorder: of a run whose ranks PyTorch's watchdog has ended, and of jobs that were not
-//! watched.
+//! Dumps of PyTorch's flight recorder: of runs that PyTorch's watchdog ended, and of jobs without Paceline.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,19 +16,20 @@ use crate::output::progress::Progress;
 use crate::output::{self, Paint, Style};
 use crate::run::FLIGHT_RECORDER_PREFIX;
 
-/// The largest dump that is read. The 2,000 entries of the recorder's default take about a megabyte.
+/// Maximum size of a dump. The recorder's default of 2,000 entries takes about a megabyte.
 const MAX_BYTES: u64 = 256 << 20;
-/// A rank whose last operation is older by more than that of the others hung in an earlier attempt, and left its dump there.
+/// If a rank's last operation is older than the newest one by more than this, its dump is from a hang in an earlier
+/// attempt.
 const OF_ONE_HANG: Duration = Duration::from_secs(300);
-/// Most groups of ranks that are shown.
+/// Maximum number of rank groups shown.
 const MAX_POSITIONS: usize = 16;
-/// Characters of a line of a dump.
+/// Maximum characters of a dump's line.
 const MAX_LINE: usize = 240;
 
-/// The dumps in a run's directory; `None`: there are none, or a warning says why they cannot be read, as findings and
-/// stacks are shown all the same.
+/// The dumps in a run's directory; `None`: there are none, or a warning says why they cannot be read. Findings and
+/// stacks are shown anyway.
 pub(super) fn of_run(run_dir: &Path, style: Style) -> Option<Comparison> {
-    // As of `report.json` in this directory.
+    // The parent of a bare `report.json`.
     let run_dir = if run_dir == Path::new("") {
         Path::new(".")
     } else {
@@ -46,7 +46,7 @@ pub(super) fn of_run(run_dir: &Path, style: Style) -> Option<Comparison> {
     })
 }
 
-/// The dumps in a directory, whatever they are called: a name ends with the rank.
+/// The dumps in a directory, under any file names that end with the rank.
 pub(super) fn of_directory(dir: &Path, style: Style) -> anyhow::Result<Comparison> {
     let files = files(dir, &|_| true)?;
     if files.is_empty() {
@@ -78,7 +78,7 @@ fn files(dir: &Path, is_dump: &dyn Fn(&str) -> bool) -> anyhow::Result<Vec<Found
     Ok(found.collect())
 }
 
-/// `nccl_trace_rank_7`, `_dump_7.pkl`.
+/// The rank at the end of `nccl_trace_rank_7` or `_dump_7.pkl`.
 fn rank(name: &str) -> Option<Rank> {
     let stem = ["pkl", "pickle", "bin", "dump"]
         .iter()
@@ -147,7 +147,7 @@ fn read(path: &Path) -> anyhow::Result<Dump> {
     Ok(Dump::decode(&bytes)?)
 }
 
-/// The text for people.
+/// The human-readable text.
 pub(super) fn text(compared: &Comparison, style: Style) -> String {
     let dumps = count(compared.ranks.len() as u64, "rank");
     let head = format!("PyTorch's flight recorder, {dumps}");
@@ -257,14 +257,14 @@ mod tests {
         (0..4).for_each(|rank| copy("missing", rank));
         let compared = of_run(dir.path(), PLAIN).unwrap();
         assert_eq!(compared.suspects, [Rank(2)]);
-        // Of a job five minutes before.
+        // A dump of a job five minutes earlier.
         copy("another-collective", 2);
         let compared = of_run(dir.path(), PLAIN).unwrap();
         assert_eq!(
             (&*compared.suspects, &*compared.without_dump),
             (&[][..], &[Rank(2)][..])
         );
-        // One that is damaged does not hide what else is known.
+        // A damaged dump does not hide the other information.
         (0..4).for_each(|rank| {
             fs::write(dir.path().join(format!("{FLIGHT_RECORDER_PREFIX}{rank}")), "").unwrap()
         });

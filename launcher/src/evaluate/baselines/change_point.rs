@@ -1,8 +1,8 @@
-//! Each rank's own series splits best into two levels that differ by 10 % or more: change-point rules, as Greyhound
-//! (which adds a check of its own afterwards) and its 10 % floor.
+//! Change-point rules such as Greyhound's: a rank's own series splits best into two levels that differ by 10 % or more,
+//! Greyhound's floor (Greyhound adds its own check afterwards).
 //!
-//! Least squares over the last 100 steps, looked at every 10: the split that explains most, if it explains more than
-//! the noise about it does and the second level is the higher.
+//! Least squares over the last 100 steps, evaluated every 10: the split that explains most variance, if it explains
+//! enough compared with the remaining noise and the second level is higher.
 //! Sources: Wu and others 2025, <https://www.usenix.org/conference/atc25/presentation/wu-tianyuan>; the two-segment
 //! model, Hinkley 1970, <https://doi.org/10.1093/biomet/57.1.1>.
 
@@ -13,9 +13,9 @@ use super::{Rule, Sample, at};
 const WINDOW_STEPS: usize = 100;
 const EVERY_STEPS: u32 = 10;
 const LEAST_CHANGE: f64 = 0.10;
-/// Fewer steps than this on one side are not a level.
+/// Minimum number of steps in a level.
 const LEAST_STEPS: usize = 5;
-/// Squared difference of the levels over its variance: about three standard deviations, searched over all splits.
+/// Squared difference of the levels over its variance: about three standard deviations, for a search over all splits.
 const LIMIT: f64 = 13.0;
 
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Rule for ChangePoint {
     }
 }
 
-/// Whether the best split of the series into two levels is a rise worth telling.
+/// Whether the best split of the series into two levels is a significant rise.
 fn rises(series: &[f64]) -> bool {
     let n = series.len();
     if n < 2 * LEAST_STEPS {

@@ -1,11 +1,11 @@
-//! Modified z-score over 3.5 against all ranks, step by step: the textbook's test for outliers.
+//! Modified z-score above 3.5 against all ranks, step by step: the textbook outlier test.
 //!
 //! Source: Iglewicz and Hoaglin 1993, <https://www.itl.nist.gov/div898/handbook/eda/section3/eda35h.htm>.
 
 use super::{Rule, Sample, middle};
 
 const LIMIT: f64 = 3.5;
-/// Makes the MAD of a normal distribution comparable with its standard deviation.
+/// Scales the MAD of a normal distribution to its standard deviation.
 const SCALE: f64 = 0.6745;
 
 pub(super) struct MadScore;

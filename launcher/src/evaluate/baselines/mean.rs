@@ -1,7 +1,7 @@
-//! The slowest rank's mean over 50 steps is over 1.2 times that of all, in three checks in a row, one every 10
+//! The slowest rank's mean over 50 steps exceeds 1.2 times the mean of all, in three consecutive checks, one every 10
 //! steps: Microsoft's post-training toolkit.
 //!
-//! There a check sees step time; here it sees self-time, since by wall time no rank of a synchronous job differs.
+//! The toolkit uses step time; here it gets self-time, since all ranks of a synchronous job have the same wall time.
 //! Source: <https://github.com/microsoft/post-training-toolkit>.
 
 use super::{Rule, Sample, Window};

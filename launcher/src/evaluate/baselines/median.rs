@@ -1,6 +1,6 @@
-//! Over twice the median, two rounds in a row: DLRover.
+//! Above twice the median in two consecutive rounds: DLRover.
 //!
-//! There a round is a benchmark before training; here it is a window of steps, which it never sees there.
+//! DLRover's round is a benchmark before training; here it is a window of training steps, which DLRover never sees.
 //! Source: <https://github.com/intelligent-machine-learning/dlrover/blob/master/docs/design/straggler-detection.md>.
 
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
-//! Other people's rules on the same samples, from their public descriptions.
+//! Published rules of other projects on the same samples, implemented from their public descriptions.
 //!
-//! Each gets what its description takes: self-time where a rule times kernels or sections, the wait in collectives
-//! where it looks at those. None of them knows of roles or of declared work; ordinary steps only are shown to them, so
-//! that a declared checkpoint or warm-up is held against none. Each names a rank once at most, which flatters them.
+//! Each gets the input of its description: self-time if the rule times kernels or sections, the wait in collectives if
+//! it uses that. None of them supports roles or declared work; they get ordinary steps only, so that no rule is charged
+//! for a declared checkpoint or warm-up. Each names a rank at most once, which favors them.
 
 mod change_point;
 mod mad;
@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use paceline_health::event::{Step, StepKind};
 
-/// Steps that no rule looks at: kernels are compiled and caches filled.
+/// Initial steps that are hidden from all rules: kernels are compiled and caches filled.
 const WARM_UP_STEPS: u64 = 10;
-/// A row is judged without the ranks that are this many steps behind: their samples were lost.
+/// A row is evaluated without ranks that are this many steps behind: their samples were lost.
 const PATIENCE_STEPS: u64 = 8;
 
-/// What one rank did in a step, seconds.
+/// One rank's times in a step, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
     rank: u32,
@@ -30,11 +30,11 @@ struct Sample {
 
 /// A rule that names ranks.
 trait Rule {
-    /// Takes the samples of one step, in the order of the ranks, and calls `name` for each rank that is slow.
+    /// Takes the samples of one step, in rank order, and calls `name` for each slow rank.
     fn row(&mut self, row: &[Sample], name: &mut dyn FnMut(u32));
 }
 
-/// The rules' names, in the order of the columns.
+/// The rules' names, in column order.
 pub(super) const NAMES: [&str; 6] = [
     "best-rank score < 0.75",
     "twice the median",
@@ -49,20 +49,20 @@ pub(super) const NAMES: [&str; 6] = [
 pub(super) struct Naming {
     /// Index of the rule in [`NAMES`].
     pub(super) rule: usize,
-    /// Whom.
+    /// The rank.
     pub(super) rank: u32,
-    /// After which step.
+    /// The step after which it was named.
     pub(super) step: u64,
 }
 
-/// A step that not every rank has finished: samples by rank.
+/// An incomplete step: samples by rank.
 #[derive(Default)]
 struct Open {
     samples: Vec<Option<Sample>>,
     seen: usize,
 }
 
-/// All rules on one job.
+/// All rules, applied to one job.
 pub(super) struct Baselines {
     rules: [Box<dyn Rule>; NAMES.len()],
     ranks: usize,
@@ -85,7 +85,7 @@ impl Baselines {
         }
     }
 
-    /// Takes one rank's step.
+    /// Adds one rank's step.
     pub(super) fn observe(&mut self, step: &Step) {
         if step.restart > self.epoch {
             self.epoch = step.restart;
@@ -121,7 +121,7 @@ impl Baselines {
         }
     }
 
-    /// What was said, in the order in which it was.
+    /// All named ranks, in order.
     pub(super) fn finish(self) -> Vec<Naming> {
         self.namings
     }
@@ -131,7 +131,7 @@ impl Baselines {
             return;
         };
         let row: Vec<Sample> = open.samples.into_iter().flatten().collect();
-        // Half a row says nothing of the middle.
+        // Fewer than half of the ranks give no reliable median.
         if 2 * row.len() < self.ranks || row.len() < 2 {
             return;
         }
@@ -156,7 +156,7 @@ fn rules() -> [Box<dyn Rule>; NAMES.len()] {
     ]
 }
 
-/// Steps between two looks of a rule that looks at a window.
+/// Steps between two evaluations of a rule with a window.
 const LOOK_EVERY: u32 = 10;
 
 /// Sums of each rank's samples over the last steps.
@@ -169,7 +169,8 @@ struct Window {
 }
 
 impl Window {
-    /// Takes a row. Each rank's mean over the last `length`, once so many are there and then every [`LOOK_EVERY`].
+    /// Adds a row. Returns each rank's mean over the last `length` rows, once there are that many and then every
+    /// [`LOOK_EVERY`] rows.
     fn take(&mut self, row: &[Sample], length: usize, value: fn(&Sample) -> f64) -> Option<Vec<(u32, f64)>> {
         for sample in row {
             let (sum, count) = at(&mut self.sums, sample.rank);
@@ -197,7 +198,7 @@ impl Window {
     }
 }
 
-/// The place of a rank in a list that grows with the ranks seen.
+/// A rank's element in a list that grows as needed.
 fn at<T: Default + Clone>(list: &mut Vec<T>, rank: u32) -> &mut T {
     let index = rank as usize;
     if list.len() <= index {
@@ -206,7 +207,7 @@ fn at<T: Default + Clone>(list: &mut Vec<T>, rank: u32) -> &mut T {
     &mut list[index]
 }
 
-/// The middle of `values`, which it reorders.
+/// The median of `values`, which it reorders.
 fn middle(values: &mut [f64]) -> f64 {
     let at = values.len() / 2;
     if values.is_empty() {
@@ -221,7 +222,7 @@ mod tests {
     use paceline_health::event::{Phases, Signal};
     use paceline_health::id::Rank;
 
-    /// Ranks that a rule names when rank 3 of 16 is `factor` times slower from step 100 of 400 on.
+    /// Ranks named by each rule when rank 3 of 16 is `factor` times slower from step 100 of 400 on.
     fn named(factor: f64) -> BTreeMap<usize, BTreeSet<u32>> {
         let mut all = Baselines::new(16);
         for step in 1..=400 {
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn each_rule_does_what_its_description_says() {
         let only = BTreeSet::from([3]);
-        // 2.5 times: all see it. 1.3: twice the median does not. 1.1: the score and the mean do not either.
+        // 2.5 times: all rules detect it. 1.3: all but twice the median. 1.1: nor do the score and the mean.
         let seen = |factor| -> Vec<usize> {
             let named = named(factor);
             assert!(named.values().all(|ranks| *ranks == only), "{factor}: {named:?}");

@@ -1,7 +1,7 @@
-//! The best rank's time over a rank's own is under 0.75: NVIDIA's resiliency extension.
+//! The best rank's time divided by a rank's own is below 0.75: NVIDIA's resiliency extension.
 //!
-//! Scores compare the kernel times of a reporting interval with those of the fastest rank. The interval there is 60 s
-//! or more; here it is the last 50 steps, looked at every 10, which lets it decide sooner.
+//! Scores compare kernel times of a reporting interval with those of the fastest rank. Its interval is 60 s or more;
+//! here it is the last 50 steps, evaluated every 10, which lets it decide sooner.
 //! Source: <https://nvidia.github.io/nvidia-resiliency-ext/straggler_det/usage_guide.html>.
 
 use super::{Rule, Sample, Window};

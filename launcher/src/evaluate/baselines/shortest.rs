@@ -1,7 +1,7 @@
-//! Who waits least in the collectives is the one that the others wait for: C4D, TraceML.
+//! The rank with the shortest wait in collectives delays its peers: C4D, TraceML.
 //!
-//! A rank that was the shortest in at least 80 % of the last 50 steps, and waited at most half of the others' median.
-//! The descriptions leave shares to the operator; these spare it most of the noise.
+//! Names a rank with the shortest wait in at least 80 % of the last 50 steps whose mean wait is at most half of the
+//! median. The descriptions leave the thresholds to the operator; these avoid most of the noise.
 //! Sources: Dong and others 2024, <https://arxiv.org/abs/2406.04594>; <https://github.com/traceopt-ai/traceml>.
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ const OF_MEDIAN: f64 = 0.5;
 #[derive(Default)]
 pub(super) struct Shortest {
     window: Window,
-    /// Who was the shortest in each of the last steps.
+    /// The rank with the shortest wait in each of the last steps.
     shortest: VecDeque<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! The evaluation as one page without outside parts: the table, and what the table does not show.
+//! The evaluation as one HTML page without external resources: the table, plots and details.
 
 mod plots;
 mod svg;
@@ -19,10 +19,10 @@ text-align:left}.yes{color:#0b7a4b}.no{color:#b3261e;font-weight:600}.note{color
 @media(prefers-color-scheme:dark){body{background:#11171c;color:#dce4ea}th,td{border-color:#2b363f}td.hit{\
 background:#123f2b}td.miss{background:#54211d}svg{background:#f6f8fa;border-radius:4px}}";
 
-/// Scenarios that are shown among the weakest.
+/// Maximum number of scenarios in the list of the weakest.
 const WEAKEST: usize = 25;
 
-/// The page.
+/// Renders the page.
 pub(super) fn page(table: &Table, cases: &[Case<'_>]) -> String {
     let mut text = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -117,7 +117,7 @@ fn others(table: &Table) -> String {
     text + "</table></div>"
 }
 
-/// Which cause was taken for which.
+/// The confusion matrix of causes.
 fn confusion(cases: &[Case<'_>]) -> String {
     let confusion = score::confusion(cases);
     let causes = confusion.causes();
@@ -158,7 +158,7 @@ fn confusion(cases: &[Case<'_>]) -> String {
     text + "</table></div>"
 }
 
-/// What went wrong with one scenario over all its seeds.
+/// Mistakes in one scenario over all its seeds.
 #[derive(Default)]
 struct Weakness<'a> {
     worlds: u64,
@@ -167,7 +167,7 @@ struct Weakness<'a> {
     mistakes: BTreeMap<String, u64>,
 }
 
-/// The scenarios in which most went wrong, and one command for each.
+/// The scenarios with the most mistakes, and one command for each.
 fn weakest(cases: &[Case<'_>]) -> String {
     let mut by_name: BTreeMap<&str, Weakness<'_>> = BTreeMap::new();
     for case in cases {
@@ -185,7 +185,7 @@ fn weakest(cases: &[Case<'_>]) -> String {
         }
     }
     let mut all: Vec<(&str, Weakness<'_>)> = by_name.into_iter().filter(|(_, one)| one.bad > 0).collect();
-    // Worst first; a tie keeps the order of names.
+    // Worst first; ties keep the order of names.
     all.sort_by(|(_, a), (_, b)| (b.bad * a.worlds).cmp(&(a.bad * b.worlds)));
     if all.is_empty() {
         return "<h2>Weakest scenarios</h2><p>None: every world was judged as declared.".to_owned();

@@ -1,4 +1,4 @@
-//! What the plots show: how much slower it must be to be found, and how soon.
+//! Plots: recall by slowdown, and time to decision.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const PACES: [(&str, &str); 3] = [
     ("pace-10-noisy", "10 %, sigma 11 %"),
 ];
 
-/// Titles and pictures of all for which there are samples.
+/// Titles and SVG of all plots with samples.
 pub(super) fn all(cases: &[Case<'_>]) -> Vec<(String, String)> {
     let recalls = RECALLS
         .iter()
@@ -36,7 +36,7 @@ pub(super) fn all(cases: &[Case<'_>]) -> Vec<(String, String)> {
     recalls.chain(pace).collect()
 }
 
-/// Found and not found by slowdown in permille; ours, then the rules'.
+/// Found and not found, by slowdown in permille; ours, then the other rules.
 fn recall(cases: &[Case<'_>], suites: &[Suite]) -> Option<String> {
     let mut counts: BTreeMap<u64, (f64, [f64; NAMES.len() + 1])> = BTreeMap::new();
     for case in cases.iter().filter(|case| suites.contains(&case.scenario.suite)) {
@@ -82,7 +82,7 @@ fn pace(cases: &[Case<'_>]) -> Option<String> {
         }
         delays.sort_by(f64::total_cmp);
         let all = delays.len() as f64;
-        // A step at each delay; those that never came leave the line below one.
+        // A step at each delay; missing decisions leave the curve below one.
         let mut points = vec![(1.0, 0.0)];
         for (index, delay) in delays.iter().enumerate().filter(|(_, delay)| delay.is_finite()) {
             points.push((*delay, index as f64 / all));

@@ -1,4 +1,4 @@
-//! Lines in a frame, as SVG.
+//! Line plots as SVG.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ const LEFT: f64 = 60.0;
 const RIGHT: f64 = 190.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 44.0;
-/// Ours first; the others so that neighbours differ for everyone (Okabe and Ito 2008,
+/// Ours first; the others in an order in which neighbors are distinguishable for everyone (Okabe and Ito 2008,
 /// <https://jfly.uni-koeln.de/color/>).
 const COLORS: [&str; 8] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000",
@@ -18,23 +18,23 @@ const COLORS: [&str; 8] = [
 
 /// One line.
 pub(super) struct Line {
-    /// What it is of.
+    /// Its label.
     pub(super) name: String,
-    /// Its points, in the order of x.
+    /// Its points, in x order.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// A frame: where the axes end, and their marks.
+/// The axes: their ranges and marks.
 pub(super) struct Frame<'a> {
-    /// What x is.
+    /// Label of x.
     pub(super) x: &'a str,
-    /// What y is.
+    /// Label of y.
     pub(super) y: &'a str,
-    /// x by its logarithm.
+    /// Whether x is logarithmic.
     pub(super) log_x: bool,
-    /// Marks of x with their words; the first and the last are the ends.
+    /// Marks of x with their labels; the first and the last are the ends.
     pub(super) x_marks: Vec<(f64, String)>,
-    /// Marks of y with their words; the first and the last are the ends.
+    /// Marks of y with their labels; the first and the last are the ends.
     pub(super) y_marks: Vec<(f64, String)>,
 }
 
@@ -55,7 +55,7 @@ impl Frame<'_> {
         HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// The picture of `lines`.
+    /// Draws `lines` as SVG.
     pub(super) fn draw(&self, lines: &[Line]) -> String {
         let mut text = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" role=\"img\" font-size=\"12\" \

@@ -1,4 +1,4 @@
-//! What is said of worlds in which nobody is to blame.
+//! Scores of worlds without a culprit.
 
 use super::detection::{Tally, each_rule};
 use super::{Case, INNOCENT};
@@ -9,7 +9,7 @@ use crate::evaluate::row::{Better, Row, Unit};
 use crate::evaluate::suite::{Seen, Suite};
 use paceline_health::verdict::Finding;
 
-/// Rank-steps in which alarms are counted.
+/// Rank-steps per unit of the alarm rate.
 const TEN_MILLION: f64 = 1e7;
 
 pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
@@ -26,7 +26,7 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     rows
 }
 
-/// Alarms on worlds in which nothing is wrong, for each ten million rank-steps: the upper bound counts.
+/// Alarms in worlds without faults, per ten million rank-steps: the upper bound counts.
 fn false_alarms(cases: &[Case<'_>]) -> Option<Row> {
     let (mut steps, mut ours, mut others) = (0, 0, [0; NAMES.len()]);
     for case in cases.iter().filter(|case| case.is_of(&INNOCENT)) {
@@ -50,7 +50,7 @@ fn false_alarms(cases: &[Case<'_>]) -> Option<Row> {
     })
 }
 
-/// Worlds that hold themselves up: it must be said of the job, and nobody else may be named.
+/// Worlds with imbalanced work: the finding must be raised for the job, and for no rank or node.
 fn imbalance(cases: &[Case<'_>], finding: Finding) -> Option<Row> {
     let mut ours = Tally::default();
     for case in cases.iter().filter(|case| case.is_of(&[Suite::Imbalance])) {
@@ -76,7 +76,7 @@ fn nobody_named(cases: &[Case<'_>]) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// Restarts, loss, disorder: nothing false may be said, and coverage must say what was not seen.
+/// Restarts, loss, disorder: no false alarms, and coverage must report what was not seen.
 pub(super) fn rough_rows(cases: &[Case<'_>]) -> Vec<Row> {
     let rough: Vec<&Case<'_>> = cases.iter().filter(|case| case.is_of(&[Suite::Rough])).collect();
     if rough.is_empty() {

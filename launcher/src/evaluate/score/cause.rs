@@ -1,4 +1,4 @@
-//! Why: which cause was said of which.
+//! Scores of causes: the stated cause against the true one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use super::Case;
 use crate::evaluate::row::{Better, Row};
 use crate::evaluate::suite::Suite;
 
-/// How often each cause was taken for each; a straggler that was not found at all was taken for none.
+/// How often each cause was stated for each true cause; a missed straggler counts as no cause.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::evaluate) struct Confusion {
-    /// By true cause and by what was said.
+    /// By true and stated cause.
     pub(in crate::evaluate) counts: BTreeMap<(Cause, Option<Cause>), u64>,
-    /// Causes said of those who have none: false verdicts in the same worlds. One that names no cause invents none;
-    /// precision counts it.
+    /// Causes stated for subjects without a fault: false verdicts in the same worlds. Only verdicts with a cause count
+    /// here; precision counts all.
     pub(in crate::evaluate) invented: BTreeMap<Cause, u64>,
 }
 
@@ -34,12 +34,12 @@ impl Confusion {
         confusion
     }
 
-    /// The causes that were there.
+    /// All true causes.
     pub(in crate::evaluate) fn causes(&self) -> BTreeSet<Cause> {
         self.counts.keys().map(|(truth, _)| *truth).collect()
     }
 
-    /// The harmonic mean of precision and recall of one cause.
+    /// The harmonic mean of precision and recall of a cause.
     pub(in crate::evaluate) fn f1(&self, cause: Cause) -> f64 {
         let count = |wanted: &dyn Fn(Cause, Option<Cause>) -> bool| -> u64 {
             let counts = self.counts.iter();

@@ -1,4 +1,4 @@
-//! Blame from collectives alone.
+//! Scores of verdicts from collectives alone.
 
 use super::Case;
 use super::detection::Tally;
@@ -7,10 +7,10 @@ use crate::evaluate::interval::poisson_upper;
 use crate::evaluate::row::{Better, Row, Unit};
 use crate::evaluate::suite::Suite;
 
-/// Rank-steps in which alarms are counted.
+/// Rank-steps per unit of the alarm rate.
 const TEN_MILLION: f64 = 1e7;
 
-/// Suites, and what their rows are called.
+/// Suites and their row labels.
 const SUITES: [(Suite, &str); 3] = [
     (Suite::Collectives, "collectives alone"),
     (Suite::Overlap, "collectives beside the work"),
@@ -34,7 +34,7 @@ fn rows_of(suite: &str, label: &str, cases: &[&Case<'_>]) -> Vec<Row> {
         };
         cases.iter().filter(is_of).copied().collect()
     };
-    // As much as is asked where phases are known.
+    // The same targets as with known phases.
     let is_asked = suite != Suite::Collectives.name();
     let mut rows = Vec::new();
     for (name, least, cases) in [
@@ -70,7 +70,7 @@ fn recall(cases: &[&Case<'_>], name: &str, target: Option<f64>) -> Option<Row> {
     (tally.of > 0).then(|| tally.row(row(name, target)))
 }
 
-/// Of the worlds with one slow rank, those in which it alone was named.
+/// The share of worlds with one slow rank in which only that rank was named.
 fn first(cases: &[&Case<'_>], label: &str, target: Option<f64>) -> Option<Row> {
     let mut tally = Tally::default();
     for case in cases {

@@ -1,11 +1,11 @@
-//! What it cost, against the same world without the fault.
+//! Cost estimates, against the same world without the fault.
 
 use super::Case;
 use crate::evaluate::interval::{median, quantile};
 use crate::evaluate::row::{Better, Row};
 use crate::evaluate::suite::Suite;
 
-/// What a verdict may be wrong by.
+/// Tolerated relative error of a verdict.
 const WITHIN: f64 = 0.05;
 
 pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
@@ -27,7 +27,7 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     ]
 }
 
-/// Relative errors of what the verdicts on each slow rank say that it cost.
+/// Relative errors of the cost estimates in the verdicts on each slow rank.
 pub(in crate::evaluate) fn errors(cases: &[Case<'_>]) -> Vec<f64> {
     let suites = [Suite::Quiet, Suite::Noisy, Suite::Pace];
     let cases = cases.iter().filter(|case| case.is_of(&suites));
@@ -35,8 +35,8 @@ pub(in crate::evaluate) fn errors(cases: &[Case<'_>]) -> Vec<f64> {
     costs.map(|(said, lost)| (said - lost).abs() / lost).collect()
 }
 
-/// What the verdicts on the slow rank say that it cost, all of its incidents together, and what it did cost,
-/// GPU-seconds. `None`: nobody was slow, or it was not found, or cost nothing.
+/// The estimated cost of the slow rank, all its incidents together, and the true cost, GPU-seconds. `None`: no rank was
+/// slow, or it was not found, or cost nothing.
 pub(super) fn of(case: &Case<'_>) -> Option<(f64, f64)> {
     let (expected, _) = case.culprit()?;
     let truth = case.outcome.truths.get(expected.fault?)?;

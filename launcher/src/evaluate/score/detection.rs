@@ -1,4 +1,4 @@
-//! Who is found, how surely, how soon.
+//! Detection scores: recall, precision, time to decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use crate::evaluate::interval::{median, wilson};
 use crate::evaluate::row::{Better, Row, Unit};
 use crate::evaluate::suite::Suite;
 
-/// A slowdown counts as caught when it is found in this share of the worlds.
+/// A slowdown counts as caught if it is found in this share of the worlds.
 const CAUGHT: f64 = 0.95;
 
-/// Hits out of how many.
+/// Hits out of a total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) hits: u64,
@@ -29,7 +29,7 @@ impl Tally {
         self.hits as f64 / self.of as f64
     }
 
-    /// The row of this share.
+    /// Fills a row with this share.
     pub(super) fn row(self, row: Row) -> Row {
         row.with(self.share(), self.of).within(wilson(self.hits, self.of))
     }
@@ -77,7 +77,7 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     rows
 }
 
-/// One number for each other rule, by its name.
+/// One number for each other rule, by name.
 pub(super) fn each_rule(mut value: impl FnMut(usize) -> f64) -> BTreeMap<String, Option<f64>> {
     let named = |(rule, name): (usize, &&str)| {
         let value = Some(value(rule)).filter(|value| value.is_finite());
@@ -101,7 +101,7 @@ fn recall(cases: &[Case<'_>], suite: Suite, row: Row) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// Of all that was said in all worlds, sick and healthy, the share that was true.
+/// The share of true verdicts among all verdicts in all worlds, with and without faults.
 fn precision(cases: &[Case<'_>]) -> Option<Row> {
     let mut ours = Tally::default();
     let mut others = [Tally::default(); NAMES.len()];
@@ -120,7 +120,7 @@ fn precision(cases: &[Case<'_>]) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// Of the worlds in which one rank is slow, those in which the first that was named is it. Who names nobody is wrong.
+/// The share of worlds with one slow rank in which the first named rank is that rank. Naming none counts as wrong.
 fn first_named(cases: &[Case<'_>]) -> Option<Row> {
     let mut ours = Tally::default();
     let mut others = [Tally::default(); NAMES.len()];
@@ -144,9 +144,9 @@ fn first_named(cases: &[Case<'_>]) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// The smallest slowdown from which on up every one is caught.
+/// The smallest slowdown from which on all larger ones are caught.
 fn floor(cases: &[Case<'_>]) -> Option<Row> {
-    // Slowdowns in tenths of a percent: whole numbers have an order.
+    // Slowdowns in tenths of a percent: integers, because keys must be ordered.
     let mut ours: BTreeMap<u64, Tally> = BTreeMap::new();
     let mut others: BTreeMap<u64, [Tally; NAMES.len()]> = BTreeMap::new();
     for case in cases.iter().filter(|case| case.is_of(&[Suite::Floor])) {
@@ -184,7 +184,7 @@ fn floor(cases: &[Case<'_>]) -> Option<Row> {
     })
 }
 
-/// Steps from the first slow one to the verdict, by the scenario's name; infinity: never.
+/// Steps from the first slow step to the verdict, by the scenario's name; infinity: never.
 pub(in crate::evaluate) fn delays(cases: &[Case<'_>], scenario: &str, rule: Option<usize>) -> Vec<f64> {
     let named = cases.iter().filter(|case| case.scenario.name == scenario);
     named
@@ -212,7 +212,7 @@ fn pace(cases: &[Case<'_>], scenario: &str, row: Row) -> Option<Row> {
     })))
 }
 
-/// Everything else that should be found: no target but to find it.
+/// All other expected findings, without a target.
 pub(super) fn other_rows(cases: &[Case<'_>]) -> Vec<Row> {
     let mut by_finding: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut whom: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

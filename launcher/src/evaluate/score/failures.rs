@@ -1,11 +1,11 @@
-//! Worlds in which something went wrong, with the command that simulates each again.
+//! Worlds with mistakes, each with the command that simulates it again.
 
 use super::{Case, cost};
 
-/// A cost that is wrong by more than this is listed.
+/// Larger relative errors of the cost are listed.
 const FAR_OFF: f64 = 0.10;
 
-/// What went wrong in one world.
+/// The mistakes in one world.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::evaluate) struct Failure {
     /// The scenario.
@@ -16,7 +16,7 @@ pub(in crate::evaluate) struct Failure {
     pub(in crate::evaluate) command: String,
 }
 
-/// What went wrong in this world, if anything did.
+/// The mistakes in this world, if any.
 pub(in crate::evaluate) fn of(case: &Case<'_>) -> Option<Failure> {
     let mut mistakes = Vec::new();
     for expected in case.required() {
@@ -51,7 +51,7 @@ pub(in crate::evaluate) fn of(case: &Case<'_>) -> Option<Failure> {
             claim.step
         )
     }));
-    // With several faults at once the truth has no single share for each.
+    // With several simultaneous faults, the truth has no separate share for each.
     let cost = cost::of(case).filter(|_| case.job.spec.faults.len() == 1);
     if let Some((said, lost)) = cost.filter(|(said, lost)| (said - lost).abs() > FAR_OFF * lost) {
         mistakes.push(format!("cost: {said:.0} GPU-s said and {lost:.0} lost"));

@@ -1,9 +1,8 @@
-//! What was said against what was true. Pure: outcomes in, rows out.
+//! Verdicts against truth. Pure: outcomes in, rows out.
 //!
-//! Strict where there is a choice. A verdict counts as false when nothing that was declared for the world answers to
-//! its finding *and* subject (a rank of a slow node is not the node), when it comes before the trouble began or more
-//! than [`GRACE_STEPS`] after it ended, and whatever its severity. The same truth told twice is one hit; the same
-//! mistake made twice is two.
+//! Strict where there is a choice. A verdict is false if no expectation of the world matches its finding *and* subject
+//! (a rank of a slow node is not the node), or if it comes before the fault or more than [`GRACE_STEPS`] after its end,
+//! whatever its severity. The same true verdict raised twice is one hit; the same mistake made twice is two.
 
 mod alarms;
 mod cause;
@@ -24,21 +23,21 @@ use super::row::Row;
 use super::suite::{Job, Scenario, Suite};
 use super::watch::{Claim, Outcome};
 
-/// A verdict may come so many steps after its trouble has ended: its last step must arrive first.
+/// Permitted delay of a verdict after the end of its fault: its last step must arrive first.
 const GRACE_STEPS: u64 = 20;
 
-/// One world with all that was said of it judged.
+/// One world with its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
-    /// Where it comes from.
+    /// Its scenario.
     pub(super) scenario: &'a Scenario,
     /// The world.
     pub(super) job: &'a Job,
-    /// What happened.
+    /// Its outcome.
     pub(super) outcome: &'a Outcome,
 }
 
-/// All numbers, in the order of the table.
+/// All rows, in the order of the table.
 pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     [
         detection::rows(cases),
@@ -52,12 +51,12 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     .concat()
 }
 
-/// How causes were mistaken for each other.
+/// The confusion matrix of causes.
 pub(super) fn confusion(cases: &[Case<'_>]) -> Confusion {
     Confusion::of(cases)
 }
 
-/// Whether the slow rank was found, by the detector and then by each other rule; `None`: there is no one slow rank.
+/// Whether the slow rank was found, by the detector and by each other rule; `None`: there is no single slow rank.
 pub(super) fn found_by(case: &Case<'_>) -> Option<[bool; NAMES.len() + 1]> {
     let (expected, rank) = case.culprit()?;
     Some(std::array::from_fn(|index| match index.checked_sub(1) {
@@ -66,7 +65,7 @@ pub(super) fn found_by(case: &Case<'_>) -> Option<[bool; NAMES.len() + 1]> {
     }))
 }
 
-/// Every world in which something went wrong.
+/// Every world with a mistake.
 pub(super) fn failures(cases: &[Case<'_>]) -> Vec<Failure> {
     cases.iter().filter_map(failure).collect()
 }
@@ -82,7 +81,7 @@ impl<'a> Case<'a> {
 
     fn is_in_time(&self, expected: &Expectation, step: u64) -> bool {
         let (since, last) = self.window(expected);
-        // A hang is told before its step has ended.
+        // A hang is reported before its step ends.
         step + 1 >= since && step <= last.saturating_add(GRACE_STEPS)
     }
 
@@ -93,7 +92,7 @@ impl<'a> Case<'a> {
             && self.is_in_time(expected, claim.step)
     }
 
-    /// Whether a rank is among those that are meant where more than one may be.
+    /// Whether a rank is among the affected ones, for expectations that permit several.
     fn was_struck(&self, who: Who, expected: &Expectation) -> bool {
         let fault = expected.fault.and_then(|fault| self.outcome.truths.get(fault));
         match (expected.who, who) {
@@ -103,7 +102,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The first claim that answers an expectation.
+    /// The first claim that satisfies an expectation.
     pub(super) fn answer(&self, expected: &Expectation) -> Option<&'a Claim> {
         self.outcome
             .claims
@@ -111,7 +110,7 @@ impl<'a> Case<'a> {
             .find(|claim| self.answers(claim, expected))
     }
 
-    /// Claims that nothing answers to.
+    /// Claims that satisfy no expectation.
     pub(super) fn wrong(&self) -> impl Iterator<Item = &'a Claim> {
         let case = *self;
         self.outcome.claims.iter().filter(move |claim| {
@@ -120,12 +119,12 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// What must be said.
+    /// The required expectations.
     pub(super) fn required(&self) -> impl Iterator<Item = &'a Expectation> {
         self.job.expect.iter().filter(|expected| expected.required)
     }
 
-    /// The rank that must be named, if it is one.
+    /// The rank that must be named, if there is one.
     pub(super) fn culprit(&self) -> Option<(&'a Expectation, u32)> {
         self.required().find_map(|expected| match expected.who {
             Who::Rank(rank) => Some((expected, rank)),
@@ -133,7 +132,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// When another rule named the rank that is meant, if it did while it was slow.
+    /// The step in which another rule named the slow rank, if it did so while the rank was slow.
     fn named_by(&self, rule: usize, expected: &Expectation, rank: u32) -> Option<u64> {
         let mut namings = self.outcome.namings.iter();
         namings
@@ -143,8 +142,8 @@ impl<'a> Case<'a> {
             .map(|naming| naming.step)
     }
 
-    /// Whether it was true of a rank in that step that it is slow, or one of several that are. Other rules name ranks
-    /// only: a rank of a slow node counts as right for them.
+    /// Whether a rank was slow in that step, alone or with others. Other rules name ranks only: for them, a rank of a
+    /// slow node counts as correct.
     fn is_slow(&self, rank: u32, step: u64) -> bool {
         let node = rank / self.outcome.per_node;
         self.job.expect.iter().any(|expected| {
@@ -165,7 +164,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Worlds in which nobody but the job may be named.
+/// Suites in which only the job may be named.
 const INNOCENT: [Suite; 2] = [Suite::Healthy, Suite::Imbalance];
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ fn outcome(claims: Vec<Claim>, truths: Vec<Truth>) -> Outcome {
     }
 }
 
-/// Judges `outcomes`, all of the scenario of this name, of which the first rank is the culprit.
+/// Scores `outcomes`, all of the scenario with this name, in which the first required rank is the culprit.
 fn judge<T>(suite: Suite, name: &str, outcomes: &[Outcome], look: impl Fn(&[Case<'_>], Who) -> T) -> T {
     let scenarios = of(&[suite]);
     let scenario = scenarios.iter().find(|one| one.name == name).unwrap();

@@ -1,9 +1,9 @@
-//! Who suffers: what `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` of a scenario's texts stand for.
+//! The chosen subjects: values of `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a scenario's texts.
 
 use paceline_health::sim::WorldSpec;
 use paceline_health::sim::chance::Chance;
 
-/// Whom the seed chose to suffer.
+/// The subjects chosen by the seed.
 pub(super) struct Chosen {
     rank: u32,
     other: u32,
@@ -13,13 +13,13 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// The choice of the world's seed.
+    /// The choice for the world's seed.
     pub(super) fn of(spec: &WorldSpec) -> Chosen {
         let mut chance = Chance::of(spec.seed, &[0x0073_7569_7465]);
         let mut below = |count: u32| (chance.unit() * f64::from(count.max(1))) as u32;
         let (ranks, nodes) = (spec.ranks(), spec.nodes);
         let (rank, node) = (below(ranks), below(nodes));
-        // Two ranks of one node may be the node's trouble: the other is elsewhere if there is an elsewhere.
+        // Two slow ranks of one node could be the node's fault: the other rank is on another node if there is one.
         let other = if nodes > 1 {
             let elsewhere = (rank / spec.gpus_per_node + 1 + below(nodes - 1)) % nodes;
             elsewhere * spec.gpus_per_node + below(spec.gpus_per_node)
@@ -35,7 +35,7 @@ impl Chosen {
         }
     }
 
-    /// A text with the words for the chosen ones filled in.
+    /// A text with the placeholders filled in.
     pub(super) fn fill(&self, text: &str) -> String {
         [
             ("{rank}", self.rank),

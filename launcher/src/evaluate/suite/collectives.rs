@@ -1,8 +1,8 @@
-//! Jobs without a hook: ranks tell how long their steps took and how long they were in collectives, and nothing else.
+//! Jobs without a hook: ranks report only the duration of their steps and of their collectives.
 
 use super::{Scenario, Suite};
 
-/// Words of every world here.
+/// Specification common to all these worlds.
 const BLIND: &str = "comms=on phases=off";
 /// Rank-steps of each healthy world.
 const RANK_STEPS: u64 = 18_000;
@@ -21,7 +21,7 @@ const JOBS: [(&str, u64, &str); 6] = [
     ),
 ];
 
-/// Noise by name, and the slowdowns that are asked of it with the steps they take.
+/// Noise by name, with the slowdowns to detect and the steps available for each.
 type Noise = (&'static str, &'static str, [(u32, u64); 3]);
 const NOISES: [Noise; 2] = [
     ("quiet", "", [(5, 400), (10, 250), (20, 200)]),

@@ -1,4 +1,4 @@
-//! Everything else that can go wrong, and why ranks are slow.
+//! All other faults, and causes of slowness.
 
 use super::{Scenario, Seen, Suite};
 
@@ -19,7 +19,7 @@ fn case(name: &str, world: &str) -> Scenario {
     Scenario::new(Suite::Faults, name, world)
 }
 
-/// Slow for a while, now and then, in several places, moving about.
+/// Slowness that is temporary, intermittent, in several places, or moving.
 fn shapes() -> Vec<Scenario> {
     let world = "nodes=4 gpus=8 steps=500";
     vec![
@@ -91,7 +91,7 @@ fn places() -> Vec<Scenario> {
         )
         .fault("link node={node} factor=3 from=200")
         .expect("slow-link link={node}"),
-        // Node 5 holds the second stage of what node 1 holds the first of: no other communicator crosses the two.
+        // Node 5 holds the second stage of node 1's pipeline: no other communicator uses this link.
         case(
             "link-of-two",
             "nodes=8 gpus=4 comms=on steps=500 dp=4 tp=4 pp=2 micro=4 hop=5ms",
@@ -102,7 +102,7 @@ fn places() -> Vec<Scenario> {
     all
 }
 
-/// What is the job's, and what is one rank's at certain steps only.
+/// Faults of the whole job, and of one rank at certain steps only.
 fn job_wide() -> Vec<Scenario> {
     vec![
         case("all-slow", "nodes=4 gpus=8 steps=500")
@@ -133,7 +133,7 @@ fn job_wide() -> Vec<Scenario> {
         case("cpu-contention-moving", "nodes=4 gpus=8 steps=800")
             .fault("slow rank={rank} factor=1.3 from=100 moves=10 cause=cpu-contention")
             .expect("cpu-contention job")
-            // Until it is known to wander, whoever has its turn is slow.
+            // Until it is known to move, the currently slow rank may be named.
             .expect("?straggler any-rank of=0"),
         case("gc-everywhere", "nodes=4 gpus=8 steps=800 gc-every=40 gc=150ms").expect("gc-pause job"),
         case("communication-bound", "nodes=4 gpus=8 steps=400 transfer=150ms")
@@ -141,7 +141,7 @@ fn job_wide() -> Vec<Scenario> {
     ]
 }
 
-/// Nobody moves any more.
+/// Hangs.
 fn hangs() -> Vec<Scenario> {
     vec![
         case("silent-rank", "nodes=2 gpus=8 steps=300")
@@ -160,7 +160,7 @@ fn hangs() -> Vec<Scenario> {
     ]
 }
 
-/// Slow ranks, nodes and links with the counters of their cause, and one without.
+/// Slow ranks, nodes and links with the counters of their cause, and one without counters.
 fn causes() -> Vec<Scenario> {
     let of = |cause: &str| {
         let shown = if cause == "gc" { "gc-pause" } else { cause };
@@ -228,7 +228,7 @@ fn causes() -> Vec<Scenario> {
                 .shows(cause, "rank-on={node}"),
         );
     }
-    // The way that the first simulator knew: by the GPU's own physics.
+    // The cause of the first simulator: the GPU's own physics.
     all.push(
         Scenario::new(Suite::Causes, "cause-heat", "nodes=4 gpus=8 host=on steps=1500")
             .fault("heat gpu={rank} from=60s")
@@ -238,8 +238,8 @@ fn causes() -> Vec<Scenario> {
     all
 }
 
-/// Counters that mislead: links of GPUs that idle between kernels, and cores that are oversubscribed for everybody, beside
-/// ranks that are slow for another reason.
+/// Misleading counters: links of GPUs that idle between kernels, and cores that are oversubscribed on all ranks,
+/// together with ranks that are slow for another reason.
 fn unlike_their_counters() -> Vec<Scenario> {
     let mut all = Vec::new();
     for cause in ["none", "pcie", "data-loading"] {
@@ -270,7 +270,7 @@ fn unlike_their_counters() -> Vec<Scenario> {
             .expect(format!("straggler rank={{rank}} cause={shown}"));
         all.push(scenario);
     }
-    // Nobody is slow: one rank writes or evaluates now and then, or sequences differ.
+    // No rank is slow: one rank writes or evaluates periodically, or sequences differ.
     all.push(
         Scenario::new(Suite::Causes, "writer-oversubscribed", crowded)
             .world("checkpoint-every=50 checkpoint=12 undeclared=first")
@@ -284,7 +284,7 @@ fn unlike_their_counters() -> Vec<Scenario> {
     all
 }
 
-/// Heat and power that strike all GPUs at once: peers are alike, and only what was before tells.
+/// Heat and power limits on all GPUs at once: peers are alike, and only the history shows it.
 fn job_wide_causes() -> Vec<Scenario> {
     let mut all = Vec::new();
     for cause in ["thermal", "power", "none"] {

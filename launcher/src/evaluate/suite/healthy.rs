@@ -1,11 +1,11 @@
-//! Nothing is wrong: every noise with every kind of step at several sizes, and a bad way to the detector.
+//! Healthy jobs: every noise with every kind of step at several sizes, and jobs with a bad path to the detector.
 
 use super::{Scenario, Seen, Suite};
 
 /// Rank-steps of each healthy world: with 20 seeds they are over 65 million in all.
 const RANK_STEPS: u64 = 18_000;
 
-/// Noise of honest steps.
+/// Noise of healthy steps.
 const NOISES: [(&str, &str); 6] = [
     ("quiet", "sigma=0.005"),
     ("sigma-2", "sigma=0.02"),
@@ -15,7 +15,7 @@ const NOISES: [(&str, &str); 6] = [
     ("drift-tails", "sigma=0.02 autocorrelation=0.6 tail=0.02"),
 ];
 
-/// What steps there are besides the ordinary ones.
+/// Kinds of steps besides the ordinary ones.
 const KINDS: [(&str, &str); 6] = [
     ("plain", ""),
     ("checkpoint", "checkpoint-every=100"),
@@ -25,7 +25,7 @@ const KINDS: [(&str, &str); 6] = [
     ("evaluation", "evaluate-every=120"),
 ];
 
-/// Sizes and layouts: ranks, and the words that make so many.
+/// Sizes and layouts: ranks, and the matching specification.
 const SIZES: [(u64, &str, &str); 6] = [
     (4, "4", "nodes=1 gpus=4"),
     (8, "8", "nodes=1 gpus=8"),
@@ -48,14 +48,14 @@ fn healthy() -> Vec<Scenario> {
     for (noise, noise_words) in NOISES {
         for (kind, kind_words) in KINDS {
             for (ranks, size, size_words) in SIZES {
-                // Pipelines cost more to simulate than they teach about noise.
+                // Pipelines cost more simulation time than they add information about noise.
                 let steps = RANK_STEPS / ranks / if size_words.contains("pp=") { 2 } else { 1 };
                 let scenario = Scenario::new(
                     Suite::Healthy,
                     format!("healthy-{noise}-{kind}-{size}"),
                     format!("{size_words} steps={steps} {noise_words} {kind_words}"),
                 );
-                // Everybody waits for the one that writes, whether it says so or not.
+                // All ranks wait for the one that writes, whether it declares the checkpoint or not.
                 let scenario = scenario.aside(kind == "first-writes", "single-rank-pause rank=0");
                 let small = scenario.name == "healthy-sigma-11-checkpoint-128";
                 all.push(if small { scenario.smoke() } else { scenario });

@@ -1,4 +1,4 @@
-//! Jobs that hold themselves up: nobody is slow, the work is dealt unevenly.
+//! Jobs with imbalanced work: no rank is slow, the work is divided unevenly.
 
 use super::{Scenario, Suite};
 
@@ -55,7 +55,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         let scenario = job(name, world, 900).expect("sequence-imbalance job");
         all.push(scenario.aside(world.contains("undeclared=first"), "single-rank-pause rank=0"));
     }
-    // Nobody says how much work there was: the variance stays noise, and nobody may be blamed for it.
+    // The amount of work is not declared: the variance stays noise, and no rank may be named for it.
     all.push(
         job("packed-untold", "nodes=4 gpus=8 packed=0.11 work=undeclared", 900)
             .expect("?sequence-imbalance job"),

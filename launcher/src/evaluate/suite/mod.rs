@@ -1,8 +1,8 @@
-//! The scenarios: worlds as text, what goes wrong in them, and what should be said.
+//! The scenarios: worlds as text, their faults, and the expected verdicts.
 //!
-//! `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a text stand for ones that the seed chooses. Seeds that
-//! are scored are [`SCORED`] and up; whoever tunes the detector takes [`TUNING`] and up (`--tuning`, and every
-//! transcript and test), so that nothing is fitted to what is scored.
+//! `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a text are chosen by the seed. Scored seeds are [`SCORED`]
+//! and up; to tune the detector, use [`TUNING`] and up (`--tuning`, and every transcript and test), so that nothing is
+//! fitted to the scored seeds.
 
 mod chosen;
 mod collectives;
@@ -21,46 +21,46 @@ use super::expect::Expectation;
 pub(super) const SCORED: u64 = 29_000_000_000;
 /// Seeds from here to [`SCORED`] are for tuning.
 pub(super) const TUNING: u64 = 1_000_000_000;
-/// Most seeds of one scenario: each has so many of its own.
+/// Maximum seeds of one scenario: each has this many reserved.
 pub(super) const MOST_SEEDS: u64 = 1000;
 
-/// What scenarios belong together.
+/// Groups of scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Suite {
-    /// A few small worlds: whether everything works at all.
+    /// A few small worlds: a quick check of everything.
     Smoke,
-    /// One rank persistently slower by 5 % or more, steps that vary by 0.5 %.
+    /// One rank persistently slower by 5 % or more, step times varying by 0.5 %.
     Quiet,
-    /// One rank persistently slower by 10 % or more, steps that vary by 11 %.
+    /// One rank persistently slower by 10 % or more, step times varying by 11 %.
     Noisy,
-    /// How soon: the three cases of 64 ranks.
+    /// Time to decision: the three cases with 64 ranks.
     Pace,
-    /// How little: slowdowns around the smallest that can be told.
+    /// Slowdowns around the smallest that can be detected.
     Floor,
-    /// Everything else that can go wrong.
+    /// All other faults.
     Faults,
     /// Slow ranks with a cause that counters show.
     Causes,
-    /// Jobs that hold themselves up.
+    /// Jobs with imbalanced work.
     Imbalance,
-    /// Ranks do not say where their steps went: only collectives do.
+    /// Ranks do not report phases: only collectives.
     Collectives,
-    /// The same, of collectives that run beside the work.
+    /// The same with collectives that overlap with compute.
     Overlap,
-    /// The job does not declare how its ranks share the work.
+    /// The job does not declare its parallel layout.
     Undeclared,
-    /// Nothing is wrong.
+    /// Healthy jobs.
     Healthy,
-    /// Nothing is wrong but the way to the detector.
+    /// Healthy jobs with a bad path to the detector.
     Rough,
-    /// The journal gives the same verdicts again.
+    /// Replayed journals give the same verdicts.
     Replay,
-    /// 16,384 ranks: time of a decision, speed of the fold.
+    /// 16,384 ranks: decision latency and throughput.
     Scale,
 }
 
 impl Suite {
-    /// All, with what each holds.
+    /// All suites, with their descriptions.
     pub(super) const ALL: [(Suite, &'static str, &'static str); 15] = [
         (
             Suite::Smoke,
@@ -131,7 +131,7 @@ impl Suite {
         ),
     ];
 
-    /// The suite of this name.
+    /// The suite with this name.
     pub(super) fn named(name: &str) -> Option<Suite> {
         Suite::ALL
             .iter()
@@ -139,7 +139,6 @@ impl Suite {
             .map(|(suite, ..)| *suite)
     }
 
-    /// Its name.
     pub(super) fn name(self) -> &'static str {
         Suite::ALL
             .iter()
@@ -148,51 +147,51 @@ impl Suite {
     }
 }
 
-/// What coverage must say of a run.
+/// What coverage must report for a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Nothing special.
+    /// No requirement.
     #[default]
     Any,
     /// All steps were seen.
     Whole,
     /// Steps were lost.
     Part,
-    /// A node was not watched for a while.
+    /// A node was not monitored for a while.
     Gap,
 }
 
-/// A world, what is wrong with it, and what should be said.
+/// A world, its faults, and the expected verdicts.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
-    /// Its name, which no other has.
+    /// Its unique name.
     pub(super) name: String,
-    /// Where it belongs.
+    /// Its suite.
     pub(super) suite: Suite,
     /// The world, as [`WorldSpec::parse`] reads it.
     pub(super) world: String,
-    /// What goes wrong.
+    /// The faults.
     pub(super) faults: Vec<String>,
-    /// What should be said, as [`Expectation::parse`] reads it.
+    /// The expected verdicts, as [`Expectation::parse`] reads them.
     pub(super) expect: Vec<String>,
-    /// How much slower the slow one is, of one.
+    /// Slowdown of the slow rank, as a fraction.
     pub(super) slower: Option<f64>,
-    /// So many times as many seeds as others.
+    /// Multiplier of the number of seeds.
     pub(super) times: u64,
-    /// What coverage must say.
+    /// What coverage must report.
     pub(super) seen: Seen,
-    /// Small enough for a quick look.
+    /// Whether it also belongs to the smoke suite.
     pub(super) smoke: bool,
 }
 
 /// One world to simulate.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
-    /// Index of its scenario among those that are run.
+    /// Index of its scenario in the current selection.
     pub(super) scenario: usize,
-    /// Its spec, faults included.
+    /// Its specification, including faults.
     pub(super) spec: WorldSpec,
-    /// What should be said of it.
+    /// The expected verdicts.
     pub(super) expect: Vec<Expectation>,
     /// The command that simulates it again.
     pub(super) command: String,
@@ -223,7 +222,7 @@ impl Scenario {
         self
     }
 
-    /// What may be said besides if `holds`, since it is true of the world and not what it is about.
+    /// Permits a further verdict if `holds`: it is true in the world, but not the scenario's subject.
     fn aside(self, holds: bool, expectation: &str) -> Scenario {
         if holds {
             self.expect(format!("?{expectation}"))
@@ -232,7 +231,7 @@ impl Scenario {
         }
     }
 
-    /// What the hardware itself shows of a cause: true of whom it struck, and not yet that anybody is slow.
+    /// Permits findings from the hardware itself: true for the affected ranks, but no evidence yet that a rank is slow.
     fn shows(self, cause: &str, whom: &str) -> Scenario {
         let findings: &[&str] = match cause {
             "thermal" => &["gpu-throttled"],
@@ -254,7 +253,7 @@ impl Scenario {
         self
     }
 
-    /// Adds words to the world.
+    /// Adds to the world's specification.
     fn world(mut self, words: &str) -> Scenario {
         self.world = format!("{} {words}", self.world);
         self
@@ -275,10 +274,10 @@ impl Scenario {
         self
     }
 
-    /// The world of the `index`th seed from `base` on.
+    /// The world for the seed number `index` after `base`.
     ///
     /// # Errors
-    /// What is wrong with the scenario, in words: a fault of ours.
+    /// A message about an invalid scenario, which is a bug.
     pub(super) fn job(&self, scenario: usize, base: u64, index: u64) -> Result<Job, String> {
         let complain = |what: &str, problem: &dyn std::fmt::Display| {
             format!("scenario {}: {what}: {problem}", self.name)
@@ -307,18 +306,18 @@ impl Scenario {
 }
 
 impl Job {
-    /// About how much there is to do.
+    /// The approximate amount of work.
     pub(super) fn rank_steps(&self) -> u64 {
         u64::from(self.spec.ranks()) * self.spec.steps
     }
 
-    /// The rack in which a node stands.
+    /// The rack of a node.
     pub(super) fn rack_of(&self, node: u32) -> u32 {
         node * self.spec.racks.max(1) / self.spec.nodes.max(1)
     }
 }
 
-/// All scenarios, in the order in which they are told.
+/// All scenarios, in display order.
 pub(super) fn all() -> Vec<Scenario> {
     [
         slow::scenarios(),
@@ -331,14 +330,14 @@ pub(super) fn all() -> Vec<Scenario> {
     .concat()
 }
 
-/// Those of `suites`.
+/// The scenarios of `suites`.
 pub(super) fn of(suites: &[Suite]) -> Vec<Scenario> {
     let smoke = suites.contains(&Suite::Smoke);
     let wanted = |scenario: &Scenario| suites.contains(&scenario.suite) || (smoke && scenario.smoke);
     all().into_iter().filter(wanted).collect()
 }
 
-/// FNV-1a, so that a scenario keeps its seeds when others come and go.
+/// FNV-1a, so that a scenario keeps its seeds when other scenarios are added or removed.
 fn fnv(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

@@ -1,9 +1,9 @@
-//! Jobs without a hook whose collectives run beside their work, as the NCCL plugin reports them: nothing exposed. Pipelines that
-//! are interleaved. And jobs that do not declare their layout.
+//! Jobs without a hook whose collectives overlap with compute, as the NCCL plugin reports them: no exposed wait.
+//! Interleaved pipelines. And jobs that do not declare their layout.
 
 use super::{Scenario, Suite};
 
-/// Words of every world whose collectives overlap.
+/// Specification common to all worlds with overlap.
 const BESIDE: &str = "comms=gpu phases=off";
 /// Rank-steps of each healthy world.
 const RANK_STEPS: u64 = 54_000;
@@ -63,7 +63,7 @@ const UNDECLARED: [Job; 7] = [
     ("context-hook-32", 32, "nodes=4 gpus=8 dp=8 cp=4 comms=on"),
 ];
 
-/// Noise by name, and the slowdowns that are asked of it with the steps they take.
+/// Noise by name, with the slowdowns to detect and the steps available for each.
 type Noise = (&'static str, &'static str, [(u32, u64); 3]);
 const NOISES: [Noise; 2] = [
     ("quiet", "", [(5, 400), (10, 250), (25, 200)]),
@@ -93,7 +93,7 @@ fn of(suite: Suite, jobs: &[(&str, u64, String)]) -> Vec<Scenario> {
     for (place, (job, ranks, world)) in jobs.iter().enumerate() {
         for (noise, words, slowdowns) in NOISES {
             for (turn, (percent, steps)) in slowdowns.into_iter().enumerate() {
-                // From birth and later in turn: both of each job, and both of each slowdown.
+                // Alternately from the start and later, so that each job and each slowdown gets both.
                 let from = if (place + turn) % 2 == 0 { 1 } else { 200 };
                 let share = f64::from(percent) / 100.0;
                 let name = format!("{}-{noise}-{job}-{percent}", suite.name());

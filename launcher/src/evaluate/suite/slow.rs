@@ -1,11 +1,12 @@
-//! One rank slower than it should be: whether it is found, how soon, and how little is enough.
+//! One slow rank: whether it is found, how soon, and the smallest slowdown that is found.
 
 use super::{Scenario, Suite};
 
-/// Steps before a fault that does not begin with the job.
+/// Steps before a fault that does not start with the job.
 const ONSET: u64 = 200;
 
-/// Jobs by name; one rank in each will be slow. The first meets every slowdown at every onset, the others in turn.
+/// Jobs by name; one rank in each will be slow. The first is combined with every slowdown at every onset, the others in
+/// turn.
 const QUIET: [(&str, &str); 8] = [
     ("ddp-16", "nodes=2 gpus=8"),
     ("ddp-64", "nodes=8 gpus=8"),
@@ -20,7 +21,7 @@ const QUIET: [(&str, &str); 8] = [
     ),
 ];
 
-/// The same with steps that vary by 11 %: for a reason that is told (packed), or that nobody tells.
+/// The same with step times varying by 11 %: for a declared reason (packed), or an undeclared one.
 const NOISY: [(&str, &str); 5] = [
     ("sigma-64", "nodes=8 gpus=8 sigma=0.11"),
     ("sigma-16", "nodes=2 gpus=8 sigma=0.11"),
@@ -46,7 +47,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     [quiet, noisy, pace(), floor()].concat()
 }
 
-/// Each job with each slowdown, percent, for so many steps, from the first step or from [`ONSET`] on.
+/// Each job with each slowdown, percent, for the given number of steps, from the first step or from [`ONSET`] on.
 fn persistent(suite: Suite, jobs: &[(&str, &str)], slowdowns: &[(u32, u64)]) -> Vec<Scenario> {
     let mut all = Vec::new();
     for (place, job) in jobs.iter().enumerate() {
@@ -64,7 +65,7 @@ fn persistent(suite: Suite, jobs: &[(&str, &str)], slowdowns: &[(u32, u64)]) -> 
     all
 }
 
-/// One slow rank: of a job, slower by `percent`, from the step `from` on, for `steps` steps.
+/// One slow rank of a job, slower by `percent`, from step `from` on, for `steps` steps.
 fn slow(suite: Suite, job: (&str, &str), percent: u32, from: u64, steps: u64) -> Scenario {
     let (name, world) = job;
     let onset = if from > 1 { "later" } else { "birth" };
@@ -80,7 +81,7 @@ fn slow(suite: Suite, job: (&str, &str), percent: u32, from: u64, steps: u64) ->
     .slower(share)
 }
 
-/// The three cases for which a number of steps is asked.
+/// The three cases with a target for the number of steps.
 fn pace() -> Vec<Scenario> {
     let case = |name: &str, noise: &str, factor: f64, steps: u64| {
         Scenario::new(
@@ -100,7 +101,7 @@ fn pace() -> Vec<Scenario> {
     ]
 }
 
-/// Slowdowns around the smallest that can be told.
+/// Slowdowns around the smallest that can be detected.
 fn floor() -> Vec<Scenario> {
     let case = |permille: u32| {
         let share = f64::from(permille) / 1000.0;
@@ -114,7 +115,7 @@ fn floor() -> Vec<Scenario> {
         .slower(share)
         .times(2)
     };
-    // Two percent is what the detector tolerates: to name the rank is right, to be silent is not wrong.
+    // The detector tolerates two percent: naming the rank is correct, and not naming it is no mistake.
     let tolerated = Scenario {
         expect: vec!["?straggler rank={rank}".to_owned()],
         ..case(20)

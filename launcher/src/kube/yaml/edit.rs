@@ -1,11 +1,11 @@
-//! A JSON patch done to a tree: what it does not name keeps its looks and its place.
+//! Applies a JSON patch to a tree: parts that the patch does not name keep their format and position.
 
 use paceline_inject::patch::words;
 use serde_json::Value;
 
 use super::Node;
 
-/// Does it. `None`: the patch is not about this tree.
+/// Applies it. `None`: the patch does not match this tree.
 pub(in crate::kube) fn apply(node: &mut Node, patch: &[Value]) -> Option<()> {
     for operation in patch {
         let path = words(operation["path"].as_str()?);

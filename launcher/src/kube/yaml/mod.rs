@@ -1,5 +1,5 @@
-//! YAML as kubectl reads it, in a tree that keeps what a user wrote: the order of keys, and plain words as they stood
-//! (`defaultMode: 0400` is a number to kubectl, and stays written so). Comments are not kept.
+//! YAML as kubectl reads it, in a tree that preserves the user's text: the order of keys, and plain words as written
+//! (`defaultMode: 0400` is a number to kubectl and is kept as is). Comments are not kept.
 
 mod edit;
 mod scalar;
@@ -13,9 +13,9 @@ use serde_json::Value;
 pub(super) use edit::apply;
 pub(super) use write::text;
 
-/// Nesting that nobody writes by hand.
+/// Maximum nesting, more than real manifests have.
 const DEEPEST: usize = 100;
-/// Nodes of one stream, aliases written out: a few lines of aliases can mean billions.
+/// Maximum nodes of a stream with aliases expanded: a few lines of aliases can mean billions.
 const MOST: usize = 1_000_000;
 
 /// A value.
@@ -24,9 +24,9 @@ pub(super) enum Node {
     /// Keys in their order.
     Map(Vec<(String, Node)>),
     List(Vec<Node>),
-    /// A word without quotes: a number, a truth value, nothing, or a text, by its looks.
+    /// A word without quotes: a number, a boolean, null or a string, depending on its text.
     Plain(String),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
@@ -34,11 +34,11 @@ pub(super) enum Node {
 #[derive(Clone, Debug)]
 pub(super) struct Document {
     pub(super) node: Node,
-    /// Where it begins.
+    /// Its first line.
     pub(super) line: usize,
 }
 
-/// What is wrong, and where: line and column begin at 1.
+/// An error with its position: line and column start at 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{line}:{column}: {says}")]
 pub(super) struct Problem {
@@ -68,7 +68,7 @@ impl From<ScanError> for Problem {
     }
 }
 
-/// Reads a stream; documents with nothing in them are left out.
+/// Reads a stream; empty documents are omitted.
 pub(super) fn read(text: &str) -> Result<Vec<Document>, Problem> {
     let mut reader = Reader {
         events: Parser::new_from_str(text),
@@ -204,7 +204,7 @@ impl Node {
         }
     }
 
-    /// What it means.
+    /// Its value.
     pub(super) fn json(&self) -> Value {
         match self {
             Node::Map(map) => map.iter().map(|(key, node)| (key.clone(), node.json())).collect(),
@@ -214,10 +214,10 @@ impl Node {
         }
     }
 
-    /// A tree that means this.
+    /// A tree with this value.
     pub(super) fn of(value: &Value) -> Node {
         match value {
-            // Its name first, as people write it.
+            // The name first, as is customary.
             Value::Object(map) => {
                 let (names, others): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "name");
                 let entries = names.into_iter().chain(others);
@@ -293,12 +293,12 @@ mod tests {
         ] {
             let written = text(&Node::of(&value));
             assert_eq!(one(&written).json(), value, "{written}");
-            // And what was read is written as it stood.
+            // And text that was read is written unchanged.
             assert_eq!(text(&one(&written)), written);
         }
     }
 
-    /// kubectl takes the first for numbers that JSON has not, and others for numbers, each in some way of its own.
+    /// kubectl parses the first as numbers that JSON does not have, and others as numbers in various ways.
     #[test]
     fn what_some_reader_takes_for_a_number_is_quoted() {
         for word in [

@@ -1,9 +1,9 @@
-//! A tree as text, in kubectl's manner: two blanks for a level, lists under their key without more.
+//! A tree as text, in kubectl's style: indented by two spaces, lists not indented under their key.
 
 use super::Node;
 use super::scalar::{can_be_plain, is_special};
 
-/// One document, with a newline at its end.
+/// One document, with a final newline.
 pub(in crate::kube) fn text(node: &Node) -> String {
     let mut out = String::new();
     match node {
@@ -66,7 +66,7 @@ fn list_at(list: &[Node], at: usize, mut is_inline: bool, out: &mut String) {
     }
 }
 
-/// Without the newline behind it. `at`: where further lines begin.
+/// Without a final newline. `at`: indentation of further lines.
 fn scalar(node: &Node, at: usize, out: &mut String) {
     match node {
         Node::Map(_) => out.push_str("{}"),
@@ -99,7 +99,7 @@ fn block(text: &str, at: usize, out: &mut String) {
             out.push_str(line);
         }
     }
-    // The last one is written by whoever called.
+    // The caller writes the last one.
     out.extend(std::iter::repeat_n('\n', newlines.saturating_sub(1)));
 }
 
@@ -114,7 +114,7 @@ fn quoted(text: &str, out: &mut String) {
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
             c if is_special(c) => {
-                // A string takes all of it.
+                // Writing to a string cannot fail.
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
             c => out.push(c),

@@ -1,4 +1,4 @@
-//! The ways between nodes, each with each: a bad node is a line across, a bad way one cell.
+//! The paths between all nodes: a bad node is a full line, a bad path one cell.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use paceline_health::preflight::{Metric, PreflightTable, Report};
 use super::show;
 use crate::html::escape;
 
-/// Nodes of a matrix at most: more are no picture.
+/// Maximum number of nodes in a matrix; more are unreadable.
 const MOST: usize = 64;
-/// Nodes up to which each cell shows its value.
+/// Maximum number of nodes for which each cell shows its value.
 const VALUES: usize = 16;
 
-/// Bus bandwidth of each way that was measured; nothing where there are too few ways, or too many.
+/// Bus bandwidth of each measured path; empty with too few paths, or too many.
 pub(super) fn ways(report: &Report, table: &PreflightTable) -> String {
     let ways = show::ways(report);
     let nodes: Vec<&NodeId> = report.nodes.keys().collect();

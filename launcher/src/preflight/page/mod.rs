@@ -1,5 +1,5 @@
-//! A preflight as one page without outside parts: what it came to, a picture of each metric, the ways between nodes, the
-//! table.
+//! A preflight as one HTML page without external resources: the result, a plot of each metric, the paths between nodes,
+//! the table.
 
 mod matrix;
 mod strip;
@@ -26,10 +26,10 @@ li{margin:.3rem 0}svg{max-width:100%;height:auto;display:block}svg text{fill:var
 svg .faint{fill:var(--faint)}@media(prefers-color-scheme:dark){body{--ink:#dce4ea;--faint:#98a6b1;--line:#2b363f;\
 --well:#6fb1de;--warn:#f0b04d;--bad:#ff8a80;--well-bg:#16303f;--warn-bg:#46340f;--bad-bg:#4d1f1b;background:#11171c}}";
 
-/// Rows of the table; of more nodes only those with findings.
+/// Maximum rows of the table; with more nodes, only those with findings.
 const ROWS: usize = 128;
 
-/// The page.
+/// Renders the page.
 pub(super) fn page(report: &Report) -> String {
     let (_, outcome) = show::outcome(report.outcome);
     let table = PreflightTable::default();

@@ -1,5 +1,5 @@
-//! The one call of the service, as its interface is published: `nvhcd.HealthCheckService/RunHealthCheck`, with arguments
-//! for a site's script as the question (there is no script here: they mean nothing) and four fields as the answer
+//! The only call of the service, as published: `nvhcd.HealthCheckService/RunHealthCheck`, with arguments for a site's
+//! script as the request (ignored: there is no script here) and four fields as the response
 //! (<https://github.com/NVIDIA/nvidia-resiliency-ext/blob/main/src/nvidia_resiliency_ext/shared_utils/proto/nvhcd.proto>).
 //!
 //! Framing: <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 
 use super::http2::{Code, Connection, Reply, Request, hpack};
 
-/// Where the call is.
+/// The path of the call.
 pub(super) const PATH: &str = "/nvhcd.HealthCheckService/RunHealthCheck";
-/// Codes of gRPC.
+/// gRPC status codes.
 const INVALID_ARGUMENT: &str = "3";
 const RESOURCE_EXHAUSTED: &str = "8";
 const UNIMPLEMENTED: &str = "12";
 
-/// Most connections at once. Whoever asks here asks one thing, and goes.
+/// Maximum simultaneous connections. A client makes one call and disconnects.
 pub(super) const MOST: usize = 16;
-/// How long a peer may take to greet, to ask, or to take an answer.
+/// Timeout for a peer's greeting, request, or reading of the response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a peer may stay that asks nothing.
+/// Timeout of an idle connection.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// The four fields.
+/// The four fields of the response.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Answer {
     pub(super) success: bool,
@@ -35,13 +35,13 @@ pub(super) struct Answer {
     pub(super) error: String,
 }
 
-/// Answers every call, until the process is ended.
+/// Answers every call until the process ends.
 pub(super) fn serve(listener: &UnixListener, answer: impl Fn() -> Answer + Send + Sync + 'static) -> ! {
     let answer = Arc::new(answer);
     let places = Arc::new(());
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // No more files may be open, mostly. That passes.
+            // Usually too many open files, which is temporary.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -49,16 +49,16 @@ pub(super) fn serve(listener: &UnixListener, answer: impl Fn() -> Answer + Send 
         if Arc::strong_count(&places) > MOST + 1 {
             continue;
         }
-        // Who cannot be attended finds the connection closed, and may come again.
+        // If the thread does not start, the connection is closed, and the client can retry.
         let _ = thread::Builder::new().spawn(move || {
             let _place = place;
-            // A peer that goes away is no trouble of ours.
+            // A disconnect by the peer is not an error here.
             let _ = attend(stream, &*answer, PATIENCE, IDLE);
         });
     }
 }
 
-/// Answers one connection's calls until it ends or takes too long.
+/// Answers one connection's calls until it is closed or times out.
 fn attend(
     mut stream: UnixStream,
     answer: &impl Fn() -> Answer,
@@ -115,7 +115,7 @@ fn respond(request: &Request, answer: &impl Fn() -> Answer) -> Reply {
     }
 }
 
-/// One whole message, not compressed. What is in it is a script's.
+/// Checks for one whole, uncompressed message. Its contents are for a script, and ignored.
 fn check(question: &[u8]) -> Result<(), (&'static str, &'static str)> {
     match question {
         [0, a, b, c, d, message @ ..] if u32::from_be_bytes([*a, *b, *c, *d]) as usize == message.len() => {
@@ -126,7 +126,7 @@ fn check(question: &[u8]) -> Result<(), (&'static str, &'static str)> {
     }
 }
 
-/// What every answer begins with.
+/// The headers of every response.
 const HEAD: [(&str, &str); 2] = [(":status", "200"), ("content-type", "application/grpc")];
 
 fn refusal(code: &str, why: &str) -> Reply {
@@ -151,7 +151,7 @@ fn reply(answer: &Answer) -> Reply {
 }
 
 impl Answer {
-    /// As proto3 writes it: what is zero or empty is left out.
+    /// In proto3 encoding: zero and empty fields are omitted.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if self.success {
@@ -190,7 +190,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// All that a peer hears who says this, and then waits.
+    /// Everything that a peer receives after it has sent `said` and then waits.
     fn heard(said: &[u8], patience: Duration, idle: Duration) -> Vec<u8> {
         let (mut peer, ours) = UnixStream::pair().unwrap();
         peer.write_all(said).unwrap();
@@ -203,12 +203,12 @@ mod tests {
     #[test]
     fn who_takes_too_long_is_sent_away() {
         let away = |last: u8| [&[0, 0, 8, 7, 0, 0, 0, 0, 0][..], &[0, 0, 0, last], &[0; 4]].concat();
-        // Who says nothing; who has greeted; who has asked half.
+        // A silent peer; one that has only greeted; one with half a request.
         assert!(heard(b"", SHORT, LONG).ends_with(&away(0)));
         assert!(heard(GREETING, LONG, SHORT).ends_with(&away(0)));
         let half = [GREETING, &CALL[..CALL.len() - 20]].concat();
         assert!(heard(&half, SHORT, LONG).ends_with(&away(1)));
-        // And who has its answer.
+        // And a peer that has its response.
         let whole = [GREETING, CALL].concat();
         let heard = heard(&whole, LONG, SHORT);
         assert!(heard.ends_with(&away(1)));

@@ -1,9 +1,9 @@
-//! `paceline preflight serve`: a launcher that asks for a node's health before its rendezvous gets an answer from here.
+//! `paceline preflight serve`: answers a launcher that requests a node's health before its rendezvous.
 //!
-//! NVIDIA's resiliency launcher (`ft_launcher --ft-node-health-check-endpoint`) asks over gRPC on a Unix socket
-//! (<https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/services.html>). It asks before every rendezvous, so
-//! the answer is quick: what the last preflight found of this node, and what can be read of it now. Nothing is measured:
-//! on a restart other ranks may still be at work.
+//! NVIDIA's resiliency launcher (`ft_launcher --ft-node-health-check-endpoint`) sends requests by gRPC on a Unix socket
+//! (<https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/services.html>), before every rendezvous, so the
+//! response must be fast: the last preflight's findings about this node, and its current readings. It measures nothing:
+//! on a restart, other ranks may still be running.
 
 mod grpc;
 mod http2;
@@ -29,22 +29,22 @@ use super::{CRITICAL, FILE, show, work};
 use crate::output;
 use crate::run::identity;
 
-/// How long reading the node may take: whoever asks waits.
+/// Time limit for reading the node, since the client is waiting.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The answer, as JSON in the answer's `output`.
+/// The result, as JSON in the response's `output`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Health {
     schema_version: u32,
     node: String,
-    /// One for each thing that should keep the node out; empty: none.
+    /// One entry for each reason to exclude the node; empty: none.
     failed_checks: Vec<String>,
     fail_count: usize,
-    /// What could not be told.
+    /// What could not be checked.
     notes: Vec<String>,
 }
 
-/// Serves until it is ended.
+/// Serves until the process ends.
 pub(super) fn command(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let around = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let node = args.node.clone().unwrap_or_else(|| identity::node(&around));
@@ -62,18 +62,18 @@ pub(super) fn command(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     grpc::serve(&listener, move || clinic.answer())
 }
 
-/// What can be read of a node now.
+/// Current readings of a node.
 #[derive(Debug)]
 pub(crate) struct NodeRead {
-    /// What should keep it out.
+    /// Reasons to exclude it.
     pub(crate) bad: Vec<String>,
-    /// What could not be told.
+    /// What could not be checked.
     pub(crate) notes: Vec<String>,
-    /// Its GPUs.
+    /// Number of its GPUs.
     pub(crate) gpus: u32,
 }
 
-/// Reads this node; nothing works for it.
+/// Reads this node without any load on it.
 pub(crate) fn read_node(node: &NodeId) -> Result<NodeRead, String> {
     read_by(&work::machine(), node)
 }
@@ -92,12 +92,12 @@ fn read_by(tools: &dyn Tools, node: &NodeId) -> Result<NodeRead, String> {
     })
 }
 
-/// Who looks at this node.
+/// Checks this node.
 struct Clinic {
     node: NodeId,
     run_dir: Option<PathBuf>,
     tools: Box<dyn Tools>,
-    /// One look at a time.
+    /// Only one check at a time.
     busy: Mutex<()>,
 }
 
@@ -117,7 +117,7 @@ impl Clinic {
         let _one = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut failed_checks, mut notes) = (Vec::new(), Vec::new());
         match self.last() {
-            // What is not real keeps nobody out.
+            // A simulated result excludes no node.
             Ok(Some(report)) if report.simulated => notes.push("the preflight was simulated".to_owned()),
             Ok(Some(report)) => {
                 if report.bad_nodes().contains(&self.node) {
@@ -165,7 +165,7 @@ impl Clinic {
         Ok(Some(report))
     }
 
-    /// Why a preflight would leave this node out.
+    /// The reasons for which the preflight would exclude this node.
     fn accused(&self, report: &Report) -> Vec<String> {
         let of_it = report.findings.iter();
         let of_it = of_it.filter(|noted| noted.place.node() == Some(&self.node) && noted.condemns());
@@ -178,7 +178,7 @@ impl Clinic {
     }
 }
 
-/// Listens for this user alone. What a killed one left behind is replaced; where somebody answers nothing is.
+/// Listens for this user only. Replaces the socket of a killed process, but not one on which a process listens.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let is_socket = |path: &Path| {
         use std::os::unix::fs::FileTypeExt;

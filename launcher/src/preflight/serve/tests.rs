@@ -7,7 +7,7 @@ use paceline_nccl_bench::preflight::{Failed, Found, Limits, TransportChoice};
 use super::*;
 use crate::preflight::gate::sample::report;
 
-/// A node of which this is read.
+/// A machine with this reading.
 struct Seen(Option<(&'static str, &'static str)>);
 
 impl Tools for Seen {
@@ -63,7 +63,7 @@ fn a_node_is_ill_by_its_preflight_or_by_what_is_read_now() {
     keep(&["n2"]);
     let ill = clinic(Some(folder.path()), None).examine();
     assert_eq!(ill.failed_checks, ["gone"]);
-    // One that was only simulated keeps nobody out.
+    // A simulated preflight excludes no node.
     write(&Report {
         simulated: true,
         ..report(3, &["n2"])
@@ -73,13 +73,13 @@ fn a_node_is_ill_by_its_preflight_or_by_what_is_read_now() {
         (played.fail_count, &*played.notes[0]),
         (0, "the preflight was simulated")
     );
-    // Another's illness is not this node's.
+    // A bad peer does not affect this node.
     keep(&["n3"]);
     assert_eq!(clinic(Some(folder.path()), None).examine().fail_count, 0);
     let now = clinic(Some(folder.path()), Some(("remap_failed", "1"))).examine();
     assert_eq!(now.fail_count, 1, "{now:?}");
     assert!(now.failed_checks[0].contains("could not be remapped"), "{now:?}");
-    // What only waits for a reset keeps nobody out.
+    // A pending reset alone does not exclude a node.
     let pending = clinic(Some(folder.path()), Some(("remap_pending", "1"))).examine();
     assert_eq!(pending.fail_count, 0, "{pending:?}");
     fs::write(folder.path().join(FILE), "{").unwrap();
@@ -87,7 +87,7 @@ fn a_node_is_ill_by_its_preflight_or_by_what_is_read_now() {
     assert!(broken.fail_count == 0 && broken.notes[0].starts_with("the preflight cannot be read"));
 }
 
-/// Asks over HTTP/2, as a client of gRPC does: the message, `grpc-status`, and whether it came as a trailer.
+/// Sends a request by HTTP/2 like a gRPC client: the message, `grpc-status`, and whether it came as a trailer.
 async fn ask(socket: &Path, path: &str, question: &'static [u8]) -> (Vec<u8>, String, bool) {
     let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -128,7 +128,7 @@ fn a_client_of_grpc_is_answered() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
     let listener = listen(&socket).unwrap();
-    // Nobody takes the place of one that lives.
+    // A live server's socket is not replaced.
     assert!(listen(&socket).is_err());
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let clinic = clinic(None, Some(("remap_failed", "1")));
@@ -142,7 +142,7 @@ fn a_client_of_grpc_is_answered() {
         let (message, status, is_trailer) = ask(&socket, grpc::PATH, question).await;
         assert_eq!((&*status, is_trailer), ("0", true));
         let text = String::from_utf8_lossy(&message);
-        // No success, exit code 2, then the JSON.
+        // success is absent (false), exit code 2, then the JSON.
         assert_eq!(message[5..7], [0x10, 2]);
         assert!(
             text.contains("\"fail_count\":1") && text.contains("could not be remapped"),
@@ -165,13 +165,13 @@ fn only_so_many_are_attended_at_once() {
     start(listen(&socket).unwrap(), clinic(None, None));
     let connect = |_| UnixStream::connect(&socket).unwrap();
     let mut taken: Vec<_> = (0..grpc::MOST).map(connect).collect();
-    // The first says what it takes; one too many is closed.
+    // Accepted peers get our settings; one connection too many is closed.
     for peer in &mut taken {
         assert_eq!(peer.read(&mut [0]).unwrap(), 1);
     }
     assert_eq!(connect(0).read(&mut [0]).unwrap(), 0);
     drop(taken);
-    // Where one has gone, another may come.
+    // After one has disconnected, another is accepted.
     while connect(0).read(&mut [0]).unwrap() == 0 {
         std::thread::yield_now();
     }

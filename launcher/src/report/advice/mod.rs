@@ -1,5 +1,5 @@
-//! What binds the job's speed: a tree of questions, each with the number that answers it, and when a
-//! profiler would tell more.
+//! What limits the job's speed: a decision tree of questions, each with the number that answers it, and when a profiler
+//! would help.
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
@@ -8,58 +8,58 @@ use serde::Serialize;
 
 use super::block::Block;
 
-/// What is told where findings bind it; they say themselves whom and why.
+/// The limit if findings slow down the job; the findings themselves have the ranks and causes.
 const FOUND: &str = "slowed down by findings";
-/// Share of the job's time that findings took from which nothing else is worth asking: what they distort is measured with them.
+/// Share of the job's time lost to findings above which no other question matters: they distort all measurements.
 const LOST: f64 = 0.10;
-/// Share of the step that loading data takes from which it is what binds; as `shares.data_warning_ratio`.
+/// Share of the step for data loading above which it is the limit; like `shares.data_warning_ratio`.
 const DATA: f64 = 0.10;
-/// Share that transfer takes which nothing hides.
+/// Share of exposed transfer in the step.
 const TRANSFER: f64 = 0.20;
-/// Share of DRAM's bandwidth in use beyond which memory binds.
+/// Share of DRAM bandwidth in use above which memory is the limit.
 const DRAM: f64 = 0.60;
-/// A GPU on which kernels run for so much of the time
+/// A GPU that runs kernels for at least this share of the time
 const BUSY: f64 = 0.80;
-/// and on which so few SMs have work is kept busy by small kernels.
+/// and on which at most this share of the SMs is active runs small kernels.
 const SM: f64 = 0.40;
-/// SMs work and tensor cores do not.
+/// The SMs are active and the tensor cores are not.
 const SM_WORKS: f64 = 0.50;
 const TENSOR: f64 = 0.05;
 
 /// One question of the tree.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Question {
-    /// What it asks.
+    /// The text of the question.
     pub(crate) asks: &'static str,
     /// The numbers that answer it, with their limits.
     pub(crate) numbers: Vec<Number>,
-    /// `None`: something was not measured.
+    /// `None`: a number was not measured.
     pub(crate) answer: Option<bool>,
     /// How to measure it.
     pub(crate) how: &'static str,
 }
 
-/// A number beside its limit.
+/// A number with its limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Number {
-    /// Of what.
+    /// Its description.
     pub(crate) name: &'static str,
     /// A share; `None`: not measured.
     pub(crate) value: Option<f64>,
-    /// It answers yes from here on; where `below`, up to here.
+    /// The answer is yes from here on up; if `below`, from here on down.
     pub(crate) limit: f64,
     /// See `limit`.
     pub(crate) below: bool,
 }
 
-/// What binds, and what to do about it.
+/// The limit, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Advice {
-    /// In a few words.
+    /// The limit, in a few words.
     pub(crate) bound: &'static str,
     /// What to do.
     pub(crate) action: &'static str,
-    /// The way through the tree: the last question asked is the one that decided.
+    /// The path through the tree: the last question decided.
     pub(crate) questions: Vec<Question>,
 }
 
@@ -67,7 +67,7 @@ const HOOK: &str = "it needs the Python hook, which paceline run loads into the 
 const NCCL: &str = "it needs the Python hook or the NCCL plugin, for at most 512 ranks in the report";
 const GPM: &str = "it needs GPM of Hopper and later; on other GPUs use a profiler";
 
-/// The tree from its root, or why it cannot be walked.
+/// Walks the tree from its root, or returns why that is impossible.
 pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
     let Some(step) = part(report, Part::Step).filter(|step| step.sum_s > 0.0) else {
         return Err("Not measured: no steps were observed.");
@@ -184,7 +184,7 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
 }
 
 impl Block {
-    /// What binds its speed, if a number says so.
+    /// Prints what limits the speed, if a number shows it.
     pub(super) fn bound(&mut self, report: &Report) {
         let Ok(advice) = of(report) else { return };
         let decided = advice
@@ -207,7 +207,7 @@ impl Block {
     }
 }
 
-/// Holds when all numbers do, and is known when that follows from those that are.
+/// True if all numbers are true; known as soon as the known ones decide it.
 fn answer(numbers: &[Number]) -> Option<bool> {
     let holds = |number: &Number| {
         let value = number.value?;
@@ -224,7 +224,7 @@ fn answer(numbers: &[Number]) -> Option<bool> {
     (!each.contains(&None)).then_some(true)
 }
 
-/// The share of its time that the job lost to findings, ended or not.
+/// The share of its time that the job lost to findings, active or ended.
 fn lost(report: &Report) -> f64 {
     let lost: f64 = report.verdicts.iter().map(|verdict| verdict.lost_gpu_hours).sum();
     if lost > 0.0 {
@@ -238,7 +238,8 @@ pub(crate) fn part(report: &Report, part: Part) -> Option<&PartTimes> {
     report.times.parts.iter().find(|times| times.part == part)
 }
 
-/// What even the rank that waits least spends in collectives: the others wait for it there, it waits for the network.
+/// The exposed transfer: the wait of the rank with the shortest wait. Its peers wait for this rank, but it waits for
+/// the network.
 pub(crate) fn transfer(report: &Report, step: &PartTimes) -> Option<f64> {
     let waits = report.times.ranks.iter();
     let waits = waits.filter_map(|rank| Some(rank.parts.get(&Part::Wait)?.p50_s));
@@ -247,5 +248,4 @@ pub(crate) fn transfer(report: &Report, step: &PartTimes) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "advice_tests.rs"]
 mod tests;

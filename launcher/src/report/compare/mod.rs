@@ -1,5 +1,5 @@
-//! `paceline report --compare A B`: whether the second run was better than the first, by how much, and whether that is more
-//! than the two scatter by themselves.
+//! `paceline report --compare A B`: whether the second run was better than the first, by how much, and whether that
+//! exceeds the variation within the runs.
 
 mod shift;
 mod show;
@@ -18,29 +18,29 @@ use crate::output::{self, Color, Style};
 
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;
-/// A part that is not this share of the step in either run is not told.
+/// A part below this share of the step in both runs is omitted.
 const WORTH_TELLING: f64 = 0.005;
 
-/// Two runs beside each other.
+/// The comparison of two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Comparison {
     schema_version: u32,
-    /// What it comes to, in a sentence.
+    /// The result in a sentence.
     says: String,
     told: Told,
-    /// Step times; `null`: of one of them too little is known.
+    /// Step times; `null`: too little data for one of the runs.
     step: Option<Shift>,
-    /// Means of the parts of a step, seconds, in both.
+    /// Mean parts of a step in both runs, seconds.
     parts: Vec<PartShift>,
     runs: [Run; 2],
-    /// Findings of the second that the first had not, and the other way about.
+    /// Findings only in the second run, and only in the first.
     new: Vec<Found>,
     gone: Vec<Found>,
-    /// By name: what most nodes had, in both; empty: it was not told.
+    /// By name: the most common version in both runs; empty: not reported.
     versions: BTreeMap<String, [String; 2]>,
 }
 
-/// One of them.
+/// One of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Run {
     place: String,
@@ -60,16 +60,16 @@ struct PartShift {
     mean_s: [f64; 2],
 }
 
-/// A finding, as far as two runs can have the same.
+/// A finding, without what always differs between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Found {
     finding: &'static str,
     cause: &'static str,
-    /// Whom; of the job nothing, which may have another name.
+    /// The subject; without the job's name, which may differ.
     whom: String,
 }
 
-/// Compares and tells.
+/// Compares two runs and prints the result.
 pub(super) fn command(args: &ReportArgs, a: &Path, b: &Path, color: Color) -> anyhow::Result<ExitCode> {
     let read = |run: &Path| super::find(run, args.skip_broken, Style::stderr(color));
     let found = of((a, &read(a)?), (b, &read(b)?));
@@ -125,7 +125,7 @@ fn parts(a: &Report, b: &Report) -> Vec<PartShift> {
     let step = mean(a, Part::Step)
         .unwrap_or(0.0)
         .max(mean(b, Part::Step).unwrap_or(0.0));
-    // Those that a step is the sum of.
+    // The parts that add up to a step.
     let parts = [Part::Data, Part::Compute, Part::Wait, Part::Optimizer];
     let both = parts.into_iter().filter_map(|part| {
         let mean_s = [mean(a, part)?, mean(b, part)?];
@@ -147,7 +147,7 @@ fn findings(report: &Report) -> BTreeSet<Found> {
     report.verdicts.iter().map(found).collect()
 }
 
-/// Those that differ.
+/// The versions that differ.
 fn versions(a: &Report, b: &Report) -> BTreeMap<String, [String; 2]> {
     let names: BTreeSet<_> = a.versions.keys().chain(b.versions.keys()).collect();
     let of = |report: &Report, name: &str| {

@@ -1,8 +1,9 @@
-//! Whether steps are longer in one run than in another, beyond what they scatter.
+//! Whether steps are longer in one run than in another, beyond their variation.
 //!
-//! Steps that follow each other are alike, so that thousands of them are not thousands of measurements: the means of up to
-//! sixteen stretches of each run are ([batch means](https://doi.org/10.1287/opre.30.3.556)). What differs between two runs of
-//! the same job on the same machines cannot be seen in two runs, and is said to be unknown.
+//! Consecutive steps are correlated, so thousands of steps are not thousands of measurements: the means of up to
+//! sixteen batches of each run are ([batch means](https://doi.org/10.1287/opre.30.3.556)). The natural difference
+//! between two runs of the same job on the same machines cannot be determined from two runs, and is reported as
+//! unknown.
 
 use paceline_health::report::Report;
 use paceline_health::report::history::History;
@@ -10,22 +11,22 @@ use paceline_health::stats;
 use paceline_health::text::humanize::{percent, span};
 use serde::Serialize;
 
-/// Stretches of a run, and the fewest that tell how much it scatters.
+/// Number of batches of a run, and the minimum to estimate the variance.
 const STRETCHES: usize = 16;
 const FEWEST: usize = 4;
-/// At the beginning so much is left out: caches fill, kernels are compiled.
+/// Share of the start that is skipped: caches fill, kernels are compiled.
 const BEGINNING: f64 = 0.05;
-/// Steps of so many times the usual one, if they are so few, are no pace.
+/// Steps this many times longer than usual are stalls, if they are rare.
 const STOOD: f64 = 4.0;
 const FEW: f64 = 0.05;
-/// A shift by less is none that anybody would act upon.
+/// A smaller shift is not worth acting on.
 const NOTEWORTHY: f64 = 0.01;
-/// Student's t at 97.5 % by degrees of freedom from 1 on; beyond, the last.
+/// Student's t at 97.5 % by degrees of freedom from 1 on; beyond the end, the last value.
 const T: [f64; 15] = [
     12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13,
 ];
 
-/// What a comparison comes to for the second run.
+/// The result of a comparison, for the second run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Told {
@@ -33,20 +34,20 @@ pub(super) enum Told {
     Better,
     /// Its steps are longer, beyond the noise.
     Worse,
-    /// They differ by less than a hundredth, or by less than they scatter.
+    /// They differ by less than one percent, or by less than the noise.
     Same,
-    /// Of one of them too few steps are known.
+    /// One of the runs has too few steps.
     Unknown,
 }
 
-/// How the mean of ordinary steps has moved.
+/// The change of the mean of ordinary steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Shift {
-    /// Means in both, seconds: of the medians of the ranks.
+    /// Means in both runs, seconds: of the ranks' medians.
     pub(super) mean_s: [f64; 2],
-    /// The second's to the first's, less one.
+    /// Ratio of the second to the first, minus one.
     pub(super) ratio: f64,
-    /// Between these it lies, as far as the scatter within the runs tells (95 %); `null`: too few steps.
+    /// The 95 % interval of the ratio, from the variance within the runs; `null`: too few steps.
     pub(super) interval: Option<[f64; 2]>,
 }
 
@@ -70,7 +71,7 @@ impl Told {
     }
 }
 
-/// Mean and its variance, and how many stretches told it.
+/// The mean and its variance, and the number of batches.
 struct Scatter {
     mean_s: f64,
     variance: f64,
@@ -128,7 +129,7 @@ fn scatter(history: &History) -> Option<Scatter> {
     })
 }
 
-/// Few steps that took many times as long as half of all: the job stood in them, which is told as lost and is no pace.
+/// Removes the stalls: rare steps that took many times as long as the median. They count as lost time, not as pace.
 fn without_stalls(columns: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let mut sorted: Vec<f64> = columns.iter().map(|(p50_s, _)| *p50_s).collect();
     let Some(usual_s) = stats::median(&mut sorted) else {
@@ -145,7 +146,7 @@ fn mean(weighed: &[(f64, f64)]) -> f64 {
     weighed.iter().map(|(value, weight)| value * weight).sum::<f64>() / weights
 }
 
-/// In a sentence or two.
+/// The result in one or two sentences.
 pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> String {
     let Some(Shift {
         mean_s,
@@ -188,7 +189,7 @@ pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> S
     text
 }
 
-/// A share with its sign: `+4.2 %`.
+/// A signed percentage: `+4.2 %`.
 pub(super) fn signed(ratio: f64) -> String {
     if ratio > 0.0 {
         format!("+{}", percent(ratio))

@@ -1,4 +1,4 @@
-//! The answer: who, since when, why, what it costs and what to do now; the weightiest finding first.
+//! The answer: where, since when, why, what it costs and what to do now; the most important finding first.
 
 use paceline_health::report::Report;
 use paceline_health::text::cards::{Card, cards};
@@ -13,9 +13,9 @@ use crate::report::cost::of_finding;
 use crate::report::heading::short_subject;
 use crate::report::runbook;
 
-/// Findings that are told in full.
+/// Maximum number of findings in full.
 const IN_FULL: usize = 3;
-/// Findings that have a line; the rest is counted.
+/// Maximum number of findings with a line; the rest is counted.
 const IN_SHORT: usize = 60;
 
 pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
@@ -147,7 +147,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
                     _ => format!("{ratio:.2}x as long as {beside} ({own}, {beside} {other})"),
                 }
             }
-            // Steps of the whole job have no peers: they are held against what they were.
+            // Steps of the whole job have no peers: they are compared with its own past.
             None => format!("{ratio:.2}x as long as it should be"),
         };
         reasons = format!("{slower}; {reasons}");
@@ -179,7 +179,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     html
 }
 
-/// Text in which a command stands between backticks, to be marked and copied as it is.
+/// Text in which commands between backticks are marked as code.
 fn with_code(text: &str) -> Html {
     let mut html = Html::default();
     let is_paired = text.matches('`').count().is_multiple_of(2);
@@ -194,7 +194,7 @@ fn with_code(text: &str) -> Html {
     html
 }
 
-/// Its weight without colour.
+/// A sign of its severity without color.
 pub(super) fn mark(verdict: &Verdict) -> &'static str {
     match (verdict.state, verdict.severity) {
         _ if verdict.unresolved_at_exit => "●",

@@ -1,4 +1,4 @@
-//! What the answer rests on: ranks that stand out, what was seen and what not, versions, and the preflight.
+//! The basis of the answer: outlier ranks, coverage, versions, and the preflight.
 
 use paceline_health::report::{Part, RankTimes, Report};
 use paceline_health::text::humanize::{count, percent, span};
@@ -9,7 +9,7 @@ use crate::html::Html;
 use crate::preflight::show;
 use crate::report::block::coverage_words;
 
-/// Ranks, gaps, notes, versions and the like that have a line.
+/// Maximum number of ranks, gaps, notes, versions and the like with a line.
 const RANKS: usize = 12;
 const GAPS: usize = 12;
 const NOTES: usize = 16;
@@ -28,13 +28,13 @@ pub(super) fn draw(report: &Report) -> Html {
     html
 }
 
-/// Whether it says that there is, or is not, a checkpoint to go back to.
+/// Whether its evidence has a checkpoint to return to, or the lack of one.
 fn names_checkpoint(verdict: &Verdict) -> bool {
     let names = ["last_clean_checkpoint_step", "no_clean_checkpoint"];
     verdict.evidence.iter().any(|piece| names.contains(&&*piece.what))
 }
 
-/// Which steps may be wrong, and to which checkpoint to go back.
+/// The steps that may be wrong, and the checkpoint to return to.
 fn suspect(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<h2>Results</h2>");
@@ -75,7 +75,7 @@ fn suspect(report: &Report) -> Html {
     html
 }
 
-/// Ranks that take longest for their own part.
+/// The ranks with the longest self-time.
 fn ranks(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<h2>Slowest ranks</h2>");
@@ -133,7 +133,7 @@ fn ranks(report: &Report) -> Html {
     html
 }
 
-/// How much was seen.
+/// Coverage.
 fn seen(report: &Report) -> Html {
     let seen = &report.coverage;
     let mut html = Html::default();
@@ -217,7 +217,7 @@ fn exits(report: &Report) -> Html {
     html
 }
 
-/// What a preflight found before the job.
+/// The preflight's results.
 pub(super) fn preflight(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<section><h2>Preflight</h2>");

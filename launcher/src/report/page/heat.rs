@@ -1,4 +1,4 @@
-//! Ranks by steps as a picture: how much longer each rank took for its own part than its peers, from the first step to the last.
+//! A heat map of ranks by steps: each rank's self-time relative to its peers, from the first step to the last.
 
 use paceline_health::report::Report;
 use paceline_health::report::history::{Column, History};
@@ -10,17 +10,17 @@ use super::png::{self, Color};
 use super::{LEFT, RIGHT, WIDE};
 use crate::html::Html;
 
-/// Height of a row, and of the whole picture.
+/// Height of a row, and maximum height of the heat map.
 const ROW: f64 = 16.0;
 const TALLEST: f64 = 260.0;
-/// Names beside rows need so much room.
+/// Minimum height of a row's label.
 const NAME: f64 = 13.0;
-/// A column of the start takes so much longer than the usual one while caches fill and kernels are compiled.
+/// During warm-up, columns take at least this many times longer than usual: caches fill and kernels are compiled.
 const WARM: f64 = 1.2;
-/// Verdicts that are marked beside their rows.
+/// Maximum number of verdicts marked next to their rows.
 const MARKED: usize = 24;
 
-/// From a ratio to a colour that is seen on white and on black: peers' pace shows nothing.
+/// From a ratio to a color that is visible on white and on black: the peers' pace is transparent.
 const STOPS: [(f64, [f64; 4]); 7] = [
     (0.6, [60.0, 130.0, 195.0, 230.0]),
     (0.97, [60.0, 130.0, 195.0, 0.0]),
@@ -30,9 +30,9 @@ const STOPS: [(f64, [f64; 4]); 7] = [
     (1.6, [205.0, 30.0, 34.0, 255.0]),
     (3.0, [140.0, 0.0, 70.0, 255.0]),
 ];
-/// Where nothing came.
+/// The color of missing data.
 const NOTHING: Color = [128, 136, 146, 170];
-/// What the legend names.
+/// The entries of the legend.
 const KEYS: [(f64, &str); 5] = [
     (0.8, "0.8x"),
     (1.0, "as its peers"),
@@ -41,7 +41,7 @@ const KEYS: [(f64, &str); 5] = [
     (1.6, "1.6x and more"),
 ];
 
-/// The picture with its axes and its legend.
+/// The heat map with its axes and its legend.
 pub(super) fn draw(report: &Report, history: &History) -> Html {
     let rows = rows(history);
     let height = (rows as f64 * ROW).min(TALLEST);
@@ -76,7 +76,7 @@ pub(super) fn draw(report: &Report, history: &History) -> Html {
     html
 }
 
-/// The field behind a picture, which shows where nothing is special.
+/// The background of a plot, visible where nothing stands out.
 pub(super) fn frame(html: &mut Html, height: f64) {
     html.tag("<rect class=\"field\" x=\"")
         .number(LEFT)
@@ -92,13 +92,13 @@ fn rows(history: &History) -> usize {
     rows.max().unwrap_or(0).max(1)
 }
 
-/// Line by line. A rank that a column does not have was not part of the job then.
+/// Row by row. A rank that is missing in a column was not part of the job then.
 fn pixels(history: &History, rows: usize) -> Vec<u8> {
     let columns = &history.columns;
     let line = |row: usize| columns.iter().map(move |column| cell(column, row));
     let warm = warm(history);
     let mut pixels: Vec<u8> = (0..rows).flat_map(line).collect();
-    // Ranks that differ in a warm-up are not slow: it is hatched, whatever its cells are.
+    // Ranks that differ in a warm-up are not slow: it is hatched, whatever its cells contain.
     for (place, pixel) in pixels.iter_mut().enumerate() {
         if warm[place % columns.len()] && *pixel != ABSENT {
             *pixel = LEVEL;
@@ -107,7 +107,8 @@ fn pixels(history: &History, rows: usize) -> Vec<u8> {
     pixels
 }
 
-/// Which columns are of a warm-up: the first after each start, as long as they take longer than usual or hold no ordinary step.
+/// The columns of warm-ups: the first after each start, as long as they take longer than usual or contain no ordinary
+/// step.
 fn warm(history: &History) -> Vec<bool> {
     let columns = &history.columns;
     let mut medians: Vec<f64> = columns.iter().filter_map(|column| column.p50_s).collect();
@@ -126,7 +127,7 @@ fn warm(history: &History) -> Vec<bool> {
     columns.iter().map(is_warm).collect()
 }
 
-/// Hatches over the columns of warm-ups.
+/// Hatches the columns of warm-ups.
 fn warm_ups(html: &mut Html, history: &History, height: f64) {
     let warm = warm(history);
     if !warm.contains(&true) {
@@ -202,7 +203,7 @@ fn swatch(html: &mut Html, [r, g, b, cover]: Color) {
         .tag(")\"></i>");
 }
 
-/// Numbers of ranks at the left.
+/// Rank numbers on the left.
 fn names(html: &mut Html, history: &History, rows: usize, height: f64) {
     let tall = height / rows as f64;
     let apart = ((NAME / tall).ceil() as usize).max(1).next_power_of_two();
@@ -219,7 +220,7 @@ fn names(html: &mut Html, history: &History, rows: usize, height: f64) {
     }
 }
 
-/// Who was found, beside the row, as many as there is room for.
+/// Labels of the ranks with findings, next to their rows, as many as fit.
 fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, height: f64) {
     let tall = height / rows as f64;
     let bin = history.ranks_a_row.max(1) as usize;
@@ -242,7 +243,7 @@ fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, heigh
             .text(rank.0)
             .tag("</text>");
         if verdict.unresolved_at_exit {
-            // Its row ends in the trouble that was open when the job ended.
+            // Its row ends with a mark for a finding that was active when the job ended.
             html.tag("<rect class=\"unresolved\" width=\"4\" x=\"")
                 .number(WIDE - RIGHT)
                 .tag("\" y=\"")
@@ -256,7 +257,7 @@ fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, heigh
     }
 }
 
-/// The picture in words, for those who do not see it.
+/// A description of the heat map, for readers who cannot see it.
 fn says(report: &Report, history: &History) -> String {
     let ranks = u64::from(report.world_size);
     let steps: u64 = history
@@ -311,7 +312,7 @@ mod tests {
             column(9.0, 0, slow),
             column(1.5, 0, ABSENT),
             column(1.0, 0, LEVEL),
-            // Long, but not at a start: a slow rank shows.
+            // Long, but not at a start: a slow rank is visible.
             column(2.0, 0, slow),
             column(3.0, 1, slow),
             column(1.0, 1, slow),

@@ -1,7 +1,7 @@
-//! `report.html`: the report as one page that needs nothing else, on a screen and on paper. It is made of `report.json` alone,
-//! by the same code at a job's end and for `paceline report RUN --html`.
+//! `report.html`: the report as one self-contained page, for screens and paper. It is rendered from `report.json`
+//! alone, by the same code at a job's end and for `paceline report RUN --html`.
 //!
-//! The answer comes first, then what it cost, then pictures, then what they rest on.
+//! The answer comes first, then the cost, then plots, then their basis.
 
 mod answer;
 mod bands;
@@ -26,17 +26,17 @@ use crate::html::Html;
 
 /// Its name in a run directory.
 pub(crate) const FILE: &str = "report.html";
-/// How its title ends, and by what it is known again.
+/// The end of its title, which also identifies our pages.
 const TITLE: &str = ": paceline report";
 const OURS: &str = ": paceline report</title>";
 pub(crate) const STYLE: &str = include_str!("style.css");
 
-/// Width of the pictures in their own units, and of what stands beside them.
+/// Width of the plots in their own units, and of the margins.
 const WIDE: f64 = 1100.0;
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 78.0;
 
-/// The page.
+/// Renders the page.
 pub(crate) fn page(report: &Report, policy: &Policy) -> String {
     let mut body = Html::default();
     body.part(head(report))
@@ -72,7 +72,7 @@ pub(crate) fn page(report: &Report, policy: &Policy) -> String {
 /// Writes the page into a run directory.
 ///
 /// # Errors
-/// When the disk does not take it, or somebody else's page of that name lies there.
+/// If writing fails, or a file of that name exists that Paceline did not write.
 pub(crate) fn write(run_dir: &Path, report: &Report, policy: &Policy) -> io::Result<PathBuf> {
     let path = run_dir.join(FILE);
     let old = safe_file::open(&path).and_then(io::read_to_string);
@@ -117,16 +117,16 @@ fn foot(report: &Report) -> Html {
     html
 }
 
-/// The head of a column.
+/// The heading of a column.
 #[derive(Clone, Copy)]
 pub(crate) enum Head {
-    /// Of words.
+    /// For text.
     Words(&'static str),
-    /// Of numbers, which stand one below the other.
+    /// For numbers, right-aligned.
     Number(&'static str),
 }
 
-/// A table: heads, and rows of cells.
+/// A table: headings, and rows of cells.
 pub(crate) fn table(heads: &[Head], rows: impl IntoIterator<Item = Vec<String>>) -> Html {
     let mut html = Html::default();
     html.tag("<div class=\"wide\" tabindex=\"0\"><table><tr>");

@@ -182,7 +182,7 @@ fn tainted_steps_name_the_checkpoint_to_go_back_to() {
     );
 }
 
-/// Names, sentences, versions and exceptions are whatever a job's nodes say.
+/// Names, sentences, versions and exceptions are untrusted text from the job's nodes.
 #[test]
 fn hostile_text_stays_text() {
     let hostile = format!(
@@ -270,7 +270,7 @@ fn a_report_of_sixteen_thousand_ranks_is_a_small_page() {
     assert!(page.len() < 120_000, "{} bytes", page.len());
 }
 
-/// A history that no version of us would write, from a report that somebody changed.
+/// A history that no version of Paceline writes, from a modified report.
 #[test]
 fn a_damaged_history_is_drawn_somehow() {
     for columns in [

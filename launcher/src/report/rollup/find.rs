@@ -1,4 +1,4 @@
-//! Reports below a directory.
+//! Finds reports below a directory.
 
 use std::fs;
 use std::io::{self, Read};
@@ -11,39 +11,39 @@ use paceline_sidecar::aggregator::journal::owner;
 
 use crate::report;
 
-/// Run directories lie in a directory, or by user, project or month in directories of it.
+/// Maximum depth: run directories are in a directory, or in subdirectories by user, project or month.
 const DEEP: usize = 4;
-/// Entries that are looked at; a directory with more holds other things.
+/// Maximum number of entries; a directory with more contains other things.
 const ENTRIES: usize = 1_000_000;
-/// No report is larger.
+/// Maximum size of a report.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Seconds, GPU-hours or money that no run has: ten million GPUs for ten years.
+/// Seconds, GPU-hours or money beyond any real run: ten million GPUs for ten years.
 const MOST_AMOUNT: f64 = 1e12;
 
-/// What a file turned out to be.
+/// The kind of a file.
 pub(super) enum Seen {
-    /// A report, and up to when it is, milliseconds since 1970.
+    /// A report and the time that it covers, milliseconds since 1970.
     Report {
         report: Box<Report>,
         until_unix_ms: u64,
-        /// Its run has not ended.
+        /// Whether its run is still in progress.
         running: bool,
     },
-    /// Something of that name that another program wrote.
+    /// A file of that name from another program.
     Foreign,
-    /// Its path, and what is wrong with it.
+    /// Its path and the error.
     Damaged(String),
 }
 
-/// All of them, in the order of their paths. Links are not followed: what they lead to is counted where it lies.
+/// All reports, sorted by path. Symbolic links are not followed: their targets are counted in their own place.
 pub(super) fn reports(below: &Path) -> anyhow::Result<Vec<PathBuf>> {
     fs::read_dir(below).with_context(|| below.display().to_string())?;
     let mut found = Vec::new();
     let mut left = ENTRIES;
     let mut waiting = vec![(below.to_owned(), 0)];
     while let Some((dir, depth)) = waiting.pop() {
-        // What may not be read is somebody else's.
+        // Unreadable directories belong to other users.
         let Ok(entries) = fs::read_dir(&dir) else { continue };
         for entry in entries.flatten() {
             left = left.saturating_sub(1);
@@ -67,7 +67,7 @@ pub(super) fn reports(below: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Reads one. By its own clock the run ended so long after its beginning; without one its file says when it was written.
+/// Reads a report. The end of the run is its start plus its duration; without a start, the file's modification time.
 pub(super) fn read(path: &Path) -> Seen {
     let shown = path.display();
     let (text, written_ms) = match text(path) {
@@ -95,7 +95,7 @@ pub(super) fn read(path: &Path) -> Seen {
     }
 }
 
-/// The first number that no run can have: one such report would spoil the sums of all.
+/// The first impossible number: one such report would ruin all sums.
 fn impossible(report: &Report) -> Option<String> {
     let cost = &report.cost;
     let causes = cost.by_cause.values().map(|lost| ("cost.by_cause", *lost));
@@ -122,7 +122,7 @@ fn impossible(report: &Report) -> Option<String> {
     if let Some(ratio) = cost.goodput_ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
         return Some(format!("cost.goodput_ratio is {ratio}"));
     }
-    // Rounded to nine decimals each.
+    // Each is rounded to nine decimals.
     let is_more = cost.lost_gpu_hours > cost.gpu_hours * 1.001 + 1e-6;
     is_more.then(|| {
         format!(

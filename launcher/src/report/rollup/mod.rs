@@ -1,4 +1,4 @@
-//! `paceline report --since 7d [DIR]`: all runs below a directory together: what was lost, to what, and on which nodes.
+//! `paceline report --since 7d [DIR]`: summarizes all runs below a directory: the losses, their causes and nodes.
 
 mod find;
 mod show;
@@ -22,34 +22,34 @@ use crate::output::{self, Color, Style};
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;
 
-/// All of it.
+/// The summary.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Rollup {
     schema_version: u32,
-    /// Below which directory, and of how many seconds up to now.
+    /// The directory, and the time span until now in seconds.
     below: String,
     since_s: u64,
     total: Total,
-    /// What was lost by what it was lost to: a cause, a finding, `checkpoint`, `warm-up`, `restart`.
+    /// Losses by cause: a cause, a finding, `checkpoint`, `warm-up`, `restart`.
     by_cause: BTreeMap<String, Share>,
-    /// By the node that findings blame; what is nobody's own is not there.
+    /// By the node in the findings; findings without a single node are not included.
     by_node: BTreeMap<String, Node>,
     /// In the order of their ends.
     runs: Vec<Run>,
     /// Reports that could not be read, and why.
     damaged: Vec<String>,
-    /// Files of that name that are not of Paceline.
+    /// Files of that name from other programs.
     foreign: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Total {
     runs: u64,
-    /// Of these, how many have not ended: what they lost so far is in it.
+    /// Runs still in progress: their losses so far are included.
     running: u64,
-    /// Of these, how many had GPUs.
+    /// Runs with GPUs.
     with_gpus: u64,
-    /// Of these, how many rest on simulated, replayed or injected data, if only in part.
+    /// Runs that are at least partly based on simulated, replayed or injected data.
     not_live: u64,
     /// GPU-hours; rank-hours of runs without GPUs.
     gpu_hours: f64,
@@ -58,7 +58,7 @@ struct Total {
     lost_cost: Option<f64>,
     /// Runs that had a price.
     priced: u64,
-    /// Share of the time of all GPUs that made progress at full speed, of runs that know it.
+    /// Share of all GPU time that made progress at full speed, for runs that report it.
     goodput_ratio: Option<f64>,
 }
 
@@ -71,13 +71,13 @@ struct Share {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Node {
-    /// Findings that blame it, or a rank, a GPU or a port of it. Of what overlaps each counts.
+    /// Findings about this node, its ranks, GPUs or ports. Overlapping findings all count.
     findings: u64,
     critical: u64,
     runs: u64,
     lost_gpu_hours: f64,
     lost_cost: Option<f64>,
-    /// How often each was found.
+    /// Number of findings by name.
     kinds: BTreeMap<&'static str, u64>,
 }
 
@@ -85,7 +85,7 @@ struct Node {
 struct Run {
     place: PathBuf,
     job: String,
-    /// It has not ended, and all is up to now.
+    /// Whether it is still in progress; the other values are then current.
     running: bool,
     ended_unix_ms: u64,
     ranks: u32,
@@ -93,12 +93,12 @@ struct Run {
     gpu_hours: f64,
     lost_gpu_hours: f64,
     goodput_ratio: Option<f64>,
-    /// The weightiest finding and whom it blames.
+    /// The most important finding and its subject.
     worst: Option<String>,
     end: Option<&'static str>,
 }
 
-/// Reads, adds up and tells.
+/// Reads the reports and prints the summary.
 pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyhow::Result<ExitCode> {
     let below = args.run.as_deref().unwrap_or(Path::new("."));
     let now_ms = paceline_sidecar::host::unix_ms();
@@ -160,7 +160,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(wanted)
 }
 
-/// The directory by its name: of `.` nobody would know later which it was.
+/// The directory by its name: `.` would not be meaningful later.
 fn shown(below: &Path) -> PathBuf {
     let named = below.file_name().is_some();
     let whole = (!named).then(|| below.canonicalize().ok()).flatten();
@@ -183,7 +183,7 @@ impl Rollup {
         add(&mut self.total.lost_cost, cost.lost_cost);
         self.total.priced += u64::from(cost.lost_cost.is_some());
         if let Some(goodput) = cost.goodput_ratio {
-            // Weighed by the time of its GPUs until all are there.
+            // Weighted by GPU time; divided by the total at the end.
             *self.total.goodput_ratio.get_or_insert(0.0) += known(goodput) * known(cost.gpu_hours);
         }
         for (cause, lost) in cost.by_cause.iter().filter(|(_, lost)| **lost > 0.0) {
@@ -214,8 +214,7 @@ impl Rollup {
         });
     }
 
-    /// Whose hours are told to people.
-    /// Of all amounts in it, so that they can be compared at sight.
+    /// The unit that fits the largest amount, so that all amounts are easy to compare.
     fn unit(&self) -> humanize::GpuTime {
         humanize::GpuTime::of(self.total.gpu_hours.max(self.total.lost_gpu_hours), self.whose())
     }
@@ -224,7 +223,7 @@ impl Rollup {
         if self.total.with_gpus > 0 { "GPU" } else { "rank" }
     }
 
-    /// Findings by the nodes that they blame.
+    /// Counts findings by their nodes.
     fn blame(&mut self, report: &Report) {
         let mut here: BTreeMap<&str, ()> = BTreeMap::new();
         for verdict in report.verdicts.iter().filter(|verdict| is_blame(verdict)) {
@@ -241,7 +240,7 @@ impl Rollup {
         }
     }
 
-    /// All are there.
+    /// Sorts the runs and finishes the means, after all reports were added.
     fn settle(&mut self) {
         self.runs
             .sort_by(|a, b| a.ended_unix_ms.cmp(&b.ended_unix_ms).then(a.place.cmp(&b.place)));
@@ -259,13 +258,13 @@ impl Rollup {
     }
 }
 
-/// What is only worth knowing blames nobody, but for a standstill: it was short, and cost what it cost.
+/// Informational findings do not count against a node, except for a hang that had a cost.
 fn is_blame(verdict: &Verdict) -> bool {
     let stood = verdict.finding == Finding::RankSilent && verdict.lost_gpu_hours > 0.0;
     (verdict.severity != Severity::Info || stood) && verdict.finding != Finding::XidRecorded
 }
 
-/// Of a link that has two ends it cannot be said which of them it is.
+/// For a link with two ends, neither node can be identified.
 fn node(verdict: &Verdict) -> Option<&str> {
     match &verdict.subject {
         Subject::Rank { node, .. } | Subject::Node { node } | Subject::Gpu { node, .. } => {
@@ -276,7 +275,7 @@ fn node(verdict: &Verdict) -> Option<&str> {
     }
 }
 
-/// A file may say anything; a sum of it shall be a number.
+/// A file may contain any value; sums must stay finite.
 fn known(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }

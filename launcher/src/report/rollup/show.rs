@@ -1,4 +1,4 @@
-//! Many runs for people.
+//! The summary of many runs as text and HTML.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use crate::output::{Column, Paint, Style, columns, wrap};
 use crate::report::clock;
 use crate::report::page::{Head, STYLE, table};
 
-/// Lines of the tables on a terminal, and on a page.
+/// Maximum rows of the tables on a terminal, and on a page.
 const ROWS: usize = 10;
 const PAGE_ROWS: usize = 200;
-/// Runs that have not ended and are called by name.
+/// Maximum number of running jobs that are listed by name.
 const RUNNING: usize = 3;
-/// Characters of a name in a table on a terminal.
+/// Maximum characters of a name in a table on a terminal.
 const NAME: usize = 24;
 
 pub(super) fn text(rollup: &Rollup, style: Style) -> String {
@@ -77,7 +77,7 @@ pub(super) fn text(rollup: &Rollup, style: Style) -> String {
     text
 }
 
-/// The sum of it in a few lines.
+/// The totals, in a few lines.
 fn heading(rollup: &Rollup) -> Vec<String> {
     let total = &rollup.total;
     let since = format!(
@@ -126,7 +126,7 @@ fn heading(rollup: &Rollup) -> Vec<String> {
     lines
 }
 
-/// Those that are counted up to now.
+/// A note about runs in progress.
 fn running(rollup: &Rollup) -> Option<String> {
     let jobs: Vec<_> = rollup.runs.iter().filter(|run| run.running).collect();
     let named = jobs.iter().take(RUNNING).map(|run| short(&run.job));
@@ -179,7 +179,7 @@ fn short(name: &str) -> String {
     sanitize::clip(name, NAME - 1)
 }
 
-/// The most lost first.
+/// The largest loss first.
 fn causes(rollup: &Rollup) -> Vec<(&String, &Share)> {
     let mut causes: Vec<_> = rollup.by_cause.iter().collect();
     causes.sort_by(|a, b| {
@@ -190,7 +190,7 @@ fn causes(rollup: &Rollup) -> Vec<(&String, &Share)> {
     causes
 }
 
-/// Who is found most often first, then who costs most.
+/// The most findings first, then the highest cost.
 fn nodes(rollup: &Rollup) -> Vec<(&String, &Node)> {
     let mut nodes: Vec<_> = rollup.by_node.iter().collect();
     nodes.sort_by(|a, b| {
@@ -216,7 +216,7 @@ fn kinds(node: &Node) -> String {
     text
 }
 
-/// The same as a page.
+/// The summary as an HTML page.
 pub(super) fn page(rollup: &Rollup) -> String {
     let mut html = Html::default();
     html.tag("<header><h1>Runs together</h1></header><main>");

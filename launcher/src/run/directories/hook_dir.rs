@@ -1,5 +1,5 @@
-//! Directories in memory, or where temporary files are, that are made for one run and removed with it; among them one for the hook
-//! alone.
+//! Temporary directories in memory, or where temporary files are, created for one run and removed with it; among them
+//! one for the hook alone.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,7 +11,7 @@ use paceline_sidecar::agent::tasks;
 use super::place::places;
 use crate::run::{hook, identity};
 
-/// The hook in a directory of its own, removed when this is dropped.
+/// The hook in its own directory, removed on drop.
 #[derive(Debug)]
 pub(crate) struct HookDir {
     dir: PathBuf,
@@ -20,10 +20,10 @@ pub(crate) struct HookDir {
 }
 
 impl HookDir {
-    /// Written to the first place that has room for it.
+    /// Writes the hook to the first place with room for it.
     ///
     /// # Errors
-    /// There is none.
+    /// If no place has room.
     pub(crate) fn make() -> io::Result<HookDir> {
         first_of(&places(), |place| {
             let dir = make_in(place)?;
@@ -37,7 +37,7 @@ impl HookDir {
         })
     }
 
-    /// For PYTHONPATH.
+    /// The entry for PYTHONPATH.
     pub(crate) fn python(&self) -> &Path {
         &self.python
     }
@@ -49,7 +49,7 @@ impl Drop for HookDir {
     }
 }
 
-/// What can be made in the first of these places where it can be.
+/// The result of `make` in the first of these places where it succeeds.
 pub(super) fn first_of<T>(places: &[PathBuf], make: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for place in places {
@@ -61,7 +61,7 @@ pub(super) fn first_of<T>(places: &[PathBuf], make: impl Fn(&Path) -> io::Result
     Err(last)
 }
 
-/// `paceline-<pid>-<chance>`. The builder never takes over what somebody else has put there.
+/// `paceline-<pid>-<random>`. The builder never uses an existing directory.
 pub(super) fn make_in(place: &Path) -> io::Result<PathBuf> {
     let name = format!(
         "paceline-{}-{:08x}",

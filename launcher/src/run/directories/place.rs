@@ -1,4 +1,4 @@
-//! The directories of a run: one for the user to keep, and one in shared memory that is gone at the end.
+//! The directories of a run: a permanent one for the user, and one in shared memory that is removed at the end.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -18,15 +18,15 @@ use crate::run::identity::cluster::Task;
 use crate::run::{Plan, hook, identity};
 use crate::{output, report};
 
-/// In the ring directory: the run directory, so that what looks for jobs on this host finds them.
+/// In the ring directory: link to the run directory, so that tools find the jobs on this host.
 pub(crate) const RUN_LINK: &str = "run";
-/// Rings of a node's ranks: a quarter of a megabyte for each hook, half of one for each NCCL plugin.
+/// Size of the rings of a node's ranks: a quarter of a megabyte for each hook, half of one for each NCCL plugin.
 const RINGS_BYTES: u64 = 8 << 20;
-/// A draft is written in a moment; one this old has no writer.
+/// Drafts are written quickly; an older one has no writer.
 const DRAFT_LASTS: Duration = Duration::from_secs(60);
 
-/// Directories of a run. The ring directory is removed when this is dropped, in whatever way the run ends; one that is shared
-/// goes with the last task.
+/// Directories of a run. The ring directory is removed on drop, however the run ends; a shared one is removed by the
+/// last task.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// Journal, verdicts, report, the sidecar's log.
@@ -35,18 +35,18 @@ pub(crate) struct Place {
     pub(crate) ring_dir: PathBuf,
     /// The hook, in most cases inside the ring directory.
     pub(crate) python: PathBuf,
-    /// In the run directory, where `paceline profiler` finds the rings of this node.
+    /// Link in the run directory to the rings of this node, for `paceline profiler`.
     link: PathBuf,
-    /// What is known before the watch begins, in the ring directory as well.
+    /// Events from before monitoring starts, also in the ring directory.
     pub(crate) told: Option<PathBuf>,
     is_shared: bool,
     _held: Option<File>,
-    /// The hook, where the ring directory has no room for it.
+    /// The hook, if the ring directory has no room for it.
     _hook: Option<HookDir>,
 }
 
 impl Place {
-    /// Makes both directories and writes the hook.
+    /// Creates both directories and writes the hook.
     pub(crate) fn make(plan: &Plan) -> anyhow::Result<(Place, Option<Share>)> {
         let run_dir = make_run_dir(plan)?;
         let share = plan.task.map(|task| enter(plan, task)).transpose()?;
@@ -56,7 +56,7 @@ impl Place {
         };
         let mut place = Place::of(plan, run_dir, ring_dir, share.is_some());
         if let Err(problem) = hook::write_whole(&place.python) {
-            // All tasks of a node have one ring directory, wherever there is room. The hook may be elsewhere.
+            // All tasks of a node share one ring directory, wherever there is room. The hook may be elsewhere.
             let elsewhere = HookDir::make()
                 .map_err(|_| problem)
                 .context("cannot write the hook")?;
@@ -66,7 +66,7 @@ impl Place {
         Ok((place, share))
     }
 
-    /// Around a ring directory that others have made, and that goes with the last of them.
+    /// Uses a ring directory that other tasks created, and that the last of them removes.
     pub(crate) fn around(plan: &Plan, ring_dir: &Path) -> anyhow::Result<Place> {
         Ok(Place::of(plan, make_run_dir(plan)?, ring_dir.to_owned(), true))
     }
@@ -76,12 +76,12 @@ impl Place {
             .node
             .replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
         let link = run_dir.join(format!("{}{node}", profiler::LINK));
-        // One that an earlier run left behind leads nowhere. Without a link that command finds nothing, and no more.
+        // An earlier run's link is dangling. Without the link, only that command fails.
         if link.is_symlink() {
             let _ = fs::remove_file(&link);
         }
         let _ = std::os::unix::fs::symlink(&ring_dir, &link);
-        // Of tasks that share a node the first has made it.
+        // If tasks share a node, the first one has created it.
         let _ = std::os::unix::fs::symlink(&run_dir, ring_dir.join(RUN_LINK));
         let told = tell(plan, &ring_dir);
         Place {
@@ -97,7 +97,7 @@ impl Place {
     }
 }
 
-/// The run directory, or another where that one cannot be: what is found is not lost for it.
+/// The run directory, or a temporary one if it cannot be used, so that no results are lost.
 fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
     let problem = match make_writable(&plan.run_dir) {
         Ok(run_dir) => return Ok(prepared(plan, &run_dir)),
@@ -116,7 +116,7 @@ fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
     Ok(other)
 }
 
-/// A disk that is full may have room later, and is nothing that keeps us away.
+/// Does not check for a full disk, which may have room later.
 fn make_writable(dir: &Path) -> io::Result<PathBuf> {
     let dir = safe_file::make_dir(dir)?;
     rustix::fs::access(&dir, Access::WRITE_OK | Access::EXEC_OK)?;
@@ -131,7 +131,7 @@ fn prepared(plan: &Plan, run_dir: &Path) -> PathBuf {
     run_dir
 }
 
-/// Leaves what is known already for the sidecar.
+/// Writes the known events for the sidecar.
 fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
     let (provenance, events) = &plan.told;
     let path = ring_dir.join("told.ndjson");
@@ -151,17 +151,17 @@ fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_shared {
-            // A trainer that outlives its launcher keeps its mapping; the memory goes with it.
+            // A trainer that outlives its launcher keeps its mapping, and the memory is freed with it.
             let _ = fs::remove_dir_all(&self.ring_dir);
         }
-        // Of a directory that is shared the last task has removed it already.
+        // The last task has already removed a shared directory.
         if !self.ring_dir.exists() {
             let _ = fs::remove_file(&self.link);
         }
     }
 }
 
-/// Removes files that somebody who was killed had begun to write ([`paceline_sidecar::sink::write_whole`]).
+/// Removes files that a killed process had started to write ([`paceline_sidecar::sink::write_whole`]).
 fn clear_drafts(run_dir: &Path) {
     for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
         let is_old = |meta: fs::Metadata| {
@@ -183,7 +183,7 @@ fn is_draft(path: &Path) -> bool {
         })
 }
 
-/// A report.json that is not ours is somebody's result: it is moved aside before ours takes its name.
+/// A report.json from another program is a user's result: it is renamed before ours takes its name.
 fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
     let path = run_dir.join(report::FILE);
     if !report::is_foreign(&path) {
@@ -206,10 +206,10 @@ fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
     }
 }
 
-/// The directory that this task has with the others of its node.
+/// The directory that this task shares with the others of its node.
 fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
-    // All tasks must come to the same: the first place that there is, and another only where a stranger has taken the name
-    // there, for all of them.
+    // All tasks must choose the same place: the first that exists, and another one only if another user has taken the
+    // name there, which then applies to all of them.
     let places = places().into_iter().filter(|place| place.is_dir());
     let mut problem = anyhow::anyhow!("there is no directory for shared data");
     for place in places {
@@ -228,7 +228,7 @@ fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
     Err(problem)
 }
 
-/// Where ring directories may be: in memory if there is some.
+/// Places for ring directories: memory first.
 pub(crate) fn places() -> Vec<PathBuf> {
     let shared = PathBuf::from("/dev/shm");
     let variable = |name: &str| {
@@ -245,12 +245,13 @@ pub(crate) fn places() -> Vec<PathBuf> {
     places.into_iter().flatten().collect()
 }
 
-/// In memory where there is room for the rings of a node's ranks and the hook, else where there is room for the hook, else anywhere.
+/// In memory with room for the rings of a node's ranks and the hook, else where there is room for the hook, else
+/// anywhere.
 fn make_ring_dir() -> io::Result<PathBuf> {
     let places = places();
     let has_room = |place: &Path| {
         let found = rustix::fs::statvfs(place)?;
-        // A tmpfs without a limit has no blocks at all.
+        // A tmpfs without a limit reports no blocks.
         let is_roomy = found.f_blocks == 0 || found.f_bavail.saturating_mul(found.f_frsize) >= RINGS_BYTES;
         match is_roomy {
             true => make_with_hook(place),
@@ -270,7 +271,7 @@ fn make_with_hook(place: &Path) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Removes what runs of this user have left in memory that were killed together with all that was theirs.
+/// Removes what this user's killed runs have left in memory, if all their processes are gone.
 pub(crate) fn clear_left_behind() {
     let user = rustix::process::geteuid().as_raw();
     let entries = places().into_iter().filter_map(|place| fs::read_dir(place).ok());
@@ -278,7 +279,7 @@ pub(crate) fn clear_left_behind() {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"paceline-")
             && fs::symlink_metadata(entry.path()).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
         if is_ours && let Some(_held) = tasks::left_behind(&entry.path()) {
-            // Another run may be at it as well.
+            // Another run may be doing the same.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

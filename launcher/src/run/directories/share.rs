@@ -1,10 +1,9 @@
-//! Several tasks on one node (`srun --ntasks-per-node=8 paceline run -- ...`), each with a `paceline run` of its own: one
-//! directory, one sidecar.
+//! Several tasks on one node (`srun --ntasks-per-node=8 paceline run -- ...`), each with its own `paceline run`: they
+//! share one directory and one sidecar.
 //!
-//! Nobody is the first for ever. Whoever can lock `sidecar.lock` starts the sidecar, which inherits the lock and keeps it
-//! for its life; a task that ends leaves it running for the others. Each task tells in a file of its own
-//! ([`paceline_sidecar::agent::tasks`]) what became of its command; whoever leaves last waits for the sidecar and clears
-//! up.
+//! No task has a permanent role. The task that can lock `sidecar.lock` starts the sidecar, which inherits the lock and
+//! keeps it while it runs; a task that ends leaves it running for the others. Each task reports the result of its
+//! command in its own file ([`paceline_sidecar::agent::tasks`]); the last one waits for the sidecar and cleans up.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -23,24 +22,24 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Pid;
 
-/// Locked by the sidecar of the node.
+/// Locked by the node's sidecar.
 const SIDECAR: &str = "sidecar.lock";
 /// Locked by the one task that prints findings.
 const PRINTER: &str = "printer.lock";
-/// Read at once of the sidecar's verdicts.
+/// Maximum bytes of the sidecar's verdicts per read.
 const PIECE: usize = 256 << 10;
-/// Locked by whoever leaves last.
+/// Locked by the last task.
 const LAST: &str = "last.lock";
-/// Locked by who watches over tasks that have no launcher, and by the sidecar that it starts.
+/// Locked by the watch of tasks without a launcher, and by its sidecar.
 const WATCH: &str = "watch.lock";
-/// How long a sidecar is waited for by a task that has nothing to tell.
+/// How long a task without data waits for a sidecar.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// This task among those of its node.
 #[derive(Debug)]
 pub(crate) struct Share {
     dir: PathBuf,
-    /// Tasks that are to come.
+    /// Expected number of tasks.
     expected: u32,
     file: File,
     last: Option<File>,
@@ -52,17 +51,17 @@ pub(crate) struct Share {
 #[derive(Debug, Default)]
 struct Printer {
     lock: Option<File>,
-    /// Somebody was asked for it before.
+    /// Whether it was requested before.
     has_asked: bool,
-    /// What was read of the verdicts, bytes.
+    /// Bytes of the verdicts that were read.
     at: u64,
 }
 
 impl Share {
-    /// Joins the others in `place`; the directory is the same for all tasks of this user, job and node.
+    /// Joins the other tasks in `place`; the directory is the same for all tasks of this user, job and node.
     pub(crate) fn enter(place: &Path, job: &str, node: &str, expected: u32) -> io::Result<Share> {
         let dir = Share::dir_in(place, job, node);
-        // Whoever leaves last removes it, perhaps between our two steps.
+        // The last task of an earlier group removes the directory, possibly between our two steps.
         let mut problem = io::Error::from(io::ErrorKind::NotFound);
         for _ in 0..3 {
             match Share::enter_dir(&dir, expected) {
@@ -74,7 +73,7 @@ impl Share {
         Err(problem)
     }
 
-    /// Its path.
+    /// The directory's path.
     pub(crate) fn dir_in(place: &Path, job: &str, node: &str) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         place.join(format!(
@@ -100,49 +99,49 @@ impl Share {
         })
     }
 
-    /// The directory of all.
+    /// The shared directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The right to be the node's sidecar, if nobody has it.
+    /// The right to be the node's sidecar, if it is free.
     pub(crate) fn claim(&self) -> Option<Claim> {
         let file = lock(&self.dir.join(SIDECAR))?;
-        // The number of one that is gone may be somebody else's by now.
+        // The process id of an earlier sidecar may belong to another process by now.
         let _ = file.set_len(0);
         Some(Claim(file))
     }
 
-    /// The process that has it, if it has said which it is.
+    /// The process that holds it, if its id is known.
     pub(crate) fn sidecar(&self) -> Option<Pid> {
         if self.claim().is_some() {
             return None;
         }
         let text = fs::read_to_string(self.dir.join(SIDECAR)).ok()?;
         let number: i32 = text.trim().parse().ok()?;
-        // Seen from another container it may be another process.
+        // In another container, the id may be another process.
         let words = fs::read(format!("/proc/{number}/cmdline")).ok()?;
         let is_sidecar = words.starts_with(b"paceline\0sidecar\0");
         Pid::from_raw(number).filter(|_| is_sidecar)
     }
 
-    /// For a task whose command could not be started: what it came to, and whoever is last clears up.
+    /// For a task whose command could not be started: reports the code; the last task cleans up.
     pub(crate) fn leave(mut self, code: i32) {
         self.say(format_args!("{{\"exit\":{{\"code\":{code}}}}}"));
         let until = Instant::now() + PATIENCE;
-        // A sidecar that another task has started still reads.
+        // A sidecar started by another task is still reading.
         while self.is_last() && self.claim().is_none() && Instant::now() < until {
             thread::sleep(PATIENCE / 100);
         }
     }
 
-    /// Tells the sidecar of our command.
+    /// Reports about our command to the sidecar.
     pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
-        // Memory that is full: the sidecar sees us end.
+        // If memory is full: the sidecar notices our end.
         let _ = self.file.write_all(format!("{line}\n").as_bytes());
     }
 
-    /// After the last word: whether all others have said theirs, and nobody else clears up.
+    /// After the last report: whether all other tasks have made theirs, and no other one cleans up.
     pub(crate) fn is_last(&mut self) -> bool {
         if self.last.is_none() && tasks::look(&self.dir, self.expected).is_over() {
             self.last = lock(&self.dir.join(LAST));
@@ -150,13 +149,13 @@ impl Share {
         self.last.is_some()
     }
 
-    /// Whether a sidecar has ended with its work done.
+    /// Whether a sidecar has finished its work.
     pub(crate) fn is_done(&self) -> bool {
         self.dir.join(tasks::DONE).exists()
     }
 
-    /// Verdicts that the sidecar has reported since, if we are the one of the tasks that prints them. When that one leaves, another
-    /// goes on from there.
+    /// New verdicts of the sidecar, if we are the task that prints them. If that task ends, another continues from
+    /// there.
     pub(crate) fn verdicts(&mut self) -> Vec<Status> {
         let path = self.dir.join(tasks::VERDICTS);
         if self.printer.lock.is_none() {
@@ -165,7 +164,7 @@ impl Share {
             if self.printer.lock.is_none() {
                 return Vec::new();
             }
-            // Whoever printed before has printed what is there.
+            // The previous printer has printed the existing ones.
             let printed = if has_asked {
                 fs::metadata(&path).map_or(0, |about| about.len())
             } else {
@@ -177,7 +176,7 @@ impl Share {
         let Ok(count) = File::open(&path).and_then(|file| file.read_at(&mut piece, self.printer.at)) else {
             return Vec::new();
         };
-        // A line whose end is not there yet is read the next time.
+        // An incomplete line is read next time.
         let whole = piece[..count]
             .iter()
             .rposition(|byte| *byte == b'\n')
@@ -189,7 +188,7 @@ impl Share {
             .collect()
     }
 
-    /// What the sidecar said of itself when it was ready.
+    /// The sidecar's status when it became ready.
     pub(crate) fn ready(&self) -> Option<Status> {
         let text = fs::read(self.dir.join(tasks::READY)).ok()?;
         serde_json::from_slice(&text).ok()
@@ -198,15 +197,15 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Again: while the sidecar was waited for another task may have come.
+        // Checked again: another task may have joined while we waited for the sidecar.
         if self.last.is_some() && tasks::look(&self.dir, self.expected).is_over() {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
 }
 
-/// Notes in `dir` a task that has no launcher: it is over when its process is, and nobody tells its code. A directory that
-/// is not there is made.
+/// Registers in `dir` a task without a launcher: it ends with its process, and its exit code is not known. Creates the
+/// directory if needed.
 pub(crate) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()> {
     refuse_foreign(dir)?;
     if let Some(_held) = tasks::left_behind(dir) {
@@ -219,24 +218,24 @@ pub(crate) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()>
     fs::rename(&hidden, folder.join(name))
 }
 
-/// Joins the guests of `dir`: they are not all over as long as the file lives.
+/// Joins the tasks of `dir`: they do not count as ended while the file is open.
 pub(crate) fn stay(dir: &Path) -> io::Result<File> {
     tell_apart(&dir.join(tasks::FOLDER), "watch")
 }
 
-/// The right to watch over guests in `dir`, if nobody has it.
+/// The right to watch the tasks in `dir`, if it is free.
 pub(crate) fn claim_watch(dir: &Path) -> Option<Claim> {
     let path = dir.join(WATCH);
     touch(&path).ok()?;
     lock(&path).map(Claim)
 }
 
-/// For somebody who waits: the file that is locked as long as somebody watches over guests in `dir`.
+/// For a waiting process: the file that is locked while a watch runs in `dir`.
 pub(crate) fn watch_of(dir: &Path) -> io::Result<File> {
     File::open(dir.join(WATCH))
 }
 
-/// A task's file, locked before it has its name, so that nobody takes us for dead.
+/// Creates a task's file, locked before it gets its name, so that we are not taken for dead.
 fn tell_apart(folder: &Path, name: &str) -> io::Result<File> {
     let hidden = folder.join(format!(".{name}"));
     let file = File::options()
@@ -250,7 +249,7 @@ fn tell_apart(folder: &Path, name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// The directory with all that tasks need of it, held.
+/// Creates the directory with everything that tasks need in it, held.
 fn make(dir: &Path) -> io::Result<Option<File>> {
     make_private(dir)?;
     tasks::make_holdable(dir)?;
@@ -262,19 +261,19 @@ fn make(dir: &Path) -> io::Result<Option<File>> {
     Ok(held)
 }
 
-/// A file of ours, made if it is not there.
+/// Creates a file if it does not exist.
 fn touch(path: &Path) -> io::Result<()> {
     let mut file = File::options();
     file.create(true).truncate(false).write(true).mode(0o600);
     file.open(path).map(drop)
 }
 
-/// The right to be the sidecar. It is given up when this is dropped, unless a process has inherited it.
+/// The right to be the sidecar. Released on drop, unless a process has inherited it.
 #[derive(Debug)]
 pub(crate) struct Claim(File);
 
 impl Claim {
-    /// The process of this command will have it, for its life.
+    /// Lets the command's process inherit it, for its lifetime.
     pub(crate) fn hand_over(&self, command: &mut Command) {
         let descriptor = self.0.as_raw_fd();
         // SAFETY: fcntl is async-signal-safe, and touches nothing but a descriptor of the child, which is a copy of one
@@ -287,15 +286,15 @@ impl Claim {
         }
     }
 
-    /// Notes which process that is, for tasks that are not its parent.
+    /// Stores the process id, for tasks that are not its parent.
     pub(crate) fn belongs_to(self, process: u32) {
         let mut file = self.0;
-        // Without it the others cannot end one that hangs.
+        // Without it, other tasks cannot end a sidecar that hangs.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{process}"));
     }
 }
 
-/// Makes nothing: whoever clears up may be about to remove the directory, which must be empty then.
+/// Does not create the file: the last task may be about to remove the directory, which must be empty then.
 fn lock(path: &Path) -> Option<File> {
     let file = File::options().write(true).open(path).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -310,7 +309,7 @@ fn owner(path: &Path) -> io::Result<(u32, u32)> {
     Ok((meta.uid(), meta.mode() & 0o777))
 }
 
-/// Its name can be guessed: nothing is opened in one that another user has made.
+/// The name is predictable: a directory of another user is not used.
 fn refuse_foreign(dir: &Path) -> io::Result<()> {
     match owner(dir) {
         Ok((user, _)) if user != rustix::process::geteuid().as_raw() => {
@@ -322,8 +321,7 @@ fn refuse_foreign(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// A directory of ours that nobody else may enter, made if it is not there. One that somebody else has put there first is
-/// refused.
+/// A directory that only this user may enter, created if needed. An existing one of another user is refused.
 fn make_private(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

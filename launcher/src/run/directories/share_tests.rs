@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 #[test]
 fn the_last_one_clears_up() {
     let place = tempfile::tempdir().unwrap();
-    // The name of a task's file is its process: two of them here would be one.
+    // A task's file is named by its process id: two in this test would be the same.
     let mut share = Share::enter(place.path(), "j", "n1", 1).unwrap();
     let other = Share::enter(place.path(), "j", "n2", 1).unwrap();
     assert_ne!(share.dir(), other.dir());
@@ -16,7 +16,7 @@ fn the_last_one_clears_up() {
     assert!(!dir.exists() && other.dir().exists());
 }
 
-/// Two tasks that end at once: one of them removes the directory while the other looks whether it is the last.
+/// Two tasks that end at once: one removes the directory while the other checks whether it is the last.
 #[test]
 fn what_is_cleared_up_stays_away() {
     let place = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Launchers of several nodes that are started by hand on each of them: where their agents meet, and which of them are on one
-//! host.
+//! Launchers of multi-node jobs that are started by hand on each node: their rendezvous, and which agents share a host.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use super::cluster::{Endpoint, Task, Variable, is_local, split, step, torchrun_option};
 
-/// Longest configuration of accelerate that is read.
+/// Maximum size of an accelerate configuration.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// What a command says of its agents.
+/// A command's agents.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Agents {
-    /// How many there are at least and at most; of accelerate both are one number.
+    /// Minimum and maximum number; the same for accelerate.
     pub(super) least: u32,
     pub(super) most: u32,
-    /// Where they meet.
+    /// Their rendezvous.
     pub(super) endpoint: Endpoint,
 }
 
 impl Agents {
-    /// Of torchrun or accelerate with more than one node, from arguments or what these read for them.
+    /// For torchrun or accelerate with more than one node, from arguments or their defaults.
     pub(super) fn of(command: &[OsString], variable: Variable<'_>) -> Option<Agents> {
         let agents =
             Agents::of_torchrun(command, variable).or_else(|| Agents::of_accelerate(command, variable))?;
@@ -33,7 +32,7 @@ impl Agents {
         let option = |name: &str| torchrun_option(command, variable, name);
         let nodes = option("nnodes")?;
         let (least, most) = nodes.split_once(':').unwrap_or((&nodes, &nodes));
-        // A store of its own need not be on any of the nodes.
+        // A separate store may run on any host.
         if option("rdzv-backend").is_some_and(|backend| backend.starts_with("etcd")) {
             return None;
         }
@@ -48,7 +47,8 @@ impl Agents {
         })
     }
 
-    /// `accelerate launch` (<https://huggingface.co/docs/accelerate/package_reference/cli>): its arguments, then its file.
+    /// `accelerate launch` (<https://huggingface.co/docs/accelerate/package_reference/cli>): its arguments, then its
+    /// configuration file.
     fn of_accelerate(command: &[OsString], variable: Variable<'_>) -> Option<Agents> {
         let words = accelerate(command)?;
         let file = file_of(&words, variable);
@@ -62,21 +62,22 @@ impl Agents {
         })
     }
 
-    /// Whether these would meet nobody else than themselves: a port that each finds for itself.
+    /// Whether agents with this endpoint would find no others: each chooses its own port.
     fn is_anybodys(&self) -> bool {
         self.endpoint.port == "0"
     }
 }
 
-/// Where agents meet, on this host or another: it names their job. Of those that meet here, and of which it is not known how
-/// many come, each is a job: they would be one node twice.
+/// The agents' rendezvous, on this host or another: it names their job. Agents on this host in unknown number are
+/// separate jobs: otherwise one node would appear twice.
 pub(super) fn meeting(command: &[OsString], variable: Variable<'_>) -> Option<Endpoint> {
     let agents = Agents::of(command, variable)?;
     let is_sure = agents.least == agents.most || !is_local(&agents.endpoint.host);
     (is_sure && !agents.is_anybodys()).then_some(agents.endpoint)
 }
 
-/// Agents that meet on this host's own address are all here: they are tasks of one node. How many come must be known.
+/// Agents with a rendezvous on this host's own address are all here: they are tasks of one node. Their number must be
+/// known.
 pub(crate) fn on_this_host(command: &[OsString], variable: Variable<'_>) -> Option<Task> {
     if step(variable).is_some() || variable("LOCAL_RANK").is_some() {
         return None;
@@ -86,7 +87,7 @@ pub(crate) fn on_this_host(command: &[OsString], variable: Variable<'_>) -> Opti
     is_sure.then_some(Task { on_node: agents.most })
 }
 
-/// The words behind `accelerate launch`.
+/// The arguments after `accelerate launch`.
 fn accelerate(command: &[OsString]) -> Option<Vec<&str>> {
     let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
     let is_named = |word: &str, wanted: &str| Path::new(word).file_name().is_some_and(|name| name == wanted);
@@ -106,8 +107,8 @@ fn accelerate(command: &[OsString]) -> Option<Vec<&str>> {
     Some(words[begin..].to_vec())
 }
 
-/// Its options take `_` and `-`; which of the others take a value is not known here, and so the script's words are looked at as
-/// well.
+/// The value of one of its options, with `_` or `-`. Which other options take a value is unknown here, so the script's
+/// words are searched too.
 fn option(words: &[&str], name: &str) -> Option<String> {
     let found = words.iter().enumerate().rev().find_map(|(at, word)| {
         let (key, value) = word
@@ -121,7 +122,7 @@ fn option(words: &[&str], name: &str) -> Option<String> {
     found.filter(|value| !value.is_empty()).map(str::to_owned)
 }
 
-/// The text of its configuration; empty: there is none.
+/// The text of its configuration; empty if there is none.
 fn file_of(words: &[&str], variable: Variable<'_>) -> String {
     let given = option(words, "config_file").map(PathBuf::from);
     let folder = || {
@@ -132,13 +133,13 @@ fn file_of(words: &[&str], variable: Variable<'_>) -> String {
     let mut text = String::new();
     let file = given.or_else(folder).and_then(|path| fs::File::open(path).ok());
     if let Some(file) = file {
-        // What cannot be read says nothing.
+        // An unreadable file counts as empty.
         let _ = file.take(MOST_BYTES).read_to_string(&mut text);
     }
     text
 }
 
-/// `key: value` of the outermost level, as accelerate writes it.
+/// A top-level `key: value`, as accelerate writes it.
 fn in_file(text: &str, name: &str) -> Option<String> {
     let value = text
         .lines()
@@ -205,7 +206,7 @@ mod tests {
                 Some("127.0.0.1-29500"),
                 Some(2),
             ),
-            // Slurm knows who is where.
+            // Slurm's own variables take precedence.
             (
                 "torchrun --nnodes 2 --master-addr 127.0.0.1 t.py",
                 "SLURM_JOB_ID=7 SLURM_STEP_ID=0",

@@ -1,8 +1,8 @@
-//! What schedulers and launchers have put into the environment and the command: where the job's first node is, and which
-//! of how many tasks of this node we are.
+//! Information from schedulers and launchers in the environment and the command: the job's first node, and this task's
+//! place among the tasks of this node.
 //!
-//! The innermost launcher counts, as it does for the hook's rank: under torchrun or mpirun Slurm's variables are the
-//! outer ones.
+//! The innermost launcher counts, as for the hook's rank: under torchrun or mpirun, Slurm's variables belong to the
+//! outer one.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,22 +12,22 @@ use paceline_nccl_bench::preflight::hosts::expand;
 use super::agents::Agents;
 use super::torchrun::Options;
 
-/// The environment: what stands in a variable that is not empty.
+/// The environment: the value of a variable that is not empty.
 pub(crate) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Port of torchrun's rendezvous when nobody names one.
+/// Default port of torchrun's rendezvous.
 const TORCHRUN_PORT: &str = "29500";
 /// Steps from here on are Slurm's own, such as that of the batch script (slurm.h: SLURM_MAX_NORMAL_STEP_ID).
 const FIRST_PSEUDO_STEP: u32 = 0xffff_fff0;
 
-/// `paceline run` as one of several tasks that were started alike.
+/// `paceline run` as one of several identical tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     /// Tasks on this node.
     pub(crate) on_node: u32,
 }
 
-/// Where a command or a torchrun's variables say that ranks meet.
+/// The rendezvous of the ranks, from a command or torchrun's variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// Host.
@@ -37,28 +37,28 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Of a host, with the port at which launchers meet when nobody names one.
+    /// A host with the launchers' default port, if none is given.
     pub(super) fn at(host: String, port: Option<String>) -> Endpoint {
         let port = port.unwrap_or_else(|| TORCHRUN_PORT.to_owned());
         Endpoint { host, port }
     }
 }
 
-/// The number of the Slurm step that we are a task of. The batch script is none: it runs on the first node only.
+/// The number of our Slurm step. The batch script has none: it runs on the first node only.
 pub(crate) fn step(variable: Variable<'_>) -> Option<u32> {
     variable("SLURM_JOB_ID")?;
     let step: u32 = variable("SLURM_STEP_ID")?.parse().ok()?;
     (step < FIRST_PSEUDO_STEP).then_some(step)
 }
 
-/// Whether somebody started us who may signal all that he started, and not only us.
+/// Whether a scheduler started us, which may signal all processes of the step, not only us.
 pub(crate) fn is_scheduled(variable: Variable<'_>) -> bool {
     variable("SLURM_JOB_ID").is_some()
 }
 
-/// Host on which the job's aggregator is to be, when the job has several nodes and nobody said where.
+/// Default host of the job's aggregator, if the job has several nodes.
 pub(crate) fn first_node(command: &[OsString], variable: Variable<'_>) -> Option<String> {
-    // Of what a preflight has left.
+    // After a preflight, the first of the remaining nodes.
     if let Some(chosen) = variable("PACELINE_FIRST_NODE") {
         let alone = variable("PACELINE_NNODES").is_some_and(|count| count == "1");
         return (!alone).then_some(chosen);
@@ -75,7 +75,7 @@ pub(crate) fn first_node(command: &[OsString], variable: Variable<'_>) -> Option
         .map(|endpoint| endpoint.host)
 }
 
-/// Where the nodes of torchrun or accelerate meet, if there are several and it is not this host's own address.
+/// The rendezvous of torchrun's or accelerate's nodes, if there are several and it is not this host's own address.
 pub(crate) fn endpoint(command: &[OsString], variable: Variable<'_>) -> Option<Endpoint> {
     let endpoint = Agents::of(command, variable)?.endpoint;
     (!is_local(&endpoint.host)).then_some(endpoint)
@@ -88,17 +88,16 @@ pub(crate) fn torchrun_option(command: &[OsString], variable: Variable<'_>, name
         .or_else(|| variable(&format!("PET_{}", name.to_uppercase().replace('-', "_"))))
 }
 
-/// The host at which torchrun's nodes meet, and how many must be there.
+/// The host of torchrun's rendezvous, and the minimum number of nodes.
 pub(crate) fn meeting(command: &[OsString], variable: Variable<'_>) -> Option<(String, usize)> {
     let host = endpoint(command, variable)?.host;
     let nodes = torchrun_option(command, variable, "nnodes")?;
-    // MIN:MAX of an elastic job: those that must be there.
+    // MIN:MAX of an elastic job: the minimum.
     let least = nodes.split(':').next()?.parse().ok()?;
     (least > 1).then_some((host, least))
 }
 
-/// Slurm's nodes that a command was started on: those of the step, or of the whole allocation where somebody else than
-/// Slurm started it.
+/// The Slurm nodes of a command: those of the step, or of the whole allocation if Slurm did not start the command.
 pub(crate) fn allocation(variable: Variable<'_>) -> Option<String> {
     variable("SLURM_JOB_ID")?;
     match (variable("SLURM_STEP_ID"), step(variable)) {
@@ -107,7 +106,7 @@ pub(crate) fn allocation(variable: Variable<'_>) -> Option<String> {
     }
 }
 
-/// MASTER_ADDR and MASTER_PORT of a job that has more ranks than those of this node.
+/// MASTER_ADDR and MASTER_PORT of a job with more ranks than those of this node.
 pub(crate) fn of_plain(variable: Variable<'_>) -> Option<Endpoint> {
     let (world, local) = (variable("WORLD_SIZE")?, ranks_here(variable));
     let host = variable("MASTER_ADDR")?;
@@ -116,7 +115,7 @@ pub(crate) fn of_plain(variable: Variable<'_>) -> Option<Endpoint> {
     (many && !is_local(&host)).then_some(Endpoint { host, port })
 }
 
-/// Where the ranks of this node meet, if we stand in front of one of several, on whatever nodes the others are.
+/// The rendezvous of this node's ranks, if we run in front of one of several, on whatever nodes the others are.
 pub(crate) fn meeting_of_ranks(variable: Variable<'_>) -> Option<Endpoint> {
     ranks_here(variable)?;
     task(variable)?;
@@ -125,14 +124,14 @@ pub(crate) fn meeting_of_ranks(variable: Variable<'_>) -> Option<Endpoint> {
     Some(Endpoint { host, port })
 }
 
-/// How many ranks this node has, as torchrun tells its workers; deepspeed's launcher has another word for it
-/// (<https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py>).
+/// The number of ranks on this node, from torchrun's variable for its workers; deepspeed's launcher has another name
+/// for it (<https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py>).
 fn ranks_here(variable: Variable<'_>) -> Option<String> {
     variable("LOCAL_WORLD_SIZE").or_else(|| variable("LOCAL_RANK").and(variable("LOCAL_SIZE")))
 }
 
-/// The host of mpirun's first rank. In an allocation that is its first node, wherever mpirun itself runs; else mostly the
-/// host of mpirun, which Open MPI 4 names by its addresses, `965476352.0;tcp://192.0.2.2,198.51.100.2:53357;...`.
+/// The host of mpirun's first rank. In an allocation that is its first node, wherever mpirun itself runs; else usually
+/// mpirun's host, which Open MPI 4 passes by addresses, `965476352.0;tcp://192.0.2.2,198.51.100.2:53357;...`.
 fn of_mpirun(variable: Variable<'_>) -> Option<String> {
     let nodes: u32 = variable("OMPI_MCA_orte_num_nodes")?.parse().ok()?;
     if let Some(names) = allocated(variable) {
@@ -155,8 +154,8 @@ pub(crate) fn first_of_allocation(variable: Variable<'_>) -> Option<String> {
     names.into_iter().next()
 }
 
-/// Whether a command is what an mpirun starts on other nodes, to start its ranks there: that of Open MPI 4, of Open MPI 5, and
-/// of MPICH and Intel MPI.
+/// Whether a command is a daemon that an mpirun starts on other nodes, to start its ranks there: of Open MPI 4, of Open
+/// MPI 5, or of MPICH and Intel MPI.
 pub(crate) fn is_daemon_of_mpi(command: &[OsString]) -> bool {
     let program = command.first().map(Path::new).and_then(Path::file_name);
     program.is_some_and(|name| {
@@ -166,7 +165,7 @@ pub(crate) fn is_daemon_of_mpi(command: &[OsString]) -> bool {
     })
 }
 
-/// Which of several tasks of this node we are; `None`: the only one.
+/// Our place among several tasks of this node; `None`: the only one.
 pub(crate) fn task(variable: Variable<'_>) -> Option<Task> {
     let number = |name: &str| variable(name)?.parse::<u32>().ok();
     let one_of = |on_node: u32| (on_node > 1).then_some(Task { on_node });
@@ -186,19 +185,20 @@ pub(crate) fn task(variable: Variable<'_>) -> Option<Task> {
     one_of(*counts.get(number("SLURM_NODEID")? as usize)?)
 }
 
-/// Ranks of this node that MPICH's or Intel MPI's mpirun has started. Where srun is it there is a PMI_RANK too, but no such count.
+/// Number of ranks on this node under the mpirun of MPICH or Intel MPI. Under srun there is also a PMI_RANK, but no
+/// such count.
 pub(super) fn ranks_of_hydra(variable: Variable<'_>) -> Option<u32> {
     variable("PMI_RANK")?;
     variable("MPI_LOCALNRANKS")?.parse().ok()
 }
 
-/// Whether others that were started with us speak on the same terminal, and we are not the first of them.
+/// Whether several instances started together print to the same terminal, and we are not the first of them.
 pub(crate) fn is_follower(variable: Variable<'_>) -> bool {
     let global = match (step(variable), variable("OMPI_COMM_WORLD_RANK")) {
         (_, Some(rank)) => Some(rank),
         _ if ranks_of_hydra(variable).is_some() => variable("PMI_RANK"),
         (Some(_), None) => variable("SLURM_PROCID"),
-        // Elsewhere each node has a terminal of its own, perhaps.
+        // Otherwise each node may have its own terminal.
         (None, None) => ranks_here(variable).and(variable("LOCAL_RANK")),
     };
     global.is_some_and(|rank| rank != "0")

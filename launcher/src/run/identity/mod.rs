@@ -1,5 +1,5 @@
-//! Which job, which node, which directory, when no option names them; and below, what schedulers and launchers have left to know
-//! it by: the cluster's variables, agents that are started by hand, torchrun's options, other runs of this node.
+//! Default job, node and directory; and below, their sources from schedulers and launchers: the cluster's variables,
+//! agents started by hand, torchrun's options, other runs on this node.
 
 pub(super) mod agents;
 pub(crate) mod cluster;
@@ -15,13 +15,13 @@ use paceline_health::text::date::Date;
 
 use self::cluster::Variable;
 
-/// The job's name: what its launcher or scheduler calls it, else where its ranks meet, else a made-up one. It must be the
-/// same on every node, so a made-up name is for one node only.
+/// The job's name: that of its launcher or scheduler, else its rendezvous, else a generated one. It must be the same on
+/// every node, so a generated name is for one node only.
 pub(crate) fn job(command: &[OsString], variable: Variable<'_>) -> String {
     found_job(command, variable).unwrap_or_else(made_up)
 }
 
-/// The same; `None`: it would be made up.
+/// The same; `None`: it would be generated.
 pub(crate) fn found_job(command: &[OsString], variable: Variable<'_>) -> Option<String> {
     known_job(variable)
         .or_else(|| cluster::torchrun_option(command, variable, "rdzv-id"))
@@ -34,7 +34,7 @@ pub(crate) fn found_job(command: &[OsString], variable: Variable<'_>) -> Option<
         .or_else(|| hydra(variable))
 }
 
-/// Ranks of MPICH's or Intel MPI's mpirun on one node are children of one proxy. Over several nodes they have no common name.
+/// Ranks of MPICH's or Intel MPI's mpirun on one node are children of one proxy. Across nodes they have no common name.
 fn hydra(variable: Variable<'_>) -> Option<String> {
     let here = cluster::ranks_of_hydra(variable)?;
     let all: u32 = variable("PMI_SIZE")?.parse().ok()?;
@@ -42,14 +42,14 @@ fn hydra(variable: Variable<'_>) -> Option<String> {
     (here == all).then(|| format!("mpi-{proxy}"))
 }
 
-/// The job's name as its launcher or scheduler has put it into the environment.
+/// The job's name from its launcher's or scheduler's environment.
 pub(crate) fn known_job(variable: Variable<'_>) -> Option<String> {
     torchrun(variable)
         .or_else(|| mpirun(variable))
         .or_else(|| slurm(variable))
 }
 
-/// torchrun calls every job "none" that has no name.
+/// torchrun uses "none" for every job without a name.
 fn torchrun(variable: Variable<'_>) -> Option<String> {
     let id = variable("TORCHELASTIC_RUN_ID")?;
     if id != "none" {
@@ -59,7 +59,7 @@ fn torchrun(variable: Variable<'_>) -> Option<String> {
     slurm(variable).or_else(|| Some(format!("{host}-{port}")))
 }
 
-/// Open MPI numbers what an mpirun starts. In an allocation the step is mpirun's own business, and differs from node to node.
+/// Open MPI numbers the jobs of an mpirun. In an allocation, the step is mpirun's own and differs between nodes.
 fn mpirun(variable: Variable<'_>) -> Option<String> {
     variable("OMPI_COMM_WORLD_RANK")?;
     let number = variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid"))?;
@@ -69,7 +69,7 @@ fn mpirun(variable: Variable<'_>) -> Option<String> {
     })
 }
 
-/// Job and step name one `srun`.
+/// Job and step identify one `srun`.
 fn slurm(variable: Variable<'_>) -> Option<String> {
     let restarts = restarts(variable);
     let id = variable("SLURM_JOB_ID")?;
@@ -77,7 +77,7 @@ fn slurm(variable: Variable<'_>) -> Option<String> {
     Some(format!("{id}{step}{restarts}"))
 }
 
-/// Slurm's job, whatever its steps.
+/// Slurm's job, independent of its steps.
 pub(crate) fn allocation(variable: Variable<'_>) -> Option<String> {
     Some(format!("{}{}", variable("SLURM_JOB_ID")?, restarts(variable)))
 }
@@ -105,20 +105,20 @@ fn stamp(seconds: u64) -> String {
     )
 }
 
-/// A number nobody can foresee; the standard library seeds its hash tables with one.
+/// A random number; the standard library seeds its hash tables with one.
 pub(crate) fn chance() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()
 }
 
-/// The node as its scheduler calls it: on a virtual cluster several nodes share a host name.
+/// The scheduler's name of the node: on a virtual cluster, several nodes share a host name.
 pub(crate) fn node(variable: Variable<'_>) -> String {
     variable("SLURMD_NODENAME")
         .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
-/// `./paceline-JOB`, with what a file name should not hold replaced.
+/// `./paceline-JOB`, with characters replaced that a file name should not contain.
 pub(crate) fn run_dir(job: &str) -> PathBuf {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let name: String = job
@@ -190,7 +190,7 @@ mod tests {
                 vec![("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "8")],
                 "a-8",
             ),
-            // One of two ranks of one node, each with a launcher of ours.
+            // One of two ranks of one node, each with its own launcher of ours.
             (
                 "python t.py",
                 vec![
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(named(command, &variables), expected, "{command} {variables:?}");
         }
         assert_ne!(named("true", &[]), named("true", &[]));
-        // Two ranks of one mpirun of MPICH's have one parent.
+        // Two ranks of one MPICH mpirun have one parent.
         let rank = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")];
         assert_eq!(named("python t.py", &rank), named("python t.py", &rank));
         assert_ne!(named("python t.py", &rank[..2]), named("python t.py", &rank[..2]));

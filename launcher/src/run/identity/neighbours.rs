@@ -1,4 +1,4 @@
-//! Who else is watched on this node: a command whose job nobody can name may belong to one of them.
+//! Other monitored jobs on this node: a command without a known job may belong to one of them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use super::torchrun;
 
-/// Most that are told.
+/// Maximum number of jobs listed.
 const MOST: usize = 3;
 
-/// A word to the user, if jobs of theirs are watched on `node` and the command is one that may be a part of them.
+/// A hint to the user, if their jobs are monitored on `node` and the command may be a part of one.
 pub(crate) fn note(command: &[OsString], node: &str) -> Option<String> {
     if !may_be_a_part(command) {
         return None;
@@ -32,7 +32,7 @@ pub(crate) fn note(command: &[OsString], node: &str) -> Option<String> {
     ))
 }
 
-/// Launchers of ranks that may have others beside them.
+/// Launchers whose ranks may belong to a larger job.
 fn may_be_a_part(command: &[OsString]) -> bool {
     let is_named = |word: &OsString| {
         let name = Path::new(word).file_name().and_then(|name| name.to_str());
@@ -41,7 +41,7 @@ fn may_be_a_part(command: &[OsString]) -> bool {
     torchrun::is_in(command) || command.iter().any(is_named)
 }
 
-/// Jobs of this user by their sidecars in `proc`, with a run directory each.
+/// This user's jobs by their sidecars in `proc`, each with its run directory.
 fn watched(proc: &Path, node: &str) -> BTreeMap<String, String> {
     let user = rustix::process::geteuid().as_raw();
     let of = |entry: fs::DirEntry| {

@@ -1,11 +1,11 @@
-//! torchrun's own options in a command line, up to the script: what a script does inside is its own. NVIDIA's
+//! torchrun's own options in a command line, before the script: the script's options are its own. NVIDIA's
 //! `ft_launcher` takes the same.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Options of torchrun that take no value
-/// (<https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py>); all others take one.
+/// torchrun's options without a value (<https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py>); all
+/// others take one.
 const BARE: [&str; 8] = [
     "--standalone",
     "-m",
@@ -13,19 +13,19 @@ const BARE: [&str; 8] = [
     "--no-python",
     "--run-path",
     "--virtual-local-rank",
-    "--use-env",               // Of the older torch.distributed.launch.
-    "--ft-ignore-missing-cfg", // Of ft_launcher.
+    "--use-env",               // From the older torch.distributed.launch.
+    "--ft-ignore-missing-cfg", // From ft_launcher.
 ];
 
-/// Where torchrun's own options are in a command.
+/// The positions of torchrun's own options in a command.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    /// Name with dashes, place of the word that holds the value, and whether it stands behind a `=` there.
+    /// Name with dashes, index of the word with the value, and whether the value follows a `=` there.
     found: Vec<(String, usize, bool)>,
 }
 
 impl Options {
-    /// Finds them.
+    /// Finds the options.
     pub(crate) fn of(command: &[OsString]) -> Options {
         let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
         let mut found = Vec::new();
@@ -56,7 +56,7 @@ impl Options {
         last.map(|(_, at, is_inline)| (*at, *is_inline))
     }
 
-    /// What an option was given.
+    /// The value of an option.
     pub(crate) fn value(&self, command: &[OsString], option: &str) -> Option<String> {
         let (at, is_inline) = self.place(option)?;
         let word = command.get(at)?.to_str()?;
@@ -64,7 +64,7 @@ impl Options {
         (!value.is_empty()).then(|| value.to_owned())
     }
 
-    /// Gives it another value, if it has one.
+    /// Changes an option's value, if it has one.
     pub(crate) fn set(&self, command: &mut [OsString], option: &str, value: &str) {
         let Some((at, is_inline)) = self.place(option) else {
             return;
@@ -79,13 +79,13 @@ impl Options {
     }
 }
 
-/// Whether a command starts torchrun, or what takes the same options.
+/// Whether a command starts torchrun, or a launcher with the same options.
 pub(crate) fn is_in(command: &[OsString]) -> bool {
     let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
     begin(&words).is_some()
 }
 
-/// The word after torchrun, however it is started.
+/// The index after torchrun, however it is started.
 fn begin(words: &[&str]) -> Option<usize> {
     let is_launcher = |(at, word): (usize, &&str)| {
         let file = Path::new(word).file_name().and_then(|name| name.to_str());

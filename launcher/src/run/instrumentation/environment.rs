@@ -1,5 +1,4 @@
-//! What the command finds in its environment besides what was there: added, and never in the place of anything of the
-//! user's.
+//! Additions to the command's environment. They never replace the user's values.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,8 +9,8 @@ use crate::run::Plan;
 /// A variable and its value.
 pub(crate) type Variable = (&'static str, OsString);
 
-/// All of them. `ring_dir`: without one the command runs unwatched. `python`: where the hook is; without a ring directory it does
-/// nothing, and `import paceline` works all the same.
+/// All additions. `ring_dir`: without one the command runs unmonitored. `python`: path of the hook; without a ring
+/// directory the hook does nothing, but `import paceline` works.
 pub(crate) fn additions(plan: &Plan, ring_dir: Option<&Path>, python: Option<&Path>) -> Vec<Variable> {
     let mut added: Vec<Variable> = Vec::new();
     if let Some(ring_dir) = ring_dir {
@@ -30,7 +29,7 @@ pub(crate) fn additions(plan: &Plan, ring_dir: Option<&Path>, python: Option<&Pa
     added
 }
 
-/// A tracker in the trainer reads the job's page, and knows only from here what that asks for.
+/// For a tracker in the trainer that reads the job's page: what it needs for access.
 fn to_the_page(plan: &Plan) -> Vec<Variable> {
     let page = &plan.settings.page;
     let token = page.token_file.as_ref();

@@ -1,11 +1,11 @@
-//! The Python hook: carried in the binary, written out for one run, put in front of PYTHONPATH.
+//! The Python hook: embedded in the binary, written out for one run, prepended to PYTHONPATH.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Path below the hook's directory, and text.
+/// Path below the hook's directory, and contents.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/hook_files.rs"));
 
 /// Writes the hook under `folder`.
@@ -20,7 +20,7 @@ pub(crate) fn write(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the hook to `folder` so that whoever sees it sees it whole; another task may have done it.
+/// Writes the hook to `folder` atomically; another task may have done it.
 pub(crate) fn write_whole(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         return Ok(());
@@ -36,7 +36,7 @@ pub(crate) fn write_whole(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// `before` with `folder` in front: what the user set stays in force behind it.
+/// `before` with `folder` prepended: the user's entries stay in effect after it.
 pub(crate) fn python_path(folder: &Path, before: Option<&OsStr>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {

@@ -1,5 +1,5 @@
-//! What the command gets so that it can be watched: the Python hook, NCCL's profiler plugin, the place for the dumps of
-//! PyTorch's flight recorder, and the variables that name them to it.
+//! Instrumentation of the command: the Python hook, NCCL's profiler plugin, the path for the dumps of PyTorch's flight
+//! recorder, and the variables for them.
 
 pub(crate) mod environment;
 pub(crate) mod flight_recorder;

@@ -1,5 +1,5 @@
-//! The profiler plugin that NCCL loads: found beside the binary, and named to the command unless somebody else's has the
-//! one place that NCCL has for it.
+//! The profiler plugin for NCCL: found next to the binary, and passed to the command, unless another plugin occupies
+//! NCCL's only slot.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,35 +9,35 @@ use super::environment::Variable;
 use crate::output;
 use crate::run::Plan;
 
-/// NCCL's variable, and the file that cargo builds.
+/// NCCL's variable, and cargo's file name.
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
 pub(crate) const LIBRARY: &str = "libpaceline_nccl.so";
-/// There where a driver of NVIDIA's is loaded.
+/// Exists where NVIDIA's driver is loaded.
 const DRIVER: &str = "/proc/driver/nvidia";
-/// A configuration file is far shorter.
+/// Maximum size of a configuration file, far more than real ones have.
 const MAX_CONF: u64 = 1 << 20;
 
-/// What can be done about the plugin.
+/// The state of NCCL's plugin slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Slot {
-    /// NCCL shall load this.
+    /// NCCL is to load this.
     Ours(PathBuf),
-    /// Somebody has named one, there.
+    /// Another plugin is configured, and where.
     Taken { by: OsString, told_in: String },
-    /// It is not installed.
+    /// Ours is not installed.
     Missing,
 }
 
-/// What names the plugin to the command; or says why not.
+/// The variable that passes the plugin to the command; otherwise a warning with the reason.
 pub(crate) fn offer(plan: &Plan) -> Option<Variable> {
-    // One of many says it.
+    // Only one of many instances prints it.
     let speaks = !plan.settings.quiet && !plan.follows;
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let program = std::env::current_exe().ok();
     let beside = program.as_deref().and_then(Path::parent);
     match slot(&variable, beside) {
         Slot::Ours(library) => return Some((VARIABLE, library.into())),
-        // Somebody who wants none wants none of ours either; and ours may be there from a `paceline run` around this one.
+        // "none" also excludes our plugin; and ours may be set by an outer `paceline run`.
         Slot::Taken { by, .. } if by.eq_ignore_ascii_case("none") || is_ours(&by) => {}
         Slot::Taken { by, told_in } if speaks => output::warning(
             plan.style,
@@ -92,7 +92,7 @@ fn is_ours(library: &OsStr) -> bool {
     Path::new(library).file_name() == Some(OsStr::new(LIBRARY))
 }
 
-/// Files that NCCL reads its variables from, the user's before the site's
+/// NCCL's configuration files, the user's before the site's
 /// (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>).
 fn conf_files(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let of_user = variable("NCCL_CONF_FILE")

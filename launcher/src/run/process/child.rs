@@ -1,4 +1,4 @@
-//! The command itself: its environment, its process group, its end.
+//! The command's process: its environment, its process group, its end.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -20,13 +20,13 @@ use crate::run::Plan;
 use crate::run::directories::place::Place;
 use crate::run::instrumentation::environment::additions;
 
-/// Exit codes of a shell for a command that cannot be started (POSIX, 2.8.2).
+/// A shell's exit codes for a command that cannot be started (POSIX, 2.8.2).
 const NOT_FOUND: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
-/// A stop that lasts no longer was none.
+/// If a stop ends within this time, we were not really stopped.
 const AT_ONCE: Duration = Duration::from_millis(10);
 
-/// The command, running in a process group of its own.
+/// The command, running in its own process group.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
@@ -34,10 +34,10 @@ pub(crate) struct Child {
     ended: Option<i32>,
 }
 
-/// What became of it since it was last asked.
+/// The change since the last poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Nothing.
+    /// None.
     None,
     /// Stopped by this signal.
     Stopped(i32),
@@ -45,7 +45,7 @@ pub(crate) enum Change {
     Ended(i32),
 }
 
-/// Why it could not be started.
+/// Why the command could not be started.
 #[derive(Debug)]
 pub(crate) struct StartError {
     command: String,
@@ -71,7 +71,7 @@ impl StartError {
         }
     }
 
-    /// The exit code that a shell gives.
+    /// The exit code that a shell would return.
     pub(crate) fn code(&self) -> i32 {
         if self.problem.kind() == io::ErrorKind::NotFound {
             NOT_FOUND
@@ -80,7 +80,7 @@ impl StartError {
         }
     }
 
-    /// It may be for what we have taken that it cannot be started.
+    /// Whether the start may have failed because of resources that we use.
     pub(crate) fn is_of_us(&self) -> bool {
         let lacking = [libc::EMFILE, libc::ENFILE, libc::EAGAIN, libc::ENOMEM];
         self.problem
@@ -91,8 +91,8 @@ impl StartError {
 
 impl std::error::Error for StartError {}
 
-/// Becomes the command, unwatched: the last resort where this process has no room for anything beside it. Returns only where the
-/// command cannot be started.
+/// Replaces this process with the command, unmonitored: the last resort if resources do not suffice for more. Returns
+/// only if the command cannot be started.
 pub(crate) fn become_command(plan: &Plan, why: &dyn fmt::Display) -> StartError {
     output::warning(plan.style, format_args!("the job runs unwatched: {why}"));
     let (program, args) = match plan.command.split_first() {
@@ -125,7 +125,7 @@ impl fmt::Display for StartError {
 }
 
 impl Child {
-    /// Starts it. Without a place it runs unwatched, in every other way the same. `python`: where the hook is.
+    /// Starts it. Without a place it runs unmonitored, but otherwise the same. `python`: path of the hook.
     pub(crate) fn start(
         plan: &Plan,
         place: Option<&Place>,
@@ -164,12 +164,12 @@ impl Child {
         })
     }
 
-    /// Its process id, which is its group's.
+    /// Its process id, which is also its group's.
     pub(crate) fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Signals its whole group, as long as it is there: after the last wait the number may belong to somebody else.
+    /// Signals its whole group until it has been reaped: after that, the id may belong to another process.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
             // A group that has just ended needs no signal.
@@ -177,7 +177,7 @@ impl Child {
         }
     }
 
-    /// Asks the kernel what became of it, without waiting.
+    /// Polls its state without waiting.
     pub(crate) fn poll(&mut self) -> Change {
         if let Some(code) = self.ended {
             return Change::Ended(code);
@@ -189,7 +189,7 @@ impl Child {
                 (None, Some(code)) => self.end(code),
                 (None, None) => Change::None,
             },
-            // Somebody set SIGCHLD to be ignored before us: the code is lost, the end is not.
+            // SIGCHLD was ignored before we started: the exit code is lost.
             Err(_) => self.end(1),
         }
     }
@@ -202,7 +202,7 @@ impl Child {
         Change::Ended(code)
     }
 
-    /// It was stopped from the terminal: stop as well, so that the shell sees its job stopped; go on with it.
+    /// It was stopped from the terminal: stop as well, so that the shell sees its job stopped; then continue it.
     pub(crate) fn stop_along(&self, signal: i32) {
         let job_control = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
         let (Some(terminal), true) = (&self.terminal, job_control) else {
@@ -215,15 +215,15 @@ impl Child {
         let before = Instant::now();
         // We stop inside this call, until the shell continues us.
         let _ = kill_current_process_group(signal);
-        // Nobody would ever continue a group that has no shell above it, so the kernel does not stop us. A child that
-        // wants to read in the background would be stopped again at once: it waits for a SIGCONT.
+        // The kernel does not stop us if no shell could continue our group. A child that wants to read in the
+        // background would be stopped again at once: it waits for a SIGCONT.
         if signal != Signal::TSTP && before.elapsed() < AT_ONCE {
             return;
         }
         self.continued();
     }
 
-    /// We were continued, perhaps in the foreground: so is the child.
+    /// We were continued, perhaps in the foreground: continue the child.
     pub(crate) fn continued(&self) {
         if let Some(terminal) = &self.terminal {
             terminal.give_to(self.pid);

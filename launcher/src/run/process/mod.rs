@@ -1,4 +1,4 @@
-//! The command's process: its start, its process group and terminal, signals that reach it, what it prints, its end.
+//! The command's process: its start, its process group and terminal, its signals, its output, its end.
 
 pub(crate) mod child;
 pub(crate) mod printed;

@@ -1,4 +1,4 @@
-//! Signals that are the child's business: taken here, in order, as numbers on a pipe.
+//! Signals for the child: caught here, in order, as numbers on a pipe.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use signal_hook::low_level;
 
-/// What is passed on. Ctrl-Z is not among them: the child gets it from the terminal, and we see it stop.
+/// Signals that are forwarded. Ctrl-Z is not among them: the child gets it from the terminal, and we notice its stop.
 const PASSED: [Signal; 8] = [
     Signal::INT,
     Signal::TERM,
@@ -20,11 +20,11 @@ const PASSED: [Signal; 8] = [
     Signal::WINCH,
 ];
 
-/// A scheduler delivers some signals twice, to the process and to its group or step; the second one is not the
-/// user's. Many trainers take a second SIGTERM as "now, without saving".
+/// A scheduler delivers some signals twice, to the process and to its group or step; the second one is not the user's.
+/// Many trainers take a second SIGTERM as "now, without saving".
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// The signals that came.
+/// The received signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pipe: UnixStream,
@@ -32,12 +32,12 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Begins to take signals. One that was ignored when we were started (`nohup`) stays ignored, for the child too.
+    /// Starts to catch signals. One that was ignored at our start (`nohup`) stays ignored, also for the child.
     pub(crate) fn take() -> io::Result<Signals> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
-        // For the life of this process, as the handlers are; one for all of them, where descriptors are few.
+        // Kept open for the life of this process, like the handlers; one for all of them, to save descriptors.
         let writer = writer.into_raw_fd();
         let wanted = PASSED
             .into_iter()
@@ -45,8 +45,8 @@ impl Signals {
             .filter(|signal| !is_ignored(*signal));
         for signal in wanted.chain([libc::SIGCHLD]) {
             let number = [signal as u8];
-            // SAFETY: the action is one write on a non-blocking socket that is never closed: async-signal-safe, no lock, no
-            // memory. A full pipe loses the byte: by then thousands wait to be read.
+            // SAFETY: the action is one write on a non-blocking socket that is never closed: async-signal-safe, no
+            // lock, no memory. A full pipe loses the byte: by then thousands are unread.
             unsafe {
                 low_level::register(signal, move || {
                     libc::write(writer, number.as_ptr().cast(), 1);
@@ -59,12 +59,12 @@ impl Signals {
         })
     }
 
-    /// Readable when something came.
+    /// Readable when a signal has arrived.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }
 
-    /// What is to be passed on, in order. SIGCHLD wakes and is not told.
+    /// Signals to forward, in order. SIGCHLD only wakes us.
     pub(crate) fn drain(&mut self, now: Instant) -> Vec<Signal> {
         let mut passed = Vec::new();
         let mut buffer = [0; 64];
@@ -83,22 +83,23 @@ impl Signals {
     }
 }
 
-/// Above `ulimit -f` a write fails and does not end us. A handler and not SIG_IGN: what we start has the default again.
+/// Beyond `ulimit -f`, a write fails but does not end us. A handler and not SIG_IGN: our child processes get the
+/// default again.
 pub(crate) fn outlive_file_limit() {
     if is_ignored(libc::SIGXFSZ) {
         return;
     }
-    // SAFETY: the action does nothing. Where it cannot be set things are as they were.
+    // SAFETY: the action does nothing. If it cannot be set, nothing changes.
     let _ = unsafe { low_level::register(libc::SIGXFSZ, || ()) };
 }
 
-/// When each signal was last passed on.
+/// When each signal was last forwarded.
 #[derive(Debug, Default)]
 struct Repeats(Vec<(Signal, Instant)>);
 
 impl Repeats {
     fn is_new(&mut self, signal: Signal, now: Instant) -> bool {
-        // Every change of the window counts, and a second SIGCONT does nothing.
+        // Every window change counts, and a second SIGCONT has no effect.
         if matches!(signal, Signal::CONT | Signal::WINCH) {
             return true;
         }
@@ -117,7 +118,7 @@ impl Repeats {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: a null action asks for the present one, which is written to memory of its type.
+    // SAFETY: a null action queries the current one, which is written to memory of its type.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
@@ -136,7 +137,7 @@ mod tests {
         assert!(repeats.is_new(Signal::TERM, at(0)));
         assert!(!repeats.is_new(Signal::TERM, at(300)));
         assert!(repeats.is_new(Signal::INT, at(300)));
-        // Counted from the one that was passed on, so that a steady stream is thinned and not silenced.
+        // Counted from the last forwarded one, so that a steady stream is thinned and not suppressed.
         assert!(repeats.is_new(Signal::TERM, at(1100)));
         assert!(repeats.is_new(Signal::WINCH, at(0)) && repeats.is_new(Signal::WINCH, at(1)));
     }

@@ -1,8 +1,8 @@
-//! What the command prints, for the sidecar to read steps from, and for whom it is printed as ever.
+//! The command's output, for the sidecar to read steps from, without a change for its readers.
 //!
-//! Into a file the command writes itself, and the sidecar follows that file. Else it writes into memory (a memfd), from
-//! which a thread of ours copies to where it was going. It is no pipe: the command never waits for a reader, and when we
-//! die it goes on.
+//! If the output goes to a file, the command writes it directly, and the sidecar follows the file. Otherwise the
+//! command writes to memory (a memfd), from which our thread copies to the original destination. It is not a pipe: the
+//! command never waits for a reader, and it continues if we die.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -21,38 +21,38 @@ use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcn
 use crate::config::StepLog;
 use crate::output::Passed;
 
-/// Copied at once: a pipe that can be written to takes so much without waiting (PIPE_BUF, pipe(7)).
+/// Bytes per copy: a writable pipe accepts this much without blocking (PIPE_BUF, pipe(7)).
 const PIECE: usize = 4096;
-/// New output is looked for this often, and less often after a while without.
+/// Polling intervals for new output: short, and longer after a while without any.
 const QUICK: Duration = Duration::from_millis(10);
 const SLOW: Duration = Duration::from_millis(100);
-/// What nobody reads is kept up to this; then the older half is left out.
+/// Unread output is kept up to this size; then the older half is dropped.
 const MAX_BEHIND: u64 = 64 << 20;
-/// What was copied is let go in so large pieces, but for the last of it, which the sidecar may still read.
+/// Copied output is released in pieces of this size, except for the last part, which the sidecar may still read.
 const LET_GO: u64 = 4 << 20;
 const KEPT: u64 = 1 << 20;
-/// After the command's end the reader has so long for each piece.
+/// After the command's end, the reader has this long for each piece.
 const LAST_WAIT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The connection of a command's output with its readers; see the module.
 #[derive(Debug)]
 pub(crate) struct Tee {
-    /// Where the sidecar reads.
+    /// The path from which the sidecar reads.
     pub(crate) path: PathBuf,
-    /// Which of the command's streams goes there; neither where it goes into a file anyway.
+    /// The command's stream that goes there; `None` if it goes to a file anyway.
     stream: Option<(StepLog, File)>,
-    /// The command would have written each line at once, to a terminal.
+    /// Whether the stream was a terminal, to which the command would write each line at once.
     was_terminal: bool,
     copier: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
-    /// What passed through us, where it does.
+    /// State of the output that passes through us, if it does.
     pub(crate) passed: Option<Arc<Passed>>,
 }
 
 impl Tee {
-    /// Prepares for a command whose steps are printed there.
+    /// Prepares for a command whose steps are printed to `log`.
     ///
     /// # Errors
-    /// What the system says; the command then runs without.
+    /// System errors; the command then runs without it.
     pub(crate) fn of(log: &StepLog) -> io::Result<Tee> {
         let own = match log {
             StepLog::File(path) => {
@@ -96,10 +96,10 @@ impl Tee {
         })
     }
 
-    /// Gives the command the stream that we read.
+    /// Connects the command's stream.
     ///
     /// # Errors
-    /// What the system says.
+    /// System errors.
     pub(crate) fn attach(&self, command: &mut std::process::Command) -> io::Result<()> {
         let Some((log, memory)) = &self.stream else {
             return Ok(());
@@ -109,24 +109,24 @@ impl Tee {
             StepLog::Stdout => command.stdout(stream),
             _ => command.stderr(stream),
         };
-        // Python writes by pages into what is no terminal; lines would come late for whoever looks on.
+        // Python buffers its output if it is not a terminal; lines would reach the user late.
         if self.was_terminal && std::env::var_os("PYTHONUNBUFFERED").is_none() {
             command.env("PYTHONUNBUFFERED", "1");
         }
         Ok(())
     }
 
-    /// The command has ended: copies what is left.
+    /// The command has ended: copies the remaining output.
     pub(crate) fn finish(self) {
         if let Some((over, thread)) = self.copier {
             over.store(true, Ordering::Release);
-            // One that panicked has ended too.
+            // A thread that panicked has ended too.
             let _ = thread.join();
         }
     }
 }
 
-/// A file in memory. Whoever writes appends, so that several processes do not overwrite each other.
+/// A file in memory. Writers append, so that several processes do not overwrite each other.
 fn memory() -> io::Result<File> {
     let memory: OwnedFd = memfd_create("paceline-output", MemfdFlags::CLOEXEC)?;
     fcntl_setfl(&memory, fcntl_getfl(&memory)? | OFlags::APPEND)?;
@@ -138,7 +138,7 @@ struct Copier {
     sink: File,
     at: u64,
     let_go: u64,
-    /// Nobody reads any more.
+    /// The reader has closed its end.
     is_closed: bool,
     passed: Arc<Passed>,
 }
@@ -158,7 +158,7 @@ impl Copier {
     fn run(mut self, over: &AtomicBool) {
         let mut moved = Instant::now();
         loop {
-            // Asked first: what is there after the end is all there is.
+            // Checked first: after the end, no more output arrives.
             let is_over = over.load(Ordering::Acquire);
             let size = self.source.metadata().map_or(self.at, |meta| meta.len());
             if self.at >= size {
@@ -183,7 +183,7 @@ impl Copier {
         }
     }
 
-    /// Copies a piece; false when nobody takes it now.
+    /// Copies a piece; false if the reader does not accept it now.
     fn step(&mut self) -> bool {
         let mut piece = [0; PIECE];
         let count = match self.source.read_at(&mut piece, self.at) {
@@ -199,7 +199,7 @@ impl Copier {
         if !matches!(poll(&mut sinks, wait.as_ref()), Ok(1..)) {
             return false;
         }
-        // Nothing of ours goes into the middle of the piece.
+        // Our own lines must not split the piece.
         let mut last = self.passed.lock();
         match self.sink.write(piece.get(..count).unwrap_or_default()) {
             Ok(written) => {
@@ -219,21 +219,21 @@ impl Copier {
         true
     }
 
-    /// Nobody reads: memory has a bound.
+    /// The reader is too slow: drops output to limit the memory.
     fn leave_out(&mut self, size: u64) {
         if size - self.at > MAX_BEHIND {
             self.at = size - MAX_BEHIND / 2;
         }
     }
 
-    /// Lets go of what was copied, a while ago.
+    /// Releases output that was copied a while ago.
     fn release(&mut self) {
         let done = self.at.saturating_sub(KEPT);
         if done.saturating_sub(self.let_go) < LET_GO {
             return;
         }
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Where that is not possible the memory is kept.
+        // If that is not possible, the memory is kept.
         let _ = fallocate(&self.source, hole, self.let_go, done - self.let_go);
         self.let_go = done;
     }

@@ -1,7 +1,7 @@
-//! The terminal, if we are in its foreground: handed to the child's process group, and taken back, as a
-//! shell does it for its jobs.
+//! The terminal, if we are in its foreground: handed to the child's process group, and taken back, as a shell does for
+//! its jobs.
 //!
-//! Ctrl-C and Ctrl-Z then reach the child alone, straight from the kernel, and it may read what is typed.
+//! Ctrl-C and Ctrl-Z then go from the kernel to the child alone, and it may read from the terminal.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal, if we have one and our process group can be named to it.
+    /// The controlling terminal, if we have one and it supports our process group.
     pub(crate) fn ours() -> Option<Terminal> {
         let options = File::options()
             .read(true)
@@ -33,24 +33,24 @@ impl Terminal {
         })
     }
 
-    /// Its descriptor, if our group has the foreground: in the background there is nothing to hand over.
+    /// Its descriptor, if our group is in the foreground: in the background there is nothing to hand over.
     pub(crate) fn to_hand_over(&self) -> Option<BorrowedFd<'_>> {
         self.is_ours().then(|| self.tty.as_fd())
     }
 
-    /// Whether our process group has the foreground.
+    /// Whether our process group is in the foreground.
     pub(crate) fn is_ours(&self) -> bool {
         self.foreground() == Some(self.own)
     }
 
-    /// Our group has the foreground again, if `group` had it.
+    /// Puts our group in the foreground again, if `group` was there.
     pub(crate) fn take_back(&self, group: Pid) {
         if self.foreground() == Some(group) {
             self.set(self.own);
         }
     }
 
-    /// The child's group gets the foreground, if it is ours to give.
+    /// Puts the child's group in the foreground, if ours is there.
     pub(crate) fn give_to(&self, group: Pid) {
         if self.is_ours() {
             self.set(group);
@@ -61,17 +61,17 @@ impl Terminal {
         tcgetpgrp(&self.tty).ok()
     }
 
-    /// From the background this would stop us with SIGTTOU, were it not blocked.
+    /// From the background this would stop us with SIGTTOU, so it is blocked.
     fn set(&self, group: Pid) {
         let before = mask(libc::SIG_BLOCK, &ttou());
-        // A terminal that hung up has no foreground any more.
+        // After a hangup, the terminal has no foreground group.
         let _ = tcsetpgrp(&self.tty, group);
         mask(libc::SIG_SETMASK, &before);
     }
 }
 
-/// Takes the foreground for the calling process, which leads its group. For use between fork and exec: a child that
-/// read before its parent could hand over would be stopped.
+/// Puts the calling process, a group leader, in the foreground. For use between fork and exec: a child that reads
+/// before its parent has handed over the terminal would be stopped.
 pub(crate) fn take_in_child(tty: RawFd) -> io::Result<()> {
     let before = mask(libc::SIG_BLOCK, &ttou());
     // SAFETY: plain system calls on numbers. A failure leaves the child in the background, where it can still run.
@@ -81,7 +81,7 @@ pub(crate) fn take_in_child(tty: RawFd) -> io::Result<()> {
 }
 
 fn ttou() -> libc::sigset_t {
-    // SAFETY: sigset_t is plain memory, and sigemptyset fills it before anybody reads it.
+    // SAFETY: sigset_t is plain memory, and sigemptyset fills it before it is read.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -91,7 +91,7 @@ fn ttou() -> libc::sigset_t {
 }
 
 fn mask(how: libc::c_int, set: &libc::sigset_t) -> libc::sigset_t {
-    // SAFETY: both pointers are to live sets of the right type; with a valid `how` the call cannot fail.
+    // SAFETY: both pointers are to valid sets of the right type; with a valid `how` the call cannot fail.
     unsafe {
         let mut before = std::mem::zeroed();
         libc::pthread_sigmask(how, set, &mut before);

@@ -1,5 +1,5 @@
-//! What may be done about findings, on the launcher's side: what was asked for is checked before the job starts, and a
-//! command that is to end is ended. `stopper`: the same for tasks that another launcher started.
+//! Remedies on the launcher's side: checks the options before the job starts, and ends the command if a remedy requires
+//! it. `stopper`: the same for tasks of another launcher.
 
 pub(crate) mod stopper;
 
@@ -19,13 +19,13 @@ use super::identity::torchrun;
 use super::process::child::Child;
 use crate::output::Usage;
 
-/// A wish to end is looked for this often.
+/// Polling interval for requests to end the command.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The options, with what they leave to Slurm filled in.
+/// The options, with Slurm's defaults filled in.
 ///
 /// # Errors
-/// When a requeue is asked for and nobody knows how, or a node is to leave a command that would end with it.
+/// If a requeue is requested without a known command for it, or leave-node for a command that would end with the node.
 pub(super) fn checked(
     mut options: RemedyOptions,
     command: &[OsString],
@@ -55,12 +55,12 @@ pub(super) fn checked(
     Ok(options)
 }
 
-/// Why a group would not go on when the command of one node ends, and what would help; `None`: it goes on. torchrun's agents
-/// notice only by their workers' failure that another agent has left, so each must be allowed a restart
-/// (<https://docs.pytorch.org/docs/stable/elastic/run.html>).
+/// Why a job would not continue when the command of one node ends, and what would help; `None`: it continues.
+/// torchrun's agents notice only by their workers' failure that another agent has left, so each must be allowed a
+/// restart (<https://docs.pytorch.org/docs/stable/elastic/run.html>).
 fn ends_with_a_node(command: &[OsString], around: Variable<'_>) -> Option<String> {
     let option = |name: &str| cluster::torchrun_option(command, around, name);
-    // A worker has inherited what its agent was told.
+    // A worker inherits its agent's variables.
     let is_worker = around("LOCAL_RANK").is_some() && !torchrun::is_in(command);
     let Some(nodes) = option("nnodes").filter(|_| !is_worker) else {
         let what = match torchrun::is_in(command) {
@@ -86,7 +86,7 @@ fn ends_with_a_node(command: &[OsString], around: Variable<'_>) -> Option<String
     })
 }
 
-/// Ends the command when a remedy wants it: as Slurm does, SIGTERM, a grace, SIGKILL.
+/// Ends the command when a remedy requires it, like Slurm: SIGTERM, a grace period, SIGKILL.
 #[derive(Debug)]
 pub(super) struct Ender {
     ring_dir: Option<PathBuf>,
@@ -104,12 +104,12 @@ impl Ender {
         }
     }
 
-    /// When to look again.
+    /// Time of the next check.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         self.kill_at.or(self.ring_dir.as_ref().map(|_| self.look_at))
     }
 
-    /// Looks, and does what is due.
+    /// Checks for a request, and sends the signals that are due.
     pub(super) fn tend(&mut self, child: &Child, now: Instant) {
         if self.kill_at.is_some_and(|at| at <= now) {
             child.signal(Signal::KILL);
@@ -158,7 +158,7 @@ mod tests {
             ),
             ("torchrun t.py", "PET_NNODES=1:2 PET_MAX_RESTARTS=2"),
             ("torchrun --nnodes 1:2 --max-restarts 1 t.py", "LOCAL_RANK=0"),
-            // A script of the user's own, whose torchrun reads these.
+            // A user's script, whose torchrun reads these variables.
             ("bash train.sh", "PET_NNODES=1:2 PET_MAX_RESTARTS=2"),
         ] {
             assert_eq!(refusal(command, variables), None, "{command} {variables}");
@@ -188,7 +188,7 @@ mod tests {
                 "",
                 "--max-restarts 1 or more",
             ),
-            // What a script takes is not torchrun's.
+            // A script's options are not torchrun's.
             (
                 "torchrun --nnodes 2 t.py --nnodes 1:2",
                 "",

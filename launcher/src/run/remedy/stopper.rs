@@ -1,4 +1,4 @@
-//! Ends tasks of this node that somebody else has started when a remedy wants that, as a launcher would: SIGTERM, a grace,
+//! Ends this node's tasks of another launcher when a remedy requires it, like a launcher: SIGTERM, a grace period,
 //! SIGKILL.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use paceline_sidecar::remedy::hand::Stop;
 use paceline_sidecar::source::ends;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// See the module.
+/// Ends the tasks of one directory; see the module.
 pub(crate) struct Stopper<'a> {
     dir: &'a Path,
     kill_at: Option<Instant>,
@@ -21,7 +21,7 @@ pub(crate) struct Stopper<'a> {
 }
 
 impl<'a> Stopper<'a> {
-    /// Of the tasks that were noted in `dir`.
+    /// For the tasks registered in `dir`.
     pub(crate) fn new(dir: &'a Path) -> Stopper<'a> {
         Stopper {
             dir,
@@ -30,7 +30,7 @@ impl<'a> Stopper<'a> {
         }
     }
 
-    /// Looks, and does what is due.
+    /// Checks for a request, and sends the signals that are due.
     pub(crate) fn tend(&mut self) {
         if self.is_over {
             return;
@@ -52,7 +52,7 @@ impl<'a> Stopper<'a> {
     }
 }
 
-/// Signals the process groups of the tasks: Slurm gives those of a node and a step one together.
+/// Signals the process groups of the tasks: under Slurm, those of a node and a step share one.
 fn signal_tasks(dir: &Path, signal: Signal) {
     let pids = tasks::commands(dir).into_iter().filter(|pid| is_of(dir, *pid));
     let groups: BTreeSet<_> = pids
@@ -60,12 +60,12 @@ fn signal_tasks(dir: &Path, signal: Signal) {
         .map(|group| group.as_raw_nonzero().get())
         .collect();
     for group in groups.into_iter().filter_map(Pid::from_raw) {
-        // One that has just ended needs no signal.
+        // A task that has just ended needs no signal.
         let _ = kill_process_group(group, signal);
     }
 }
 
-/// Whether a process was started as a task of this directory: its number may be somebody else's by now.
+/// Whether a process was started as a task of this directory: its id may belong to another process by now.
 fn is_of(dir: &Path, pid: u32) -> bool {
     let mut wanted = b"PACELINE_RING_DIR=".to_vec();
     wanted.extend(dir.as_os_str().as_bytes());
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A process of its own group, as a task of `dir` or of another directory.
+    /// A process in its own group, as a task of `dir` or of another directory.
     fn sleeper(dir: &Path) -> Child {
         let mut command = Command::new("sleep");
         let command = command.arg("600").process_group(0).env("PACELINE_RING_DIR", dir);
@@ -95,11 +95,11 @@ mod tests {
         let folder = dir.path().join(tasks::FOLDER);
         fs::create_dir(&folder).unwrap();
         let (mut task, mut other) = (sleeper(dir.path()), sleeper(Path::new("/elsewhere")));
-        // As a number that was given anew would be.
+        // Like a reused process id.
         for (name, pid) in [("local0", task.id()), ("local1", other.id())] {
             fs::write(folder.join(name), format!("{{\"child\":{pid}}}\n")).unwrap();
         }
-        // What a process has in its environment is to be seen a moment after it has begun.
+        // A process's environment becomes readable a moment after its start.
         let deadline = Instant::now() + Duration::from_secs(60);
         while !is_of(dir.path(), task.id()) {
             assert!(Instant::now() < deadline);

@@ -1,5 +1,5 @@
-//! The sidecar's life: started beside the child, started again when it dies, told the end, waited for a while.
-//! `process`: one of its processes.
+//! The sidecar's lifecycle: started next to the child, restarted when it dies, notified of the end, and given time to
+//! finish. `process`: one of its processes.
 
 pub(crate) mod process;
 
@@ -20,10 +20,10 @@ use crate::output::{self, Style};
 pub(crate) use paceline_sidecar::sink::status::Status;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Whether another task's sidecar is still there is looked at this often.
+/// Polling interval for another task's sidecar.
 const LOOK: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A sidecar that lived this long had no trouble with its start.
+/// A sidecar that ran this long has started successfully.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Keeps a sidecar running.
@@ -36,37 +36,37 @@ pub(crate) struct Keeper {
     state: State,
     pause: Duration,
     deaths: u32,
-    /// Directory of the aggregator, if one of our sidecars was it.
+    /// The aggregator's directory, if one of our sidecars ran it.
     aggregates_in: Option<PathBuf>,
-    /// Address of the aggregator, if it was none of ours.
+    /// The aggregator's address, if it was not ours.
     joined: Option<String>,
     heard: Vec<Status>,
     late: bool,
-    /// The other tasks of this node, which have the same sidecar.
+    /// The other tasks of this node, which share the sidecar.
     share: Option<Share>,
-    /// They go on.
+    /// Whether they continue.
     others: bool,
-    /// What stood there of a sidecar that was ready, as last seen: ours says it there, where all of them find it.
+    /// The last known ready status in the shared directory: our sidecar writes it there, where all tasks find it.
     ready: Option<Status>,
 }
 
-/// How a sidecar ended that was told to.
+/// How a sidecar ended that was asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Farewell {
-    /// With its work done.
+    /// With its work finished.
     InOrder,
-    /// In some other way.
+    /// In any other way.
     Died,
 }
 
 #[derive(Debug)]
 enum State {
     Up(Running),
-    /// To be started again then.
+    /// To be restarted at this time.
     Down(Instant),
-    /// Another task of this node has started it; looked at again then.
+    /// Another task of this node has started it; to be checked again at this time.
     Served(Instant),
-    /// It has finished in order.
+    /// It has finished normally.
     Done,
 }
 
@@ -114,7 +114,7 @@ impl Keeper {
             self.state = State::Served(Instant::now() + LOOK);
             return;
         }
-        // Of one that was here before.
+        // The status of an earlier sidecar.
         self.ready = self.share.as_ref().and_then(Share::ready);
         match Running::start(&self.args, &self.run_dir, self.child, claim.flatten()) {
             Ok(running) => self.state = State::Up(running),
@@ -122,7 +122,7 @@ impl Keeper {
         }
     }
 
-    /// It is not there: say so once, try again later.
+    /// It is down: warns once, and schedules a restart.
     fn down(&mut self, why: impl std::fmt::Display) {
         let pause = self.pause;
         if self.deaths == 0 {
@@ -138,7 +138,7 @@ impl Keeper {
         self.pause = (pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Readable when it says something or is gone.
+    /// Readable when it has sent a status or has exited.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Up(running) => running.output.as_ref().map(AsFd::as_fd),
@@ -146,7 +146,7 @@ impl Keeper {
         }
     }
 
-    /// When [`Keeper::tend`] has something to do at the latest.
+    /// The next time when [`Keeper::tend`] has work.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Down(again) | State::Served(again) => Some(*again),
@@ -154,7 +154,7 @@ impl Keeper {
         }
     }
 
-    /// What it said since.
+    /// New statuses.
     pub(crate) fn read(&mut self) -> Vec<Status> {
         self.listen();
         if let (State::Up(_), Some(share)) = (&self.state, &self.share) {
@@ -197,7 +197,7 @@ impl Keeper {
         }
     }
 
-    /// Looks after it: a dead one is started again when its pause is over.
+    /// Restarts a dead sidecar after its pause.
     pub(crate) fn tend(&mut self, now: Instant) {
         match &self.state {
             State::Up(_) => {
@@ -213,7 +213,7 @@ impl Keeper {
         }
     }
 
-    /// How it ended and when it had begun, if it has ended. Its last words are kept.
+    /// Its exit status and start time, if it has exited. Reads its last statuses.
     fn ended(&mut self) -> Option<(ExitStatus, Instant)> {
         let State::Up(running) = &mut self.state else {
             return None;
@@ -223,13 +223,13 @@ impl Keeper {
         Some((status, since))
     }
 
-    /// Tells it that the child has ended. One that is down is started once more, for what the rings still hold.
+    /// Notifies it of the child's end. Restarts one that is down, for the remaining data in the rings.
     pub(crate) fn tell_exit(&mut self, code: i32) {
         let line = format!("{{\"exit\":{{\"code\":{code}}}}}");
         if let Some(share) = &mut self.share {
             share.say(&line);
             if !share.is_last() {
-                // The others need it still.
+                // The other tasks still need it.
                 self.others = true;
                 self.state = State::Done;
                 return;
@@ -243,7 +243,7 @@ impl Keeper {
         }
     }
 
-    /// After [`Keeper::tell_exit`]: how its life ended, if it has.
+    /// After [`Keeper::tell_exit`]: how it ended, if it has.
     pub(crate) fn farewell(&mut self) -> Option<Farewell> {
         match (self.ended(), &self.state) {
             (Some((status, _)), _) if status.success() => self.state = State::Done,
@@ -251,7 +251,7 @@ impl Keeper {
             (None, State::Up(_)) => return None,
             (None, State::Served(_)) => {
                 let share = self.share.as_ref()?;
-                // Free: the sidecar that another task had started has ended.
+                // The lock is free: the sidecar that another task started has ended.
                 share.claim()?;
                 if share.is_done() {
                     self.state = State::Done;
@@ -271,10 +271,10 @@ impl Keeper {
         })
     }
 
-    /// It takes too long: asks it to end, or ends it.
+    /// It takes too long: sends a signal to end it.
     pub(crate) fn signal(&mut self, signal: Signal) {
         self.late = true;
-        // It has not been waited for, or holds the lock, so the number is still its own.
+        // It was not reaped, or holds the lock, so the process id is still its own.
         let process = match &self.state {
             State::Up(running) => Some(Pid::from_child(&running.process)),
             State::Served(_) => self.share.as_ref().and_then(Share::sidecar),
@@ -285,12 +285,12 @@ impl Keeper {
         }
     }
 
-    /// Whether nothing wakes us when the sidecar ends, for it is none of our children.
+    /// Whether its end does not wake us, because it is not our child.
     pub(crate) fn is_served(&self) -> bool {
         matches!(self.state, State::Served(_))
     }
 
-    /// What can be said of its life.
+    /// The summary of its life.
     pub(crate) fn into_life(self) -> Life {
         Life {
             others: self.others,
@@ -303,18 +303,18 @@ impl Keeper {
     }
 }
 
-/// What came of the sidecars of a run.
+/// The result of a run's sidecars.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    /// Other tasks of this node go on: what is to be told is theirs to tell.
+    /// Other tasks of this node continue, and will print the results.
     pub(crate) others: bool,
-    /// The last one ended in order.
+    /// Whether the last one ended normally.
     pub(crate) finished: bool,
-    /// It did not finish in time.
+    /// Whether it did not finish in time.
     pub(crate) late: bool,
-    /// Where the aggregator wrote, if it was one of ours.
+    /// The aggregator's directory, if it was one of ours.
     pub(crate) aggregates_in: Option<PathBuf>,
-    /// Address of the aggregator, if it was none of ours.
+    /// The aggregator's address, if it was not ours.
     pub(crate) joined: Option<String>,
     /// The run directory.
     pub(crate) run_dir: PathBuf,

@@ -1,4 +1,4 @@
-//! One sidecar process: its command line, its start, what it says.
+//! One sidecar process: its command line, its start, its statuses.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -14,12 +14,12 @@ use paceline_sidecar::sink::status::Status;
 use crate::run::Plan;
 use crate::run::directories::share::Claim;
 
-/// Where the sidecar's own warnings go, in the run directory.
+/// File of the sidecar's own warnings, in the run directory.
 pub(crate) const LOG: &str = "sidecar.log";
-/// A status line is far shorter; what is longer is none.
+/// Maximum length of a status line, far more than real ones have; the rest is dropped.
 const MAX_LINE: usize = 1 << 20;
 
-/// A sidecar that was started and not waited for.
+/// A sidecar that was started and not yet reaped.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) process: Child,
@@ -38,13 +38,13 @@ impl Running {
         claim: Option<Claim>,
     ) -> anyhow::Result<Running> {
         let log = safe_file::append(&run_dir.join(LOG));
-        // A disk that is full must not keep it from starting.
+        // A full disk must not prevent its start.
         let stderr = log.map_or_else(|_| Stdio::null(), Stdio::from);
         let mut command = Command::new(program());
         command
             .arg0("paceline")
             .args(args)
-            // Of its own, so that neither Ctrl-C nor a stop of the job reaches it.
+            // Its own group, so that neither Ctrl-C nor a stop of the job reaches it.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -74,14 +74,14 @@ impl Running {
         Ok(running)
     }
 
-    /// One line to it. When it does not read, it misses the line; we never wait.
+    /// Sends one line. If it does not read, it misses the line; we never wait.
     pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
         if let Some(input) = &mut self.input {
             let _ = input.write_all(format!("{line}\n").as_bytes());
         }
     }
 
-    /// What it said since.
+    /// New statuses.
     pub(crate) fn read(&mut self) -> Vec<Status> {
         let mut said = Vec::new();
         let mut buffer = [0; 4096];
@@ -100,7 +100,7 @@ impl Running {
     fn take(&mut self, bytes: &[u8], said: &mut Vec<Status>) {
         for byte in bytes {
             if *byte == b'\n' {
-                // A status of a later version is none of ours.
+                // A status of a later version is ignored.
                 said.extend(serde_json::from_slice::<Status>(&self.line));
                 self.line.clear();
             } else if self.line.len() < MAX_LINE {
@@ -110,7 +110,7 @@ impl Running {
     }
 }
 
-/// This very program, also when its file was replaced by a newer one in the meantime.
+/// This program, even if its file was replaced by a newer one.
 fn program() -> PathBuf {
     std::env::current_exe()
         .ok()

@@ -1,5 +1,5 @@
-//! Which job is looked at where nobody has named one: the newest that answers. That others run here, and that a newer one would
-//! not be looked at, is said with it.
+//! The default job: the newest that responds. A note mentions other jobs that run here, and a newer one that cannot be
+//! shown.
 
 use paceline_sidecar::sink::http::visit::{VisitError, Visitor};
 
@@ -8,13 +8,13 @@ use super::place::{self, Target};
 use super::response::News;
 use crate::output::NoJob;
 
-/// Others that are named.
+/// Maximum number of other jobs that are named.
 const NAMED: usize = 3;
 
-/// What is to be known of jobs that are not shown.
+/// A note about jobs that are not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Aside {
-    /// A newer one could not be looked at: this may not be the one that was meant.
+    /// A newer job could not be shown: this may not be the intended one.
     pub(crate) is_warning: bool,
     pub(crate) text: String,
 }
@@ -23,9 +23,9 @@ pub(crate) struct Aside {
 #[derive(Debug)]
 struct Other {
     name: String,
-    /// Where it is, as it may be typed.
+    /// Its address or directory, as the user can type it.
     typed: String,
-    /// It is newer, and was asked.
+    /// Why it could not be shown, if it is newer.
     refused: Option<VisitError>,
 }
 
@@ -39,7 +39,7 @@ impl Other {
     }
 }
 
-/// The newest job that answers, and what is to be said of the others.
+/// The newest job that responds, and a note about the others.
 pub(crate) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News, Option<Aside>)> {
     let mut line = Line {
         target: Target::At(String::new()),
@@ -73,7 +73,7 @@ pub(crate) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
             Err(error) => {
                 let told = format!("{}: {error}{}", line.base, line.target.hint());
                 problem.get_or_insert(told);
-                // Of one that was killed the address may stand there still.
+                // A killed aggregator's address may still be in the file.
                 if line.target.is_alive() {
                     others.push(Other::of(&line.target, &line.base, Some(error)));
                 }
@@ -87,7 +87,7 @@ pub(crate) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
     Err(NoJob(text).into())
 }
 
-/// What is said of the others, if there are any.
+/// The note about the other jobs, if there are any.
 fn aside(others: &[Other]) -> Option<Aside> {
     let refused = others
         .iter()
@@ -154,7 +154,7 @@ mod tests {
             many.starts_with("The newest of 5 jobs") && many.ends_with("127.0.0.1:3 (paceline-3), ..."),
             "{many}"
         );
-        // What is newer and cannot be seen comes first.
+        // A newer job that cannot be shown comes first.
         assert_eq!(
             told(&[other(1, Some(VisitError::Token)), other(2, None)]),
             (

@@ -1,5 +1,5 @@
-//! Asks the aggregator again and again, on a thread of its own. What it says waits until somebody takes it, and is asked for by
-//! what was heard last: whoever looks away for a while misses nothing and fills no memory.
+//! Polls the aggregator on a separate thread. A response waits until it is taken, and the next request refers to the
+//! last response received: a paused view misses nothing and uses no additional memory.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -10,25 +10,25 @@ use paceline_sidecar::sink::http::visit::{VisitError, Visitor};
 use super::place::Target;
 use super::response::{Ending, News};
 
-/// Between two questions: nobody reads faster.
+/// Interval between requests: no user reads faster.
 const PACE: Duration = Duration::from_millis(400);
-/// After one that failed.
+/// Delay after the first failure.
 const SOON: Duration = Duration::from_millis(250);
-/// The longest between two that fail.
+/// Maximum delay after failures.
 const SELDOM: Duration = Duration::from_secs(5);
 
-/// What the thread says.
+/// A message from the thread.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// There is something new.
+    /// New data.
     News(Box<News>),
-    /// It answers, and there is nothing new.
+    /// A response without new data.
     Nothing,
-    /// It does not answer, and why; how its job ended, if that is known.
+    /// No response, with the reason; the end of its job, if known.
     Away(String, Option<Box<Ending>>),
 }
 
-/// Who is asked, and how.
+/// The aggregator to query, and the connection's settings.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) target: Target,
@@ -38,13 +38,13 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Once; all there is.
+    /// Requests all data once.
     pub(crate) fn ask(&self) -> Result<News, VisitError> {
         let text = self.visitor.ask(&self.base, None)?;
         News::read(&text).map_err(VisitError::Unreached)
     }
 
-    /// Starts to ask for what is newer than that.
+    /// Starts polling for data newer than `serial`.
     pub(crate) fn follow(self, epoch: String, serial: u64) -> std::io::Result<Receiver<Heard>> {
         let (sender, heard) = sync_channel(1);
         thread::Builder::new()
@@ -71,11 +71,11 @@ impl Line {
                 }
                 Err(why) => {
                     failures = failures.saturating_add(1);
-                    // One that was started again has another port.
+                    // After a restart, it has another port.
                     if let Ok(base) = self.target.base(self.scheme, self.visitor.has_token()) {
                         self.base = base;
                     }
-                    // A connection that was cut says nothing yet.
+                    // A single broken connection is not reported.
                     if failures == 1 {
                         continue;
                     }
@@ -98,7 +98,7 @@ impl Line {
             return News::read(&text).map(Some);
         }
         let mut data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-        // An answer brings one piece of news at most, which holds all that is newer.
+        // A response contains at most one update, with all newer data.
         data.next_back().map(News::read).transpose()
     }
 }

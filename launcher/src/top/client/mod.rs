@@ -1,5 +1,4 @@
-//! The client of an aggregator: which job is meant and where its aggregator answers, who asks it again and again, and what
-//! it responds.
+//! The client of an aggregator: selects the job and finds its aggregator's address, polls it, and reads its responses.
 
 pub(super) mod choose;
 pub(super) mod link;

@@ -1,4 +1,4 @@
-//! Which job is meant, and where its aggregator answers.
+//! Selects the job, and finds its aggregator's address.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -17,20 +17,20 @@ use crate::output::Usage;
 use crate::report;
 use crate::run;
 
-/// In a run directory: where its aggregator answers.
+/// In a run directory: file with the address of its aggregator.
 const ADDRESS: &str = "metrics.addr";
 
-/// A job that is looked at.
+/// The job to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// By its run directory: who answers there may move.
+    /// By its run directory: the aggregator there may change.
     Dir(PathBuf),
     /// By its address, `http://HOST:PORT`.
     At(String),
 }
 
 impl Target {
-    /// What was typed: a run directory or an address. `scheme`: of an address without one.
+    /// The user's argument: a run directory or an address. `scheme`: for an address without one.
     pub(crate) fn of(typed: &str, scheme: &str) -> Result<Target, Usage> {
         let path = Path::new(typed);
         if path.is_dir() {
@@ -50,7 +50,7 @@ impl Target {
         )))
     }
 
-    /// Where to ask, now. `sends_token`: only where the run directory's word can be relied upon.
+    /// The current base URL. `sends_token`: requires a run directory that can be trusted.
     pub(crate) fn base(&self, scheme: &str, sends_token: bool) -> Result<String, String> {
         let dir = match self {
             Target::At(base) => return Ok(base.clone()),
@@ -73,7 +73,7 @@ impl Target {
         Ok(format!("{scheme}://{address}"))
     }
 
-    /// How the job ended, if its report says so.
+    /// The end of the job, if its report has one.
     pub(super) fn end(&self) -> Option<Ending> {
         let Target::Dir(dir) = self else { return None };
         let end = report::read(&dir.join(report::FILE)).ok()?.end?;
@@ -86,7 +86,7 @@ impl Target {
         })
     }
 
-    /// What its run directory is called; its address where that is not known.
+    /// The name of its run directory, or its address.
     pub(super) fn name(&self) -> String {
         match self {
             Target::At(base) => base.clone(),
@@ -97,12 +97,12 @@ impl Target {
         }
     }
 
-    /// Whether an aggregator of this host has its run directory.
+    /// Whether an aggregator on this host uses its run directory.
     pub(super) fn is_alive(&self) -> bool {
         matches!(self, Target::Dir(dir) if control::is_there(dir))
     }
 
-    /// Why there may be no answer.
+    /// A possible reason for a missing response.
     pub(crate) fn hint(&self) -> String {
         let Target::Dir(dir) = self else {
             return String::new();
@@ -120,8 +120,8 @@ impl Target {
     }
 }
 
-/// Run directories of jobs that may be running here, the newest first: those of this user's launchers on this host, then those
-/// in this directory.
+/// Run directories of jobs that may be running here, the newest first: those of this user's launchers on this host,
+/// then those in this directory.
 pub(super) fn running() -> Vec<Target> {
     let user = rustix::process::geteuid().as_raw();
     let places = run::ring_places();
@@ -143,7 +143,7 @@ pub(super) fn running() -> Vec<Target> {
     let here = fs::read_dir(".").into_iter().flatten().flatten();
     found.extend(here.filter_map(|entry| {
         let dir = entry.path();
-        // Not one that another user has put there to be looked at.
+        // Not a directory that another user has placed here.
         let at = safe_file::open_own(&dir.join(ADDRESS))
             .ok()?
             .metadata()
@@ -164,7 +164,7 @@ pub(super) fn running() -> Vec<Target> {
     dirs.into_iter().map(Target::Dir).collect()
 }
 
-/// Whether it is this job that answered: the port of one that was killed may be another's by now.
+/// Whether the response is from this job: the port of a killed one may belong to another by now.
 pub(super) fn is_of(target: &Target, news: &News) -> bool {
     let Target::Dir(dir) = target else { return true };
     let told = news.report.as_ref().map(|report| report.dir.as_str());

@@ -1,5 +1,5 @@
-//! What an aggregator tells whoever asks for its live page (docs/page.md), as it is read here. Text from outside is short and
-//! visible before anything else is done with it.
+//! An aggregator's responses for its live page (docs/page.md). External text is clipped and sanitized before any other
+//! use.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use paceline_sidecar::sink::page::ranks;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// The version of the data that is understood here.
+/// The supported version of the data.
 const VERSION: u64 = 1;
 
-/// Text from outside: clipped, without control characters.
+/// External text: clipped, without control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Text(String);
 
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// All there is, or what is newer than that.
+/// All data, or an update with newer data.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct News {
     v: u64,
@@ -61,16 +61,16 @@ pub(crate) struct News {
     pub(crate) ranks: Option<Ranks>,
     #[serde(default)]
     steps: Vec<Vec<Value>>,
-    /// No step was finished by all ranks for so long.
+    /// Time since the last step that all ranks finished, seconds.
     #[serde(default)]
     still_s: Option<f64>,
 }
 
 impl News {
-    /// Reads it.
+    /// Parses it.
     ///
     /// # Errors
-    /// What is not understood.
+    /// A description of the invalid data.
     pub(crate) fn read(text: &str) -> Result<News, String> {
         let news: News =
             serde_json::from_str(text).map_err(|error| format!("its answer is invalid: {error}"))?;
@@ -83,13 +83,13 @@ impl News {
         Ok(news)
     }
 
-    /// When the last step was finished by all ranks.
+    /// When all ranks had finished the last step.
     pub(crate) fn step_at(&self, now: Instant) -> Option<Instant> {
         let still = Duration::try_from_secs_f64(self.still_s?).ok()?;
         now.checked_sub(still)
     }
 
-    /// The newest step in it.
+    /// Its newest step.
     pub(crate) fn last_step(&self) -> Option<StepTimes> {
         StepTimes::of(self.steps.last()?)
     }
@@ -101,7 +101,7 @@ fn packed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Erro
     bytes.transpose()
 }
 
-/// Where each rank stands: the newest step, and what [`ranks::standing`] unpacks.
+/// The ranks' state: the newest step, and the input of [`ranks::standing`].
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Ranks(
     pub(crate) Option<u64>,
@@ -113,19 +113,19 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
 }
 
 impl Ranks {
-    /// How many there are.
+    /// Number of ranks.
     pub(crate) fn len(&self) -> usize {
         self.1.len() / ranks::BYTES
     }
 
-    /// Where one stands.
+    /// The state of one rank.
     pub(crate) fn standing(&self, rank: usize) -> Option<ranks::Standing> {
         let packed = self.1.chunks_exact(ranks::BYTES).nth(rank)?;
         packed.try_into().ok().map(ranks::standing)
     }
 }
 
-/// How long a step took, over its ranks.
+/// Times of a step over its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct StepTimes {
     pub(crate) step: u64,
@@ -136,15 +136,15 @@ pub(crate) struct StepTimes {
     /// Means of data, compute, wait, optimizer and checkpoint.
     #[serde(skip)]
     pub(crate) phases_s: Option<[f64; 5]>,
-    /// Ranks that were compared.
+    /// Number of compared ranks.
     pub(crate) ranks: u64,
-    /// By self-time; else by whole steps.
+    /// Whether self-times were compared, or else whole steps.
     #[serde(skip)]
     pub(crate) is_self: bool,
 }
 
 impl StepTimes {
-    /// A column of the heat map; what stands in it has its places, and more may be added behind.
+    /// From a column of the heat map; its values have fixed positions, and later versions may append more.
     fn of(column: &[Value]) -> Option<StepTimes> {
         let number = |place: usize| column.get(place)?.as_f64();
         let phases = column.get(7).and_then(Value::as_array).map(|phases| {
@@ -167,7 +167,7 @@ impl StepTimes {
     }
 }
 
-/// What of the report is told.
+/// The part of the report in a response.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Report {
@@ -234,13 +234,13 @@ pub(crate) struct Verdict {
     pub(crate) cleared_s: Option<f64>,
     pub(crate) provenance: Text,
     pub(crate) slowdown: Option<f64>,
-    /// What that is beside: `its peers`, `before`; and the same over evidence. Empty: of an older version.
+    /// The reference in words: `its peers`, `before`; and the same for evidence. Empty: from an older version.
     pub(crate) beside: Text,
     pub(crate) reference: Text,
     pub(crate) cause: Text,
-    /// The cause in words.
+    /// The cause as text.
     pub(crate) why: Text,
-    /// Of what, the value on the subject, that of its peers.
+    /// Name, the subject's value, its peers' value.
     pub(crate) evidence: Vec<[Text; 3]>,
     pub(crate) impact: Option<f64>,
     pub(crate) lost_gpu_hours: f64,
@@ -250,7 +250,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// How bad it is; a word that this version does not know is taken for a warning.
+    /// Its severity; an unknown word counts as a warning.
     pub(crate) fn severity(&self) -> Severity {
         match self.severity.as_str() {
             "critical" => Severity::Critical,
@@ -260,7 +260,7 @@ impl Verdict {
     }
 }
 
-/// Whom a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Subject {
@@ -271,7 +271,7 @@ pub(crate) struct Subject {
     pub(crate) node: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gpu: Option<Text>,
-    /// Several of a node.
+    /// For several GPUs of a node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) gpus: Vec<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,13 +280,13 @@ pub(crate) struct Subject {
     pub(crate) rack: Option<Text>,
 }
 
-/// Names, and who is where: places in the lists, or -1.
+/// Names and locations: indices in the lists, or -1.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Places {
     /// Name and rack.
     pub(crate) nodes: Vec<(Text, Text)>,
-    /// Node, GPU, whether its process lives.
+    /// Node, GPU, whether its process is running.
     pub(crate) ranks: Vec<(i64, i64, bool)>,
     /// UUID, node, bus, model.
     pub(crate) gpus: Vec<(Text, i64, u32, u32)>,
@@ -294,25 +294,25 @@ pub(crate) struct Places {
     pub(crate) buses: Vec<Text>,
 }
 
-/// What was last read of a GPU; `None`: it could not be, or was not.
+/// The last readings of a GPU; `None`: unreadable, or not read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct GpuNow {
     pub(crate) temperature_c: Option<u16>,
-    /// Left before hardware slows down.
+    /// Degrees until the hardware throttles.
     pub(crate) margin_c: Option<i32>,
     pub(crate) sm_clock_mhz: Option<u16>,
     pub(crate) sm_clock_max_mhz: Option<u16>,
     pub(crate) power_w: Option<u16>,
     pub(crate) power_limit_w: Option<u16>,
     pub(crate) utilization_ratio: Option<f64>,
-    /// Since it is watched.
+    /// Since monitoring started.
     pub(crate) ecc_uncorrected: Option<u16>,
     pub(crate) ecc_corrected: Option<u16>,
     #[serde(skip)]
     bits: u16,
 }
 
-/// What may be the matter, by bit; the page has the same words.
+/// Possible problems, by bit; the page uses the same words.
 const TROUBLES: [&str; 8] = [
     "slowed by heat",
     "at its power cap",
@@ -323,13 +323,13 @@ const TROUBLES: [&str; 8] = [
     "PCIe lanes are missing",
     "an NVLink is down",
 ];
-/// Being at the power cap is what a busy GPU does.
+/// A busy GPU is normally at its power cap.
 const POWER_CAP: u16 = 1 << 1;
 const FIELDS: usize = 10;
 const UNKNOWN: u16 = u16::MAX;
 
 impl GpuNow {
-    /// Of the GPU at this place.
+    /// The readings of the GPU at this index.
     pub(crate) fn of(packed: &[u8], place: usize) -> GpuNow {
         let fields = packed.chunks_exact(FIELDS * 2).nth(place);
         let number = |field: usize| {
@@ -351,7 +351,7 @@ impl GpuNow {
         }
     }
 
-    /// What is the matter with it.
+    /// Its current problems.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = &'static str> {
         let bits = self.bits & !POWER_CAP;
         let named = TROUBLES.into_iter().zip(0..);

@@ -1,4 +1,4 @@
-//! Pages behind the first one: a rank, a finding, the keys.
+//! The detail pages: a rank, a finding, the keys.
 
 use paceline_health::text::humanize::{percent, span};
 
@@ -10,7 +10,7 @@ use crate::top::app::{App, Page};
 use crate::top::client::response::Verdict;
 use crate::top::job::RankNow;
 
-/// Columns of a label and the blanks behind it.
+/// Width of a label including spaces.
 const LABEL: usize = 12;
 
 const KEYS: [(&str, &str); 13] = [
@@ -70,7 +70,7 @@ fn title(text: &str) -> Line {
     Line::new().painted(Paint::Strong, text)
 }
 
-/// A label, and a text in as many lines as it takes.
+/// A label with a wrapped text.
 fn labelled(label: &str, text: &str, columns: usize) -> Vec<Line> {
     let mut label = format!("{label:<LABEL$}");
     let texts = wrap(text, columns.saturating_sub(LABEL + 2)).into_iter();

@@ -1,4 +1,4 @@
-//! What is known of a job as lines, and lines on a terminal.
+//! The state of a job as lines, and lines on a terminal.
 
 mod answer;
 mod detail;

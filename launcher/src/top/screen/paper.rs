@@ -1,4 +1,4 @@
-//! Lines of painted text, and how they come onto a screen: cut to its width by what a terminal shows, not by bytes.
+//! Lines of styled text, and their output on a screen: cut by displayed width, not by bytes.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::output::{Paint, Style};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Line {
     pieces: Vec<(Option<Paint>, String)>,
-    /// The one that keys are about.
+    /// Whether it is the selected line.
     pub(super) is_selected: bool,
 }
 
@@ -37,12 +37,12 @@ impl Line {
         self
     }
 
-    /// Columns that it takes.
+    /// Its width in columns.
     pub(super) fn width(&self) -> usize {
         self.pieces.iter().map(|(_, text)| width(text)).sum()
     }
 
-    /// Its end stands at the right of a screen of so many columns; what is before it makes room.
+    /// Right-aligns `end` on a screen of `columns`; the text before it is cut to fit.
     pub(super) fn with_end(mut self, paint: Option<Paint>, end: &str, columns: usize, style: Style) -> Line {
         let room = columns.saturating_sub(width(end) + 1);
         self.cut(room, style);
@@ -52,7 +52,7 @@ impl Line {
         self
     }
 
-    /// At most so many columns.
+    /// Cuts it to at most `columns`.
     pub(super) fn cut(&mut self, columns: usize, style: Style) {
         let mut left = columns;
         for (_, text) in &mut self.pieces {
@@ -65,7 +65,7 @@ impl Line {
     }
 }
 
-/// Columns of a text on a terminal.
+/// Width of a text on a terminal.
 pub(crate) fn width(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
@@ -73,7 +73,7 @@ pub(crate) fn width(text: &str) -> usize {
     Span::raw(&*visible(text)).width()
 }
 
-/// Without what takes no room by itself: marks that pile up on a letter, joiners, blanks of no width.
+/// Removes characters without width: combining marks, joiners, zero-width spaces.
 fn visible(text: &str) -> Cow<'_, str> {
     if text.is_ascii() {
         return Cow::Borrowed(text);
@@ -85,7 +85,7 @@ fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept.collect())
 }
 
-/// At most so many columns of a text; its last one says where something is missing.
+/// Cuts a text to at most `columns`; a cut text ends with a mark.
 pub(super) fn clip(text: &str, columns: usize, style: Style) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -105,7 +105,7 @@ pub(super) fn clip(text: &str, columns: usize, style: Style) -> String {
     kept + style.glyph("…", "~")
 }
 
-/// Exactly so many columns, the text at the left of them.
+/// Exactly `columns` wide, left-aligned.
 pub(super) fn left(text: &str, columns: usize, style: Style) -> String {
     let mut text = clip(text, columns, style);
     let blanks = columns.saturating_sub(width(&text));
@@ -113,13 +113,13 @@ pub(super) fn left(text: &str, columns: usize, style: Style) -> String {
     text
 }
 
-/// Exactly so many columns, the text at the right of them.
+/// Exactly `columns` wide, right-aligned.
 pub(super) fn right(text: &str, columns: usize, style: Style) -> String {
     let text = clip(text, columns, style);
     " ".repeat(columns.saturating_sub(width(&text))) + &text
 }
 
-/// Text in lines of so many columns, cut between words, and within those that have no room.
+/// Text in lines of at most `columns`, broken between words, and within words that are too long.
 pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines: Vec<String> = Vec::new();
@@ -151,7 +151,7 @@ pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// How something is painted on a screen. What it means stands in words or signs beside it.
+/// The style of a text on a screen. Words or signs next to it have the same meaning.
 fn ink(paint: Option<Paint>, style: Style) -> Ink {
     let plain = Ink::new();
     let colour = |ink: Ink, colour| if style.color { ink.fg(colour) } else { ink };
@@ -165,7 +165,7 @@ fn ink(paint: Option<Paint>, style: Style) -> Ink {
     }
 }
 
-/// Puts lines on a screen from its top; what has no room is left out.
+/// Draws lines on a screen from its top; lines that do not fit are omitted.
 pub(crate) fn draw(lines: &[Line], style: Style, screen: &mut Buffer) {
     let area = screen.area;
     for (line, y) in lines.iter().zip(area.top()..area.bottom()) {
@@ -183,7 +183,7 @@ pub(crate) fn draw(lines: &[Line], style: Style, screen: &mut Buffer) {
     }
 }
 
-/// Lines as text for what is no screen.
+/// Lines as text without a screen.
 pub(crate) fn print(lines: &[Line], style: Style) -> String {
     let mut text = String::new();
     for line in lines {

@@ -1,4 +1,4 @@
-//! What is said of findings and of the job, in the words of the report and of the live page.
+//! Texts about findings and the job, in the words of the report and of the live page.
 
 use paceline_health::text::humanize::{self, evidence};
 use paceline_health::text::humanize::{count, hours, money, span};
@@ -8,10 +8,10 @@ use crate::output::{Paint, Style};
 use crate::top::client::response::{Report, Text, Verdict};
 use crate::top::job::Job;
 
-/// Letters of a UUID that tell two GPUs apart.
+/// Letters of a UUID that distinguish two GPUs.
 const SHORT: usize = 12;
 
-/// Its sign, the same without colours, and how it is painted.
+/// Its sign, also without colors, and its style.
 pub(super) fn mark(severity: Severity, style: Style) -> (&'static str, Paint) {
     match severity {
         Severity::Critical => (style.glyph("●", "*"), Paint::Bad),
@@ -20,7 +20,7 @@ pub(super) fn mark(severity: Severity, style: Style) -> (&'static str, Paint) {
     }
 }
 
-/// Whom it is about, in short: a rank is known by its number.
+/// Its subject in short form: for a rank, its number.
 pub(super) fn whom(verdict: &Verdict) -> String {
     let subject = &verdict.subject;
     match (subject.rank, &subject.node, &subject.gpu) {
@@ -35,7 +35,7 @@ pub(super) fn short(uuid: &str) -> String {
     uuid.chars().take(SHORT).collect()
 }
 
-/// Why, with how much slower where that was measured.
+/// The cause, with the slowdown if it was measured.
 pub(super) fn why(verdict: &Verdict) -> String {
     let cause = match verdict.slowdown {
         None if verdict.cause.as_str() == Cause::Unknown.name() => &verdict.means,
@@ -50,7 +50,7 @@ pub(super) fn why(verdict: &Verdict) -> String {
     }
 }
 
-/// When it began and when the detector was sure.
+/// When it started, and when the detector confirmed it.
 pub(super) fn since(verdict: &Verdict, report: &Report) -> String {
     let began = match verdict.since_step {
         Some(step) => format!("step {step} ({} after the start)", span(verdict.since_s)),
@@ -72,12 +72,12 @@ pub(super) fn since(verdict: &Verdict, report: &Report) -> String {
     began + &end + &sure
 }
 
-/// How long ago, without digits that change all the time.
+/// A past time, without digits that change constantly.
 pub(super) fn ago(seconds: f64) -> String {
     format!("{} ago", lasting(seconds))
 }
 
-/// A time that grows.
+/// A growing duration.
 pub(super) fn lasting(seconds: f64) -> String {
     match seconds.max(0.0) {
         s if s < 60.0 => format!("{s:.0} s"),
@@ -86,7 +86,7 @@ pub(super) fn lasting(seconds: f64) -> String {
     }
 }
 
-/// What it costs.
+/// Its cost.
 pub(super) fn costs(verdict: &Verdict, job: &Job) -> String {
     let mut parts = Vec::new();
     if let Some(impact) = verdict.impact.filter(|_| verdict.raised) {
@@ -103,7 +103,7 @@ pub(super) fn costs(verdict: &Verdict, job: &Job) -> String {
     parts.join("; ")
 }
 
-/// Whose time is counted: GPUs', or ranks' where there are none.
+/// The unit of the costs: GPU time, or rank time without GPUs.
 pub(super) fn whose(job: &Job) -> &'static str {
     if job.has_gpus() { "GPU" } else { "rank" }
 }
@@ -116,7 +116,7 @@ fn or<'a>(text: &'a Text, other: &'a str) -> &'a str {
     }
 }
 
-/// What it rests on, as phrases.
+/// Its evidence, as phrases.
 pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
     let reference = or(&verdict.reference, "peers");
     let pieces = verdict.evidence.iter();
@@ -125,7 +125,7 @@ pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
         .collect()
 }
 
-/// What is to be known before it is believed.
+/// Caveats of the finding.
 pub(super) fn notes(verdict: &Verdict) -> Vec<String> {
     let mut notes = Vec::new();
     if !matches!(verdict.provenance.as_str(), "live" | "") {
@@ -137,7 +137,7 @@ pub(super) fn notes(verdict: &Verdict) -> Vec<String> {
     notes
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -150,7 +150,7 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// What there is to say where no finding holds; whether all is well, as far as was seen. Absence of data is never health.
+/// The text without an active finding; whether no problem was observed. Absence of data is never health.
 pub(super) fn calm(job: &Job) -> (bool, String) {
     let Some(report) = &job.report else {
         return (false, "No result yet.".to_owned());

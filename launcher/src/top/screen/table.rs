@@ -1,4 +1,4 @@
-//! The ranks, a line each. Only those on the screen are written.
+//! The ranks, a line each. Only those on the screen are formatted.
 
 use paceline_health::text::humanize::span;
 
@@ -9,24 +9,24 @@ use crate::top::app::App;
 use crate::top::client::response::Verdict;
 use crate::top::job::RankNow;
 
-/// A name of a node wider than this makes no room for itself.
+/// Maximum width that a node's name reserves.
 const NODE: usize = 24;
-/// As wide as the names of most findings.
+/// The width of most findings' names.
 const FINDING: usize = 10;
-/// Letters in which a step is told: a tenth each.
+/// Letters for a step: a tenth each.
 const TENTHS: usize = 10;
 
-/// Where a step goes, a letter each: data, compute, wait, optimizer, checkpoint (K).
+/// The parts of a step, a letter each: data, compute, wait, optimizer, checkpoint (K).
 const LETTERS: [char; 5] = ['D', 'C', 'W', 'O', 'K'];
 
-/// A column that is there if there is room.
+/// An optional column, shown if it fits.
 struct Column {
     title: &'static str,
     width: usize,
     write: fn(&RankNow<'_>) -> String,
 }
 
-/// In the order in which they stand; what fits is taken in the order of [`WANTED`].
+/// In display order; [`WANTED`] decides which ones are shown if not all fit.
 const COLUMNS: [Column; 9] = [
     Column {
         title: "GPU",
@@ -81,17 +81,17 @@ const COLUMNS: [Column; 9] = [
         write: ecc,
     },
 ];
-/// Places in [`COLUMNS`]: what is wanted most comes first.
+/// Indices in [`COLUMNS`], the most important first.
 const WANTED: [usize; 9] = [4, 3, 5, 1, 6, 8, 0, 2, 7];
 
-/// Those of them that are told without GPUs.
+/// Those of them that do not need GPUs.
 const OF_RANKS: [usize; 3] = [1, 2, 3];
 
 fn none() -> String {
     "-".to_owned()
 }
 
-/// Its PCI address in short: bus and device, or the domain, where it has one, and the bus.
+/// Its PCI address in short form: bus and device, or the domain, if it has one, and the bus.
 fn gpu(now: &RankNow<'_>) -> String {
     let Some(gpu) = &now.gpu else { return none() };
     let parts: Vec<&str> = gpu.bus.map_or("", |bus| bus.as_str()).split([':', '.']).collect();
@@ -104,7 +104,7 @@ fn gpu(now: &RankNow<'_>) -> String {
     }
 }
 
-/// Uncorrected memory errors, where there are any, else corrected ones.
+/// Uncorrected memory errors, if there are any, else corrected ones.
 fn ecc(now: &RankNow<'_>) -> String {
     let gpu = now.gpu_now();
     match (gpu.ecc_uncorrected, gpu.ecc_corrected) {
@@ -115,7 +115,7 @@ fn ecc(now: &RankNow<'_>) -> String {
     }
 }
 
-/// The step in ten letters; what was not told of it is a full stop.
+/// The step in ten letters; unreported parts are periods.
 fn tenths(now: &RankNow<'_>) -> String {
     let Some(shares) = now.standing.shares else {
         return none();
@@ -130,7 +130,7 @@ fn tenths(now: &RankNow<'_>) -> String {
     format!("{text:.<TENTHS$}")
 }
 
-/// The columns of a screen.
+/// The columns that fit on a screen.
 pub(super) struct Table {
     style: Style,
     rank: usize,
@@ -140,12 +140,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// As many columns as there is room for.
+    /// As many columns as fit.
     pub(super) fn of(app: &App, columns: usize, style: Style) -> Table {
         let rank = app.job.len().saturating_sub(1).to_string().len().max(4);
         let named = app.job.longest_node().clamp(4, NODE);
         let mut node = named.min(8);
-        // The signs in front, the blanks between, and how much slower.
+        // The signs in front, the spaces between, and the slowdown.
         let mut left = columns.saturating_sub(2 + rank + 1 + 6 + 1 + node + 1 + FINDING);
         let mut taken: Vec<usize> = Vec::new();
         let is_told = |place: &usize| app.job.has_gpus() || OF_RANKS.contains(place);
@@ -169,7 +169,7 @@ impl Table {
         }
     }
 
-    /// What the columns are.
+    /// The column headings.
     pub(super) fn head(&self) -> Line {
         let mut text = format!(
             "  {} {} {}",
@@ -184,7 +184,7 @@ impl Table {
         Line::new().painted(Paint::Strong, text + " FINDING")
     }
 
-    /// One rank.
+    /// The line of one rank.
     pub(super) fn row(&self, now: &RankNow<'_>, is_selected: bool) -> Line {
         let style = self.style;
         let (mark, paint) = sign(now, style);
@@ -221,7 +221,7 @@ impl Table {
 }
 
 fn aligned(text: &str, column: &Column, style: Style) -> String {
-    // Letters of a step stand from its beginning.
+    // The letters of a step are left-aligned.
     if column.width == TENTHS {
         left(text, column.width, style)
     } else {
@@ -241,7 +241,7 @@ fn sign(now: &RankNow<'_>, style: Style) -> (&'static str, Option<Paint>) {
     }
 }
 
-/// What was found of it, else what is the matter with its GPU.
+/// Its finding, else a problem of its GPU.
 fn found(now: &RankNow<'_>) -> String {
     match now.verdict {
         Some(verdict) => verdict.finding.to_string(),

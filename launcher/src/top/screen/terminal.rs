@@ -1,4 +1,4 @@
-//! The terminal while it is ours: keys, size, and what the aggregator says, until somebody quits.
+//! The terminal while we control it: keys, size, and messages from the aggregator, until the user quits.
 
 use std::io::{self, Stdout, stdin, stdout};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::output::Style;
 use crate::top::app::{App, Link};
 use crate::top::client::link::Heard;
 
-/// How long a key is waited for before there is a look at what was heard.
+/// How long to wait for a key before checking for messages.
 const BEAT: Duration = Duration::from_millis(100);
-/// Times that are told grow this often.
+/// Update interval of displayed times.
 const CLOCK: Duration = Duration::from_secs(1);
 
-/// Gives the terminal back as it was, however the program goes on.
+/// Restores the terminal, however the program ends.
 struct Borrowed;
 
 impl Borrowed {
@@ -45,17 +45,17 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // One that is gone takes nothing back.
+        // A terminal that has closed cannot be restored.
         let _ = execute!(stdout(), LeaveAlternateScreen, cursor::Show);
         let _ = disable_raw_mode();
     }
 }
 
-/// Ends the program with its terminal: whoever waits for a key of one that is gone would wait for ever, and not idly.
+/// Ends the program with its terminal: waiting for a key of a closed terminal would last forever, and not be idle.
 fn end_with_the_terminal() {
     let keyboard = stdin();
     loop {
-        // Nothing is asked for: a hang-up is always told.
+        // No events are requested: a hang-up is always reported.
         let mut asked = [PollFd::new(&keyboard, PollFlags::empty())];
         match poll(&mut asked, None) {
             Err(Errno::INTR) => {}
@@ -66,13 +66,13 @@ fn end_with_the_terminal() {
     let _ = emulate_default_handler(SIGHUP);
 }
 
-/// When something was last heard.
+/// Times of the last response and of the last drawing.
 struct Clocks {
     answered_at: Instant,
     drawn_at: Option<Instant>,
 }
 
-/// Shows it until somebody quits.
+/// Shows the job until the user quits.
 pub(crate) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Result<()> {
     let is_told_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP] {
@@ -97,7 +97,7 @@ pub(crate) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Re
             draw(&mut terminal, &mut app, style)?;
             clocks.drawn_at = Some(Instant::now());
         }
-        // All that was typed meanwhile, and one picture of it.
+        // Handles all pending keys before drawing once.
         let mut patience = BEAT;
         while event::poll(patience)? {
             patience = Duration::ZERO;
@@ -111,7 +111,7 @@ pub(crate) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Re
     Ok(())
 }
 
-/// Takes what was heard, unless the picture is held. Whether there was anything.
+/// Handles pending messages, unless the view is paused. Returns whether there were any.
 fn listen(app: &mut App, heard: &Receiver<Heard>, clocks: &mut Clocks) -> bool {
     let mut is_news = false;
     while !app.is_paused

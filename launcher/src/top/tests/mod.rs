@@ -1,4 +1,4 @@
-//! The screen of jobs that an aggregator's own code tells: what it writes is what is read here.
+//! The screens of jobs, with data encoded by the aggregator's own code.
 
 mod world;
 
@@ -24,7 +24,7 @@ const STYLE: Style = Style {
 const HOSTILE: &str =
     "</script><b>\x1b[31;5m\x1b]0;owned\x07\u{202e}\r\n\t日本\u{301}\u{301}\u{200b}\"'&\u{9b}2J";
 
-/// The screen as text, as a terminal of this size shows it.
+/// The screen as text, as displayed by a terminal of this size.
 fn shown(app: &mut App, columns: u16, rows: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     let drawn = terminal.draw(|frame| {
@@ -35,7 +35,7 @@ fn shown(app: &mut App, columns: u16, rows: u16) -> String {
     let buffer = drawn.unwrap().buffer.clone();
     let mut text = String::new();
     for y in 0..rows {
-        // Behind a letter of two columns stands a cell that is not shown.
+        // A letter of two columns is followed by a hidden cell.
         let (mut line, mut x) = (String::new(), 0);
         while x < columns {
             let symbol = buffer[(x, y)].symbol();
@@ -95,7 +95,7 @@ fn jobs_that_are_not_shown_have_their_line() {
     assert!(narrow.contains("straggler"), "{narrow}");
     let plain = paper::print(&view::plain(&app, 132, 20, STYLE), STYLE);
     assert!(plain.contains(text), "{plain}");
-    // Where there is room for three lines none of them is a rank.
+    // With room for only three lines, no rank is shown.
     app.aside = None;
     let tiny = shown(&mut app, 40, 3);
     assert!(!tiny.contains("1-0 of"), "{tiny}");
@@ -196,7 +196,7 @@ fn an_aggregator_that_is_away_and_a_job_that_ended_are_told() {
     }
 }
 
-/// Names, sentences and evidence that would do something to a terminal, and a megabyte of each.
+/// Names, sentences and evidence with terminal control sequences, and a megabyte of each.
 #[test]
 fn hostile_text_stays_text() {
     let long = HOSTILE.repeat((1 << 20) / HOSTILE.len());
@@ -234,7 +234,7 @@ fn hostile_text_stays_text() {
         !plain.contains(|letter: char| letter.is_control() && letter != '\n'),
         "{plain:?}"
     );
-    // JSON says it in full, up to the bound of a sentence.
+    // JSON contains all of it, up to the maximum length of a sentence.
     let all: Value = serde_json::from_str(&once::json(&app).unwrap()).unwrap();
     assert!(all["job"].as_str().unwrap().chars().count() <= 161);
 }
@@ -260,7 +260,7 @@ fn json_has_every_rank_and_its_version() {
     assert_eq!(told["verdicts"][0]["finding"], "straggler");
 }
 
-/// What GPUs of a node have alike is one finding, and stands beside the ranks on these GPUs alone.
+/// The same problem on several GPUs of a node is one finding, shown only next to the ranks on these GPUs.
 #[test]
 fn hot_gpus_of_a_node_are_one_finding() {
     let mut job = world(16);
@@ -291,7 +291,7 @@ fn hot_gpus_of_a_node_are_one_finding() {
     assert_eq!(found, [8, 9, 10, 11, 12]);
 }
 
-/// Only what is on the screen is written: of sixteen thousand ranks as of eight.
+/// Only ranks on the screen are formatted: with sixteen thousand ranks as with eight.
 #[test]
 fn a_large_job_fits() {
     let mut app = world(16_384).with_slow(9_999).app();
@@ -309,7 +309,7 @@ fn an_answer_of_another_version_is_told_from_nonsense() {
     let problem = News::read(r#"{"v":2,"epoch":"a","serial":1}"#).unwrap_err();
     assert!(problem.contains("version 2"), "{problem}");
     assert!(News::read("<html>").unwrap_err().contains("invalid"));
-    // What is added to it is no reason to fail.
+    // Additional fields are ignored.
     let news = News::read(
         r#"{"v":1,"epoch":"a","serial":1,"more":[1],"steps":[[7,0,"train",1,2,3,4,null,8,1,"","",true,9]]}"#,
     );

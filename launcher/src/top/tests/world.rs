@@ -1,4 +1,4 @@
-//! A job as an aggregator's own code tells it.
+//! A job, encoded by the aggregator's own code.
 
 use paceline_health::event::{Attach, Event, GpuReading, GpuSignal, Phases, Reading, Signal, Step, StepKind};
 use paceline_health::frame::Provenance;
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// What is shown of it.
+    /// The view of it.
     pub(super) fn app(&self) -> App {
         let (live, mut metrics) = (Live::default(), Metrics::default());
         for frame in self.frames() {

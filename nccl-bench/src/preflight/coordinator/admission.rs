@@ -1,4 +1,4 @@
-//! Who comes to the first node: greeted, admitted or turned away, and what is told of those that did not come.
+//! Connections to the first node: greeting, admission and rejection, and reports on missing nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,23 +17,23 @@ use crate::preflight::Expected;
 use crate::preflight::message::{CONTROL, Hello, MOST_BYTES, PROTOCOL, Welcome};
 use crate::preflight::participant::{decode, encode};
 
-/// How long one may take to say who it is.
+/// Time limit for a hello.
 const GREETING: Duration = Duration::from_secs(5);
-/// How long it may take to find the addresses of those that did not come.
+/// Time limit for resolving the addresses of missing nodes.
 const LOOKUP: Duration = Duration::from_secs(2);
-/// So many of those that were turned away are told where nobody's name is known.
+/// Most rejections that are reported if the names of missing nodes are unknown.
 const TOLD: usize = 8;
 
-/// A connection that said who it is, or why it did not.
+/// A connection with its hello, or the reason why there was none.
 pub(super) enum Arrival {
     Hello(Box<(Hello, Sealed, SocketAddr, IpAddr)>),
     Stranger(Stranger),
 }
 
-/// One who was turned away.
+/// A rejected connection.
 pub(super) struct Stranger {
     pub(super) from: IpAddr,
-    /// The name that it gave, if it came that far.
+    /// The name in its hello, if any.
     pub(super) node: Option<NodeId>,
     pub(super) why: String,
 }
@@ -109,11 +109,11 @@ pub(super) fn admit<T>(
 
 pub(super) fn refuse(mut sealed: Sealed, why: &str) {
     let refused = Welcome::Refused { why: why.to_owned() };
-    // Whether it hears that is its affair.
+    // The peer may be gone.
     let _ = sealed.send(&encode(&refused), Instant::now() + SLACK);
 }
 
-/// What is told of those that did not come.
+/// Reports the missing nodes.
 pub(super) fn missing<T>(
     expected: &Expected,
     guests: &BTreeMap<NodeId, T>,
@@ -161,7 +161,7 @@ fn told(stranger: &Stranger) -> String {
     format!("; {} was rejected: {name}{}", stranger.from, stranger.why)
 }
 
-/// Why those were turned away who were: by the name that they gave, else by their address.
+/// Adds the reasons for rejections: matched by name, else by address.
 fn blame(expected: &Expected, absent: &mut BTreeMap<usize, Option<String>>, strangers: &[Stranger]) {
     let why = |stranger: &Stranger| format!("was rejected ({}): {}", stranger.from, stranger.why);
     for stranger in strangers {
@@ -189,7 +189,7 @@ fn blame(expected: &Expected, absent: &mut BTreeMap<usize, Option<String>>, stra
     }
 }
 
-/// The addresses of names, as far as they are known in time: whoever answers for names may be down, too.
+/// Resolves names, with a time limit: the name service may be down, too.
 fn addresses(names: Vec<(usize, String)>) -> Vec<(usize, IpAddr)> {
     let (sender, inbox) = mpsc::channel();
     let look = move || {
@@ -254,7 +254,7 @@ mod tests {
                 "n4.invalid did not come in time",
             ],
         );
-        // Of a name that it gave its address says nothing.
+        // If it sent a name, its address is ignored.
         check(
             &["n1", "localhost"],
             2,

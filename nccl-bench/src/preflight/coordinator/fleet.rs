@@ -1,4 +1,4 @@
-//! All nodes as who leads a preflight sees them: real ones over sealed streams, or simulated.
+//! All nodes from the leader's point of view: real ones over sealed streams, or simulated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,43 +10,43 @@ use crate::preflight::measurement::conditions;
 use crate::preflight::message::Found;
 use crate::preflight::transport_choice::TransportChoice;
 
-/// One thing that a node is asked.
+/// One task for a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Read what the node is.
+    /// Read the node's properties.
     Snapshot,
-    /// Let its GPUs, or its CPU, work.
+    /// Measure its GPUs, or its CPU.
     Work {
-        /// 0, or which repeat.
+        /// 0, or the number of the repeat.
         round: u32,
     },
     /// All-reduce inside the node.
     Local {
-        /// 0, or which repeat.
+        /// 0, or the number of the repeat.
         round: u32,
-        /// Over what.
+        /// The transport.
         over: TransportChoice,
     },
-    /// Make what the other nodes of a group over NCCL must know.
+    /// Prepare the data that the other nodes of an NCCL group need.
     Open {
-        /// The group's.
+        /// The group's transport.
         over: TransportChoice,
     },
-    /// Measure in a group.
+    /// Measure as part of a group.
     Group {
-        /// Its nodes, in order of their ranks.
+        /// Its nodes, in rank order.
         nodes: Vec<NodeId>,
-        /// The asked node's rank.
+        /// The rank of the node with the task.
         rank: usize,
-        /// Which round of pairs; `None`: all nodes together.
+        /// The round of pairs; `None`: all nodes together.
         pair_round: Option<u32>,
-        /// Over what.
+        /// The transport.
         over: TransportChoice,
     },
 }
 
 impl Task {
-    /// Where NCCL did not come to an end nothing was carried, which can be compared with what was elsewhere. `node` leads.
+    /// A result of zero for an NCCL measurement that did not finish, comparable with the others. `node` leads.
     pub(super) fn nothing(&self, node: &NodeId) -> Option<Sample> {
         let (place, metric, round, over) = match self {
             Task::Local { round, over } => (
@@ -91,16 +91,16 @@ impl Task {
     }
 }
 
-/// Why a node did not do it.
+/// Why a node failed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fault {
-    /// In words, with the phase.
+    /// The error with the phase.
     pub what: String,
     /// The node that it blames.
     pub peer: Option<NodeId>,
-    /// It takes no part any more.
+    /// The node is lost.
     pub lost: bool,
-    /// What it had measured before.
+    /// Its earlier measurements.
     pub samples: Vec<Sample>,
 }
 
@@ -118,15 +118,15 @@ impl Fault {
 
 /// All nodes.
 pub trait Fleet {
-    /// Those still there, in their order.
+    /// The remaining nodes, in order.
     fn nodes(&self) -> Vec<NodeId>;
 
-    /// How the other nodes reach a node, if that is known.
+    /// The address of a node for the other nodes, if known.
     fn address(&self, _node: &NodeId) -> Option<String> {
         None
     }
 
-    /// Asks, and waits for all answers, no longer than `limit` (and a little). One for each task's node.
+    /// Sends tasks, and waits for all answers, up to `limit` (plus some slack). One answer per task.
     fn ask(
         &mut self,
         phase: &str,
@@ -134,11 +134,11 @@ pub trait Fleet {
         limit: Duration,
     ) -> BTreeMap<NodeId, Result<Found, Fault>>;
 
-    /// Those that ended after they had answered, since this was last asked. They are not there any more.
+    /// Nodes that disconnected after their answer, since the last call. They are removed.
     fn ended(&mut self, _phase: &str) -> BTreeMap<NodeId, Fault> {
         BTreeMap::new()
     }
 
-    /// Tells all that are left what came of it.
+    /// Sends the report to all remaining nodes.
     fn done(&mut self, report: &Report);
 }

@@ -1,4 +1,4 @@
-//! Leading a preflight: the first node takes part like all others, and asks the questions.
+//! Leads a preflight: the first node takes part like all others, and also sends the tasks.
 
 use std::net::TcpListener;
 use std::thread;
@@ -13,19 +13,19 @@ use crate::preflight::Tools;
 use crate::preflight::participant::{Me, attend};
 use crate::preflight::{Mode, PreflightError};
 
-/// What the leader is told besides who it is.
+/// Options of the leader.
 pub struct Lead<'a> {
-    /// Where the others find it.
+    /// The listener for the other nodes.
     pub listener: TcpListener,
-    /// Whom it waits for.
+    /// The expected nodes.
     pub expected: Expected,
-    /// How thorough.
+    /// Thoroughness.
     pub mode: Mode,
-    /// How long it waits for the others.
+    /// Time limit for the other nodes to connect.
     pub wait: Duration,
     /// Bus bandwidth that must be reached, GB/s.
     pub min_busbw: Option<f64>,
-    /// What is known of earlier runs, once it is known what was measured.
+    /// Looks up earlier results for the measurements.
     pub past: &'a Recall,
 }
 
@@ -38,7 +38,7 @@ pub fn lead(
 ) -> Result<Report, PreflightError> {
     let began = Instant::now();
     let own = lead.listener.local_addr().map_err(PreflightError::Listen)?;
-    // Itself it finds on loopback; the others are told the address by which they found it.
+    // The leader connects to itself over loopback; the others get the address through which they found it.
     let first = match own {
         any if any.ip().is_unspecified() && any.is_ipv6() => format!("[::1]:{}", any.port()),
         any if any.ip().is_unspecified() => format!("127.0.0.1:{}", any.port()),
@@ -68,7 +68,7 @@ pub fn lead(
         };
         let report = conduct(&mut fleet, brief, lead.past, phase);
         drop(fleet);
-        // What it says of itself stands in the report.
+        // Its own result is in the report.
         let _ = member.join();
         Ok(report)
     })

@@ -1,6 +1,6 @@
-//! The first node's side of a preflight. It gathers the other nodes (`remote_fleet`, with `admission` of those that may
-//! take part), leads them through the phases (`lead`, `phases`) and reports. Phases see nodes as a `fleet`: remote nodes,
-//! or a simulated fleet (`simulated_fleet`).
+//! The first node's side of a preflight. It gathers the other nodes (`remote_fleet`; `admission` decides which may take
+//! part), leads them through the phases (`lead`, `phases`) and reports. Phases see nodes as a `fleet`: remote nodes, or
+//! a simulated fleet (`simulated_fleet`).
 
 mod admission;
 mod fleet;

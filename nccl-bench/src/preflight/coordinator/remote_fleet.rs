@@ -1,4 +1,4 @@
-//! The first node's side: takes the others in, asks them, and never waits for any longer than a phase may take.
+//! The first node's side: accepts the others, sends them tasks, and never waits longer than a phase's time limit.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -21,11 +21,11 @@ use crate::preflight::mode::Mode;
 use crate::preflight::participant::{decode, encode};
 use crate::preflight::transport_choice::TransportChoice;
 
-/// Connections that are greeted at a time.
+/// Connections handled at a time.
 const GREETED: usize = 256;
-/// The last so many that were turned away are remembered.
+/// Most rejected connections that are remembered: the latest.
 const STRANGERS: usize = 1000;
-/// How long a node that was asked may take to take the question, and its answer to arrive after its own deadline.
+/// Time to send a task to a node, and for its answer to arrive after the node's own deadline.
 pub(super) const SLACK: Duration = Duration::from_secs(1);
 
 struct Member {
@@ -34,18 +34,18 @@ struct Member {
     port: u16,
 }
 
-/// The nodes that came.
+/// The connected nodes.
 pub struct RemoteFleet {
     members: BTreeMap<NodeId, Member>,
     order: Vec<NodeId>,
     inbox: mpsc::Receiver<(NodeId, Result<Answer, SealError>)>,
-    /// Those that ended when nothing was awaited of them.
+    /// Nodes that disconnected without a pending task.
     ended: BTreeMap<NodeId, Fault>,
     asked: u32,
     groups: u64,
 }
 
-/// Waits until all are there, at most until the deadline. Those that are missing, and strangers, are problems.
+/// Waits until all are connected, until the deadline. Missing nodes and rejected connections are problems.
 pub fn gather(
     listener: TcpListener,
     key: &Key,
@@ -64,7 +64,7 @@ pub fn gather(
             let Ok((stream, from)) = listener.accept() else {
                 break;
             };
-            // A listener for both families tells addresses of the one as those of the other.
+            // A dual-stack listener reports IPv4 addresses as IPv6.
             let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             greet(stream, from, key.clone(), sender.clone(), Arc::clone(&busy));
         }
@@ -98,14 +98,14 @@ impl RemoteFleet {
         mode: Mode,
     ) -> RemoteFleet {
         let (sender, inbox) = mpsc::channel();
-        // How others reach this host: as the first of them did.
+        // The address of this host for others: the one that the first of them used.
         let outside = guests
             .values()
             .find(|(_, from, ..)| !from.ip().is_loopback())
             .map(|(_, _, here, _)| *here);
         let mut members = BTreeMap::new();
         for (node, (mut sealed, from, _, port)) in guests {
-            // A reply that cannot be sent shows when the node does not answer.
+            // A failed reply shows up later as a missing answer.
             let _ = sealed.send(&encode(&Welcome::Come { mode }), Instant::now() + SLACK);
             let address = match from.ip() {
                 ip if ip.is_loopback() => outside.unwrap_or(ip),
@@ -125,7 +125,7 @@ impl RemoteFleet {
             };
             let listens = thread::Builder::new().name("member".to_owned()).spawn(listen);
             if let Err(source) = listens {
-                // A node that cannot be heard is lost, and told so by the first phase.
+                // Without the thread the node is lost; the first phase reports it.
                 let what = "a thread of the first node";
                 let _ = sender.send((node.clone(), Err(SealError::Io { what, source })));
             }
@@ -189,7 +189,7 @@ impl RemoteFleet {
         })
     }
 
-    /// Where each group meets.
+    /// The meeting address of each group.
     fn places(&mut self, tasks: &[(NodeId, Task)]) -> BTreeMap<Vec<NodeId>, (u64, SocketAddr)> {
         let mut places = BTreeMap::new();
         for (_, task) in tasks {
@@ -237,15 +237,15 @@ impl RemoteFleet {
         failed
     }
 
-    /// It has answered, so what it measured counts; it must be asked no more.
+    /// It has answered, so its measurements count, but it gets no more tasks.
     fn end(&mut self, phase: &str, node: NodeId, error: &SealError) {
-        // Else it was lost before.
+        // Otherwise it was lost before.
         if self.members.contains_key(&node) {
             self.ended.insert(node, ended(phase, error));
         }
     }
 
-    /// Hears who has ended since.
+    /// Processes disconnects since the last call.
     fn listen(&mut self, phase: &str) {
         while let Ok((node, said)) = self.inbox.try_recv() {
             if let Err(error) = said {
@@ -254,7 +254,7 @@ impl RemoteFleet {
         }
     }
 
-    /// Asks once, and waits for all answers.
+    /// Sends tasks once, and waits for all answers.
     fn exchange(
         &mut self,
         phase: &str,
@@ -289,7 +289,7 @@ impl RemoteFleet {
                     });
                     answers.insert(node, result);
                 }
-                // An answer to an earlier question, after its deadline.
+                // A late answer to an earlier task.
                 Ok((_, Ok(_))) => {}
                 Ok((node, Err(error))) if waiting.remove(&node) => {
                     answers.insert(node, Err(ended(phase, &error)));
@@ -316,7 +316,7 @@ fn ended(phase: &str, error: &SealError) -> Fault {
     Fault::of(format!("{phase}: connection lost: {error}"), None, true)
 }
 
-/// The question that comes before this one: over NCCL a group's first node makes what the others must know.
+/// The task that precedes this one: over NCCL a group's first node prepares data for the others.
 fn opens((node, task): &(NodeId, Task)) -> Option<(NodeId, Task)> {
     match task {
         Task::Group {
@@ -356,7 +356,7 @@ impl Fleet for RemoteFleet {
                 match answer {
                     Ok(found) => opened.extend(found.opened.map(|made| (leader, made))),
                     Err(fault) => {
-                        // Who was to be led by it has nothing to do, and nothing to tell.
+                        // The nodes of its group have nothing to do or to report.
                         tasks.retain(|(_, task)| !is_led_by(task, &leader));
                         answers.insert(leader, Err(fault));
                     }
@@ -384,7 +384,7 @@ impl Fleet for RemoteFleet {
         };
         let bytes = encode(&ask);
         for member in self.members.values_mut() {
-            // It will say itself that it never heard.
+            // The node itself reports a missing report.
             let _ = member.sender.send(&bytes, Instant::now() + SLACK * 3);
         }
     }

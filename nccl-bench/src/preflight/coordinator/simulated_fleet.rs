@@ -1,5 +1,5 @@
-//! A fleet that is simulated: the same phases and judgement on machines that are not there. Everything it says is marked
-//! as simulated, and nothing of it is kept.
+//! A simulated fleet: the same phases and judgment on simulated machines. All results are marked as simulated, and none
+//! is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::preflight::message::Found;
 use crate::preflight::transport_choice::{Nccl, TransportChoice};
 
 const PASSES: u32 = 8;
-/// How much chips of one model differ, and how much a median of passes does: what people see of H100s.
+/// Variation between chips of one model, and of a median of passes: typical for H100s.
 const CHIPS: f64 = 0.008;
 const PASS: f64 = 0.006;
-/// How much a figure of a link differs from one time to the next.
+/// Variation of a link's value between measurements.
 const LINK: f64 = 0.01;
 
 /// A fleet to simulate.
@@ -27,7 +27,7 @@ pub struct SimFleet {
 }
 
 impl SimFleet {
-    /// From words such as `nodes=64 gpus=8 seed=3 slow-gpu=12.3x1.2 narrow-slot=5.1 half-nic=7 half-way=3-4 delay=9
+    /// Parses words such as `nodes=64 gpus=8 seed=3 slow-gpu=12.3x1.2 narrow-slot=5.1 half-nic=7 half-way=3-4 delay=9
     /// loss=2 absent=4`.
     pub fn parse(script: &str) -> Result<SimFleet, SimError> {
         Ok(SimFleet {
@@ -36,12 +36,12 @@ impl SimFleet {
         })
     }
 
-    /// How many nodes it has.
+    /// Number of nodes.
     pub fn len(&self) -> u32 {
         self.fabric.nodes()
     }
 
-    /// Never: it has one node at least.
+    /// Always false: it has at least one node.
     pub fn is_empty(&self) -> bool {
         self.fabric.nodes() == 0
     }

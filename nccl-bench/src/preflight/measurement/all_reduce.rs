@@ -1,4 +1,4 @@
-//! An all-reduce in several passes, of a size that the way carries in time; and the figure that it comes to.
+//! An all-reduce in several passes, with a size that fits the link's speed; and its result.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::dtype::Dtype;
 use crate::measure::{RankTimes, Timing};
 use crate::transport::{Deadline, Transport, TransportError};
 
-/// Passes: their spread says how sure a figure is.
+/// Passes: their spread shows the uncertainty of the result.
 const PASSES: u32 = 5;
-/// The first size tried: what a slow way carries in time.
+/// The first size: fast enough even on a slow link.
 const FIRST_BYTES: u64 = 256 << 10;
-/// Sums of so much are verified: more would take a host longer than the measurement.
+/// Largest verified size: verifying more would take a host longer than the measurement.
 const CHECKED_BYTES: u64 = 4 << 20;
-/// Of the elements.
+/// The element type.
 const DTYPE: Dtype = Dtype::F32;
 
-/// How much is measured.
+/// Size of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Effort {
-    /// Of a message, at most.
+    /// Largest message, bytes.
     pub(super) bytes: u64,
-    /// All passes together, about.
+    /// Approximate total duration of all passes.
     pub(super) pass: Duration,
 }
 
-/// Bus bandwidth as rank 0 knows it.
+/// Bus bandwidth on rank 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Busbw {
     conditions: String,
@@ -36,7 +36,7 @@ pub(super) struct Busbw {
     spread: f64,
     passes: u32,
     bytes: u64,
-    /// Over which rail, if over one.
+    /// The rail, if it is about one.
     pub(super) rail: Option<u32>,
 }
 
@@ -56,23 +56,23 @@ impl Busbw {
     }
 }
 
-/// What makes figures comparable.
+/// The conditions under which results are comparable.
 pub(in crate::preflight) fn conditions(transport: &str, ranks: usize, nccl: Option<&str>) -> String {
     let nccl = nccl.map_or(String::new(), |version| format!(", nccl {version}"));
     format!("{transport} {DTYPE} {ranks} ranks{nccl}")
 }
 
-/// What rank 0 has of an all-reduce: every rank's times, pass by pass.
+/// The data of an all-reduce on rank 0: every rank's times, pass by pass.
 pub(super) struct Gathered {
     plan: Plan,
-    /// Iterations of each pass.
+    /// Number of iterations of each pass.
     passes: Vec<usize>,
     ranks: Vec<RankTimes>,
     transport: String,
     nccl: Option<String>,
 }
 
-/// All-reduce among `ranks`, which are all of the transport's, or each of several parts of them at once.
+/// All-reduce among `ranks`: all ranks of the transport, or several subsets at once.
 pub(super) fn all_reduce(
     transport: &mut dyn Transport,
     ranks: usize,
@@ -94,7 +94,7 @@ pub(super) fn all_reduce(
     transport.prepare(&first, deadline)?;
     transport.run(1, deadline)?;
     let taken = slowest(transport, deadline)?;
-    // A pass of several messages, and each pass no longer than its share.
+    // A pass has several messages, and none is longer than its share.
     let pass = effort.pass / PASSES;
     let room = pass.as_secs_f64() / 2.0 / taken.as_secs_f64().max(1e-9);
     let mut plan = first;
@@ -121,7 +121,7 @@ pub(super) fn all_reduce(
     let mut passes: Vec<Vec<f64>> = Vec::new();
     let share = deadline.remaining().unwrap_or_default() / 2;
     for pass in 0..PASSES {
-        // A machine that turns out to be busier than it seemed makes fewer passes; all ranks agree on it.
+        // A machine that becomes busier makes fewer passes; all ranks agree on it.
         let is_late = deadline.remaining().is_none_or(|left| left < share);
         if transport.agree(u64::from(is_late && pass > 0), deadline)? > 0 {
             break;
@@ -147,7 +147,7 @@ pub(super) fn all_reduce(
     }))
 }
 
-/// How long one iteration takes on the slowest rank.
+/// Duration of one iteration on the slowest rank.
 fn slowest(transport: &mut dyn Transport, deadline: &Deadline) -> Result<Duration, TransportError> {
     transport.barrier(deadline)?;
     let mine = transport.run(2, deadline)?.into_iter().max().unwrap_or_default();
@@ -156,10 +156,10 @@ fn slowest(transport: &mut dyn Transport, deadline: &Deadline) -> Result<Duratio
 }
 
 impl Gathered {
-    /// The figure of those ranks that `is_of` says, which made one all-reduce.
+    /// The result of the ranks selected by `is_of`, which made one all-reduce.
     pub(super) fn busbw(&self, is_of: impl Fn(usize) -> bool, rail: Option<u32>) -> Busbw {
         let ranks: Vec<&RankTimes> = self.ranks.iter().filter(|rank| is_of(rank.rank)).collect();
-        // Of each pass by itself: how much passes differ is how sure the whole is.
+        // Computed for each pass separately: the spread of the passes is the uncertainty of the result.
         let of_pass = |pass: usize| {
             let from: usize = self.passes[..pass].iter().sum();
             let to = from + self.passes[pass];
@@ -183,7 +183,7 @@ impl Gathered {
         }
     }
 
-    /// The figure of all ranks.
+    /// The result of all ranks.
     pub(super) fn of_all(&self) -> Busbw {
         self.busbw(|_| true, None)
     }

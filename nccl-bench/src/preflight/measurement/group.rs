@@ -1,4 +1,5 @@
-//! Measuring in a group of nodes, or inside one: over NCCL a rank for each GPU ([`rank_supervisor`]), over TCP one for each node.
+//! Measures a group of nodes or a single one: over NCCL with one rank per GPU ([`rank_supervisor`]), over TCP with one
+//! per node.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -17,17 +18,17 @@ use crate::preflight::transport_choice::{Team, TransportChoice};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Deadline, Transport, TransportError};
 
-/// What a node has at hand to take part in a group.
+/// What a node needs to take part in a group.
 pub(in crate::preflight) struct Hand<'a> {
     pub(in crate::preflight) key: &'a Key,
-    /// Where the others find it, if it leads the group.
+    /// The listener for the other nodes, if it leads the group.
     pub(in crate::preflight) listener: TcpListener,
     pub(in crate::preflight) launch: &'a Launch,
-    /// The first rank over NCCL, if it leads the group.
+    /// The first NCCL rank, if it leads the group.
     pub(in crate::preflight) first: Option<Rank>,
 }
 
-/// Takes part in a group. What was found is the leader's to tell.
+/// Takes part in a group. The leader returns the results.
 pub(in crate::preflight) fn run(
     group: &Group,
     hand: Hand<'_>,
@@ -52,7 +53,7 @@ pub(in crate::preflight) fn run(
     let round = group.pair_round.unwrap_or(0);
     let mut found = Found::default();
     let mut seat = None;
-    // Over NCCL the nodes themselves meet for the delay and loss between two only.
+    // With NCCL the nodes connect directly only to measure delay and loss between two.
     if group.pair_round.is_some() || group.over == TransportChoice::Tcp {
         let meeting = Meeting {
             rank: group.rank,
@@ -122,14 +123,14 @@ fn lacks_ids(deadline: &Deadline) -> Failed {
     }
 }
 
-/// Opens the first rank of a group over NCCL, so that the others can be told of it.
+/// Starts the first rank of an NCCL group, and returns what the others need to join.
 pub(in crate::preflight) fn open(
     launch: &Launch,
     team: &Team,
     listen: IpAddr,
     deadline: &Deadline,
 ) -> Result<(Rank, Opened), Failed> {
-    // One for all ranks, one for each rail.
+    // One for all ranks, and one per rail.
     let ids = 1 + team.rails().unwrap_or(0) as usize;
     Rank::open(launch, listen, ids, deadline).map_err(|broke| Failed {
         what: broke.what,
@@ -137,7 +138,7 @@ pub(in crate::preflight) fn open(
     })
 }
 
-/// What all ranks of a node over NCCL are told alike.
+/// Options for all NCCL ranks of a node.
 struct Wanted<'a> {
     key: &'a Key,
     limits: &'a Limits,
@@ -173,7 +174,7 @@ impl Wanted<'_> {
         rank_supervisor::run(launch, first, self.me, &go, deadline)
     }
 
-    /// A rank is a GPU of a node.
+    /// Maps a rank to its node and GPU.
     fn blame(&self, team: &Team, broke: Broke) -> Failed {
         let place = broke.peer.and_then(|rank| Some((rank, team.place_of(rank)?)));
         let Some((rank, (node, gpu))) = place else {
@@ -189,7 +190,7 @@ impl Wanted<'_> {
     }
 }
 
-/// What network NCCL uses, in its own words.
+/// The network that NCCL reports.
 fn network_fact(node: &NodeId, outcome: &Outcome) -> Option<Fact> {
     let network = outcome.network.as_deref()?;
     Some(Fact {
@@ -217,14 +218,14 @@ fn of_probe(probed: &Probed, place: &Place, round: u32) -> Vec<Sample> {
     let loss = probed.segments.again as f64 / probed.segments.sent.max(1) as f64;
     let latency = sample(Metric::PairLatency, probed.round_trip, probed.pings);
     let loss = sample(Metric::PairLoss, loss, sent);
-    // Of a probe that was not finished one of them may not be known.
+    // If the probe did not finish, one of them may be unknown.
     [latency, loss]
         .into_iter()
         .filter(|sample| sample.passes > 0)
         .collect()
 }
 
-/// The all-reduce over the GPUs of one node.
+/// All-reduce over the GPUs of one node.
 pub(in crate::preflight) fn inside_nccl(
     node: &NodeId,
     round: u32,
@@ -239,7 +240,7 @@ pub(in crate::preflight) fn inside_nccl(
     };
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let (first, opened) = open(launch, team, here, deadline)?;
-    // Nobody else must know it.
+    // No other node needs it.
     let key = Key::of_chance().map_err(|error| own(format!("{}: {error}", deadline.phase())))?;
     let wanted = Wanted {
         key: &key,
@@ -260,7 +261,7 @@ pub(in crate::preflight) fn inside_nccl(
     })
 }
 
-/// The all-reduce among threads of this node, for a node without GPUs.
+/// All-reduce among threads of this node, for a node without GPUs.
 pub fn inside(node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed> {
     let failed = |what: String| Failed {
         what,
@@ -308,7 +309,7 @@ fn over_tcp(seat: Seat, limits: &Limits, deadline: &Deadline) -> Result<Vec<Busb
     Ok(measured?.iter().map(|gathered| gathered.of_all()).collect())
 }
 
-/// An error of a transport names ranks; people know nodes.
+/// Maps the rank in a transport's error to a node.
 fn blame(nodes: &[NodeId], team: Option<&Team>, what: &str, rank: Option<usize>) -> Failed {
     let first = |node: usize| team.map_or(node, |team| team.first_of(node));
     let names: Vec<String> = nodes

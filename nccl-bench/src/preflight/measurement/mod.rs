@@ -1,6 +1,6 @@
-//! What is measured in a `group` of nodes or inside one: the bus bandwidth of an all-reduce (`all_reduce`), and delay and
-//! loss between two nodes (`probe`, from the kernel's `tcp_info`). A rank over NCCL is a process (`rank_process`), which
-//! the node starts, watches and ends (`rank_supervisor`).
+//! Measurements in a `group` of nodes or inside one: the bus bandwidth of an all-reduce (`all_reduce`), and delay and
+//! loss between two nodes (`probe`, using the kernel's `tcp_info`). An NCCL rank is a process (`rank_process`), which
+//! the node starts, monitors and stops (`rank_supervisor`).
 
 mod all_reduce;
 pub(super) mod group;

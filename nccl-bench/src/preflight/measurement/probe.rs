@@ -1,7 +1,7 @@
-//! Delay and loss of the way between two nodes, apart from its bandwidth.
+//! Delay and loss of the link between two nodes, separate from its bandwidth.
 //!
-//! Messages are small enough and few enough under way that no queue fills: what is sent again was lost, and not pushed
-//! out by ourselves, as it is whenever TCP looks for a link's rate.
+//! Messages are small, and few are in flight, so that no queue fills: retransmissions then mean real loss, and not the
+//! losses that TCP itself causes when it probes for a link's rate.
 
 use std::time::{Duration, Instant};
 
@@ -9,40 +9,40 @@ use super::tcp_info::{Segments, segments};
 use crate::net::{Purpose, Seat, Wire};
 use crate::transport::{Deadline, TransportError};
 
-/// Connections in parallel: a lost message holds one of them up for 200 ms, the kernel's least timeout.
+/// Parallel connections: a lost message blocks one of them for 200 ms, the kernel's minimum timeout.
 const LANES: u16 = 4;
-/// Lanes of a probe are none of a transport's.
+/// The lane numbers of a probe are separate from those of transports.
 const FIRST_LANE: u16 = 0x7000;
-/// Six segments of an Ethernet frame each.
+/// About six Ethernet frames.
 const MESSAGE: usize = 8 << 10;
-/// Messages of a lane at most: with all lanes 2,000, of which 1 % is 20.
+/// Most messages per lane: 2,000 over all lanes, of which 1 % is 20.
 const MESSAGES: u32 = 500;
 const PINGS: u32 = 200;
 
 const ECHO: u8 = 1;
 const END: u8 = 0;
 
-/// What a probe found; both ends have the same.
+/// The result of a probe; both ends have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Probed {
-    /// Round trip of a small message, seconds: the tenth percentile, which a busy CPU does not move.
+    /// Round trip of a small message, seconds: the tenth percentile, which is insensitive to a busy CPU.
     pub round_trip: f64,
-    /// Round trips measured.
+    /// Number of round trips.
     pub pings: u32,
-    /// Segments of both directions.
+    /// Segments in both directions.
     pub segments: Segments,
 }
 
-/// A probe that did not come to its end.
+/// A probe that did not finish.
 #[derive(Debug)]
 pub struct Unfinished {
-    /// Why.
+    /// The error.
     pub error: TransportError,
-    /// What was seen until then; of segments only this end's own.
+    /// The results so far; only this end's segments.
     pub seen: Probed,
 }
 
-/// Probes the way to `peer`. Both call it at once; the lower rank leads.
+/// Probes the link to `peer`. Both ends call it at the same time; the lower rank leads.
 pub fn probe(
     seat: &mut Seat,
     peer: usize,
@@ -60,7 +60,7 @@ pub fn probe(
     match converse(&lanes, seat.rank < peer, peer, time, deadline, &mut seen) {
         Ok(()) => Ok(seen),
         Err(error) => {
-            // A way may lose so much that nothing gets through in time: the kernel has counted.
+            // With very high loss nothing gets through in time, but the kernel has counted the segments.
             seen.segments = counted(&lanes, deadline).unwrap_or_default();
             Err(Unfinished { error, seen })
         }
@@ -105,7 +105,8 @@ fn ping(lane: &Wire, leads: bool, time: Duration, deadline: &Deadline) -> Result
     exchange(lane, leads, 8, PINGS, Instant::now() + time, deadline)
 }
 
-/// Sends messages and has them back, until there were enough or it is time; seconds of each. The other end sends back.
+/// The leading end sends messages and receives them back, up to a count or time limit; returns the seconds of each. The
+/// other end echoes them.
 fn exchange(
     lane: &Wire,
     leads: bool,
@@ -117,7 +118,7 @@ fn exchange(
     let mut message = vec![ECHO; bytes];
     let mut trips = Vec::new();
     if leads {
-        // Some at least, however late it is.
+        // At least a few, regardless of the time.
         for sent in 0..count {
             if sent >= 5 && Instant::now() > until {
                 break;

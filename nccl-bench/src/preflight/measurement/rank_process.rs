@@ -1,6 +1,6 @@
-//! One rank over NCCL, in a process of its own: what hangs in it, in NCCL or in a driver, ends with it, and nothing of it
-//! is left in the process that starts the job. It is told what to do on its standard input, and says on its standard
-//! output where it stands and what came of it.
+//! One NCCL rank in a separate process: a hang in NCCL or a driver ends with the process, and nothing of it remains in
+//! the process that starts the job. It receives orders on standard input, and reports progress and results on standard
+//! output.
 
 use std::io::{self, BufRead, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -21,18 +21,18 @@ use crate::transport::nccl::{Id, NcclTransport, Options, ids};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Deadline, Transport, TransportError};
 
-/// What a rank is told, one a line.
+/// Orders to a rank, one per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// To the first: be found, and make ids for the communicators.
+    /// To the first rank: open a listener, and create ids for the communicators.
     Open {
         nccl_lib: Option<PathBuf>,
-        /// The address on which it listens, of any port.
+        /// The address to listen on, with any port.
         listen: IpAddr,
         ids: usize,
         limit: Duration,
     },
-    /// To all: join and measure.
+    /// To all ranks: join and measure.
     Go(Box<Go>),
 }
 
@@ -41,12 +41,12 @@ pub(super) enum Order {
 pub(super) struct Go {
     pub(super) rank: usize,
     pub(super) team: Team,
-    /// Where the first listens.
+    /// The address of the first rank.
     pub(super) master: SocketAddr,
     pub(super) group: u64,
-    /// The job's key, in hexadecimal digits.
+    /// The job's key, in hexadecimal.
     pub(super) key: String,
-    /// Of all ranks; behind it, of each rail.
+    /// Ids of the communicator of all ranks, followed by those of each rail.
     pub(super) ids: Vec<Id>,
     pub(super) nccl_lib: Option<PathBuf>,
     pub(super) cuda_lib: Option<PathBuf>,
@@ -55,23 +55,23 @@ pub(super) struct Go {
     pub(super) limit: Duration,
 }
 
-/// What a rank says, one a line.
+/// Messages of a rank, one per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Word {
-    /// Where it is found, and the ids that it made.
+    /// Its port, and the created ids.
     Opened { port: u16, ids: Vec<Id> },
-    /// What it begins with.
+    /// The stage that it starts.
     At(Stage),
-    /// What came of it; of figures, those that are its to tell.
+    /// The final result; only ranks that report results include them.
     Done(Result<Vec<Busbw>, Broke>),
 }
 
-/// How far a rank has come. Of ranks that wait for each other the one that is behind is the one to look at.
+/// Progress of a rank. Among ranks that wait for each other, the one that is behind is the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Stage {
     /// Its process was started.
     Start,
-    /// It looks for the others.
+    /// It connects to the other ranks.
     Meet,
     /// It opens its GPU.
     Open,
@@ -96,17 +96,17 @@ impl Stage {
     }
 }
 
-/// Why a rank gave up.
+/// Why a rank failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Broke {
     pub(super) what: String,
-    /// The rank that it blames.
+    /// The rank at fault.
     pub(super) peer: Option<usize>,
 }
 
-/// The whole of such a process.
+/// Runs the process.
 pub fn main() -> ExitCode {
-    // Without it the rank ends when its deadline passes.
+    // Without it the rank ends at its deadline.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let mut listener = None;
     for line in io::stdin().lock().lines() {
@@ -131,7 +131,7 @@ pub fn main() -> ExitCode {
             }
             Some(Order::Go(go)) => {
                 let done = measure(&go, listener.take());
-                // Of those that said it already the second word is not heard.
+                // If the result was already reported, this one is ignored.
                 say(&Word::Done(done.map_err(|error| broke(&error))));
                 return ExitCode::SUCCESS;
             }
@@ -145,7 +145,7 @@ pub fn main() -> ExitCode {
 fn say(word: &Word) {
     let line = serde_json::to_string(word).unwrap_or_default() + "\n";
     let mut out = io::stdout().lock();
-    // Who does not listen any more ends this process anyway.
+    // If the reader is gone, it kills this process anyway.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -183,7 +183,7 @@ fn measure(go: &Go, listener: Option<TcpListener>) -> Result<Vec<Busbw>, Transpo
         group: go.group,
         handshake: Some(sealed(key, DATA)),
     };
-    // A rank that never comes is told while there is time to tell it.
+    // A missing rank is reported while there is time for the report.
     let soon = Deadline::new(go.phase.as_str(), go.limit / 2);
     let mut side = Tcp::join(meet(meeting, &soon)?, TcpOptions::default(), &soon)?;
     let options = Options {
@@ -201,13 +201,13 @@ fn measure(go: &Go, listener: Option<TcpListener>) -> Result<Vec<Busbw>, Transpo
     let _held = opened?;
     say(&Word::At(Stage::Join));
     let mut nccl = NcclTransport::open(Box::new(side), &options, &deadline)?;
-    // All are there: from here on they measure together.
+    // All ranks are connected: from here on they measure together.
     nccl.barrier(&deadline)?;
     say(&Word::At(Stage::Measure));
     let measured = over_all(&mut nccl, go, &deadline)
         .and_then(|busbw| Ok([busbw, over_rails(&mut nccl, go, rail_ids, gpu, &deadline)?].concat()));
-    // The word first: what ends behind it may take a while, nobody waits for it, and what others see of an abort comes
-    // after what is told of its reason.
+    // Report first: the cleanup afterwards may take a while, and other ranks should see the abort only after its reason
+    // is reported.
     let told = measured.as_ref().map_err(broke).cloned();
     say(&Word::Done(told));
     if measured.is_err() {
@@ -221,7 +221,7 @@ fn over_all(nccl: &mut NcclTransport, go: &Go, deadline: &Deadline) -> Result<Ve
     Ok(gathered.iter().map(|gathered| gathered.of_all()).collect())
 }
 
-/// All rails at once, as training uses them: each rank with those of the same GPU on the other nodes.
+/// Measures all rails at once, as in training: each rank with those of the same GPU on other nodes.
 fn over_rails(
     nccl: &mut NcclTransport,
     go: &Go,
@@ -245,7 +245,7 @@ fn over_rails(
     Ok((0..rails).map(of_rail).collect())
 }
 
-/// The key, as a rank is told it.
+/// The key in the format of an order.
 pub(super) fn key_text(key: &Key) -> String {
     hex(key.bytes())
 }

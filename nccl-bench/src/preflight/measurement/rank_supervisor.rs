@@ -1,4 +1,5 @@
-//! The ranks of this node over NCCL, from outside: started, told, listened to, and ended when time is up.
+//! Supervises the NCCL ranks of this node: starts them, sends orders, collects messages, and stops them at the
+//! deadline.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,45 +16,45 @@ use super::rank_process::{Broke, Go, Order, Stage, Word};
 use crate::preflight::message::Opened;
 use crate::transport::Deadline;
 
-/// What a rank's own deadline is before ours: it tells more than that it said nothing.
+/// A rank's deadline is this much before ours: its own error is more informative than a timeout.
 const MARGIN: Duration = Duration::from_millis(600);
-/// When one has failed, so long may the others take to say what they saw of it.
+/// After a failure, time for the other ranks to report their errors.
 const GRACE: Duration = Duration::from_millis(1500);
-/// How long ranks may take to end by themselves, and again when they are killed.
+/// Time for ranks to exit by themselves, and again after they are killed.
 const LEAVING: Duration = Duration::from_millis(500);
-/// Of what a rank writes to its standard error, so many lines are kept.
+/// Most warnings that are kept of a rank's standard error.
 const LINES: usize = 20;
 
-/// How ranks are started.
+/// How to start ranks.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// The program and its first words; none: there are no ranks over NCCL.
+    /// The program and its first arguments; empty: no NCCL ranks.
     pub command: Vec<OsString>,
-    /// NCCL.
+    /// NCCL's library.
     pub nccl_lib: Option<PathBuf>,
-    /// The CUDA driver.
+    /// The CUDA driver's library.
     pub cuda_lib: Option<PathBuf>,
 }
 
-/// What came of all ranks of a node.
+/// The result of all ranks of a node.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// What the first rank of all has to tell, if it is one of these.
+    /// The results of the group's first rank, if it is one of these ranks.
     pub(super) busbw: Result<Vec<Busbw>, Broke>,
-    /// The network that NCCL says it uses.
+    /// The network that NCCL reports.
     pub(super) network: Option<String>,
 }
 
-/// A process that ends with this.
+/// A process that is killed when this is dropped.
 pub(in crate::preflight) struct Rank {
-    /// `None` when it was left to itself.
+    /// `None` after it was abandoned.
     child: Option<Child>,
     stdin: ChildStdin,
     words: Receiver<(usize, Word)>,
     heard: Arc<Mutex<Heard>>,
 }
 
-/// What a rank wrote to its standard error.
+/// Output of a rank on standard error.
 #[derive(Debug, Default)]
 struct Heard {
     network: Option<String>,
@@ -65,15 +66,15 @@ impl Drop for Rank {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        // It may have ended already. One that a driver holds ends when the driver lets it: nobody waits for that here.
+        // It may have exited already. A process that is stuck in a driver exits later: we do not wait for it.
         let _ = child.kill();
         let reap = move || drop(child.wait());
         let _ = thread::Builder::new().name("rank-end".into()).spawn(reap);
     }
 }
 
-/// Ends them all. Those that are done are given a moment to leave their GPUs by themselves, and all to be gone: the next
-/// phase uses the same.
+/// Stops all ranks. Finished ones get some time to release their GPUs, and all of them to exit: the next phase uses the
+/// same GPUs.
 fn end(mut ranks: Vec<Rank>, are_done: bool) {
     let until = Instant::now() + LEAVING;
     let gone = |rank: &mut Rank| {
@@ -92,7 +93,7 @@ fn end(mut ranks: Vec<Rank>, are_done: bool) {
 }
 
 impl Launch {
-    /// Starts a rank that knows nothing yet. `of` is the number under which its words come.
+    /// Starts a rank without orders. Its messages are labeled with the number `of`.
     fn start(&self, of: usize, words: Option<Sender<(usize, Word)>>, is_first: bool) -> io::Result<Rank> {
         let none = || {
             io::Error::new(
@@ -107,12 +108,12 @@ impl Launch {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // One rank says which network it uses; all say what goes wrong.
+        // One rank logs its network; all log warnings.
         command.env("NCCL_DEBUG", if is_first { "INFO" } else { "WARN" });
         command
             .env("NCCL_DEBUG_SUBSYS", "INIT")
             .env("NCCL_DEBUG_FILE", "/dev/stderr");
-        // The port of this service, and the plugin, are the job's.
+        // The RAS service's port and the profiler plugin belong to the job.
         command
             .env("NCCL_RAS_ENABLE", "0")
             .env_remove("NCCL_PROFILER_PLUGIN");
@@ -138,7 +139,7 @@ impl Launch {
                     return;
                 }
             }
-            // After its last word this says nothing new.
+            // Ignored after the rank's final message.
             let what = format!("the process of rank {of} ended");
             let _ = sender.send((of, Word::Done(Err(Broke { what, peer: Some(of) }))));
         })?;
@@ -169,7 +170,7 @@ impl Rank {
         self.stdin.flush()
     }
 
-    /// The first rank of all, and what the others must know of it.
+    /// Starts the first rank of a group, and returns what the others need to join.
     pub(super) fn open(
         launch: &Launch,
         listen: IpAddr,
@@ -201,7 +202,7 @@ impl Rank {
     }
 }
 
-/// Runs the ranks of `node`, the first of all among them if it is at hand. `go` says what all of them must know.
+/// Runs the ranks of `node`, including the group's first one if it is given. `go` has the common parameters.
 pub(super) fn run(
     launch: &Launch,
     mut first: Option<Rank>,
@@ -251,7 +252,7 @@ pub(super) fn run(
     };
     let network = ranks.first().and_then(|rank| heard(rank).0);
     let busbw = busbw.map_err(|mut broke| {
-        // What NCCL itself has to say about it, once.
+        // Adds one warning of NCCL.
         if let Some(line) = ranks.iter().find_map(|rank| heard(rank).1.into_iter().next()) {
             broke.what = format!("{} (NCCL: {})", broke.what, line.trim());
         }
@@ -261,7 +262,7 @@ pub(super) fn run(
     Outcome { busbw, network }
 }
 
-/// What is known of ranks that are under way.
+/// State of the running ranks.
 struct Listening<'a> {
     begin: usize,
     stages: Vec<Stage>,
@@ -287,13 +288,13 @@ impl Listening<'_> {
             if left.is_zero() {
                 break;
             }
-            // A rank that was opened before has a line of its own.
+            // A rank that was started earlier has a separate channel.
             let own = ranks.first().map(|first| first.words.try_iter());
             own.into_iter().flatten().for_each(|(_, word)| self.take(0, word));
             match words.recv_timeout(left.min(Duration::from_millis(20))) {
                 Ok((rank, word)) => self.take(rank - self.begin, word),
                 Err(RecvTimeoutError::Timeout) => {}
-                // All others have ended: the first may still speak.
+                // All others have ended: the first may still send messages.
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -311,7 +312,7 @@ impl Listening<'_> {
                 if done.is_err() {
                     self.until = self.until.min(Instant::now() + GRACE);
                 }
-                // Its first word is nearest to the reason.
+                // Its first message is closest to the cause.
                 if let Some(known) = self.done.get_mut(at) {
                     known.get_or_insert(done);
                 }
@@ -320,7 +321,7 @@ impl Listening<'_> {
         }
     }
 
-    /// What all of them come to: if one says whom it blames, that; else who is furthest behind.
+    /// The overall result: the first error that blames a rank; else the rank that is furthest behind.
     fn conclude(self) -> Result<Vec<Busbw>, Broke> {
         let behind = self.behind();
         let mut busbw = Vec::new();
@@ -361,7 +362,7 @@ impl Listening<'_> {
         }
     }
 
-    /// The one rank that is at an earlier stage than all others, if there is one.
+    /// The only rank at an earlier stage than all others, if there is one.
     fn behind(&self) -> Option<(usize, Stage)> {
         let least = *self.stages.iter().min()?;
         let mut behind = (0..self.stages.len()).filter(|at| self.stages[*at] == least);

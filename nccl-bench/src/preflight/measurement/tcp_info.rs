@@ -1,31 +1,31 @@
-//! What the kernel knows of a TCP connection: segments sent, and sent again.
+//! The kernel's counters of a TCP connection: segments sent and retransmitted.
 
 use std::io;
 use std::mem::size_of;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Segments with data, and those that had to be sent again.
+/// Data segments and their retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// Sent, repeats included.
+    /// Sent segments, including retransmissions.
     pub sent: u64,
-    /// Sent again, less those that the other end reported as not needed (DSACK).
+    /// Retransmissions, except those that the peer reported as unnecessary (DSACK).
     pub again: u64,
 }
 
-/// `struct tcp_info` of linux/tcp.h grows at its end; so much of it is asked for.
+/// `struct tcp_info` of linux/tcp.h grows at its end; this much is requested.
 const BYTES: usize = 232;
 /// Offsets in it: u32 each.
 const TOTAL_RETRANS: usize = 100;
 const DATA_SEGS_OUT: usize = 156;
 const DSACK_DUPS: usize = 216;
 
-/// Of a connection, since it began.
+/// Counters of a connection since its start.
 pub fn segments(stream: &TcpStream) -> io::Result<Segments> {
     let mut bytes = [0_u8; BYTES];
     let mut length = size_of::<[u8; BYTES]>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into `bytes`, which is that long, and `length` is its own.
+    // SAFETY: the kernel writes at most `length` bytes into `bytes`, which has that length, and updates `length`.
     let failed = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -45,7 +45,7 @@ pub fn segments(stream: &TcpStream) -> io::Result<Segments> {
             .and_then(|field| field.try_into().ok())
             .map(u32::from_ne_bytes)
     };
-    // Kernels before 4.6 do not count segments with data.
+    // Kernels before 4.6 do not count data segments.
     let sent = at(DATA_SEGS_OUT).ok_or(io::ErrorKind::Unsupported)?;
     let again = at(TOTAL_RETRANS).unwrap_or(0);
     Ok(Segments {

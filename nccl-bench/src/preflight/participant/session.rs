@@ -1,4 +1,4 @@
-//! A node's side: finds the first node, does what it is asked, and learns what came of it.
+//! A node's side: finds the first node, performs tasks, and receives the report.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -21,14 +21,14 @@ use crate::preflight::mode::{Limits, Mode};
 use crate::preflight::transport_choice::TransportChoice;
 use crate::transport::Deadline;
 
-/// Between two attempts to reach a first node that is not there yet.
+/// Interval of attempts to reach a first node that is not listening yet.
 const RETRY: Duration = Duration::from_millis(100);
-/// A handshake with a first node that is there.
+/// Time limit for a handshake with the first node.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Beyond the total, for what the first node does after the last phase.
+/// Time beyond the total, for the first node's work after the last phase.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Who this node is.
+/// Identity of this node.
 #[derive(Clone, Debug)]
 pub struct Me {
     /// Its name.
@@ -41,7 +41,7 @@ pub struct Me {
     pub paceline: Arc<str>,
 }
 
-/// Attends: until the first node says what came of it, or is gone.
+/// Takes part until the first node sends the report or disconnects.
 pub fn attend(
     first: &str,
     me: &Me,
@@ -72,7 +72,7 @@ pub fn attend(
         source,
     };
     send(&mut stream, &hello, deadline).map_err(|error| lost(&now, error))?;
-    // The first node may wait for others longer than we took to reach it.
+    // The first node may wait for others longer than we needed to connect.
     let patience = deadline + wait + GRACE;
     let mode = match receive(&mut stream, patience).map_err(|error| lost(&now, error))? {
         Welcome::Come { mode } => mode,
@@ -97,11 +97,11 @@ pub fn attend(
     }
 }
 
-/// What the node has ready for the next group.
+/// Prepared for the next group.
 struct Door {
     listener: TcpListener,
     port: u16,
-    /// The first rank over NCCL, if it leads one.
+    /// The first NCCL rank, if this node leads a group.
     first: Option<Rank>,
 }
 
@@ -130,7 +130,7 @@ fn perform(ask: &Ask, me: &Me, tools: &dyn Tools, limits: &Limits, door: &mut Do
             })
         }
         Order::Group(group) => {
-            // Each group has a listener of its own: what comes late for the last one meets nobody.
+            // Each group has a separate listener: late connections for the previous group cannot reach the next one.
             let failed = |error: io::Error| Failed {
                 what: format!("{}: cannot listen: {error}", ask.phase),
                 ..Failed::default()
@@ -150,7 +150,7 @@ fn perform(ask: &Ask, me: &Me, tools: &dyn Tools, limits: &Limits, door: &mut Do
     }
 }
 
-/// A listener for others, of the family in which the first node is reached, and its port.
+/// A listener for other nodes, of the address family of the connection to the first node, and its port.
 fn listen(family: IpAddr) -> io::Result<(TcpListener, u16)> {
     let any: IpAddr = match family {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -161,7 +161,7 @@ fn listen(family: IpAddr) -> io::Result<(TcpListener, u16)> {
     Ok((listener, port))
 }
 
-/// The first node, as soon as it is there; and the address by which we reach it.
+/// Connects to the first node as soon as it listens; also returns our address on that connection.
 fn find(first: &str, me: &Me, deadline: Instant) -> Result<(Sealed, IpAddr), PreflightError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name is unknown");
     loop {
@@ -177,7 +177,7 @@ fn find(first: &str, me: &Me, deadline: Instant) -> Result<(Sealed, IpAddr), Pre
                 let own = stream.local_addr().map_err(PreflightError::Listen)?.ip();
                 match dial(stream, &me.key, CONTROL, deadline.min(Instant::now() + HANDSHAKE)) {
                     Ok(sealed) => return Ok((sealed, own)),
-                    // It was there and went away, or has too much to do: it may come back.
+                    // It disconnected, or is overloaded: it may come back.
                     Err(SealError::Io { source, .. }) => last = source,
                     Err(SealError::Deadline { .. }) => {
                         last = io::Error::new(
@@ -215,7 +215,7 @@ fn send<T: serde::Serialize>(stream: &mut Sealed, message: &T, deadline: Instant
     stream.send(&encode(message), deadline)
 }
 
-/// A message of ours as JSON: every key is a string, so nothing can go wrong.
+/// Encodes a message as JSON: every key is a string, so this cannot fail.
 pub(in crate::preflight) fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
@@ -225,7 +225,7 @@ fn receive<T: serde::de::DeserializeOwned>(stream: &mut Sealed, deadline: Instan
     decode(&bytes)
 }
 
-/// A message from a node that has the key, but perhaps another version.
+/// Decodes a message from a node that has the key, but maybe another version.
 pub(in crate::preflight) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, SealError> {
     serde_json::from_slice(bytes).map_err(|error| SealError::Io {
         what: "message",
@@ -234,7 +234,7 @@ pub(in crate::preflight) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8])
 }
 
 impl Mode {
-    /// How long a node may wait for the first one.
+    /// Time limit for a node to reach the first one.
     pub fn wait(self) -> Duration {
         self.limits().rendezvous
     }

@@ -1,4 +1,4 @@
-//! What a node does by itself: reads what it is, lets its GPUs or its CPU work, and sums inside the node.
+//! A node's local tasks: reads its properties, measures its GPUs or its CPU, and the all-reduce inside the node.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ use crate::preflight::transport_choice::{Nccl, TransportChoice};
 use crate::snapshot;
 use crate::transport::{Deadline, nccl};
 
-/// The node's own part of a preflight.
+/// The node's local part of a preflight.
 pub trait Tools: Send + Sync {
-    /// Reads what the node is.
+    /// Reads the node's properties.
     fn snapshot(&self, node: &NodeId, deadline: &Deadline) -> Result<Found, Failed>;
 
-    /// Lets its GPUs, or its CPU, work.
+    /// Measures its GPUs, or its CPU.
     fn work(&self, node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed>;
 
     /// All-reduce inside the node.
@@ -37,7 +37,7 @@ pub trait Tools: Send + Sync {
         deadline: &Deadline,
     ) -> Result<Found, Failed>;
 
-    /// How ranks over NCCL are started.
+    /// How to start NCCL ranks.
     fn launch(&self) -> Launch {
         Launch::default()
     }
@@ -46,15 +46,15 @@ pub trait Tools: Send + Sync {
 /// This machine.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// NVIDIA's management library; `None`: where the system has it.
+    /// NVIDIA's management library; `None`: the system's.
     pub nvml_lib: Option<PathBuf>,
-    /// NCCL.
+    /// NCCL's library.
     pub nccl_lib: Option<PathBuf>,
-    /// The CUDA driver.
+    /// The CUDA driver's library.
     pub cuda_lib: Option<PathBuf>,
     /// cuBLAS.
     pub cublas_lib: Option<PathBuf>,
-    /// The program that is one rank over NCCL, and its first words; none: there is nothing over NCCL.
+    /// The program for one NCCL rank, and its first arguments; empty: no NCCL.
     pub rank: Vec<OsString>,
 }
 
@@ -69,7 +69,7 @@ impl Tools for Machine {
         });
         let model = taken.gpus.list.first().map_or("", |gpu| gpu.model.as_str());
         let mut notes = Vec::new();
-        // No library and no device file: a host without GPUs, which is nothing to note.
+        // Neither library nor device file: a host without GPUs, which needs no note.
         if taken.gpus.access != Access::Readable && has_device() {
             notes.push(format!("GPUs cannot be read: {}", taken.gpus.text));
         }
@@ -93,10 +93,10 @@ impl Tools for Machine {
                 ..gpu::Options::default()
             }
         } else {
-            // Small enough that a busy machine ends a pass in time: several nodes may share it.
+            // Small enough for a pass to end in time on a busy machine: several nodes may share it.
             gpu::Options {
                 passes,
-                // Four periods of a control group: where its limit falls within a pass is chance.
+                // Four periods of a control group, because its throttling is random within a pass.
                 pass: Duration::from_millis(400),
                 size: 160,
                 memory: 16 << 20,
@@ -148,7 +148,7 @@ impl Tools for Machine {
 }
 
 impl Machine {
-    /// Whether so many GPUs can be measured over NCCL.
+    /// Whether this many GPUs can be measured over NCCL.
     fn able(&self, gpus: usize) -> Nccl {
         let not = |why: String| Nccl::Not { why: why.into() };
         if gpus == 0 {
@@ -167,7 +167,7 @@ impl Machine {
     }
 }
 
-/// A driver that is there and does not work is a finding, never a reason to measure the CPU instead.
+/// A broken driver is a finding, never a reason to measure the CPU instead.
 fn has_device() -> bool {
     std::path::Path::new("/dev/nvidiactl").exists()
 }
@@ -182,7 +182,7 @@ fn of_device(node: &NodeId, round: u32, work: &Work, found: &mut Found) {
         gpu::Place::Cpu => Place::Node { node: node.clone() },
         gpu::Place::Gpus => Place::Gpu {
             node: node.clone(),
-            // Of a GPU that did not say who it is, the slot does.
+            // A GPU without a UUID is identified by its slot.
             gpu: device.uuid.clone().unwrap_or_else(|| GpuId::from(&*device.pci)),
         },
     };
@@ -222,7 +222,7 @@ fn of_device(node: &NodeId, round: u32, work: &Work, found: &mut Found) {
     }
 }
 
-/// From the bench's units to the table's.
+/// The factor from the bench's units to the table's.
 fn scale(metric: Metric) -> f64 {
     match metric {
         Metric::Gemm => 1e-12,

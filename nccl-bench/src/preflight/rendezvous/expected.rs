@@ -1,20 +1,20 @@
-//! Whom a preflight waits for.
+//! The nodes that a preflight waits for.
 
 use std::net::IpAddr;
 
 use paceline_health::id::NodeId;
 
-/// Whom the first node waits for.
+/// The nodes that the first node waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// How many, itself included.
+    /// Their number, including itself.
     pub count: usize,
-    /// Their names, in order, if they are known.
+    /// Their names, in order, if known.
     pub names: Vec<String>,
 }
 
 impl Expected {
-    /// Where `node` stands in the list: by its name, or by the first part of it.
+    /// Index of `node` in the list: matched by its name, or by the first part of it.
     pub(in crate::preflight) fn position(&self, node: &NodeId) -> Option<usize> {
         let name = node.as_str();
         let by = |same: &dyn Fn(&str) -> bool| self.names.iter().position(|known| same(known));

@@ -1,21 +1,21 @@
-//! Lists of hosts as Slurm and people write them: `n[1-3,07],gpu-[001-002]-ib,login`.
+//! Host lists in Slurm's format or written by hand: `n[1-3,07],gpu-[001-002]-ib,login`.
 
-/// Names that one list may stand for.
+/// Most names in one list.
 pub const MOST: usize = 65_536;
 
-/// What is wrong with a list.
+/// Why a list is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("host list \"{list}\", column {column}: {what}")]
 pub struct HostListError {
     /// The list.
     pub list: String,
-    /// Where in it, from 1.
+    /// The position, from 1.
     pub column: usize,
-    /// What.
+    /// The error.
     pub what: &'static str,
 }
 
-/// The names that a list stands for, in its order, each once.
+/// The names in a list, in order and without duplicates.
 pub fn expand(list: &str) -> Result<Vec<String>, HostListError> {
     let wrong = |column: usize, what| HostListError {
         list: list.chars().take(200).collect(),
@@ -37,7 +37,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostListError> {
 
 type Wrong = (usize, &'static str);
 
-/// Pieces between commas (or white space) outside brackets, with their places.
+/// Items between commas (or white space) outside brackets, with their positions.
 fn items(list: &str) -> Result<Vec<(usize, &str)>, Wrong> {
     let (mut pieces, mut begin, mut open) = (Vec::new(), 0, None);
     for (at, c) in list.char_indices() {
@@ -73,7 +73,7 @@ fn expand_one(item: &str) -> Result<Vec<String>, Wrong> {
         if at >= item.len() {
             break;
         }
-        // `items` has seen to it that every bracket is closed.
+        // `items` ensures that every bracket is closed.
         let close = item[at..].find(']').unwrap_or(item.len() - at - 1);
         let numbers = ranges(&item[at + 1..at + close]).map_err(|what| (at, what))?;
         if names.len() * numbers.len() > MOST {
@@ -88,7 +88,7 @@ fn expand_one(item: &str) -> Result<Vec<String>, Wrong> {
     Ok(names)
 }
 
-/// `1-3,07`: numbers keep the width of a range's first.
+/// `1-3,07`: numbers keep the width of the first one in a range.
 fn ranges(text: &str) -> Result<Vec<String>, &'static str> {
     let mut numbers = Vec::new();
     for range in text.split(',') {
@@ -112,14 +112,14 @@ fn ranges(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(numbers)
 }
 
-/// The names as one list, runs of numbers as ranges: what `expand` makes the same names of.
+/// The names as one list with ranges, the inverse of `expand`.
 pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut parts: Vec<String> = Vec::new();
-    // The prefix, the width and the numbers of a run that is still growing.
+    // The prefix, the width and the numbers of the current run.
     let mut run: Option<(&str, usize, Vec<u64>)> = None;
     for name in names {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        // 18 digits are a u64; longer ones are a name of their own.
+        // 18 digits fit into u64; longer numbers are part of the name.
         let digits = if digits > 18 { 0 } else { digits };
         let (prefix, number) = name.split_at(name.len() - digits);
         match (number.parse::<u64>(), &mut run) {

@@ -1,4 +1,4 @@
-//! Where the nodes of a preflight meet, before training's own rendezvous: by a list, Slurm, torchrun's endpoint, or a
+//! Determines the rendezvous of a preflight, before training's own: from a list, Slurm, torchrun's endpoint, or a
 //! headless service. The first node leads.
 
 use std::io;
@@ -11,11 +11,11 @@ use super::expected::Expected;
 use super::hosts::{HostListError, expand};
 use paceline_health::codec::hash::fnv;
 
-/// Ports of preflights, when nobody gave one: below those that Linux hands out (32768), derived from the job's name so
-/// that two jobs do not meet.
+/// Default ports of preflights: below Linux's ephemeral ports (32768), derived from the job's name so that two jobs do
+/// not collide.
 const PORTS: std::ops::Range<u64> = 23_000..29_000;
 
-/// What was said about who takes part.
+/// Options that define the participants.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// `--nodes`.
@@ -32,7 +32,7 @@ pub struct Asked {
     pub port: Option<u16>,
     /// The scheduler's nodes, if there is one.
     pub scheduled: Option<String>,
-    /// The host at which training's ranks meet, and how many nodes must be there.
+    /// The host of training's rendezvous, and the minimum number of nodes.
     pub training: Option<(String, usize)>,
     /// This node.
     pub node: String,
@@ -40,7 +40,7 @@ pub struct Asked {
     pub job: String,
 }
 
-/// Why nobody knows where to meet.
+/// Why the rendezvous is unknown.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RendezvousError {
@@ -81,26 +81,26 @@ pub enum RendezvousError {
     Port { port: u16, source: io::Error },
 }
 
-/// Where to meet, and as what.
+/// The rendezvous, and this node's role.
 #[derive(Debug)]
 pub struct Place {
     /// HOST:PORT of the first node.
     pub first: String,
-    /// Open where others come, if this node is the first.
+    /// Listening for the other nodes, if this node is the first.
     pub listener: Option<TcpListener>,
-    /// Who is waited for.
+    /// The expected nodes.
     pub expected: Expected,
 }
 
 enum Whom {
-    /// And whose it is, if somebody typed it.
+    /// The names, and the option that they came from, if entered by a user.
     List(Vec<String>, Option<&'static str>),
     Endpoint(String, usize),
-    /// Training's own port is not ours.
+    /// Training uses its own port, not ours.
     Host(String, usize),
 }
 
-/// Finds out.
+/// Determines the rendezvous.
 pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
     let derived = derived_port(&asked.job);
     let whom = whom(asked, wait)?;
@@ -122,12 +122,12 @@ pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
             (host, None, Expected { count, names })
         }
     };
-    // Who is in the list is what the list says. By addresses alone, all nodes on one host would be the first.
+    // For nodes in the list, their position decides. By address alone, all nodes on one host would be the first.
     let leads = match expected.position(&asked.node.as_str().into()) {
         Some(at) => at == 0,
         None => is_here(&host),
     };
-    // Where nobody else comes any port will do: another preflight may run on this node.
+    // If no other node connects, use any port: another preflight may run on this node.
     let derived = if leads && expected.count == 1 { 0 } else { derived };
     let port = asked.port.or(port).unwrap_or(derived);
     let listener = leads.then(|| listen(port)).transpose()?;
@@ -181,7 +181,7 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
         return Ok(Whom::Endpoint(endpoint.clone(), count));
     }
     if let Some(nodes) = &asked.scheduled {
-        // Whose names may be others than the host's.
+        // Its names may differ from host names.
         return Ok(Whom::List(list(nodes, "the scheduler")?, None));
     }
     if let Some((host, least)) = &asked.training {
@@ -193,7 +193,7 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
     }
 }
 
-/// Who is not in the list that everybody was given would lead, or be taken for somebody who did not come.
+/// A node that is missing in the common list would lead, or be mistaken for a missing node.
 fn check(asked: &Asked, from: &'static str, names: &[String]) -> Result<(), RendezvousError> {
     let named = names.len();
     if let Some(count) = asked.count.filter(|count| *count != named) {
@@ -216,7 +216,7 @@ fn check(asked: &Asked, from: &'static str, names: &[String]) -> Result<(), Rend
     })
 }
 
-/// The lowest of the service's addresses, as soon as it has as many as there are nodes.
+/// The lowest address of the service, once it has as many addresses as there are nodes.
 fn of_service(service: &str, count: usize, wait: Duration) -> Result<String, RendezvousError> {
     let deadline = Instant::now() + wait;
     loop {
@@ -265,7 +265,7 @@ fn split(endpoint: &str) -> Result<(String, Option<u16>), RendezvousError> {
     }
 }
 
-/// Whether that is an address of this host: then a port can be opened on it.
+/// Whether it is a local address: then binding succeeds.
 fn is_here(host: &str) -> bool {
     (host, 0)
         .to_socket_addrs()
@@ -273,7 +273,7 @@ fn is_here(host: &str) -> bool {
 }
 
 fn listen(port: u16) -> Result<TcpListener, RendezvousError> {
-    // Of a host without IPv6 the second works.
+    // On a host without IPv6 the second one succeeds.
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
         .map_err(|source| RendezvousError::Port { port, source })

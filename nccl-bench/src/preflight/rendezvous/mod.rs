@@ -1,5 +1,5 @@
-//! Where the nodes of a preflight meet, and which nodes the first one waits for: the `meeting_place` from a list of hosts
-//! ([`hosts`]), Slurm, torchrun's endpoint or a headless service, and the nodes `expected` there.
+//! Rendezvous of the nodes of a preflight: the `meeting_place` from a list of hosts ([`hosts`]), Slurm, torchrun's
+//! endpoint or a headless service, and the nodes `expected` by the first one.
 
 mod expected;
 pub mod hosts;

@@ -1,4 +1,5 @@
-//! NCCL's functions, opened at run time, and its answers. <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>
+//! NCCL's functions, loaded at run time, and their results.
+//! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -9,14 +10,14 @@ use crate::cuda::{LoadError, Loaded, NCCL, functions};
 use crate::transport::{Deadline, TransportError};
 
 functions! {
-    /// What every version has.
+    /// Functions in every version.
     Oldest {
         version: "ncclGetVersion": fn(*mut i32) -> i32,
     }
 }
 
 functions! {
-    /// What is called.
+    /// The functions that we call.
     Functions {
         unique_id: "ncclGetUniqueId": fn(*mut UniqueId) -> i32,
         init: "ncclCommInitRankConfig": fn(*mut *mut c_void, i32, UniqueId, i32, *mut Config) -> i32,
@@ -38,13 +39,12 @@ functions! {
     }
 }
 
-/// ncclUniqueId: what rank 0 makes and every rank must have to join.
+/// ncclUniqueId: created by rank 0, and required by every rank to join.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId(pub [u8; 128]);
 
-/// ncclConfig_t as it was in 2.14. A later NCCL takes what the older structure did not have from its defaults, because
-/// the structure says of which version it is.
+/// ncclConfig_t as in 2.14. A later NCCL uses defaults for newer fields, because the structure contains its version.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Config {
@@ -55,8 +55,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// One whose calls return when they are done: a collective is in its stream then. One that does not block has NCCL start a
-    /// thread for each group and be asked for its state before the next, which takes longer than a small collective.
+    /// A blocking configuration: calls return when the collective is in its stream. With a non-blocking one, NCCL
+    /// starts a thread for each group and must be polled before the next one, which takes longer than a small
+    /// collective.
     pub fn blocking() -> Config {
         Config {
             size: size_of::<Config>(),
@@ -67,19 +68,19 @@ impl Config {
     }
 }
 
-/// ncclInProgress: no error; a blocking communicator never returns it.
+/// ncclInProgress: not an error; a blocking communicator never returns it.
 const IN_PROGRESS: i32 = 7;
-/// The oldest with ncclConfig_t, which chooses blocking calls.
+/// The oldest version with ncclConfig_t, which selects blocking calls.
 pub const LEAST: Version = Version(21400);
-/// The oldest in which ranks may share a GPU.
+/// The oldest version in which ranks may share a GPU.
 pub const SHARING: Version = Version(23000);
 
-/// A version as NCCL counts it: 23007 is 2.30.7.
+/// A version in NCCL's format: 23007 is 2.30.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub i32);
 
 impl fmt::Display for Version {
-    /// Up to 2.8 the major version stands for thousands, since for ten thousands.
+    /// Up to 2.8 the major version is in the thousands, later in the ten thousands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let major = if self.0 < 10_000 { 1000 } else { 10_000 };
         write!(f, "{}.{}.{}", self.0 / major, self.0 % major / 100, self.0 % 100)
@@ -92,21 +93,21 @@ pub struct Nccl {
     pub(super) functions: Functions,
     /// Its version.
     pub version: Version,
-    /// The file.
+    /// The library file.
     pub path: PathBuf,
 }
 
 impl Nccl {
-    /// Opens the library at `path`, or where the system has it.
+    /// Opens the library at `path`, or the system's.
     ///
     /// # Errors
-    /// When there is none, or it is too old, or lacks a function.
+    /// If there is none, or it is too old or lacks a function.
     pub fn open(path: Option<&Path>) -> Result<Nccl, LoadError> {
         let library = Loaded::open(&NCCL, path)?;
-        // The version first: an old library is better called old than named by what it lacks.
+        // Check the version first: "too old" is a better error than a missing function.
         let oldest = Oldest::find(&library)?;
         let mut version = 0;
-        // SAFETY: the signature is the header's; the pointer is valid for the call.
+        // SAFETY: the signature is from the header; the pointer is valid for the call.
         unsafe { (oldest.version)(&mut version) };
         let version = Version(version);
         if version < LEAST {
@@ -124,16 +125,16 @@ impl Nccl {
         })
     }
 
-    /// What rank 0 makes for the others.
+    /// Creates the id that the other ranks need.
     pub fn unique_id(&self, deadline: &Deadline) -> Result<UniqueId, TransportError> {
         let mut id = UniqueId([0; 128]);
-        // SAFETY: the signature is the header's; the pointer is valid for the call.
+        // SAFETY: the signature is from the header; the pointer is valid for the call.
         let code = unsafe { (self.functions.unique_id)(&mut id) };
         self.check("ncclGetUniqueId", code, deadline)?;
         Ok(id)
     }
 
-    /// A return code as a result. "In progress" is an error: a nonblocking communicator would time the host.
+    /// Converts a return code. "In progress" is an error: a non-blocking communicator would time the host.
     pub(super) fn check(
         &self,
         call: &'static str,
@@ -161,10 +162,10 @@ impl Nccl {
     }
 
     fn describe(&self, code: i32) -> String {
-        // SAFETY: the signature is the header's; its texts are static.
+        // SAFETY: the signature is from the header; its strings are static.
         let text = unsafe { copied((self.functions.error_text)(code)) };
         let last = self.functions.last_error.map(|last_error| {
-            // SAFETY: as above; NCCL does not use the communicator, and takes none. The text is copied at once.
+            // SAFETY: as above; NCCL ignores the communicator, so null is valid. The string is copied at once.
             unsafe { copied((last_error)(std::ptr::null_mut())) }
         });
         let last = last.unwrap_or_default();
@@ -176,15 +177,15 @@ impl Nccl {
     }
 }
 
-/// Copies a text of C.
+/// Copies a C string.
 ///
 /// # Safety
-/// `from` is null or ends in a zero byte.
+/// `from` must be null or zero-terminated.
 unsafe fn copied(from: *const c_char) -> String {
     if from.is_null() {
         return String::new();
     }
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 

@@ -1,9 +1,9 @@
-//! A communicator: one rank's place among the others. Its calls block, as those of nccl-tests and PyTorch do: they are made
-//! by [`super::worker`]'s thread, and another thread aborts the communicator when time is up.
+//! A communicator of one rank. Its calls block, as in nccl-tests and PyTorch: they run on the thread of
+//! [`super::worker`], and another thread aborts the communicator at the deadline.
 //!
-//! Joining is not aborted. NCCL has it only for communicators that do not block (`ncclConfig_t.blocking`): in one that does,
-//! ncclCommAbort may free what the call that joins still uses. A thread that does not come back from joining is left behind,
-//! and the process ends without it.
+//! Joining is not aborted. NCCL supports that only for non-blocking communicators (`ncclConfig_t.blocking`): in a
+//! blocking one, ncclCommAbort may free memory that the joining call still uses. A thread that does not return from
+//! joining is abandoned, and the process ends without it.
 
 use std::ffi::c_void;
 use std::sync::mpsc::channel;
@@ -18,7 +18,7 @@ use crate::cuda::{Gpu, Stream};
 use crate::dtype::Dtype;
 use crate::transport::{Deadline, TransportError};
 
-/// How long ending one may take. It waits for kernels; one that does not come back is left behind.
+/// Time limit for ending a communicator. It waits for kernels; a call that does not return is abandoned.
 const ENDING: Duration = Duration::from_secs(5);
 const INIT: &str = "ncclCommInitRankConfig";
 /// ncclSum.
@@ -28,7 +28,7 @@ const SUM: i32 = 0;
 #[derive(Debug)]
 pub struct Comm {
     nccl: Arc<Nccl>,
-    /// `None` when it was given up, maybe by another thread than the one that calls.
+    /// `None` after it was ended, maybe by another thread than the calling one.
     handle: Mutex<Option<Handle>>,
     gpu: Arc<Gpu>,
 }
@@ -36,20 +36,21 @@ pub struct Comm {
 #[derive(Clone, Copy, Debug)]
 struct Handle(*mut c_void);
 
-// SAFETY: a handle that is only passed back to NCCL, one thread at a time except to abort, for which NCCL documents another.
+// SAFETY: a handle that is only passed to NCCL, by one thread at a time except to abort, which NCCL permits from
+// another.
 unsafe impl Send for Handle {}
 
-/// Addresses on the GPU of what a collective reads and writes.
+/// GPU addresses of a collective's buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// Reads.
+    /// Input.
     pub send: u64,
-    /// Writes.
+    /// Output.
     pub receive: u64,
 }
 
 impl Comm {
-    /// Joins the others, which must have the same id. Returns when all have come: without a bound.
+    /// Joins the other ranks, which must have the same id. Returns when all have joined: without a time limit.
     pub fn join(
         nccl: &Arc<Nccl>,
         gpu: &Arc<Gpu>,
@@ -61,7 +62,7 @@ impl Comm {
         gpu.enter().map_err(|error| of_gpu(error, deadline))?;
         let (mut handle, mut config) = (std::ptr::null_mut(), Config::blocking());
         call.set(Some(INIT));
-        // SAFETY: the signature is the header's; the pointers are valid for the call, which copies what they point to.
+        // SAFETY: the signature is from the header; the pointers are valid for the call, which copies their content.
         let code = unsafe { (nccl.functions.init)(&mut handle, ranks as i32, id, rank as i32, &mut config) };
         call.set(None);
         nccl.check(INIT, code, deadline)?;
@@ -81,18 +82,18 @@ impl Comm {
         handle.map(|handle| handle.0).ok_or_else(|| deadline.passed(None))
     }
 
-    /// What went wrong since the last call, if anything did: a peer that is lost, as its network has it.
+    /// Checks for asynchronous errors since the last call, such as a lost peer.
     pub fn is_well(&self, deadline: &Deadline) -> Result<(), TransportError> {
         const ASKED: &str = "ncclCommGetAsyncError";
         let handle = self.handle(deadline)?;
         let mut state = 0;
-        // SAFETY: the communicator lives; the pointer is valid for the call.
+        // SAFETY: the communicator is valid; the pointer is valid for the call.
         let code = unsafe { (self.nccl.functions.async_error)(handle, &mut state) };
         self.nccl.check(ASKED, code, deadline)?;
         self.nccl.check(ASKED, state, deadline)
     }
 
-    /// Which call [`Comm::queue`] makes last.
+    /// The last call that [`Comm::queue`] makes.
     pub fn call_of(collective: Collective) -> &'static str {
         match collective {
             Collective::AllReduce => "ncclAllReduce",
@@ -103,7 +104,7 @@ impl Comm {
         }
     }
 
-    /// Queues one collective: it is in the stream when this returns.
+    /// Queues one collective: it is in the stream on return.
     pub fn queue(
         &self,
         plan: &Plan,
@@ -114,8 +115,8 @@ impl Comm {
         let Buffers { send, receive } = buffers;
         let (count, dtype, root) = (plan.count, code_of(plan.dtype), plan.root as i32);
         let (functions, comm, stream) = (&self.nccl.functions, self.handle(deadline)?, stream.handle());
-        // SAFETY: the signatures are the header's; the buffers are on this communicator's GPU and as long as the plan says;
-        // communicator and stream live.
+        // SAFETY: the signatures are from the header; the buffers are on this communicator's GPU and have the sizes of
+        // the plan; communicator and stream are valid.
         let code = unsafe {
             match plan.collective {
                 Collective::AllReduce => {
@@ -134,7 +135,7 @@ impl Comm {
         self.nccl.check(Comm::call_of(plan.collective), code, deadline)
     }
 
-    /// A send to everyone and a receive from everyone, as one group.
+    /// A send to every rank and a receive from every rank, as one group.
     fn all_to_all(
         &self,
         plan: &Plan,
@@ -148,37 +149,37 @@ impl Comm {
             code_of(plan.dtype),
             (plan.count * plan.dtype.size()) as u64,
         );
-        // SAFETY: the signature is the header's.
+        // SAFETY: the signature is from the header.
         let begun = unsafe { (functions.group_start)() };
         self.nccl.check("ncclGroupStart", begun, deadline)?;
         let mut points = Ok(());
         for peer in 0..plan.ranks {
             let (at, peer) = (peer as u64 * block, peer as i32);
-            // SAFETY: as in `queue`; each block lies within its buffer.
+            // SAFETY: as in `queue`; each block is within its buffer.
             let code = unsafe { (functions.send)(buffers.send + at, count, dtype, peer, comm, stream) };
             let sent = self.nccl.check("ncclSend", code, deadline);
             // SAFETY: as above.
             let code = unsafe { (functions.receive)(buffers.receive + at, count, dtype, peer, comm, stream) };
             points = points.and(sent).and(self.nccl.check("ncclRecv", code, deadline));
         }
-        // A group that was begun must be ended, whatever happened in it.
+        // A started group must be ended, even after an error.
         // SAFETY: as above.
         let code = unsafe { (functions.group_end)() };
         points?;
         self.nccl.check("ncclGroupEnd", code, deadline)
     }
 
-    /// Gives it up: what it has queued ends at once, on every GPU that waits for this one too.
+    /// Aborts it: queued work ends at once, also on GPUs that wait for this one.
     pub fn abort(&self) {
         self.end(self.nccl.functions.abort);
     }
 
-    /// Ends it when what it has queued is done.
+    /// Destroys it after its queued work is complete.
     pub fn destroy(&self) {
         self.end(self.nccl.functions.destroy);
     }
 
-    /// Ends it in a thread, because that may wait for a GPU.
+    /// Ends it in a thread, because the call may wait for a GPU.
     fn end(&self, function: unsafe extern "C" fn(*mut c_void) -> i32) {
         let Some(handle) = self.taken().take() else {
             return;
@@ -188,15 +189,15 @@ impl Comm {
         let thread = std::thread::Builder::new()
             .name("nccl-end".into())
             .spawn(move || {
-                // The whole handle moves here, which may be sent; its pointer alone may not.
+                // Moves the whole handle, which is Send; its pointer alone is not.
                 let handle = handle;
-                // Without its GPU it ends nothing.
+                // Without its GPU it cannot be ended.
                 if gpu.enter().is_ok() {
-                    // SAFETY: the communicator lives, and no one else has its handle.
+                    // SAFETY: the communicator is valid, and its handle is not shared.
                     unsafe { function(handle.0) };
                 }
                 drop(nccl);
-                // Who asked may have given up.
+                // The receiver may be gone.
                 let _ = sender.send(());
             });
         if thread.is_ok() && ended.recv_timeout(ENDING).is_err() {

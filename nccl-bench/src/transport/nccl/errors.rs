@@ -1,4 +1,4 @@
-//! What goes wrong in libraries and on GPUs, as a transport's errors.
+//! Converts errors of libraries and GPUs to a transport's errors.
 
 use super::NAME;
 use crate::cuda::{CudaError, LoadError};
@@ -7,7 +7,7 @@ use crate::transport::{Deadline, TransportError};
 /// CUDA_ERROR_NO_DEVICE.
 const NO_DEVICE: i32 = 100;
 
-/// What a library lacks.
+/// The error for a missing library or function.
 pub fn missing(error: LoadError) -> TransportError {
     let what = match &error {
         LoadError::NotFound { name, .. } => (*name).to_owned(),
@@ -21,7 +21,7 @@ pub fn missing(error: LoadError) -> TransportError {
     }
 }
 
-/// What went wrong on a GPU, as the transport's error.
+/// Converts a GPU error.
 pub fn of_gpu(error: CudaError, deadline: &Deadline) -> TransportError {
     match error {
         CudaError::Load(error) => missing(error),
@@ -31,7 +31,7 @@ pub fn of_gpu(error: CudaError, deadline: &Deadline) -> TransportError {
             tried: error.to_string(),
         },
         CudaError::Call { call, code, text } => {
-            // cuInit says that there is none in this way.
+            // cuInit returns this if there is no GPU.
             if code == NO_DEVICE {
                 return TransportError::Missing {
                     transport: NAME,

@@ -1,5 +1,5 @@
-//! What ranks must share to join one communicator, made ahead of time: whoever makes it keeps a root for it until all
-//! have joined, and need not be one of them.
+//! Ids that ranks need to join a communicator, created in advance: the creating process serves as the bootstrap root
+//! until all have joined, and need not be one of the ranks.
 
 use std::fmt;
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::api::{Nccl, UniqueId};
 use super::errors::missing;
 use crate::transport::{Deadline, TransportError};
 
-/// NCCL's unique id. It says where its maker listens, and whoever knows it may join: it is printed nowhere.
+/// NCCL's unique id. It contains the address of its creator, and anyone with it may join: it is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Id([u8; 128]);
 
-/// Makes so many of them. They are good as long as this process lives. Touches no GPU.
+/// Creates this many ids. They are valid as long as this process runs. Touches no GPU.
 ///
 /// # Errors
-/// When there is no library, or it says no.
+/// If there is no library, or a call fails.
 pub fn ids(nccl_lib: Option<&Path>, count: usize, deadline: &Deadline) -> Result<Vec<Id>, TransportError> {
     let nccl = Nccl::open(nccl_lib).map_err(missing)?;
     let one = |_| nccl.unique_id(deadline).map(|id| Id(id.0));
@@ -52,12 +52,12 @@ impl<'de> Deserialize<'de> for Id {
     }
 }
 
-/// Two digits for each byte.
+/// Two digits per byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The reverse of [`hex`], of exactly so many bytes.
+/// The inverse of [`hex`], for an exact number of bytes.
 pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let digits = text.as_bytes();

@@ -1,4 +1,4 @@
-//! How a rank comes to its GPU and to the others.
+//! Opens a rank's GPU, and joins the other ranks.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ pub fn join(
     Ok((comm, stage, stream, nccl))
 }
 
-/// A communicator, joined by the worker: the call returns when all have come, and one that never comes is waited for until the
-/// deadline. See [`super::comm`] for why nothing is aborted then.
+/// Joins a communicator on the worker's thread: the call returns when all ranks have joined, and waits for a missing
+/// one until the deadline. [`super::comm`] explains why nothing is aborted then.
 pub fn communicator(
     worker: &Worker,
     nccl: &Arc<Nccl>,
@@ -49,14 +49,14 @@ pub fn communicator(
     joined.unwrap_or_else(|| Err(deadline.passed(None)))
 }
 
-/// Opens the rank's GPU ahead of [`join`], and so tells one that hangs from ranks that wait for it.
+/// Opens the rank's GPU before [`join`], to distinguish a GPU that hangs from ranks that wait for it.
 pub fn gpu(options: &Options, deadline: &Deadline) -> Result<Arc<Gpu>, TransportError> {
     let driver = Driver::open(options.cuda_lib.as_deref()).map_err(|error| of_gpu(error, deadline))?;
     let index = index(options.local_rank, driver.gpus, is_bound());
     Gpu::open(&driver, index).map_err(|error| of_gpu(error, deadline))
 }
 
-/// What one rank needs by itself.
+/// The local resources of one rank.
 type Opened = (Arc<Nccl>, Arc<Gpu>, Stream, Pinned);
 
 fn open(options: &Options, deadline: &Deadline) -> Result<Opened, TransportError> {
@@ -69,13 +69,13 @@ fn open(options: &Options, deadline: &Deadline) -> Result<Opened, TransportError
     Ok((nccl, gpu, stream, stage))
 }
 
-/// Ranks that miss the same thing say so once: the first of them keeps its error, and the others refer to it.
+/// Ranks with the same error report it once: the first one keeps its error, and the others refer to it.
 fn once<T>(
     side: &mut dyn Transport,
     opened: Result<T, TransportError>,
     deadline: &Deadline,
 ) -> Result<T, TransportError> {
-    // Alike for equal errors, and zero for none only.
+    // The same for equal errors, and zero only without an error.
     let print = |error: &TransportError| fnv(error.reason().as_bytes()).max(1);
     let own = opened.as_ref().err().map_or(0, print);
     let Ok(worst) = side.agree(own, deadline) else {
@@ -100,8 +100,8 @@ fn once<T>(
     }
 }
 
-/// The number of a local rank's GPU among those that its process sees. `is_bound`: what it sees was chosen for it; one GPU is
-/// then its own (Slurm's `--gpu-bind=single:1`).
+/// The index of a local rank's GPU among those visible to its process. `is_bound`: the visible GPUs were restricted; a
+/// single one is then the rank's own (Slurm's `--gpu-bind=single:1`).
 fn index(local_rank: u32, gpus: u32, is_bound: bool) -> u32 {
     if gpus == 1 && is_bound { 0 } else { local_rank }
 }
@@ -110,7 +110,7 @@ fn is_bound() -> bool {
     std::env::var_os("CUDA_VISIBLE_DEVICES").is_some()
 }
 
-/// Which GPU is this rank's.
+/// The index of this rank's GPU.
 fn place(options: &Options, nccl: &Nccl, gpus: u32) -> Result<u32, TransportError> {
     let index = index(options.local_rank, gpus, is_bound());
     if index < gpus {
@@ -145,7 +145,7 @@ fn place(options: &Options, nccl: &Nccl, gpus: u32) -> Result<u32, TransportErro
     Ok(options.local_rank % gpus)
 }
 
-/// Ranks with different versions of NCCL may hang or crash: better told before.
+/// Ranks with different versions of NCCL may hang or crash: report it before.
 fn same_version(side: &mut dyn Transport, nccl: &Nccl, deadline: &Deadline) -> Result<(), TransportError> {
     let mine = nccl.version.0 as u64;
     let newest = side.agree(mine, deadline)?;
@@ -167,7 +167,7 @@ fn same_version(side: &mut dyn Transport, nccl: &Nccl, deadline: &Deadline) -> R
     })
 }
 
-/// Brings rank 0's id to all: the others hand in zeros, and the largest of each eight bytes is rank 0's.
+/// Broadcasts rank 0's id: the others contribute zeros, so the maximum of each eight bytes is rank 0's.
 fn share_id(
     side: &mut dyn Transport,
     mine: Option<UniqueId>,

@@ -1,5 +1,5 @@
-//! What a rank has on its GPU, and what is done with it by [`super::worker`]'s thread: it prepares, times and checks. While a
-//! call does not return the thread keeps all of it, because kernels may still use the memory.
+//! A rank's GPU resources and the work on [`super::worker`]'s thread: prepares, times and verifies. As long as a call
+//! does not return, the thread keeps all resources, because kernels may still use the memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::cuda::{Event, Gpu, Memory, Pinned, Stream, pause};
 use crate::pattern;
 use crate::transport::{Deadline, TransportError};
 
-/// Between two looks at the communicator of one that waits for the GPU. A lost peer may be seen so much later.
+/// Interval of checks on the communicator while waiting for the GPU. A lost peer is noticed with this delay.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// See the module.
@@ -29,14 +29,14 @@ pub(super) struct Lane {
 struct Prepared {
     plan: Plan,
     memory: Memory,
-    /// The second buffer, out of place.
+    /// The second buffer, if out of place.
     second: Option<Memory>,
 }
 
-/// What a job works with beside the lane.
+/// Parameters of a job on the lane.
 pub(super) struct With<'a> {
     pub(super) comm: &'a Comm,
-    /// Which rank of the communicator this is.
+    /// This rank in the communicator.
     pub(super) rank: usize,
     pub(super) deadline: &'a Deadline,
     pub(super) call: &'a Call,
@@ -54,9 +54,9 @@ impl Lane {
         }
     }
 
-    /// Buffers for a plan, instead of those that there were.
+    /// Allocates buffers for a plan, replacing the previous ones.
     pub(super) fn prepare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError> {
-        // What was prepared before leaves room first.
+        // Free the previous buffers first.
         self.prepared = None;
         let memory = |elements: usize| {
             self.gpu
@@ -80,7 +80,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Gives the buffers back.
+    /// Frees the buffers.
     pub(super) fn clear(&mut self) {
         self.prepared = None;
     }
@@ -93,8 +93,8 @@ impl Lane {
         })
     }
 
-    /// Queues so many collectives, each behind the other, with an event before, between and behind them; then waits for the
-    /// last. While they are queued the communicator is asked for nothing, so that small collectives are bound by the GPUs.
+    /// Queues this many collectives without gaps, with events before, between and after them; then waits for the last
+    /// one. The communicator is not checked while they are queued, so that small collectives are limited by the GPUs.
     pub(super) fn timed(
         &mut self,
         iterations: u32,
@@ -111,7 +111,7 @@ impl Lane {
         with.call.set(Some(Comm::call_of(prepared.plan.collective)));
         events[0].record(&self.stream).map_err(gpu_error)?;
         for event in &events[1..] {
-            // So that a deadline aborts a call that does not return, and none that would.
+            // Starts no call after the deadline, so that only a call that does not return is aborted.
             with.deadline
                 .remaining()
                 .ok_or_else(|| with.deadline.passed(None))?;
@@ -141,7 +141,7 @@ impl Lane {
         let (plan, rank, deadline) = (&prepared.plan, with.rank, with.deadline);
         let size = plan.dtype.size();
         let (send, receive) = prepared.offsets(rank);
-        // What an earlier run left may be right: it must not be taken for the result of this one.
+        // Output of an earlier run may be correct: it must not pass as the result of this one.
         let output = prepared.second.as_ref().unwrap_or(&prepared.memory);
         self.fill(output, 0, &vec![0xFF; output.bytes()], deadline)?;
         self.fill(&prepared.memory, send, &pattern::input(plan, rank), deadline)?;
@@ -158,7 +158,7 @@ impl Lane {
         Ok(pattern::wrong(plan, rank, &seen))
     }
 
-    /// Writes to the GPU, from `offset` on.
+    /// Writes to the GPU, starting at `offset`.
     fn fill(
         &mut self,
         to: &Memory,
@@ -204,7 +204,7 @@ impl Lane {
 }
 
 impl Prepared {
-    /// Where in their buffers a rank reads and writes, in bytes.
+    /// Offsets of a rank's input and output in their buffers, in bytes.
     fn offsets(&self, rank: usize) -> (usize, usize) {
         if self.second.is_some() {
             return (0, 0);
@@ -226,7 +226,7 @@ impl Prepared {
     }
 }
 
-/// Waits for an event. Where a rank is lost the kernel would wait on, so a wait that lasts looks at the communicator too.
+/// Waits for an event. If a rank is lost, the kernel would wait forever, so longer waits also check the communicator.
 fn wait(event: &Event, with: &With<'_>) -> Result<(), TransportError> {
     let mut next = Instant::now() + LOOK;
     for looks in 0u32.. {

@@ -1,9 +1,9 @@
-//! Collectives of NCCL, one rank on one GPU, timed by the GPU's own events.
+//! Collectives of NCCL, one rank per GPU, timed with GPU events.
 //!
-//! All calls that may block are made by a thread of their own (`worker`), on a communicator that blocks (`comm`).
+//! All calls that may block run on a separate thread (`worker`), with a blocking communicator (`comm`).
 //!
-//! NCCL carries the collectives and nothing else: a second transport, over sockets, brings the unique id to the ranks,
-//! agrees and gathers. It works where NCCL does not, and so tells of it.
+//! NCCL runs only the collectives: a second transport, over sockets, distributes the unique id, agrees and gathers. It
+//! still works when NCCL does not, and so reports NCCL's failures.
 
 mod api;
 mod comm;
@@ -30,55 +30,55 @@ use crate::cuda::{Gpu, LoadError};
 use crate::measure::{RankPlace, RankTimes};
 
 const NAME: &str = "nccl";
-/// The variable that allows ranks to share a GPU, and its value: in the environment before NCCL is opened.
+/// The variable that allows ranks to share a GPU, and its value: must be set before NCCL is opened.
 pub const SHARE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
-/// What goes between host and GPU at once when results are checked.
+/// Size of the copies between host and GPU for verification.
 const STAGE: usize = 16 << 20;
 
-/// What to open.
+/// Options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// NCCL's library, or the folder with it; `None`: where the system has it.
+    /// NCCL's library, or its folder; `None`: the system's.
     pub nccl_lib: Option<PathBuf>,
-    /// The CUDA driver's.
+    /// The CUDA driver's library.
     pub cuda_lib: Option<PathBuf>,
-    /// The rank's number on its host: its GPU, as this process counts them.
+    /// The local rank: its GPU, in this process's numbering.
     pub local_rank: u32,
-    /// Ranks may share a GPU: with more ranks than GPUs on a host, they are dealt out in turn. Takes NCCL 2.30 and
-    /// [`SHARE`].
+    /// Ranks may share a GPU: with more ranks than GPUs on a host, they are assigned round-robin. Requires NCCL 2.30
+    /// and [`SHARE`].
     pub share: bool,
-    /// The id of the communicator, the same on all ranks; `None`: rank 0 makes one and tells the others.
+    /// The communicator's id, the same on all ranks; `None`: rank 0 creates and distributes one.
     pub id: Option<Id>,
 }
 
 /// The version of NCCL's library, `2.30.7`. Touches no GPU.
 ///
 /// # Errors
-/// When there is none, or it is too old to be used.
+/// If there is none, or it is too old.
 pub fn version(path: Option<&Path>) -> Result<String, LoadError> {
     Nccl::open(path).map(|nccl| nccl.version.to_string())
 }
 
-/// A version as NCCL counts it, for people: of `22703`, `2.27.3`.
+/// Formats a version in NCCL's format: `2.27.3` for `22703`.
 pub(crate) fn version_text(code: &str) -> Option<String> {
     code.parse().ok().map(|code| api::Version(code).to_string())
 }
 
 /// One rank. See the module.
 pub struct NcclTransport {
-    /// Before what it uses: it is ended first.
+    /// Declared before the resources that it uses, so that it is dropped first.
     comm: Ended,
-    /// `None` while a job of the worker has it, and when one was left behind with it.
+    /// `None` while a job of the worker owns it, and after it was abandoned with one.
     lane: Option<Lane>,
     worker: Worker,
     gpu: Arc<Gpu>,
     nccl: Arc<Nccl>,
     side: Box<dyn Transport>,
-    /// Which rank of the communicator this is. All of [`NcclTransport::rank`], unless it joined a part.
+    /// This rank in the communicator. The same as [`NcclTransport::rank`], unless it joined a subset.
     rank: usize,
 }
 
-/// A communicator that is destroyed with this, also if the worker still holds it.
+/// A communicator that is destroyed when this is dropped, even if the worker still holds it.
 struct Ended(Arc<Comm>);
 
 impl Drop for Ended {
@@ -90,7 +90,7 @@ impl Drop for Ended {
 impl Drop for NcclTransport {
     fn drop(&mut self) {
         self.comm.0.destroy();
-        // Freeing memory waits for kernels, and one that hangs would keep the process.
+        // Freeing memory waits for kernels, and a hung one would block the process.
         if is_any_left_behind() {
             std::mem::forget(self.lane.take());
         }
@@ -98,11 +98,11 @@ impl Drop for NcclTransport {
 }
 
 impl NcclTransport {
-    /// Opens the libraries and the GPU, and joins the other ranks, which `side` connects already.
+    /// Opens the libraries and the GPU, and joins the other ranks, which `side` already connects.
     ///
     /// # Errors
-    /// [`TransportError::Missing`] where there is no library, no function or no GPU, and whatever goes wrong in joining.
-    /// `side` is aborted then, so that the other ranks learn of it.
+    /// [`TransportError::Missing`] without a library, function or GPU, and all errors of joining. `side` is aborted
+    /// then, so that the other ranks notice.
     pub fn open(
         mut side: Box<dyn Transport>,
         options: &Options,
@@ -129,11 +129,11 @@ impl NcclTransport {
         }
     }
 
-    /// Leaves the communicator for one of some of the ranks only, in which this one is `rank` of `ranks`; plans are its
-    /// then. What all ranks agree on and gather they still do together.
+    /// Replaces the communicator with one of a subset of the ranks, in which this one is `rank` of `ranks`; plans then
+    /// apply to it. Agreements and gathering still include all ranks.
     ///
     /// # Errors
-    /// Whatever goes wrong in joining.
+    /// All errors of joining.
     pub fn regroup(
         &mut self,
         id: &Id,
@@ -155,7 +155,7 @@ impl NcclTransport {
         format!("{} {} {}", self.gpu.model, self.gpu.pci, self.gpu.uuid)
     }
 
-    /// Has the worker do something with the lane. By the deadline it has done it, or the communicator is aborted.
+    /// Runs a function on the lane in the worker. At the deadline the communicator is aborted.
     fn on_lane<T: Send + 'static>(
         &mut self,
         deadline: &Deadline,
@@ -183,7 +183,7 @@ impl NcclTransport {
         result.unwrap_or_else(|| Err(deadline.passed(None)))
     }
 
-    /// After an error nothing of it is of use, and kernels that wait for others must end.
+    /// After an error the transport is unusable, and kernels that wait for others must end.
     fn or_give_up<T>(&mut self, result: Result<T, TransportError>) -> Result<T, TransportError> {
         if result.is_err() {
             self.comm.0.abort();
@@ -263,7 +263,7 @@ impl Transport for NcclTransport {
     }
 
     fn abort(&mut self) {
-        // The others first: ending a communicator may take a while.
+        // Notify the others first: ending a communicator may take a while.
         self.side.abort();
         self.comm.0.abort();
     }

@@ -1,6 +1,5 @@
-//! The thread that makes all calls which may block in NCCL or in the driver. Calls of a blocking communicator return when they
-//! are done, and have no time-out of their own: the caller waits here until its deadline, and then aborts the communicator from
-//! its own thread.
+//! The thread for all calls that may block in NCCL or in the driver. Calls of a blocking communicator have no timeout
+//! of their own: the caller waits here until its deadline, and then aborts the communicator from its own thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use crate::transport::{Deadline, TransportError};
 
-/// Time for a job that stops by itself at its deadline to say so: then no call is in progress when the abort comes.
+/// Time for a job that stops by itself at its deadline to return: then no call is in progress during the abort.
 const GRACE: Duration = Duration::from_millis(250);
-/// How long a call that was aborted may take to return.
+/// Time for an aborted call to return.
 const RETURNING: Duration = Duration::from_secs(2);
 
 static LEFT_BEHIND: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread of this process is stuck in a call of NCCL or of the driver. What runs at the exit of a process may wait
+/// Whether a thread of this process is stuck in a call of NCCL or of the driver. Exit handlers of the process may wait
 /// for it.
 pub(crate) fn is_any_left_behind() -> bool {
     LEFT_BEHIND.load(Ordering::Acquire)
 }
 
-/// Leaves a thread to itself.
+/// Abandons a thread.
 pub(super) fn leave_behind() {
     LEFT_BEHIND.store(true, Ordering::Release);
 }
@@ -36,12 +35,12 @@ pub(super) struct Worker {
     call: Call,
 }
 
-/// Which call the thread is in, for the error of one that does not return.
+/// The thread's current call, for the error if it does not return.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Call(Arc<Mutex<Option<&'static str>>>);
 
 impl Call {
-    /// From here on it is in this one; `None`: in none that could block for ever.
+    /// Sets the current call; `None`: no call that could block forever.
     pub(super) fn set(&self, call: Option<&'static str>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }
@@ -65,10 +64,10 @@ impl Worker {
         })
     }
 
-    /// Has the thread do `job`, and waits for it until the deadline. When that passes within a call, `abort` is called, which
-    /// should make the call return; a thread that stays in it is left behind, with what `job` owns.
+    /// Runs `job` on the thread, and waits for it until the deadline. If a call is in progress then, `abort` is called,
+    /// which should make it return; otherwise the thread is abandoned, together with the resources of `job`.
     ///
-    /// The second value is what the job gave. It is there with the error too, when the call has returned after the abort.
+    /// The second value is the job's result. It is present even with an error, if the call returned after the abort.
     pub(super) fn run<T: Send + 'static>(
         &self,
         deadline: &Deadline,
@@ -83,7 +82,7 @@ impl Worker {
             // The caller may have given up.
             let _ = sender.send(given);
         };
-        // A thread that has ended is seen below, as no answer.
+        // If the thread has ended, the missing answer shows it below.
         let _ = self.jobs.send(Box::new(job));
         let until = deadline.at().max(Instant::now()) + GRACE;
         match receive(&answer, until) {
@@ -123,7 +122,7 @@ mod tests {
         let error = result.unwrap_err().to_string();
         assert_eq!(error, "run: not done within 0.0 s in ncclAllReduce");
         assert_eq!(given, Some(7));
-        // It takes the next one.
+        // The worker accepts the next job.
         let (result, given) = worker.run(&Deadline::new("run", Duration::from_secs(5)), |_| 8, || ());
         assert!(result.is_ok() && given == Some(8));
         assert!(!is_any_left_behind());

@@ -1,4 +1,4 @@
-//! Runs a schedule over sockets: one thread that sends and receives whatever can go on, and waits when nothing can.
+//! Runs a schedule over sockets: one thread sends and receives whatever is possible, and waits otherwise.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -11,59 +11,59 @@ use crate::dtype::Dtype;
 use crate::net::{Wire, is_pause, ready};
 use crate::transport::{Deadline, TransportError};
 
-/// What a socket is offered, and asked for, in one call: so much stays in a core's cache between the two copies.
+/// Bytes per socket call: small enough to stay in a core's cache between the two copies.
 const CHUNK: usize = 256 << 10;
-/// A sleeper is woken for so many bytes, or for the last ones.
+/// A sleeping rank wakes up for this many bytes, or for the last ones.
 const WORTH_WAKING: usize = 128 << 10;
-/// So many rounds may pass between two looks at the clock while bytes flow.
+/// Rounds between checks of the clock while data flows.
 const ROUNDS: u32 = 64;
 
-/// How a rank waits for bytes.
+/// How a rank waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Look again for so long before going to sleep, which costs a wake-up.
+    /// Time to poll before sleeping, because waking up is expensive.
     pub awake: Duration,
 }
 
 /// The buffers of one rank.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    /// Of elements.
+    /// The element type.
     pub dtype: Option<Dtype>,
     /// `None`: in place.
     pub input: Option<Vec<u8>>,
-    /// Where in the operation's whole the input begins.
+    /// Offset of the input in the whole operation.
     pub input_at: usize,
-    /// Of the whole operation.
+    /// Buffer of the whole operation.
     pub output: Vec<u8>,
 }
 
-/// A schedule between its first and its last byte.
+/// A schedule in progress.
 pub struct Engine<'a> {
     schedule: &'a Schedule,
     buffers: &'a mut Buffers,
     lanes: Vec<Lane<'a>>,
-    /// Bytes of each send that are gone.
+    /// Bytes sent so far, for each send.
     sent: Vec<usize>,
-    /// Bytes of each receive that are in place.
+    /// Bytes received so far, for each receive.
     got: Vec<usize>,
 }
 
-/// What goes to and comes from one peer, in order.
+/// Sends and receives with one peer, in order.
 struct Lane<'a> {
     wire: &'a Wire,
     sends: Vec<usize>,
     receives: Vec<usize>,
-    /// The first of them that is not done.
+    /// Index of the first unfinished send and receive.
     sending: usize,
     receiving: usize,
-    /// What came and waits to be added; the first `held` bytes are part of an element.
+    /// Received bytes that are not added yet; the first `held` bytes are part of an element.
     came: Vec<u8>,
     held: usize,
 }
 
 impl Buffers {
-    /// A part of a space, in the operation's whole.
+    /// A part of a buffer, at an offset in the whole operation.
     fn part(&self, space: Space, at: usize, len: usize) -> &[u8] {
         match (&self.input, space) {
             (Some(input), Space::Input) => &input[at - self.input_at..][..len],
@@ -71,7 +71,7 @@ impl Buffers {
         }
     }
 
-    /// `output` = `own` + `came`, from `at` on.
+    /// `output` = `own` + `came`, starting at `at`.
     fn add(&mut self, own: Space, at: usize, came: &[u8]) {
         let Some(dtype) = self.dtype else { return };
         let out = &mut self.output[at..at + came.len()];
@@ -85,7 +85,7 @@ impl Buffers {
 }
 
 impl<'a> Engine<'a> {
-    /// `wires` must lead to every peer of the schedule.
+    /// `wires` must contain every peer of the schedule.
     pub fn new(
         schedule: &'a Schedule,
         buffers: &'a mut Buffers,
@@ -122,7 +122,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The whole collective, once.
+    /// Runs the collective once.
     pub fn run(&mut self, patience: Patience, deadline: &Deadline) -> Result<(), TransportError> {
         self.begin();
         let mut rounds = 0;
@@ -144,7 +144,7 @@ impl<'a> Engine<'a> {
             if now.duration_since(*idle_since.get_or_insert(now)) >= patience.awake {
                 self.sleep(deadline)?;
             } else {
-                // Whoever is waited for may need this very core.
+                // The awaited rank may need this core.
                 std::thread::yield_now();
             }
         }
@@ -169,7 +169,7 @@ impl<'a> Engine<'a> {
             .all(|lane| lane.sending == lane.sends.len() && lane.receiving == lane.receives.len())
     }
 
-    /// Everything that can go on, goes on a bit; whether anything did.
+    /// Advances all sends and receives as far as possible; returns whether any made progress.
     fn round(&mut self, deadline: &Deadline) -> Result<bool, TransportError> {
         let mut moved = false;
         for lane in 0..self.lanes.len() {
@@ -227,7 +227,8 @@ impl<'a> Engine<'a> {
         Ok(moved)
     }
 
-    /// Takes up to `room` bytes in; how many are now in place, which may be none when only part of an element came.
+    /// Receives up to `room` bytes; returns how many are complete, which may be zero if only part of an element
+    /// arrived.
     fn take(&mut self, lane: usize, receive: &Receive, got: usize, room: usize) -> io::Result<usize> {
         let lane = &mut self.lanes[lane];
         let mut stream = lane.wire.stream();
@@ -245,7 +246,7 @@ impl<'a> Engine<'a> {
         Ok(whole)
     }
 
-    /// A peer from which something is awaited, else one that takes nothing.
+    /// A peer with pending receives, else one with pending sends.
     fn waits_for(&self) -> Option<usize> {
         let receives = |lane: &&Lane<'_>| lane.receiving < lane.receives.len();
         let sends = |lane: &&Lane<'_>| lane.sending < lane.sends.len();
@@ -268,7 +269,7 @@ impl<'a> Engine<'a> {
             });
             let receives = coming > 0;
             if receives {
-                // All of it will come without anything of ours: pieces wait for earlier ones only.
+                // All of it arrives without action on our side: pieces depend only on earlier ones.
                 lane.wire.wake_at(coming.min(WORTH_WAKING));
             }
             let mut flags = PollFlags::empty();
@@ -281,7 +282,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// A read of nothing is the end of the connection.
+/// A zero-length read is the end of the connection.
 fn open(count: usize) -> io::Result<usize> {
     if count == 0 {
         Err(ErrorKind::UnexpectedEof.into())

@@ -1,7 +1,7 @@
-//! Collectives over TCP, for hosts without GPUs and for the host network of those with them.
+//! Collectives over TCP, for hosts without GPUs and for the host network of those with GPUs.
 //!
-//! `schedule` says what a rank sends and receives, `engine` does it, `sum` adds. Links are opened when a schedule first
-//! needs them.
+//! `schedule` defines sends and receives of a rank, `engine` runs them, `sum` adds. Links are opened when a schedule
+//! first needs them.
 
 mod engine;
 pub mod schedule;
@@ -20,30 +20,30 @@ use crate::net::{Control, Purpose, Seat, Wire};
 use crate::pattern;
 use crate::transport::{About, Deadline, Transport, TransportError};
 
-/// Up to so many bytes a rank stays awake while it waits, even where others want its core.
+/// Up to this many bytes a waiting rank keeps polling, even if others need its core.
 const SMALL: u64 = 1 << 20;
-/// A wake-up costs a tenth of it.
+/// Polling time before sleeping; waking up costs a tenth of it.
 const AWAKE: Duration = Duration::from_micros(500);
 
-/// What may be chosen.
+/// Options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpOptions {
-    /// Instead of the fastest.
+    /// Algorithm to use instead of the fastest.
     pub algorithm: Option<Algorithm>,
 }
 
-/// One rank's end.
+/// One rank of the transport.
 pub struct Tcp {
     options: TcpOptions,
     seat: Seat,
     control: Control,
-    /// There are more ranks on this host than cores.
+    /// Whether this host has more ranks than cores.
     is_crowded: bool,
     links: BTreeMap<usize, Wire>,
     ready: Option<Ready>,
 }
 
-/// What was prepared.
+/// The prepared plan.
 struct Ready {
     plan: Plan,
     schedule: Schedule,
@@ -90,7 +90,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// All ranks must mean the same: else the bytes of one are taken for something else by another.
+    /// Checks that all ranks have the same plan: otherwise bytes would be misinterpreted.
     fn compare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError> {
         let mine = format!("{plan:?} {:?}", self.options.algorithm);
         let Some(all) = self.control.collect(mine.clone().into_bytes(), deadline)? else {
@@ -109,7 +109,7 @@ impl Tcp {
         }
     }
 
-    /// Runs what was prepared once.
+    /// Runs the prepared plan once.
     fn once(&mut self, deadline: &Deadline) -> Result<Vec<Duration>, TransportError> {
         self.repeat(1, deadline)
     }
@@ -133,7 +133,7 @@ impl Tcp {
         Ok(times)
     }
 
-    /// Closes the links, so that peers learn of it, and finds out who failed first.
+    /// Closes the links, so that peers notice, and determines who failed first.
     fn fail(&mut self, error: TransportError, deadline: &Deadline) -> TransportError {
         self.close();
         self.control.settle(error, deadline)
@@ -197,7 +197,7 @@ impl Transport for Tcp {
     fn verify(&mut self, deadline: &Deadline) -> Result<u64, TransportError> {
         let rank = self.seat.rank;
         if let Some(ready) = &mut self.ready {
-            ready.buffers.output.fill(0xA5); // What is left from before must not look right.
+            ready.buffers.output.fill(0xA5); // Output of an earlier run must not look correct.
             ready.fill(rank);
         }
         self.once(deadline).map_err(|error| self.fail(error, deadline))?;
@@ -233,14 +233,14 @@ impl Transport for Tcp {
     }
 
     fn abort(&mut self) {
-        // First the reason, so that nobody sees only the end.
+        // Send the reason first, so that peers do not only see the end of the connection.
         self.control.abort("it was ordered to stop");
         self.close();
     }
 }
 
-/// What is small is over before a sleeper would be awake again; what is large leaves the core to who needs it, if anybody
-/// does (docs/measurements/allreduce.md has the figures).
+/// Small transfers end before a sleeping rank would wake up; large ones leave the core to other ranks, if there are any
+/// (docs/measurements/allreduce.md has the figures).
 fn patience(plan: &Plan, is_crowded: bool) -> Patience {
     let sleeps = is_crowded && plan.bytes() > SMALL;
     Patience {

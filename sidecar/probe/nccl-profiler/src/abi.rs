@@ -1,22 +1,22 @@
-//! NCCL's side of the boundary: the layouts of its public headers (`src/include/plugin/profiler/profiler_v4.h` to
-//! `profiler_v7.h` in <https://github.com/NVIDIA/nccl>). The tests hold their sizes and offsets.
+//! NCCL's side of the interface: the layouts of its public headers (`src/include/plugin/profiler/profiler_v4.h` to
+//! `profiler_v7.h` in <https://github.com/NVIDIA/nccl>). The tests check sizes and offsets.
 //!
-//! What is read here stands at the same place in every version: later ones only append to the union's members.
+//! The fields read here have the same offset in every version: later versions only append to the union's members.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Bits of the activation mask, and kinds of events.
+/// Bits of the activation mask, and event types.
 pub const COLL: u64 = 1 << 1;
 /// Sends and receives.
 pub const P2P: u64 = 1 << 2;
-/// Times of a kernel on one channel.
+/// Timing of a kernel on one channel.
 pub const KERNEL_CH: u64 = 1 << 6;
-/// A group of calls, since version 5. NCCL tells it where anything below it is asked for as well.
+/// A group of calls, since version 5. NCCL also reports it when anything below it is requested.
 pub const GROUP_API: u64 = 1 << 8;
-/// State of a kernel's channel: the GPU's time at its end is in the arguments.
+/// State of a kernel's channel: its arguments contain the GPU's time at the end of the kernel.
 pub const KERNEL_CH_STOP: c_int = 22;
 
-/// NCCL takes anything but zero for an error and says so in its log.
+/// NCCL treats any other value as an error and logs it.
 pub const OK: c_int = 0;
 
 /// `ncclDebugLogger_t`: not used.
@@ -25,35 +25,35 @@ pub type Logger = *const c_void;
 /// The version of NCCL's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// 4: it does not say what is captured.
+    /// Version 4: does not report graph capture.
     V4,
-    /// 5 and 6: it does.
+    /// Versions 5 and 6: report graph capture.
     V5,
-    /// 7: kernel events from the first collective on, or never, and by default never.
+    /// Version 7: kernel events are on from the first collective, or never; off by default.
     V7,
 }
 
-/// `coll` of the union.
+/// `coll` in the union.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Coll {
-    /// Number among those of its function in the communicator.
+    /// Number of this call among those of the same function in the communicator.
     pub sequence: u64,
     /// `AllReduce`.
     pub func: *const c_char,
-    /// Not looked at, as what follows.
+    /// Not read, like the next field.
     pub send_buff: *const c_void,
-    /// Not looked at.
+    /// Not read.
     pub recv_buff: *mut c_void,
-    /// Elements of a rank.
+    /// Elements per rank.
     pub count: usize,
-    /// Of rooted functions.
+    /// Root rank, for rooted functions.
     pub root: c_int,
     /// `ncclFloat32`.
     pub datatype: *const c_char,
-    /// That carry it.
+    /// Channels that carry it.
     pub channels: u8,
-    /// Of each block.
+    /// Warps per block.
     pub warps: u8,
     /// `RING`.
     pub algo: *const c_char,
@@ -61,69 +61,70 @@ pub struct Coll {
     pub proto: *const c_char,
 }
 
-/// `p2p` of the union.
+/// `p2p` in the union.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Message {
     /// `Send` or `Recv`.
     pub func: *const c_char,
-    /// Not looked at.
+    /// Not read.
     pub buff: *mut c_void,
     /// `ncclFloat32`.
     pub datatype: *const c_char,
     /// Elements.
     pub count: usize,
-    /// The other rank's number in the communicator.
+    /// The peer's rank in the communicator.
     pub peer: c_int,
-    /// That may carry it. Up to NCCL 2.30 a short one uses fewer (<https://github.com/NVIDIA/nccl/issues/2056>).
+    /// Channels that may carry it. Up to NCCL 2.30 a short message uses fewer
+    /// (<https://github.com/NVIDIA/nccl/issues/2056>).
     pub channels: u8,
 }
 
-/// `kernelCh` of the union.
+/// `kernelCh` in the union.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct KernelCh {
-    /// Which.
+    /// Channel number.
     pub channel: u8,
-    /// Start by the GPU's globaltimer, ns.
+    /// Start time on the GPU's globaltimer, ns.
     pub timer: u64,
 }
 
-/// `groupApi` of the union, as far as it is read.
+/// `groupApi` in the union, as far as it is read.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct GroupApi {
-    /// Not 0: the calls are recorded into a CUDA graph, and run when that is launched, as often as it is.
+    /// Not 0: the calls are captured into a CUDA graph, and run each time that the graph is launched.
     pub captured: u8,
 }
 
-/// What is read of the union.
+/// The members of the union that are read.
 #[repr(C)]
 pub union Of {
-    /// When the type is [`GROUP_API`].
+    /// If the type is [`GROUP_API`].
     pub group: GroupApi,
-    /// When the type is [`COLL`].
+    /// If the type is [`COLL`].
     pub coll: Coll,
-    /// When the type is [`P2P`].
+    /// If the type is [`P2P`].
     pub message: Message,
-    /// When the type is [`KERNEL_CH`].
+    /// If the type is [`KERNEL_CH`].
     pub kernel: KernelCh,
 }
 
-/// An event's description: `T` is u8 in version 4 and u64 since.
+/// An event descriptor: `T` is u8 in version 4 and u64 since version 5.
 #[repr(C)]
 pub struct Descr<T> {
-    /// One of the bits above.
+    /// Event type: one of the bits above.
     pub kind: T,
-    /// Of a kernel: the handle of its collective or message.
+    /// For a kernel: the handle of its collective or message.
     pub parent: *mut c_void,
-    /// In the communicator.
+    /// Rank in the communicator.
     pub rank: c_int,
-    /// By type.
+    /// The union, by type.
     pub of: Of,
 }
 
-/// Arguments of a change of state; of a kernel's channel the only one that is read.
+/// Arguments of a state change; only those of a kernel's channel are read.
 #[repr(C)]
 pub struct StateArgs {
     /// `kernelCh.pTimer`.
@@ -133,28 +134,28 @@ pub struct StateArgs {
 /// `init` of version 4.
 pub type Init4 =
     extern "C" fn(*mut *mut c_void, *mut c_int, *const c_char, u64, c_int, c_int, c_int, Logger) -> c_int;
-/// `init` since version 5: other order.
+/// `init` since version 5: different order of arguments.
 pub type Init5 =
     extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, Logger) -> c_int;
 
 /// `ncclProfiler_vN_t`.
 #[repr(C)]
 pub struct Profiler<Init, T> {
-    /// Told in NCCL's log.
+    /// Name in NCCL's log.
     pub name: *const c_char,
-    /// A communicator begins.
+    /// Called when a communicator is created.
     pub init: Init,
-    /// An event begins.
+    /// Called when an event starts.
     pub start: extern "C" fn(*mut c_void, *mut *mut c_void, *mut Descr<T>) -> c_int,
-    /// It ends.
+    /// Called when an event stops.
     pub stop: extern "C" fn(*mut c_void) -> c_int,
-    /// It has come further.
+    /// Called when an event changes state.
     pub record: extern "C" fn(*mut c_void, c_int, *mut StateArgs) -> c_int,
-    /// The communicator ends.
+    /// Called when a communicator is destroyed.
     pub finalize: extern "C" fn(*mut c_void) -> c_int,
 }
 
-// SAFETY: it holds constant addresses only.
+// SAFETY: it contains only constant addresses.
 unsafe impl<Init, T> Sync for Profiler<Init, T> {}
 
 #[cfg(test)]
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// `coll` since version 5 and in version 7, `ceColl` since version 6: what decides the sizes.
+    /// `coll` since version 5 and in version 7, `ceColl` since version 6: these determine the sizes.
     #[repr(C)]
     struct Coll5 {
         coll: Coll,

@@ -1,23 +1,23 @@
-//! What we may cost, by our own measure: a share of the time that passes.
+//! The plugin's cost budget, by its own measurement: a share of elapsed time.
 
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Half a per cent of a step is the time of all callbacks in it, on whatever thread, at most.
+/// All callbacks of a step, on all threads together, may take at most half a percent of the step.
 const PPM: u32 = 5_000;
-/// Callbacks of one collective in so many are timed, and stand for the others.
+/// The callbacks of one in this many collectives are timed; each sample counts for all of them.
 pub const TIMED_ONE_IN: u64 = 16;
-/// A callback that took longer was interrupted: what others did in that time is not our cost, and must not be taken
-/// sixteen times over. A callback of ours takes a hundredth of it.
+/// A callback that took longer was preempted: the time of other programs is not our cost and must not be multiplied by
+/// sixteen. A normal callback takes a hundredth of this.
 const LONGEST_NS: u64 = 50_000;
-/// Judged over this long.
+/// The interval over which the cost is checked.
 const OVER_NS: u64 = 2_000_000_000;
 
-/// See the module.
+/// See the module documentation.
 pub struct Budget {
     ppm: AtomicU32,
     spent_ns: AtomicU64,
-    /// Since when it is counted, and how much had been spent then.
+    /// Start of the current interval, and the time spent before it.
     since_ns: AtomicU64,
     before_ns: AtomicU64,
 }
@@ -27,7 +27,7 @@ pub const fn is_timed(ticket: u64) -> bool {
     ticket.is_multiple_of(TIMED_ONE_IN)
 }
 
-/// What a callback that took so long stands for.
+/// The time that one timed callback counts for.
 pub fn of_sample(ns: u64) -> u64 {
     ns.min(LONGEST_NS) * TIMED_ONE_IN
 }
@@ -39,7 +39,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Nothing spent.
+    /// A budget with nothing spent.
     pub const fn new() -> Budget {
         Budget {
             ppm: AtomicU32::new(PPM),
@@ -49,17 +49,17 @@ impl Budget {
         }
     }
 
-    /// Millionths of the time that passes.
+    /// Sets the limit, in millionths of elapsed time.
     pub fn allow(&self, ppm: u32) {
         self.ppm.store(ppm, Relaxed);
     }
 
-    /// Adds time in callbacks.
+    /// Adds time spent in callbacks.
     pub fn spend(&self, ns: u64) {
         self.spent_ns.fetch_add(ns, Relaxed);
     }
 
-    /// Whether it was too much over the last stretch; told once for each, to one thread.
+    /// Whether the last interval exceeded the budget; returned once per interval, to one thread.
     pub fn is_exceeded(&self, now_ns: u64) -> bool {
         let since = self.since_ns.load(Relaxed);
         let passed = now_ns.saturating_sub(since);
@@ -84,7 +84,8 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// A slice of the scheduler's in which another program ran, once in two seconds: nothing that we could save.
+    /// A scheduler time slice in which another program ran, once in two seconds: not a cost that the plugin could
+    /// avoid.
     #[test]
     fn an_interrupted_callback_is_not_our_cost() {
         let budget = Budget::new();

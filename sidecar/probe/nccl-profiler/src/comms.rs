@@ -1,33 +1,33 @@
-//! The communicators of this process. A context is a place and a generation, never an address.
+//! The communicators of this process. A context is a slot and a generation, never an address.
 //!
-//! Where no hook tells steps, one communicator leads: all of its members cut their windows by its collectives.
+//! If no hook reports steps, one communicator is the leader: all of its members cut their windows by its collectives.
 
 use std::cmp::Reverse;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
-/// Communicators at once; more are not watched.
+/// Maximum number of communicators at a time; further ones are not watched.
 pub const COMMS: usize = 512;
-/// Ranks that a stage of a pipeline sends to and receives from. One that meets more, or itself, exchanges something with all:
-/// that would be two records for each rank.
+/// The number of peers that a pipeline stage sends to and receives from. A rank with more peers, or with itself as a
+/// peer, runs an all-to-all exchange: that would be two records per rank.
 const NEIGHBORS: usize = 2;
-/// Words of a name.
+/// Words in a name.
 pub const NAME: usize = 3;
 
-/// See the module.
+/// See the module documentation.
 pub struct Comms {
     all: [Comm; COMMS],
-    /// Places behind these were never taken.
+    /// Slots from this index on were never used.
     used: AtomicUsize,
     generations: AtomicU32,
-    /// Context of the one that leads; 0: none.
+    /// Context of the leader; 0: none.
     leader: AtomicU64,
-    /// The one that the reader wanted last.
+    /// The id of the leader that the reader requested last.
     wanted: AtomicU64,
 }
 
-/// One of them.
+/// One communicator.
 pub struct Comm {
     /// 0: free; 1: being filled.
     generation: AtomicU32,
@@ -35,21 +35,21 @@ pub struct Comm {
     id: AtomicU64,
     name: [AtomicU64; NAME],
     collectives: AtomicU64,
-    /// How many they were at the last look.
+    /// The count at the last check.
     before: AtomicU64,
     is_shared: AtomicBool,
-    /// Ranks that this one sends to or receives from, one more than their numbers; 0: none yet.
+    /// Peers of this rank, each as its rank + 1; 0: none yet.
     neighbors: [AtomicU32; NEIGHBORS],
-    /// There are more than fit there.
+    /// There are more peers than slots.
     exchanges: AtomicBool,
 }
 
-/// What is told of one.
+/// The reported facts of a communicator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The same number on all members.
+    /// The same on all members.
     pub id: u64,
-    /// Members.
+    /// Number of members.
     pub ranks: u32,
     /// UTF-8, zero padded.
     pub name: [u64; NAME],
@@ -62,7 +62,7 @@ impl Default for Comms {
 }
 
 impl Comms {
-    /// None.
+    /// No communicators.
     pub const fn new() -> Comms {
         Comms {
             all: [const { Comm::new() }; COMMS],
@@ -73,7 +73,7 @@ impl Comms {
         }
     }
 
-    /// Takes a place; `None` when all are taken.
+    /// Takes a slot; `None` if all are taken.
     pub fn join(&self, member: Member) -> Option<*mut c_void> {
         let is_taken = |comm: &Comm| comm.generation.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         let (place, comm) = self.all.iter().enumerate().find(|(_, comm)| is_taken(comm))?;
@@ -90,9 +90,10 @@ impl Comms {
             word.store(value, Relaxed);
         }
         self.used.fetch_max(place + 1, SeqCst);
-        // Never 0 or 1, whatever the count comes to.
+        // Never 0 or 1, whatever the counter's value.
         let generation = self.generations.fetch_add(1, Relaxed) | 1 << 31;
-        // Two that join at once: each is there before it looks for others, so one of them at least sees the other.
+        // Two communicators that join at the same time: each is visible before it looks for others, so at least one
+        // sees the other.
         comm.generation.store(generation, SeqCst);
         let context = context(generation, place);
         for (other, twin) in self.living() {
@@ -101,7 +102,7 @@ impl Comms {
                 comm.is_shared.store(true, Relaxed);
             }
         }
-        // The reader's choice stays: a larger one that comes later may be for a barrier now and then.
+        // The reader's choice stays: a larger communicator that joins later may only serve an occasional barrier.
         let gives_way = |leader: &Comm| {
             leader.id.load(Relaxed) != self.wanted.load(Relaxed) && member.ranks > leader.ranks.load(Relaxed)
         };
@@ -117,7 +118,7 @@ impl Comms {
         Some((comm, comm.member()))
     }
 
-    /// Ends one; gives what it was, the first time.
+    /// Removes a communicator; returns its facts the first time.
     pub fn leave(&self, context: *mut c_void) -> Option<Member> {
         let (comm, member) = self.of(context)?;
         let bits = context as usize as u64;
@@ -130,15 +131,15 @@ impl Comms {
         Some(member)
     }
 
-    /// The one that leads: its id, and its collectives so far.
+    /// The leader's id and its number of collectives so far.
     pub fn led(&self) -> (u64, u64) {
         self.leader().map_or((0, 0), |comm| {
             (comm.id.load(Relaxed), comm.collectives.load(Relaxed))
         })
     }
 
-    /// Lets that one lead by which the reader counts steps, which knows what the steps consist of; again only if it has
-    /// had collectives since it led no longer.
+    /// Elects the communicator by which the reader counts steps, because the reader has determined what a step consists
+    /// of. A former leader is accepted again only if it has had collectives since it was replaced.
     pub fn lead(&self, id: u64) {
         if self.leader().is_some_and(|leader| leader.id.load(Relaxed) == id) {
             self.wanted.store(id, Relaxed);
@@ -153,8 +154,8 @@ impl Comms {
         }
     }
 
-    /// To be called once in more collectives than any step has: one that had none of them leads no longer, or its windows
-    /// would never end.
+    /// Call this once in more collectives than any step has. A leader without a collective in that time is replaced;
+    /// otherwise its windows would never end.
     pub fn look(&self) {
         if !self.leader().is_some_and(Comm::has_moved) {
             self.elect(Comm::has_moved);
@@ -164,14 +165,14 @@ impl Comms {
         }
     }
 
-    /// All that are watched.
+    /// All watched communicators.
     pub fn each(&self, mut tell: impl FnMut(Member)) {
         for (_, comm) in self.living().filter(|(_, comm)| !comm.is_shared()) {
             tell(comm.member());
         }
     }
 
-    /// The largest of those that are fit leads; of several the first that joined, as on all other members.
+    /// Elects the largest of the eligible communicators; of several, the first that joined, as on all other members.
     fn elect(&self, is_fit: impl Fn(&Comm) -> bool) -> bool {
         let fit = self
             .living()
@@ -194,7 +195,7 @@ impl Comms {
         (generation > 1 && comm.generation.load(Acquire) == generation).then_some(comm)
     }
 
-    /// Those that have joined and not left, with their contexts.
+    /// Communicators that have joined and not left, with their contexts.
     fn living(&self) -> impl Iterator<Item = (u64, &Comm)> {
         let used = self.used.load(SeqCst);
         let places = self.all.iter().take(used).enumerate();
@@ -229,12 +230,12 @@ impl Comm {
         self.collectives.fetch_add(1, Relaxed);
     }
 
-    /// Whether this process has several of its ranks, one for each GPU: which of them did what cannot be told then.
+    /// Whether this process holds several of its ranks, one per GPU: then activity cannot be attributed to a rank.
     pub fn is_shared(&self) -> bool {
         self.is_shared.load(Relaxed)
     }
 
-    /// Whether messages between this rank, `own`, and another are those of a pipeline.
+    /// Whether messages between this rank, `own`, and `peer` are pipeline traffic.
     pub fn is_neighbor(&self, peer: c_int, own: c_int) -> bool {
         if self.exchanges.load(Relaxed) {
             return false;

@@ -43,14 +43,15 @@ fn the_largest_leads_and_more_than_fit_are_refused() {
     assert_eq!(told, COMMS);
 }
 
-/// Ends, stands still, or is not what the reader counts by: another one leads, the same on all members.
+/// A leader that ends, stops making progress, or is not the reader's choice is replaced, with the same result on all
+/// members.
 #[test]
 fn who_leads() {
     let comms = Box::new(Comms::new());
     let join = |id, ranks| comms.join(member(id, ranks)).unwrap();
     let (world, data, tensor) = (join(1, 64), join(2, 16), join(3, 8));
     let count = |context| comms.of(context).unwrap().0.count();
-    // A broadcast at the beginning, and never again.
+    // One broadcast at the beginning, and no other.
     count(world);
     (0..9).for_each(|_| count(data));
     comms.look();
@@ -91,7 +92,7 @@ fn who_leads() {
     assert_eq!(comms.led(), (0, 0), "not one of ours");
 }
 
-/// One process with several GPUs is several ranks of one communicator.
+/// One process with several GPUs holds several ranks of one communicator.
 #[test]
 fn several_ranks_of_one_process() {
     let comms = Box::new(Comms::new());

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Configuration from environment variables.
 
 use std::ffi::{CStr, c_char};
 
@@ -11,17 +11,17 @@ unsafe extern "C" {
     fn getenv(name: *const c_char) -> *const c_char;
 }
 
-/// A variable that is set, and not empty.
+/// A variable that is set and not empty.
 pub fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name ends in a zero. The value is read at once; a program that changes its environment from another
-    // thread at that moment is in the same danger with each getenv of NCCL itself.
+    // SAFETY: the name ends in a zero. The value is read immediately; a program that changes its environment from
+    // another thread at that moment runs the same risk with each getenv of NCCL itself.
     unsafe {
         let value = getenv(name.as_ptr());
         (!value.is_null() && *value != 0).then(|| CStr::from_ptr(value))
     }
 }
 
-/// Sets when GPU times are asked for, and what that may cost.
+/// Configures when GPU times are requested, and what that may cost.
 pub fn configure(sampler: &Sampler, budget: &Budget, interface: Interface) {
     match variable(c"PACELINE_NCCL_SAMPLE").map(CStr::to_bytes) {
         Some(b"off") => sampler.every(NEVER),

@@ -1,10 +1,10 @@
-//! The profiler plugin that NCCL loads into a trainer (`NCCL_PROFILER_PLUGIN`): each collective goes into the ring when
-//! it is enqueued, and once more with the GPU's times when these are sampled. What it means, what it costs and how to
-//! switch it off: `docs/nccl-profiler.md`.
+//! The profiler plugin that NCCL loads into a trainer (`NCCL_PROFILER_PLUGIN`): it writes each collective to the ring
+//! when it is enqueued, and once more with the GPU's times if these are sampled. `docs/nccl-profiler.md` describes the
+//! meaning, the cost, and how to switch it off.
 //!
-//! The job is not ours. No call locks, allocates or can panic; no thread is started; what cannot be told is counted. No
-//! call for a collective waits, and the beginning of a communicator gives way to the thread that makes the ring, for a
-//! bounded while. `tests/elf.rs` holds the library that is shipped to that: it has no allocator, no unwinder and no thread.
+//! The job must not be disturbed. No call locks, allocates or can panic; the plugin starts no thread; missing data is
+//! counted. No call for a collective waits; creating a communicator yields to the thread that creates the ring, for a
+//! bounded time. `tests/elf.rs` checks this on the shipped library: it has no allocator, no unwinder and no thread.
 
 pub mod abi;
 pub mod budget;
@@ -29,7 +29,7 @@ use plugin::Plugin;
 static PLUGIN: Plugin = Plugin::new();
 const NAME: *const c_char = c"Paceline".as_ptr();
 
-/// NCCL 2.27, and 2.31 and later by way of a shim if there were no newer one here.
+/// NCCL 2.27; also 2.31 and later, through a shim, if there were no newer version here.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v4: Profiler<Init4, u8> = Profiler {
@@ -51,9 +51,9 @@ pub static ncclProfiler_v5: Profiler<Init5, u64> = since5(init5);
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v6: Profiler<Init5, u64> = since5(init5);
 
-/// NCCL 2.31 and later: kernel events cost 4 to 13 % there by others' measurements, and are off by default. They are on
-/// from the first collective or never: only those of which they were asked for are counted on the host, and all on the
-/// device, so that later ones would be told another's times.
+/// NCCL 2.31 and later: kernel events cost 4 to 13 % there by published measurements, and are off by default. They are
+/// on from the first collective or never: the host counts only the collectives for which they were requested, the
+/// device counts all, so later collectives would get the times of others.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v7: Profiler<Init5, u64> = since5(init7);
@@ -79,7 +79,7 @@ extern "C" fn init4(
     _rank: c_int,
     _log: Logger,
 ) -> c_int {
-    // SAFETY: arguments as NCCL gives them.
+    // SAFETY: NCCL's own arguments.
     unsafe { join(context, mask, name, id, ranks, Interface::V4) }
 }
 
@@ -93,7 +93,7 @@ extern "C" fn init5(
     _rank: c_int,
     _log: Logger,
 ) -> c_int {
-    // SAFETY: arguments as NCCL gives them.
+    // SAFETY: NCCL's own arguments.
     unsafe { join(context, mask, name, id, ranks, Interface::V5) }
 }
 
@@ -107,12 +107,12 @@ extern "C" fn init7(
     _rank: c_int,
     _log: Logger,
 ) -> c_int {
-    // SAFETY: arguments as NCCL gives them.
+    // SAFETY: NCCL's own arguments.
     unsafe { join(context, mask, name, id, ranks, Interface::V7) }
 }
 
 /// # Safety
-/// `context` may be written, `mask` is NCCL's, and `name` is null or ends in a zero.
+/// `context` is writable, `mask` is NCCL's, and `name` is null or ends in a zero.
 unsafe fn join(
     context: *mut *mut c_void,
     mask: *mut c_int,
@@ -127,7 +127,7 @@ unsafe fn join(
     let name = if name.is_null() {
         c""
     } else {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { CStr::from_ptr(name) }
     };
     let member = Member {
@@ -135,7 +135,8 @@ unsafe fn join(
         ranks: u32::try_from(ranks).unwrap_or(0),
         name: records::name(name.to_bytes()),
     };
-    // SAFETY: by the caller. Never an error: NCCL would go on without us, and say so in everybody's log.
+    // SAFETY: guaranteed by the caller. Never returns an error: NCCL would continue without the plugin and log that in
+    // every job.
     unsafe { *context = PLUGIN.join(mask, member, interface) };
     OK
 }
@@ -148,7 +149,7 @@ extern "C" fn start<T: Copy + Into<u64>>(
     if handle.is_null() || descr.is_null() {
         return OK;
     }
-    // SAFETY: NCCL gives a description whose union is of the type that it names, and a place for the handle.
+    // SAFETY: NCCL passes a descriptor whose union matches its type, and a location for the handle.
     unsafe {
         let descr = &*descr;
         *handle = match descr.kind.into() {
@@ -174,7 +175,7 @@ extern "C" fn stop(handle: *mut c_void) -> c_int {
 
 extern "C" fn record(handle: *mut c_void, state: c_int, args: *mut StateArgs) -> c_int {
     if state == KERNEL_CH_STOP && !args.is_null() {
-        // SAFETY: of this state the arguments hold the GPU's time.
+        // SAFETY: in this state the arguments contain the GPU's time.
         PLUGIN.ended(handle, unsafe { (*args).timer });
     }
     OK

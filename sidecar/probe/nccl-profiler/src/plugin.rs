@@ -1,4 +1,4 @@
-//! What the callbacks do. NCCL calls from several threads at once: the one that enqueues, and those that watch kernels.
+//! The callbacks. NCCL calls them from several threads at once: the thread that enqueues, and those that watch kernels.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -18,17 +18,17 @@ use crate::records;
 use crate::sampler::{NEVER, Sampler, Step};
 use crate::table::{Claim, Handle, Table};
 
-/// Once in so many collectives the hook's ring is looked for and the cost is judged: never at one of those that are timed
-/// and stand for others.
+/// Once in this many collectives, look for the hook's ring and check the cost: never at a collective that is timed and
+/// counts for others.
 const LOOK_EVERY: u64 = 256;
 const LOOK_AT: u64 = TIMED_ONE_IN / 2;
-/// Once in so many, which are more than three of the longest steps, who leads is looked at.
+/// Once in this many collectives, which is more than three of the longest steps, the leader is checked.
 const LEADER_EVERY: u64 = 1 << 14;
-/// A sidecar that came later learns the communicators within this time.
+/// A sidecar that starts later learns the communicators within this time.
 const TELL_AGAIN_NS: u64 = 60_000_000_000;
-/// Longest name of a directory.
+/// Longest ring directory path, bytes.
 const DIR: usize = 400;
-/// A thread that finds another at work in the beginning gives way so many times at most.
+/// While another thread initializes the plugin, a thread yields at most this many times.
 const PATIENCE: u32 = 1 << 20;
 
 unsafe extern "C" {
@@ -40,7 +40,7 @@ const BEGINNING: u8 = 1;
 const READY: u8 = 2;
 const OFF: u8 = 3;
 
-/// All that there is of us in a process.
+/// The plugin's whole state in a process.
 pub struct Plugin {
     state: AtomicU8,
     ring: Bare,
@@ -50,14 +50,14 @@ pub struct Plugin {
     sampler: Sampler,
     budget: Budget,
     tickets: AtomicU64,
-    /// NCCL's own word, the same for all communicators.
+    /// NCCL's own mask word, the same for all communicators.
     mask: AtomicPtr<c_int>,
-    /// NCCL says which calls are captured, if asked.
+    /// Whether NCCL reports captured calls on request.
     tells_captures: AtomicBool,
-    /// What was last asked for, of GPU times.
+    /// Whether GPU times are currently requested.
     is_timing: AtomicBool,
     told_ns: AtomicU64,
-    /// Whether it was said that some communicators are not watched.
+    /// Whether the note about unwatched communicators was written.
     said_shared: AtomicBool,
     dir: UnsafeCell<[u8; DIR]>,
 }
@@ -72,7 +72,7 @@ impl Default for Plugin {
 }
 
 impl Plugin {
-    /// Before the first communicator.
+    /// The state before the first communicator.
     pub const fn new() -> Plugin {
         Plugin {
             state: AtomicU8::new(NEW),
@@ -92,10 +92,10 @@ impl Plugin {
         }
     }
 
-    /// A communicator begins; gives its context and the mask, null and 0 where nothing is watched.
+    /// A communicator is created. Returns its context; null if it is not watched.
     ///
     /// # Safety
-    /// `mask` is null or NCCL's mask, which lives as long as NCCL.
+    /// `mask` is null or NCCL's mask, which is valid as long as NCCL is loaded.
     pub unsafe fn join(&self, mask: *mut c_int, member: Member, interface: Interface) -> *mut c_void {
         let is_watched = member.ranks > 1 && !mask.is_null() && self.is_ready(interface);
         if !is_watched || self.ring.is_off() {
@@ -118,14 +118,14 @@ impl Plugin {
         context
     }
 
-    /// A communicator ends.
+    /// A communicator is destroyed.
     pub fn leave(&self, context: *mut c_void) {
         if let Some(member) = self.comms.leave(context) {
             self.table.forget(member.id, |timed| self.give_up(timed));
         }
     }
 
-    /// A collective is enqueued; gives its handle, null where nothing more of it is wanted.
+    /// A collective is enqueued. Returns its handle; null if no further events of it are needed.
     pub fn enqueue(&self, context: *mut c_void, coll: &Coll) -> *mut c_void {
         let Some((comm, member)) = self.watched(context) else {
             return std::ptr::null_mut();
@@ -134,7 +134,7 @@ impl Plugin {
         self.tell(|ticket, now_ns, step| records::collective(coll, member, ticket, now_ns, step))
     }
 
-    /// A send or receive of the communicator's rank `own` is enqueued; as for a collective.
+    /// A send or receive of the communicator's rank `own` is enqueued; otherwise like [`Plugin::enqueue`].
     pub fn message(&self, context: *mut c_void, message: &Message, own: c_int) -> *mut c_void {
         match self.watched(context) {
             Some((comm, member)) if comm.is_neighbor(message.peer, own) => {
@@ -144,10 +144,10 @@ impl Plugin {
         }
     }
 
-    /// The communicator of a context; `None` where nothing of it is recorded.
+    /// The communicator of a context; `None` if it is not recorded.
     fn watched(&self, context: *mut c_void) -> Option<(&Comm, Member)> {
         let (comm, member) = self.comms.of(context)?;
-        // Another thread may have asked for events at the moment when the plugin took itself out.
+        // Another thread may have requested events at the moment when the plugin switched itself off.
         if self.ring.is_off() || self.state.load(Relaxed) != READY {
             self.set_mask(0);
             return None;
@@ -155,7 +155,7 @@ impl Plugin {
         (!comm.is_shared()).then_some((comm, member))
     }
 
-    /// Records what is enqueued. `record` is made of its ticket, the time and the step.
+    /// Records an enqueued operation. `record` builds the record from its ticket, the time and the step.
     fn tell(&self, record: impl FnOnce(u64, u64, Option<u64>) -> Collective) -> *mut c_void {
         let now_ns = monotonic_ns();
         let ticket = self.tickets.fetch_add(1, Relaxed) + 1;
@@ -185,7 +185,7 @@ impl Plugin {
         }
     }
 
-    /// A kernel has begun on a channel; gives the handle of that, null where nobody waits for it.
+    /// A kernel has started on a channel. Returns its handle; null if its end is not needed.
     pub fn began(&self, parent: *mut c_void, kernel: KernelCh) -> *mut c_void {
         let Some(Handle::Coll(ticket)) = Handle::unpack(parent) else {
             return std::ptr::null_mut();
@@ -209,7 +209,7 @@ impl Plugin {
         }
     }
 
-    /// An event is over: of a collective the host's part, which says nothing.
+    /// An event is over; for a collective this is only the host's part and is ignored.
     pub fn stop(&self, handle: *mut c_void) {
         if let Some(Handle::Kernel(ticket, channel)) = Handle::unpack(handle) {
             let begin = self.begin(ticket);
@@ -223,8 +223,8 @@ impl Plugin {
         }
     }
 
-    /// Calls are recorded into a CUDA graph. What is asked for then stays in the graph, and what it runs is counted on the
-    /// device and not on the host: nothing is timed any more in this process.
+    /// Calls are being captured into a CUDA graph. Events requested now would stay in the graph, and its replays are
+    /// counted on the device but not on the host: stop timing in this process.
     pub fn captured(&self) {
         if self.state.load(Relaxed) == READY && self.sampler.stop() {
             self.ask(false);
@@ -255,7 +255,7 @@ impl Plugin {
         self.ring.write(records::NOTE, records::note(text));
     }
 
-    /// What is due once in many collectives: communicators told again, the hook looked for, and the cost judged.
+    /// Periodic work: write the communicators again, look for the hook, and check the cost.
     fn now_and_then(&self, ticket: u64, now_ns: u64) {
         let told = self.told_ns.load(Relaxed);
         let is_due = now_ns.wrapping_sub(told) > TELL_AGAIN_NS;
@@ -279,7 +279,7 @@ impl Plugin {
             self.comms.look();
         }
         self.judge(now_ns);
-        // It stands for nothing but itself.
+        // This time is not sampled: it counts once.
         let ns = monotonic_ns().saturating_sub(begin_ns);
         self.ring.spend(0, ns);
         self.budget.spend(ns);
@@ -300,7 +300,7 @@ impl Plugin {
         }
     }
 
-    /// When a callback of this collective began, if it is one of those that are timed; 0: it is not.
+    /// Start time of a callback of this collective, if its callbacks are timed; otherwise 0.
     fn begin(&self, ticket: u64) -> u64 {
         if budget::is_timed(ticket) {
             monotonic_ns()
@@ -332,12 +332,12 @@ impl Plugin {
     fn set_mask(&self, bits: u64) {
         let mask = self.mask.load(Acquire);
         if !mask.is_null() {
-            // SAFETY: NCCL's word, aligned, alive as long as NCCL is; NCCL reads it atomically.
+            // SAFETY: NCCL's word, aligned, valid as long as NCCL is loaded; NCCL reads it atomically.
             unsafe { AtomicI32::from_ptr(mask) }.store(bits as c_int, Relaxed);
         }
     }
 
-    /// Makes the ring at the first communicator. Others that begin at the same time give way until that is done.
+    /// Creates the ring at the first communicator. Concurrent callers yield until that is done.
     fn is_ready(&self, interface: Interface) -> bool {
         if self
             .state
@@ -351,7 +351,7 @@ impl Plugin {
             if self.state.load(Acquire) != BEGINNING {
                 break;
             }
-            // SAFETY: it takes nothing.
+            // SAFETY: it has no arguments.
             unsafe { sched_yield() };
         }
         self.state.load(Acquire) == READY
@@ -361,7 +361,7 @@ impl Plugin {
         let (Some(dir), Some(identity)) = (variable(c"PACELINE_RING_DIR"), rank::identity(variable)) else {
             return false;
         };
-        // SAFETY: this thread alone has taken the state from NEW, and nobody reads before READY.
+        // SAFETY: only this thread has changed the state from NEW, and the buffer is not read before READY.
         let kept = unsafe { &mut *self.dir.get() };
         let bytes = dir.to_bytes_with_nul();
         if bytes.len() > DIR {
@@ -378,7 +378,7 @@ impl Plugin {
     }
 
     fn dir(&self) -> &CStr {
-        // SAFETY: only called with READY seen by way of a context. The bytes end in a zero and do not change any more.
+        // SAFETY: only called after READY was observed through a context. The bytes end in a zero and no longer change.
         unsafe { CStr::from_ptr(self.dir.get().cast()) }
     }
 }

@@ -1,19 +1,19 @@
-//! Which rank this process is, by the variables that launchers set: the same table as the Python hook's.
+//! This process's rank, from the variables that launchers set: the same table as the Python hook's.
 
 use std::ffi::CStr;
 
 use crate::text;
 
-/// A rank, where it stands, and its epoch.
+/// A rank, its place in the job, and its epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Global rank.
     pub rank: u32,
-    /// On its node.
+    /// Rank on its node.
     pub local_rank: u32,
     /// Ranks in the job.
     pub world_size: u32,
-    /// Restarts of the group so far.
+    /// Restarts of the worker group so far.
     pub restart: u32,
 }
 
@@ -30,10 +30,10 @@ const TABLE: [[&CStr; 3]; 5] = [
     [c"SLURM_PROCID", c"SLURM_LOCALID", c"SLURM_NTASKS"],
 ];
 const RESTARTS: [&CStr; 2] = [c"TORCHELASTIC_RESTART_COUNT", c"SLURM_RESTART_COUNT"];
-/// Above it are the ids of Slurm's batch, extern and interactive steps: one process on its own.
+/// Larger values are Slurm's batch, extern and interactive steps: a single process.
 const LARGEST_STEP: u32 = 0xffff_ff00;
 
-/// The rank by the environment; `None` where nothing says one.
+/// The rank from the environment; `None` if no variable gives one.
 pub fn identity<'a>(variable: impl Fn(&CStr) -> Option<&'a CStr>) -> Option<Identity> {
     let number = |name: &CStr| text::number(variable(name)?.to_bytes());
     let restart = RESTARTS.into_iter().find_map(number).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! The ring's records of a process and its communicators, as words (`layout.md` of the ring; a test reads them back).
+//! Ring records about this process and its communicators, as words (see the ring's `layout.md`; a test reads them
+//! back).
 
 use paceline_ring::{Collective, Function};
 
@@ -7,19 +8,19 @@ use crate::comms::{Member, NAME};
 use crate::rank::Identity;
 use crate::text::{self, Word};
 
-/// Kinds.
+/// Record kinds.
 pub const ATTACH: u16 = 2;
-/// A line for people.
+/// A line of text for users.
 pub const NOTE: u16 = 5;
 /// A communicator.
 pub const GROUP: u16 = 9;
 
-/// Framework of the attach record: this plugin.
+/// Framework code in the attach record: this plugin.
 const NCCL: u64 = 4;
-/// CUDA's index of the device: NCCL does not say.
+/// CUDA device index: NCCL does not provide it.
 const NO_DEVICE: u64 = 0xffff_ffff;
 
-/// Who writes here.
+/// Identifies the writing process.
 pub fn attach(identity: Identity) -> [u64; 6] {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     [
@@ -32,21 +33,21 @@ pub fn attach(identity: Identity) -> [u64; 6] {
     ]
 }
 
-/// A communicator of which this rank is a member.
+/// A communicator that this rank is a member of.
 pub fn group(member: Member) -> [u64; 6] {
     let [a, b, c] = member.name;
     [member.id, u64::from(member.ranks), a, b, c, 0]
 }
 
-/// A collective of a communicator that is enqueued.
+/// An enqueued collective of a communicator.
 #[inline]
 pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
-    // SAFETY: NCCL's names are literals of its own, or null.
+    // SAFETY: NCCL's names are string literals, or null.
     let [func, datatype, algo, proto] =
         [coll.func, coll.datatype, coll.algo, coll.proto].map(|name| unsafe { Word::new(name) });
     let function = text::function(func);
     let of_rank = (coll.count as u64).saturating_mul(text::element_bytes(datatype));
-    // As nccl-tests count: the buffer that holds everybody's part.
+    // As nccl-tests count: the buffer that holds all ranks' parts.
     let parts = match function {
         Function::AllGather | Function::ReduceScatter => u64::from(member.ranks),
         _ => 1,
@@ -66,10 +67,10 @@ pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: O
     }
 }
 
-/// A send or receive that is enqueued.
+/// An enqueued send or receive.
 #[inline]
 pub fn message(message: &Message, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
-    // SAFETY: NCCL's names are literals of its own, or null.
+    // SAFETY: NCCL's names are string literals, or null.
     let [func, datatype] = [message.func, message.datatype].map(|name| unsafe { Word::new(name) });
     Collective {
         comm: member.id,
@@ -89,7 +90,7 @@ pub fn note(text: &[u8]) -> [u64; 6] {
     words(text)
 }
 
-/// A name of up to 24 bytes, cut where UTF-8 may be cut.
+/// A name of up to 24 bytes, cut at a UTF-8 character boundary.
 pub fn name(text: &[u8]) -> [u64; NAME] {
     let mut end = text.len().min(NAME * 8);
     while end > 0 && text.get(end).is_some_and(|byte| byte & 0xc0 == 0x80) {

@@ -1,53 +1,53 @@
-//! When the GPU's times are asked for. All ranks must ask for the same collectives, so windows are cut by what they count
-//! alike (the step, else the collectives of the communicator that leads), and those of a rank that samples less are
-//! among those of one that samples more.
+//! Decides when GPU times are requested. All ranks must time the same collectives, so windows are cut by a count that
+//! all ranks share (the step, otherwise the collectives of the leading communicator), and the windows of a rank that
+//! samples less are a subset of those of a rank that samples more.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-/// Steps of a window.
+/// Steps in a window.
 pub const WINDOW: u64 = 8;
-/// Collectives of the leading communicator that stand for a step where none is known.
+/// Collectives of the leading communicator that count as one step if steps are unknown.
 pub const LED: u64 = 512;
-/// One of so many windows, by default: where others measured 1.1 % at most with all of them (NCCL 2.29.7, 8 A100), 9 of
-/// 32 steps are 0.3 %.
+/// By default one in this many windows is timed. Published measurements show at most 1.1 % with all of them (NCCL
+/// 2.29.7, 8 A100), so 9 of 32 steps cost 0.3 %.
 pub const EVERY: u32 = 4;
-/// Said of a window that never comes.
+/// The rate that means never.
 pub const NEVER: u32 = u32::MAX;
-/// Rarer than one of so many is off.
+/// Sampling less than one in this many windows is off.
 const RAREST: u32 = 64;
 
-/// First steps of a process in which nothing is timed: frameworks capture their CUDA graphs in them, after a warm-up of
-/// 3 (`torch.cuda.make_graphed_callables`) to 11 steps (<https://docs.pytorch.org/docs/stable/notes/cuda.html>).
+/// First steps of a process that are not timed: frameworks capture their CUDA graphs in them, after a warm-up of 3
+/// (`torch.cuda.make_graphed_callables`) to 11 steps (<https://docs.pytorch.org/docs/stable/notes/cuda.html>).
 pub const AFTER: u32 = 32;
-/// Said of the first step while there was none.
+/// Value of the first step while there is none.
 const NO_STEP: u64 = u64::MAX;
 
-/// Where the job is.
+/// The job's current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// By a hook.
+    /// Reported by a hook.
     Said(u64),
-    /// By the collectives of the leading communicator, of which `of_step` make a step; 0: nobody knows yet.
+    /// By the collectives of the leading communicator, of which `of_step` make a step; 0: not known yet.
     Led {
-        /// So far.
+        /// Collectives so far.
         led: u64,
-        /// In a step.
+        /// Collectives in a step.
         of_step: u32,
     },
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Sampler {
-    /// By the environment.
+    /// From the environment.
     every: AtomicU32,
-    /// How often it was halved because it cost too much.
+    /// How often the rate was halved because of its cost.
     halved: AtomicU32,
-    /// Nothing is timed in so many first steps.
+    /// The number of first steps that are not timed.
     after: AtomicU32,
-    /// The first step that a hook said.
+    /// The first step that a hook reported.
     first: AtomicU64,
-    /// All of the process is timed, or nothing.
+    /// Timing is on for the whole process, or off.
     is_fixed: AtomicBool,
     is_stopped: AtomicBool,
 }
@@ -59,7 +59,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// As by default.
+    /// The default configuration.
     pub const fn new() -> Sampler {
         Sampler {
             every: AtomicU32::new(EVERY),
@@ -71,28 +71,28 @@ impl Sampler {
         }
     }
 
-    /// One of so many windows; [`NEVER`] is none.
+    /// Times one in this many windows; [`NEVER`] times none.
     pub fn every(&self, windows: u32) {
         self.every.store(windows.max(1), Relaxed);
     }
 
-    /// Nothing is timed in so many first steps of the process.
+    /// Sets the number of first steps of the process that are not timed.
     pub fn after(&self, steps: u32) {
         self.after.store(steps, Relaxed);
     }
 
-    /// All of the process is timed, from its first collective on, or nothing.
+    /// Times the whole process from its first collective on, or nothing.
     pub fn fix(&self) {
         self.is_fixed.store(true, Relaxed);
     }
 
-    /// Nothing is timed any more in this process; true for the first time.
+    /// Stops timing in this process; true the first time.
     pub fn stop(&self) -> bool {
         !self.is_stopped.swap(true, Relaxed)
     }
 
-    /// Whether collectives from now on shall be timed. `asked` is the reader's wish, 0 none. One unit ahead of a window
-    /// it begins, because NCCL takes a new mask with the next group only.
+    /// Whether collectives are to be timed from now on. `asked` is the reader's requested rate, 0 if none. Timing
+    /// starts one unit before a window, because NCCL applies a new mask only to the next group.
     pub fn wants(&self, asked: u32, step: Step) -> bool {
         let windows = self.windows(asked);
         if windows == NEVER {
@@ -132,13 +132,13 @@ impl Sampler {
         first.saturating_add(u64::from(self.after.load(Relaxed)))
     }
 
-    /// It costs too much: half as often. False when that is too rare to be of use.
+    /// Halves the rate because of its cost. False if the new rate is too low to be useful.
     pub fn halve(&self, asked: u32) -> bool {
         self.halved.fetch_add(1, Relaxed);
         self.windows(asked) <= RAREST
     }
 
-    /// GPU times are taken in one of so many windows; [`NEVER`].
+    /// GPU times are taken in one of this many windows; may be [`NEVER`].
     pub fn windows(&self, asked: u32) -> u32 {
         let own = self.every.load(Relaxed);
         let every = match asked {
@@ -154,7 +154,7 @@ impl Sampler {
         if every == NEVER {
             NEVER
         } else {
-            // What is neither never nor that the plugin took itself out.
+            // A value that is neither NEVER nor the one for a plugin that switched itself off.
             windows.min(u64::from(NEVER) / 2) as u32
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(five, steps(&sampler, 0), "as with a hook");
     }
 
-    /// What a graph captures in its first steps would keep a host node for each kernel event asked for.
+    /// Anything captured in the first steps would keep a host node for each requested kernel event.
     #[test]
     fn nothing_is_timed_in_the_first_steps() {
         for first in [1, 5000] {
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(sampler.windows(4), NEVER);
     }
 
-    /// Version 7 counts on the host what is timed and on the device everything.
+    /// With version 7 the host counts what is timed, and the device counts everything.
     #[test]
     fn always_or_never_where_windows_would_be_others_times() {
         let of = |every| {

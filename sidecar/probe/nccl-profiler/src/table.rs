@@ -1,7 +1,7 @@
-//! Collectives that are on the GPU. A handle is a ticket, never an address: what comes late, twice or after its slot was
-//! given to another finds that the ticket does not match, and does nothing.
+//! Collectives on the GPU. A handle is a ticket, never an address: an event that arrives late, twice, or after its slot
+//! was reassigned does not match the ticket and has no effect.
 //!
-//! Who works in a slot has it pinned, and a slot that is pinned goes to nobody else. No call here waits.
+//! A thread pins a slot while it works in it, and a pinned slot is not reassigned. No call here waits.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
@@ -9,20 +9,20 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use paceline_ring::Timed;
 
-/// Collectives that may be enqueued and not done; older ones are given up.
+/// Collectives that may be enqueued and unfinished; older ones are abandoned.
 pub const SLOTS: usize = 4096;
 /// NCCL's MAXCHANNELS.
 const CHANNELS: u8 = 64;
-/// The GPU's clock and the host's differ by less, however long a collective takes: a part of it, and a fixed span.
+/// Maximum difference between the GPU's clock and the host's: a fraction of the duration, and a fixed part.
 const CLOCKS_DIFFER: u64 = 100;
 const CLOCKS_DIFFER_NS: u64 = 1_000_000;
-/// Of a slot's word: the ticket in the upper 56 bits, then busy, then how often it is pinned.
+/// A slot's word: the ticket in the upper 56 bits, then the busy bit, then the number of pins.
 const BUSY: u64 = 1 << 7;
 const PINS: u64 = BUSY - 1;
-/// Attempts at a word that others change as well: each loses only to one that wins.
+/// Attempts to update a contended word: each fails only because another thread succeeded.
 const TRIES: usize = 64;
 
-/// What a handle stands for.
+/// What a handle refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handle {
     /// A collective.
@@ -32,7 +32,7 @@ pub enum Handle {
 }
 
 impl Handle {
-    /// As NCCL keeps it; never null.
+    /// The form that NCCL stores; never null.
     pub fn pack(self) -> *mut c_void {
         let bits = match self {
             Handle::Coll(ticket) => ticket << 8 | 1,
@@ -41,7 +41,7 @@ impl Handle {
         bits as usize as *mut c_void
     }
 
-    /// `None` for what is no handle of ours.
+    /// `None` if the handle is not one of ours.
     pub fn unpack(handle: *mut c_void) -> Option<Handle> {
         let bits = handle as usize as u64;
         match bits & 3 {
@@ -52,34 +52,34 @@ impl Handle {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Table {
     slots: [Slot; SLOTS],
 }
 
-/// A cache line.
+/// One cache line.
 #[repr(align(64))]
 struct Slot {
     word: AtomicU64,
-    /// A bit for each channel.
+    /// One bit per channel.
     started: AtomicU64,
     stopped: AtomicU64,
     first_ns: AtomicU64,
     last_ns: AtomicU64,
     comm: AtomicU64,
     channels: AtomicU64,
-    /// When it was enqueued, by the host's clock.
+    /// When it was enqueued, on the host's clock.
     enqueued_ns: AtomicU64,
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The slot is the collective's.
+    /// The slot now belongs to the collective.
     Taken,
-    /// So it is, and this one that had it before will not be told any more.
+    /// Likewise, and the previous collective in it will not be reported any more.
     Evicted(Timed),
-    /// Somebody works in it: the collective goes untimed.
+    /// Another thread works in the slot: the collective is not timed.
     Refused,
 }
 
@@ -90,7 +90,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Empty.
+    /// An empty table.
     pub const fn new() -> Table {
         Table {
             slots: [const { Slot::new() }; SLOTS],
@@ -101,7 +101,7 @@ impl Table {
         &self.slots[ticket as usize % SLOTS]
     }
 
-    /// Takes the slot of a ticket for a collective on so many channels, enqueued at `now_ns`.
+    /// Takes the slot of a ticket for a collective on `channels` channels, enqueued at `now_ns`.
     pub fn claim(&self, ticket: u64, comm: u64, channels: u8, now_ns: u64) -> Claim {
         let slot = self.slot(ticket);
         let before = slot.word.load(Acquire);
@@ -123,12 +123,12 @@ impl Table {
         slot.comm.store(comm, Relaxed);
         slot.channels.store(u64::from(channels), Relaxed);
         slot.enqueued_ns.store(now_ns, Relaxed);
-        // Nobody else changes the word of a slot that is pinned and whose ticket nobody knows yet.
+        // No other thread changes the word of a pinned slot whose ticket is not published yet.
         slot.word.store(ours - 1, Release);
         evicted.map_or(Claim::Taken, Claim::Evicted)
     }
 
-    /// A kernel began on a channel; false when it is told for the second time, or of a collective that is not there.
+    /// A kernel started on a channel; false if that was reported before, or if the collective is not in the table.
     pub fn start(&self, ticket: u64, channel: u8, at_ns: u64) -> bool {
         if channel >= CHANNELS {
             return false;
@@ -142,7 +142,7 @@ impl Table {
         true
     }
 
-    /// The GPU's time at its end.
+    /// The GPU's time at the end of the kernel.
     pub fn ends(&self, ticket: u64, channel: u8, at_ns: u64) {
         let Some(pin) = self.pin(ticket) else { return };
         if pin.slot.stopped.load(Relaxed) & (1 << channel) == 0 {
@@ -150,8 +150,8 @@ impl Table {
         }
     }
 
-    /// The kernel is over on a channel; gives the collective's times when that was the last one. One that would have been
-    /// longer on the GPU than since it was enqueued was told another's times, and has none: its duration is 0.
+    /// The kernel is over on a channel; returns the collective's times if that was the last channel. If the time on the
+    /// GPU exceeds the time since it was enqueued, the times belong to another collective: the duration is then 0.
     pub fn stop(&self, ticket: u64, channel: u8, now_ns: impl FnOnce() -> u64) -> Option<Timed> {
         let pin = self.pin(ticket)?;
         let slot = pin.slot;
@@ -159,7 +159,7 @@ impl Table {
         if slot.started.load(Relaxed) & bit == 0 {
             return None;
         }
-        // Each channel's times were written before its bit: who sees all bits sees all times.
+        // Each channel's times were written before its bit, so a thread that sees all bits sees all times.
         let before = slot.stopped.fetch_or(bit, AcqRel);
         let channels = (before | bit).count_ones();
         if before & bit != 0 || u64::from(channels) != slot.channels.load(Relaxed) {
@@ -179,8 +179,8 @@ impl Table {
         })
     }
 
-    /// Gives up what is left of a communicator that ends. It is no longer busy as it is pinned, both at once: nobody else
-    /// comes in meanwhile, and none of it is told twice.
+    /// Abandons the remaining collectives of a communicator that ends. The busy bit is cleared and the slot pinned in
+    /// one operation, so no other thread takes it meanwhile and nothing is reported twice.
     pub fn forget(&self, comm: u64, mut tell: impl FnMut(Timed)) {
         for slot in &self.slots {
             let before = slot.word.load(Acquire);
@@ -227,7 +227,7 @@ impl Slot {
         }
     }
 
-    /// What is said of a collective whose channels did not all end.
+    /// The report of a collective whose channels did not all end.
     fn given_up(&self, ticket: u64) -> Timed {
         Timed {
             comm: self.comm.load(Relaxed),
@@ -239,7 +239,7 @@ impl Slot {
     }
 }
 
-/// A slot that stays whose it is.
+/// A slot that cannot be reassigned while this exists.
 struct Pin<'a> {
     slot: &'a Slot,
 }

@@ -4,7 +4,7 @@ fn table() -> Box<Table> {
     Box::new(Table::new())
 }
 
-/// Long after anything was enqueued.
+/// Long after any collective was enqueued.
 fn late() -> u64 {
     1 << 60
 }
@@ -29,7 +29,7 @@ fn handles_are_never_null_and_come_back() {
 fn the_last_channel_tells_the_whole_collective() {
     let table = table();
     assert_eq!(table.claim(5, 0xc, 3, 0), Claim::Taken);
-    // Channels begin and end in any order; the longest span counts.
+    // Channels start and end in any order; the longest span counts.
     for (channel, at) in [(0, 100), (9, 90), (63, 120)] {
         assert!(table.start(5, channel, at));
     }
@@ -112,8 +112,8 @@ fn a_communicator_that_ends_gives_up_its_own() {
     assert!(table.start(2, 0, 5), "the other one goes on");
 }
 
-/// Channels of one collective end on two threads, while a third wraps around and takes slots that are free, and a fourth
-/// ends the communicator again and again: what was told is whole, everything was told once or given up, and no slot
+/// Channels of one collective end on two threads, while a third wraps around and takes free slots, and a fourth ends
+/// the communicator repeatedly: every report is complete, every collective is reported or abandoned once, and no slot
 /// stays taken.
 #[test]
 fn threads_tell_each_collective_once() {
@@ -168,7 +168,7 @@ fn threads_tell_each_collective_once() {
     }
     let [told, given_up, refused] = [told, given_up, refused].map(AtomicU64::into_inner);
     assert_eq!(told + given_up + refused, ALL);
-    // How many were told in the storm is the scheduler's choice; in the calm after it each is.
+    // How many are reported under contention depends on the scheduler; without contention each one is.
     let calm = ALL + 1;
     for channel in 0..2 {
         assert!(table.start(calm, channel, 1_000));
@@ -180,7 +180,8 @@ fn threads_tell_each_collective_once() {
     assert_eq!(told, 1);
 }
 
-/// Replays of a graph are counted on the device and not on the host, so that a later collective is told of another's kernel.
+/// Graph replays are counted on the device and not on the host, so a later collective gets the times of another's
+/// kernel.
 #[test]
 fn what_took_longer_than_it_can_have_has_no_time() {
     let table = table();

@@ -1,31 +1,31 @@
-//! NCCL's words as numbers, read where they stand and no further than their end: this is done for each collective.
+//! NCCL's names as numbers, read in place and only as far as needed: this is done for each collective.
 
 use std::ffi::c_char;
 
 use paceline_ring::Function;
 
-/// The longest that a number is looked for in.
+/// Maximum number of bytes that are searched for a number.
 const LONGEST: usize = 16;
 
-/// A word of NCCL's: null, or bytes that end in a zero.
+/// A NCCL string: null, or bytes that end in a zero.
 #[derive(Clone, Copy)]
 pub struct Word(*const c_char);
 
 impl Word {
     /// # Safety
-    /// `text` is null or ends in a zero, and stays as it is while the word is used.
+    /// `text` is null or ends in a zero, and does not change while the word is used.
     pub const unsafe fn new(text: *const c_char) -> Word {
         Word(text)
     }
 
-    /// Whether it begins with these bytes, of which the last alone may be zero.
+    /// Whether it begins with these bytes, of which only the last may be zero.
     #[inline]
     fn begins(self, bytes: &[u8]) -> bool {
-        // SAFETY: each byte before `i` was that of `bytes`, so not zero: the word has not ended before `i`.
+        // SAFETY: each byte before `i` was equal to that of `bytes`, so not zero: the word has not ended before `i`.
         !self.0.is_null() && (0..bytes.len()).all(|i| unsafe { *self.0.add(i) } as u8 == bytes[i])
     }
 
-    /// The number of the first of these words that it is; 0: none.
+    /// The number of the first matching word; 0: none.
     #[inline]
     fn number<const N: usize>(self, words: [(&[u8], u8); N]) -> u8 {
         let found = words.into_iter().find(|(word, _)| self.begins(word));
@@ -33,7 +33,7 @@ impl Word {
     }
 }
 
-/// `ncclFuncToString`: eight letters tell them apart.
+/// `ncclFuncToString`: the first eight letters are unique.
 #[inline]
 pub fn function(word: Word) -> Function {
     Function::of(word.number([
@@ -47,7 +47,7 @@ pub fn function(word: Word) -> Function {
     ]))
 }
 
-/// `ncclAlgoToString`, by the numbers of the ring's layout.
+/// `ncclAlgoToString`, with the numbers of the ring's layout.
 #[inline]
 pub fn algorithm(word: Word) -> u8 {
     word.number([
@@ -61,13 +61,13 @@ pub fn algorithm(word: Word) -> u8 {
     ])
 }
 
-/// `ncclProtoToString`, likewise.
+/// `ncclProtoToString`, with the numbers of the ring's layout.
 #[inline]
 pub fn protocol(word: Word) -> u8 {
     word.number([(b"SIMPLE\0", 3), (b"LL\0", 1), (b"LL128\0", 2)])
 }
 
-/// Bytes of an element of `ncclFloat16` and its like: the first number in the name is its bits. 0: no number.
+/// Bytes per element of `ncclFloat16` and similar types: the first number in the name is its bits. 0: no number.
 #[inline]
 pub fn element_bytes(word: Word) -> u64 {
     let mut bits = 0u64;
@@ -86,7 +86,7 @@ pub fn element_bytes(word: Word) -> u64 {
     bits / 8
 }
 
-/// A number of decimal digits alone, of at most ten.
+/// A number of one to ten decimal digits, and nothing else.
 pub fn number(digits: &[u8]) -> Option<u32> {
     let mut number = 0u64;
     if digits.is_empty() || digits.len() > 10 {

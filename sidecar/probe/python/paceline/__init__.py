@@ -1,7 +1,6 @@
-"""What a training program may tell Paceline. Nothing here is needed for the hook to work, and without a sidecar every
-call does nothing.
+"""The API for training programs. The hook works without it, and without a sidecar every call does nothing.
 
-    paceline.step()                       # a step ends here, whatever the optimizers do
+    paceline.step()                       # the step ends here, regardless of optimizers
     with paceline.phase("data"): ...      # data, compute, wait, optimizer, checkpoint or evaluation
     paceline.mark(tokens=4096)            # work of the running step; sum_sq=, expert_tokens=
     paceline.mark("checkpoint", value=7)  # something happened in the running step
@@ -18,8 +17,8 @@ __all__ = ["layout", "mark", "phase", "step", "track"]
 
 def step(step=None, tokens=None, sum_sq=None, expert_tokens=None):
     """End the running step. From the first call on, optimizers no longer end steps: this call does, once per step
-    whatever it contains. `step` is the number of the step that ended (default: one more than the last); the others are
-    the work in it, as `mark` takes them."""
+    whatever it contains. `step` is the number of the step that ended (default: one more than the last); the other
+    arguments are its work, as for `mark`."""
     if _state.retired:
         return
     if not _state.on:
@@ -30,13 +29,13 @@ def step(step=None, tokens=None, sum_sq=None, expert_tokens=None):
     if _state.explicit:
         _state.mark(None, tokens, 0, None, sum_sq, expert_tokens)
         _state.end_step(step=step)
-    # Else the optimizer that attached the hook has ended this very step already.
+    # Otherwise the optimizer that attached the hook has already ended this step.
     _state.explicit = True
 
 
 class phase:
-    """`with paceline.phase("data"):` what runs inside is charged to that phase. Phases nest: the innermost counts. A
-    name that is not one of data, compute, wait, optimizer, checkpoint and evaluation changes nothing."""
+    """`with paceline.phase("data"):` charges the time inside to that phase. Phases nest: the innermost counts. A
+    name other than data, compute, wait, optimizer, checkpoint and evaluation has no effect."""
 
     __slots__ = ("_phase", "_before")
 
@@ -56,33 +55,36 @@ class phase:
 def mark(kind=None, tokens=None, value=0, text=None, sum_sq=None, expert_tokens=None):
     """Declare something about the running step.
 
-    Work of this rank in it, several calls in a step add up: `tokens`; `sum_sq`, the sum of the squared lengths of its
-    sequences (what attention costs where sequences are packed); `expert_tokens`, those routed to this rank's experts.
+    Work of this rank in the step; several calls add up: `tokens`; `sum_sq`, the sum of the squared lengths of its
+    sequences (the cost of attention with packed sequences); `expert_tokens`, the tokens routed to this rank's
+    experts.
 
-    `kind`: `checkpoint`, `evaluation` or `warm-up` keep the step apart from ordinary ones; `role` with `text` names
+    `kind`: `checkpoint`, `evaluation` or `warm-up` separate the step from ordinary ones; `role` with `text` names
     this rank's place in the parallel layout (ranks with the same text do the same work); any other word, up to 32
-    bytes, is written down with `value`, a whole number."""
+    bytes, is recorded with `value`, an integer."""
     _state.mark(kind, tokens, value, text, sum_sq, expert_tokens)
 
 
 def layout(dp=None, tp=None, pp=None, ep=None, cp=None, micro_batches=None):
-    """Declare the parallel layout, once, at any time: sizes of the axes (data, tensor, pipeline, expert, context), and
-    the micro-batches of a step.
+    """Declare the parallel layout, once, at any time: the sizes of the axes (data, tensor, pipeline, expert,
+    context), and the micro-batches of a step.
 
-    This rank's position follows from its number in Megatron's order: tensor-parallel ranks are neighbours, then
-    context, data and pipeline. Where the program has another order, give (index, size). `dp` left out is what remains
-    of the world. Megatron-Core's own state and named DeviceMeshes are found without this. Sizes that do not fit the
-    world are reported and not used."""
+    This rank's position follows from its number in Megatron's order: tensor-parallel ranks are neighbors, then
+    context, data and pipeline. If the program uses another order, pass (index, size). The default of `dp` is the
+    remaining part of the world. Megatron-Core's own state and named DeviceMeshes are found without this call. Sizes
+    that do not fit the world are reported and ignored."""
     _place.declare({"dp": dp, "tp": tp, "pp": pp, "ep": ep, "cp": cp}, micro_batches)
 
 
 def track(wandb=None, mlflow=None, tensorboard=None, every=None):
-    """Log the health of all ranks into this program's own trackers, from rank 0, at most once in `every` seconds (15).
+    """Log the health of all ranks into this program's own trackers, from rank 0, at most once in `every` seconds
+    (15).
 
-    Without arguments: into the run of W&B and of MLflow that is active, now or later. `wandb`: True, or a run; `mlflow`:
-    True, or the id of a run; `tensorboard`: a SummaryWriter. On other ranks it does nothing, and where a tracker is not
-    there. Several calls add up. What it gives has `close()`, which writes a last row, and is a context manager; at the
-    end of the program that happens by itself. PACELINE_TRACK=wandb,mlflow asks for it from outside, `off` forbids it."""
+    Without arguments: into the active W&B and MLflow runs, whether they are active now or later. `wandb`: True, or a
+    run; `mlflow`: True, or the id of a run; `tensorboard`: a SummaryWriter. It does nothing on other ranks, or if a
+    tracker is missing. Several calls add up. The returned object is a context manager with a `close()` method, which
+    writes a last row; that also happens automatically at the end of the program. PACELINE_TRACK=wandb,mlflow enables
+    it from outside, `off` disables it."""
     from . import _stream
 
     return _stream.track(wandb, mlflow, tensorboard, every)

@@ -1,4 +1,4 @@
-"""`python -m paceline`: the program of the wheel that is installed here, else the one on PATH."""
+"""`python -m paceline`: run the program of the wheel installed here, otherwise the one on PATH."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from importlib import metadata
 
 
 def program():
-    """Where it is; None: nowhere."""
+    """Path of the program; None if there is none."""
     try:
         files = metadata.files("paceline") or ()
     except metadata.PackageNotFoundError:

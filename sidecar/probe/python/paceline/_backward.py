@@ -1,10 +1,10 @@
-"""The wait in backward: from the last local gradient to the end of backward, when a wrapper such as DDP communicates
-there in C++, out of Python's sight.
+"""The wait in backward: from the last local gradient to the end of backward, when a wrapper such as DDP communicates in
+C++, invisible to Python.
 
-A hook on every parameter would cost 3 to 5 µs for each of them. So one backward is watched in full to learn which
-parameter's gradient comes last, and only that one keeps a hook. Different losses may end at different parameters: a
-few are kept, and whichever fires last in a backward counts. Learning is repeated at the 2nd, 4th, 8th, ... backward,
-and when the hooks stop firing.
+A hook on every parameter would cost 3 to 5 µs each. So one backward is watched in full to learn which parameter's
+gradient comes last, and only that parameter keeps a hook. Different losses may end at different parameters: a few hooks
+are kept, and the last one that fires in a backward counts. Learning is repeated at the 2nd, 4th, 8th, ... backward, and
+when the hooks stop firing.
 """
 
 import functools
@@ -15,11 +15,11 @@ from . import _patch
 from ._tracker import COMPUTE, OPTIMIZER, WAIT, tracker
 
 _KEPT = 8  # hooks
-_MISSES = 8  # backwards without a hook firing, then learn again
+_MISSES = 8  # backward passes in which no hook fires, before learning again
 
 
 class Backward:
-    """Wraps torch.autograd.backward. `parameters` gives those of the optimizers seen so far."""
+    """Wraps torch.autograd.backward. `parameters` returns those of the optimizers seen so far."""
 
     __slots__ = (
         "_seen", "_learn_at", "_kept", "_misses", "_last", "_learning", "_parameters", "_unserializable", "_arrived",
@@ -32,22 +32,22 @@ class Backward:
         self._kept = []  # (weak reference to the parameter, handle)
         self._learning = []  # handles
         self._last = None
-        self._seen = 0  # backwards
+        self._seen = 0  # backward passes
         self._learn_at = float("inf")
         self._misses = 0
-        self._arrived = []  # parameters in the order in which their gradients came, while learning
-        self.on_learned = None  # called between two backwards with that order
+        self._arrived = []  # parameters in the order in which their gradients arrived, while learning
+        self.on_learned = None  # called with that order between two backward passes
 
     def communicates(self):
-        """A DDP model was made in this process: there is a wait in backward to look for."""
+        """A DDP model was created in this process: look for a wait in backward."""
         self._learn_at = self._seen + 1
 
     def wrap(self, function):
-        """torch.autograd.backward, watched."""
+        """Wrap torch.autograd.backward."""
 
         @functools.wraps(function)
         def backward(*args, **kwargs):
-            # Inside one: activations that are computed again have a backward of their own.
+            # Nested: activation checkpointing runs a backward of its own.
             if not tracker.on or tracker.in_backward or get_ident() != tracker.thread:
                 return function(*args, **kwargs)
             before = tracker.phase
@@ -81,7 +81,7 @@ class Backward:
         return backward
 
     def _hook(self, parameter=None):
-        """A hook that says: this gradient may be the last of this backward. With a parameter, remember it too."""
+        """A hook for a gradient that may be the last of this backward. With a parameter, also remember it."""
 
         @self._unserializable
         def on_gradient(_):

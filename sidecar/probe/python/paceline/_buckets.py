@@ -1,12 +1,13 @@
 """The waits in the middle of DDP's backward, on a GPU.
 
-DDP exchanges gradients by buckets, in C++. Which backend it has decides where the training stream waits for them: with
-ProcessGroupNCCL ("nccl-legacy" since torch 2.15) at the end of backward, where _backward.py looks; with nccl2 (torch 2.15's
-"nccl") as soon as a bucket is full, in the middle of the gradients. There waiting would pass for compute, on every rank.
+DDP exchanges gradients by buckets, in C++. Its backend determines where the training stream waits for them: with
+ProcessGroupNCCL ("nccl-legacy" since torch 2.15) at the end of backward, which _backward.py covers; with nccl2 (torch
+2.15's "nccl") as soon as a bucket is full, in the middle of the gradients. There waiting would look like compute, on
+every rank.
 
-A bucket is full at the gradient that comes last in it. DDP reports which those are, once it has rebuilt its buckets in the
-order in which gradients came; under a pipeline's schedule it reports nothing, and they are computed as DDP does. On these
-parameters a hook before DDP's own marks the begin of a wait, one behind it the end. What DDP does in between, a copy into the
+A bucket is full at its last gradient. DDP reports which those are once it has rebuilt its buckets in the order in which
+gradients arrived; under a pipeline schedule it reports nothing, and they are computed as DDP does. On these parameters
+a hook before DDP's own marks the start of a wait, and one after it the end. What DDP does in between, a copy into the
 bucket, counts as wait too, on all ranks alike.
 """
 
@@ -15,15 +16,15 @@ import weakref
 from . import _patch
 from ._tracker import COMPUTE, WAIT, tracker
 
-MOST_BUCKETS = 256  # past them a step would have too many marks
-_ORDER = "prev_iteration_grad_ready_order_indices"  # in DDP's data
+MOST_BUCKETS = 256  # with more, a step would have too many marks
+_ORDER = "prev_iteration_grad_ready_order_indices"  # in DDP's logging data
 _FIRST_BUCKET_BYTES = 1 << 20  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 
 
 class Buckets:
-    """Hooks on the last parameter of each bucket but the last, whose wait ends with backward. `gradient_edge`:
-    torch.autograd.graph.get_gradient_edge; `unserializable`: torch.utils.hooks.unserializable_hook; `assign`: torch.distributed's
-    _compute_bucket_assignment_by_size, None where there is none."""
+    """Hooks on the last parameter of each bucket except the last bucket, whose wait ends with backward.
+    `gradient_edge`: torch.autograd.graph.get_gradient_edge; `unserializable`: torch.utils.hooks.unserializable_hook;
+    `assign`: torch.distributed's _compute_bucket_assignment_by_size, or None."""
 
     def __init__(self, gradient_edge, unserializable, assign=None):
         self._gradient_edge = gradient_edge
@@ -34,8 +35,8 @@ class Buckets:
         self._waits = False
 
     def look(self, model, arrived=()):
-        """Between two backwards: update the buckets of this model. `arrived`: parameters in the order in which their
-        gradients came in the backward before; a parameter of another model is ignored."""
+        """Between two backward passes: update the buckets of this model. `arrived`: parameters in the order in which
+        their gradients arrived in the previous backward; parameters of another model are ignored."""
         try:
             if self._model is None or self._model() is not model:
                 self._clear()
@@ -53,13 +54,13 @@ class Buckets:
                     handle.remove()
             for index in ends - set(self._kept):
                 self._kept[index] = self._watch(parameters[index])
-        except Exception as error:  # a model or a version of torch that is made in another way
+        except Exception as error:  # a model or a torch version with other internals
             self._clear()
             tracker.note("DDP's buckets: %s: %s" % (type(error).__name__, error))
 
     def _computed_ends(self, model, parameters, arrived):
-        """Indices of parameters, as of `bucket_ends`, by the rules of PyTorch's `rebuild_buckets` (reducer.cpp): parameters in
-        the order in which their gradients came; and where it does not rebuild (unused parameters), in the model's order."""
+        """Indices of parameters, like `bucket_ends`, by the rules of PyTorch's `rebuild_buckets` (reducer.cpp): in
+        the order in which gradients arrived; without a rebuild (unused parameters), in the model's order."""
         index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
         order = list(dict.fromkeys(index_of[id(parameter)] for parameter in arrived if id(parameter) in index_of))
         place = {index: place for place, index in enumerate(order)}
@@ -77,7 +78,7 @@ class Buckets:
         self._kept = {}
 
     def _watch(self, parameter):
-        """DDP has put its own hook on the node that accumulates this gradient; ours on that node comes after it."""
+        """DDP has its own hook on the node that accumulates this gradient; our hook on that node runs after it."""
 
         @self._unserializable
         def begin(_):
@@ -107,25 +108,25 @@ class Buckets:
 
 
 def _rebuilds(model):
-    """Whether DDP makes its buckets anew after the first step."""
+    """Whether DDP rebuilds its buckets after the first step."""
     return model.static_graph or not model.find_unused_parameters
 
 
 def _size_limits(model):
-    """Bytes of the first bucket and of each later one."""
+    """Size limits, bytes, of the first bucket and of each later one."""
     config = getattr(model, "_bucket_config", None)  # not in older versions of torch
     if config is not None and config.per_bucket_bytes_caps:
         return list(config.per_bucket_bytes_caps)
     if config is not None:
         return [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
-    if not getattr(model, "bucket_bytes_cap_default", True):  # a size that was asked for is the first bucket's too
+    if not getattr(model, "bucket_bytes_cap_default", True):  # a configured size also applies to the first bucket
         return [model.bucket_bytes_cap] * 2
     return [min(_FIRST_BUCKET_BYTES, model.bucket_bytes_cap), model.bucket_bytes_cap]
 
 
 def bucket_ends(reported, parameters):
-    """Indices of the parameters that complete a bucket, without the last bucket. `reported`: DDP's own data; none before it
-    has rebuilt its buckets."""
+    """Indices of the parameters that complete a bucket, without the last bucket. `reported`: DDP's own data, empty
+    until it has rebuilt its buckets."""
     order, buckets = reported.get(_ORDER), reported.get("rebuilt_per_bucket_param_indices")
     if not order or not buckets or reported.get("num_parameter_tensors") != parameters:
         return set()
@@ -134,7 +135,7 @@ def bucket_ends(reported, parameters):
 
 
 def _ends(buckets, place):
-    """The index with the highest place of each bucket, except the highest of all."""
+    """For each bucket the index with the highest place, except the highest of all."""
     ends = {max(bucket, key=lambda index: place.get(index, -1)) for bucket in buckets}
     ends.discard(max(ends, key=lambda index: place.get(index, -1)))
     return ends

@@ -1,8 +1,8 @@
-"""Sums of a step by communicator, where a program uses more than one: tensor-parallel ranks wait for others than
-data-parallel ones do.
+"""Sums of a step by communicator, for programs that use more than one: tensor-parallel ranks wait for other peers than
+data-parallel ranks do.
 
-Seen are the collectives that Python code calls on torch.distributed, and the wait in DDP's backward as one collective
-over all its gradients. What compiled graphs or C++ issue by themselves counts as wait, but in no communicator.
+Covered are the collectives that Python code calls on torch.distributed, and the wait in DDP's backward as one
+collective over all its gradients. Collectives issued by compiled graphs or C++ count as wait, but in no communicator.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import weakref
 from . import _patch
 from ._tracker import COMPUTE, WAIT, tracker
 
-_MOST_LAUNCHED = 4096  # asynchronous ones whose handle was not waited for
+_MOST_LAUNCHED = 4096  # asynchronous ones that were not waited for
 _MOST_GROUPS = 256
 
 
@@ -20,7 +20,7 @@ tried = False
 
 
 def is_needed():
-    """Whether there is more than the default group."""
+    """Whether there are groups besides the default group."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     try:
         return len(c10d._world.pg_map) > 1
@@ -29,7 +29,7 @@ def is_needed():
 
 
 def start(torch, ddp):
-    """Sum from now on. `ddp`: the latest model of that kind, if there is one."""
+    """Start summing. `ddp`: the latest DDP model, or None."""
     global tried
     tried = True
     try:
@@ -43,13 +43,13 @@ def start(torch, ddp):
 
 
 def _off(error):
-    """Something of ours went wrong: go on without these sums."""
+    """Internal error: continue without these sums."""
     tracker.comms = None
     tracker.note("collectives by group off: %s: %s" % (type(error).__name__, error))
 
 
 class Comms:
-    """What the running step did in each. `tensor` is torch.Tensor."""
+    """The running step's sums by communicator. `tensor` is torch.Tensor."""
 
     def __init__(self, distributed, tensor):
         self._distributed = distributed
@@ -61,17 +61,17 @@ class Comms:
         self.groups = {}  # communicator: (size, name)
 
     def take(self):
-        """Of the step that has ended; None where one communicator is all that this rank has ever used."""
+        """The sums of the step that has ended; None if this rank has only ever used one communicator."""
         sums = self._sums
         if not sums:
             return None
         self._sums = {}
         return sums if len(self.groups) > 1 else None
 
-    # Called by the wrappers. The phase is wait, unless `before` says that this thread may not change it.
+    # Called by the wrappers. The phase is wait, unless `before` says that this thread must not change it.
 
     def ended(self, before, args, kwargs, group_at):
-        """A collective that blocks."""
+        """A blocking collective has returned."""
         try:
             comm = None if before == WAIT else self._comm(_group(args, kwargs, group_at))
             if comm is not None:
@@ -81,7 +81,7 @@ class Comms:
         self._leave(before, comm)
 
     def launched(self, work, args, kwargs, group_at):
-        """One that gave a handle."""
+        """An asynchronous collective has returned a handle."""
         try:
             comm = self._comm(_group(args, kwargs, group_at)) if work is not None and tracker.is_own_thread() else None
             if comm is not None:
@@ -92,8 +92,8 @@ class Comms:
         return work
 
     def launched_batch(self, works, operations):
-        """torch.distributed.batch_isend_irecv. What each operation counts was counted when it was called, unless the
-        backend coalesced them."""
+        """torch.distributed.batch_isend_irecv. Its operations were counted when each was called, unless the backend
+        coalesced them."""
         try:
             comm = self._comm(operations[0].group) if operations and tracker.is_own_thread() else None
             for work in works if comm is not None else ():
@@ -104,7 +104,7 @@ class Comms:
         return works
 
     def waited(self, before, work):
-        """A handle was waited for."""
+        """The wait on a handle is over."""
         comm = None
         if before != WAIT:
             comm = self._launched_in(work)
@@ -112,7 +112,7 @@ class Comms:
         self._leave(before, comm)
 
     def made_ddp(self, model):
-        """A DDP model was made."""
+        """A DDP model was created."""
         try:
             gradients = (p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
             self._ddp = weakref.ref(model), sum(gradients)
@@ -120,7 +120,7 @@ class Comms:
             _off(error)
 
     def ended_backward(self):
-        """The wait in backward of a wrapper that communicates in C++."""
+        """The wait in the backward of a wrapper that communicates in C++ is over."""
         comm = None
         try:
             model, size = self._ddp or (None, 0)
@@ -133,12 +133,12 @@ class Comms:
             comm = _off(error)
         self._leave(COMPUTE, comm)
 
-    # Within.
+    # Internals.
 
     def _leave(self, before, comm):
         since = tracker.since
         if comm is not None and tracker.timeline is not None:
-            tracker.timeline.tag_last(comm)  # its time is the GPU's, and known later
+            tracker.timeline.tag_last(comm)  # its time comes from the GPU, later
         tracker.switch(before)
         if comm is not None and tracker.timeline is None:
             self._sum(comm)[2] += tracker.since - since
@@ -160,10 +160,10 @@ class Comms:
         try:
             self._launched[id(work)] = weakref.ref(work), comm
         except TypeError:
-            pass  # of a kind that cannot be told from the next one at its address: its wait is in no communicator
+            pass  # no weak reference: a later handle may reuse its address, so its wait has no communicator
 
     def _launched_in(self, work):
-        """The communicator of a handle. Handles that nobody waits for go, and others get their addresses."""
+        """The communicator of a handle. A handle that is never waited for is freed, and another may get its address."""
         reference, comm = self._launched.get(id(work), (None, None))
         return comm if reference is not None and reference() is work else None
 
@@ -192,7 +192,7 @@ class Comms:
         return reference, comm
 
     def _bytes(self, args, kwargs):
-        """The larger of what goes in and what comes out, as nccl-tests count it."""
+        """The larger of input and output, as nccl-tests count it."""
         most = 0
         for value in (*args[:2], *kwargs.values()):
             if isinstance(value, self._tensor):

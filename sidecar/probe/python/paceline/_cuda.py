@@ -1,16 +1,16 @@
-"""The same phases on a GPU's own clock.
+"""The same phases on the GPU's own clock.
 
-On a GPU host times only say when work was enqueued. So an event is recorded on the trainer's stream at each boundary
-and read later, when it has passed: never waiting, never synchronising. A phase lasts from its event to the next one's.
-Data loading and host work come out as what the GPU was kept waiting, which is what they cost.
+On a GPU host times only show when work was enqueued. So an event is recorded on the trainer's stream at each boundary
+and read later, when it has completed, without waiting or synchronizing. A phase lasts from its event to the next one.
+Data loading and host work appear as the time that the GPU was kept waiting, which is their cost.
 
-Records therefore leave a few steps late, in order. Where a step has many boundaries not every step is timed (_sampling.py);
-of the others only the duration is known. No events are recorded while a CUDA graph is being captured, nor on
-other streams; such steps say that their phases are not known. What is done on streams of communication is no matter of the
-trainer's (FSDP gathers and reduces on its own): that the trainer's stream waits for them is. _patch.py sees both.
+So records are written a few steps late, in order. If a step has many boundaries, not every step is timed
+(_sampling.py); for the others only the duration is known. No events are recorded while a CUDA graph is being captured,
+nor on other streams; such steps are marked as having unknown phases. Work on communication streams is not the trainer's
+(FSDP gathers and reduces on its own streams); the trainer's stream waiting for them is. _patch.py covers both.
 
-While any graph is captured in this process no event is queried, read or freed either: CUDA's default capture mode forbids
-such calls to the capturing thread and to all others, and a call that it forbids ends the capture.
+While any graph is captured in this process no event is queried, read or freed either: CUDA's default capture mode
+forbids such calls to all threads, and a forbidden call ends the capture.
 """
 
 import functools
@@ -21,23 +21,23 @@ from time import perf_counter_ns
 from ._sampling import WRAPPER_NS, Sampling
 from ._tracker import COMPUTE, WAIT
 
-SAID_AFTER = 16  # steps in a row of which the phases are not known, until it is said why
-REPLAYS = 64  # of one CUDA graph without the end of a step between them, until that is said
-MOST_MARKS = 4096  # events in a step; past them its phases are not known
-_TIMED_MARK = 5  # which mark of a step is timed itself: the first ones find other caches
-MOST_PENDING = 256  # steps whose events have not passed; past them the oldest is written by the host's clock
+SAID_AFTER = 16  # consecutive steps with unknown phases before a note with the reason
+REPLAYS = 64  # of one CUDA graph without a step end in between, before a note
+MOST_MARKS = 4096  # events in a step; with more, its phases are unknown
+_TIMED_MARK = 5  # the mark of a step that is timed itself: the first ones have other cache contents
+MOST_PENDING = 256  # steps whose events have not completed; with more, the oldest is written by the host's clock
 
 
 class Captures:
-    """CUDA graphs that are being captured in this process, whatever stream is current."""
+    """CUDA graphs that are being captured in this process, on any stream."""
 
     def __init__(self):
         self.running = 0
         self.note = None  # writes a note for the report
-        self._replays = {}  # id of a graph: since the last end of a step
+        self._replays = {}  # id of a graph: replays since the last step end
 
     def step_ended(self):
-        """Steps are seen: replays among them are parts of these."""
+        """Steps are visible, so replays are parts of them."""
         if self._replays:
             self._replays.clear()
 
@@ -54,7 +54,7 @@ class Captures:
 
         @functools.wraps(begin)
         def capture_begin(*args, **kwargs):
-            self.running += 1  # before: the call itself may take a while, and may fail
+            self.running += 1  # first: the call itself may take a while, and may fail
             try:
                 return begin(*args, **kwargs)
             except BaseException:
@@ -84,31 +84,31 @@ captures = Captures()
 
 
 class Timeline:
-    """Events of the running step and of those that the GPU has not finished. `cuda` is torch.cuda."""
+    """Events of the running step and of steps that the GPU has not finished. `cuda` is torch.cuda."""
 
     def __init__(self, cuda, device, phase, write):
         self._cuda = cuda
         self._device = device
         self._write = write  # takes the fields of a step, and whether its phases are known
         self._free = []
-        self._unread = []  # events of steps that were written without them: freed when nothing captures
+        self._unread = []  # events of steps that were written without reading them: freed when nothing captures
         self._pending = deque()
         self._marks = []  # [phase, event, communicator or None], oldest first
         self._known = True
-        self._why = None  # not
-        self._unknown = 0  # timed steps in a row
+        self._why = None  # the reason for unknown phases
+        self._unknown = 0  # consecutive timed steps with unknown phases
         self._note = None
-        self._phase = phase  # that the step began in
+        self._phase = phase  # the phase in which the step began
         self.sampling = Sampling()
-        self.is_timed = self.sampling.begins()  # the running step; else marks are not taken
+        self.is_timed = self.sampling.begins()  # whether the running step is timed; otherwise marks are not taken
         self.on_timed = None  # called when that changes
-        self._mark_ns = 0  # what one mark of this step has cost the host
+        self._mark_ns = 0  # host cost of one mark in this step
         self._bind(sys.modules.get("torch._C"))
         self._rebase()
-        self._began = self._event()  # at the end of the step before
+        self._began = self._event()  # the end of the previous step
 
     def _bind(self, bindings):
-        """The functions below torch.cuda's own, where they are there: called at each mark."""
+        """Use the functions below torch.cuda's own if available: they are called at each mark."""
         event = self._cuda.Event
         base = getattr(bindings, "_CudaEventBase", None)
         if base is None or not issubclass(event, base):
@@ -127,7 +127,7 @@ class Timeline:
         self._note = self.sampling.note = note
 
     def _rebase(self):
-        """The current stream is the trainer's."""
+        """Take the current stream as the trainer's."""
         self._stream = self._current_stream()
         self._own = self._cuda.current_stream(self._device)
 
@@ -137,20 +137,20 @@ class Timeline:
         return self._cuda.current_stream(self._device).cuda_stream
 
     def is_training(self, stream=None):
-        """Whether the current stream is the trainer's, and `stream` is, where given."""
+        """Whether the current stream, and `stream` if given, is the trainer's."""
         if stream is not None and getattr(stream, "cuda_stream", None) != self._stream:
             return False
         return self._current_stream() == self._stream
 
     def _event(self, is_wait=False):
-        """An event recorded now; None where there can be none. `is_wait`: whatever stream is current, the trainer's has
-        come to a wait, or out of one; autograd accumulates gradients on other streams where CUDA graphs made them."""
+        """An event recorded now; None if that is not possible. `is_wait`: whatever stream is current, the trainer's
+        stream enters or leaves a wait; autograd accumulates gradients on other streams if CUDA graphs created them."""
         if self._is_capturing():
             return self._not_known("a CUDA graph is captured")
         if not is_wait and self._current_stream() != self._stream:
             return self._not_known("steps on several streams")
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
-        self._record(event, self._own)  # on the model's device: the current one may be another, in a script that never sets it
+        self._record(event, self._own)  # on the model's device, which need not be the current one
         return event
 
     def _not_known(self, why):
@@ -176,30 +176,31 @@ class Timeline:
             self._mark_ns = perf_counter_ns() - since + WRAPPER_NS
 
     def relabel_last(self, phase):
-        """What began last was of another phase."""
+        """Change the phase of the last mark."""
         if self._marks:
             self._marks[-1][0] = phase
 
     def tag_last(self, comm):
-        """What began last was in this communicator."""
+        """Attribute the last mark to this communicator."""
         if self._known and self._marks:
             self._marks[-1][2] = comm
 
     def relabel(self, old, new):
-        """What was `old` so far in this step was `new`; what began last stays."""
+        """Change `old` to `new` for this step so far, except for the last mark."""
         for mark in self._marks[:-1]:
             if mark[0] == old:
                 mark[0] = new
 
     def end_step(self, phase, fields):
-        """A step has ended and the next begins in `phase`. `fields`: its times by the host's clock. `drain` writes it."""
+        """A step has ended and the next begins in `phase`. `fields`: its times by the host's clock. `drain` writes
+        it."""
         captures.step_ended()
         end = self._event()
         known = self._known if self.is_timed else None
         self._pending.append((self._began, self._phase, self._marks, end, known, self._mark_ns, fields))
         self._began, self._phase, self._marks, self._known, self._mark_ns = end, phase, [], True, 0
         if end is None and not self._is_capturing():
-            # The program trains on another stream from here on; a warm-up on one of its own is an example.
+            # The program trains on another stream from here on, for example during a warm-up on a separate stream.
             self._rebase()
             self._began = self._event()
         self._begin_step()
@@ -212,7 +213,8 @@ class Timeline:
                 self.on_timed(is_timed)
 
     def drain(self, last=False):
-        """Write the steps that the GPU has finished; with `last`, all, by the host's clock where it has not."""
+        """Write the steps that the GPU has finished; with `last`, all steps, the unfinished ones by the host's
+        clock."""
         pending = self._pending
         may_ask = not self._is_capturing()
         if may_ask:
@@ -241,11 +243,11 @@ class Timeline:
         events = [event for _, event, _ in marks] + [began]
         if timed:
             self._free += events
-        else:  # still in flight: not used again
+        else:  # still in flight: must not be reused
             self._unread += events
 
     def _spent(self, began, phase, marks, end, duration, fields):
-        """Time by phase, ns, and what collectives took by communicator. Compute is what the others leave of the step: its
+        """Time by phase, ns, and time in collectives by communicator. Compute is the remainder of the step: its
         events need not be read."""
         spent, comms = [0] * len(fields[2]), fields[-1]
         since, comm = began, None
@@ -263,7 +265,7 @@ class Timeline:
         return max(int(self._elapsed(start, end) * 1e6), 0)
 
     def _say_why(self, known):
-        """Phases that stay unknown are no matter of chance: say so once."""
+        """Phases that stay unknown are not a coincidence: report the reason once."""
         self._unknown = 0 if known else self._unknown + 1
         if self._unknown == SAID_AFTER and self._note is not None and self._why is not None:
             note, self._note = self._note, None

@@ -1,6 +1,6 @@
-"""What ended this trainer, for the report: the exception that nobody caught or the code it exits with, in a file beside the
-rings. It is written when Python is about to print it, after everything else of the trainer, and changes neither what is
-printed nor the exit code. In a launcher of workers: which worker failed, and with which code.
+"""The reason why this trainer ended, for the report: the uncaught exception or the exit code, in a file beside the
+rings. It is written just before Python prints the exception, after everything else in the trainer, and changes neither
+the output nor the exit code. In a launcher of workers: which worker failed, and with which code.
 """
 
 import functools
@@ -12,19 +12,19 @@ import time
 import weakref
 
 FOLDER = "ends"  # in the ring directory
-_LINES = 12  # of the traceback, its last
-_CHARACTERS = 300  # of a line of the exception, its first: there stands what it is
+_LINES = 12  # the last lines of the traceback
+_CHARACTERS = 300  # the first characters of a line of the exception: they contain its type and message
 _OWN_BYTES = 1024  # of the exception
 _BYTES = 2048
-_AT_ONCE = 5_000_000_000  # ns: a sys.exit() that is not the end by then was caught
+_AT_ONCE = 5_000_000_000  # ns: a sys.exit() after which the process lives longer was caught
 _watching = False
-_exiting = None  # the latest sys.exit() of the main thread: when, its status, the exception that was being handled
+_exiting = None  # the latest sys.exit() of the main thread: time, status, and the exception being handled
 
-# The launcher's own summary of what its workers met.
+# The launcher's own summary of its workers' errors.
 _OF_LAUNCHERS = ("ChildFailedError", "SignalException")
-# What torch raises about other ranks. A data server that is gone raises others, and is no rank.
+# What torch raises about other ranks. A lost data server raises other exceptions, and is not a rank.
 _OF_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "RuntimeError")
-# Words of exceptions, in lower case.
+# Parts of exception messages, in lower case.
 _GPU_MEMORY = ("cuda out of memory", "hip out of memory", "cublas_status_alloc_failed", "cuda error: out of memory")
 _TIMEOUT = ("timed out", "timeout")
 _PEER = (
@@ -34,16 +34,16 @@ _PEER = (
     "broken pipe",
     "socket timeout",
 )
-# NCCL's own, whoever has passed them on.
+# NCCL's own, in any exception that contains them.
 _OF_NCCL = ("remote process exited", "ncclremoteerror", "communicator was aborted")
-# ProcessGroupWrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL), gloo where sizes differ, NCCL.
+# ProcessGroupWrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL), gloo with differing sizes, NCCL.
 _MISMATCH = ("detected mismatch between collectives", "op.preamble.length <= op.nbytes", "mismatched collective")
-# Where no code of the user's lies.
+# Paths that do not contain the user's code.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
 
 
 def watch():
-    """From now on."""
+    """Install the hooks."""
     global _watching
     if _watching:
         return
@@ -70,7 +70,7 @@ def watch():
 
 
 def kind_of(name, says):
-    """A kind of trouble by the name of the exception and its own words."""
+    """The kind of error, from the name and the message of the exception."""
     words = says.lower()
     if name == "OutOfMemoryError" or any(part in words for part in _GPU_MEMORY):
         return "gpu_memory"
@@ -89,21 +89,21 @@ def kind_of(name, says):
 
 
 def _note_exit(status):
-    """`sys.exit(status)` was called: it may still be caught."""
+    """`sys.exit(status)` was called; it may still be caught."""
     global _exiting
     if threading.current_thread() is not threading.main_thread():
         return
     now, handled = time.monotonic_ns(), sys.exc_info()
-    # A worker of multiprocessing exits once where it handles its exception, and once more at its end.
+    # A multiprocessing worker exits once while handling its exception, and once more at its end.
     if handled[0] is None and _exiting is not None and now - _exiting[0] < _AT_ONCE:
         handled = _exiting[2]
     _exiting = now, status, handled
 
 
 def at_exit():
-    """Python ends. Writes the code that `sys.exit` was called with, if there was one; True where the end is in order."""
+    """Python ends. Write the code that `sys.exit` was called with, if any; True if the end is orderly."""
     if getattr(sys, "last_type", None) is not None:
-        return False  # an exception that nobody caught, and was reported
+        return False  # an uncaught exception, already reported
     if _exiting is None or time.monotonic_ns() - _exiting[0] > _AT_ONCE:
         return True
     _, status, (kind, error, trace) = _exiting
@@ -127,11 +127,11 @@ def _is_users(path):
 
 
 def _bounded(where, users, own):
-    """The end of a traceback, with the innermost frame of the user's own code in it, and the beginning of an exception, as
-    lines, in one text."""
+    """The end of a traceback, including the innermost frame of the user's own code, and the beginning of an
+    exception, as lines, in one text."""
     own = [line for line in own if line.strip()]
     if len(own) > 1 and own[0].rstrip().endswith(":"):
-        own[:2] = [own[0].rstrip() + " " + own[1].strip()]  # its message begins on a line of its own
+        own[:2] = [own[0].rstrip() + " " + own[1].strip()]  # its message begins on a separate line
     own = "\n".join(line[:_CHARACTERS] for line in own[:_LINES]).encode("utf-8", "replace")[:_OWN_BYTES]
     where = where[-_LINES:]
     kept = 0
@@ -148,7 +148,7 @@ def _bounded(where, users, own):
 def _report(kind, error, trace):
     if issubclass(kind, KeyboardInterrupt):
         return _write_own("signal", "SIGINT")
-    if kind.__name__ == "SignalException":  # torchrun was asked to end
+    if kind.__name__ == "SignalException":  # torchrun received a signal
         return _write(None, "signal", _signal(getattr(error, "sigval", signal.SIGTERM)))
     if kind.__name__ in _OF_LAUNCHERS:
         return
@@ -162,7 +162,7 @@ def _report(kind, error, trace):
 
 
 def _write_own(kind, says, code=None):
-    """What ended this process, if it is a rank."""
+    """The reason why this process ended, if it is a rank."""
     from . import _helper, _rank
 
     distributed = sys.modules.get("torch.distributed")
@@ -182,15 +182,15 @@ def _write(rank, kind, says, code=None):
     _files.leave(directory, FOLDER, said)
 
 
-# In a launcher: torch.distributed.elastic, which torchrun and accelerate are made of.
+# In a launcher: torch.distributed.elastic, the basis of torchrun and accelerate.
 
 _workers = None  # weak reference to the latest group of workers
 _failed = set()  # process ids
 
 
 def watch_launcher(module):
-    """A module of torch.distributed.elastic.multiprocessing has been loaded: which worker failed is reported as soon as the
-    launcher has seen it, and that it ends the others before it does."""
+    """A module of torch.distributed.elastic.multiprocessing has been loaded: report a failed worker as soon as the
+    launcher detects it, and report that the launcher stops the other workers before it does."""
     if hasattr(module, "ProcessFailure"):
         _after(module.ProcessFailure, "__post_init__", _worker_failed)
     if hasattr(module, "PContext"):
@@ -207,7 +207,7 @@ def _after(owner, name, call):
         result = function(self, *args, **kwargs)
         try:
             call(self)
-        except Exception:  # a launcher must never see an error of ours
+        except Exception:  # a launcher must never see an internal error of the hook
             pass
         return result
 

@@ -1,4 +1,4 @@
-"""Small files beside the rings, each whole when it appears."""
+"""Small files beside the rings; each is complete when it appears."""
 
 import json
 import os
@@ -10,11 +10,11 @@ _left = 0
 
 
 def leave(directory, folder, said):
-    """Writes `said` as JSON to a new file in `folder` of the ring directory; gives its path. Raises OSError."""
+    """Write `said` as JSON to a new file in `folder` of the ring directory; return its path. Raises OSError."""
     global _left
     folder = os.path.join(directory, folder)
     try:
-        os.mkdir(folder, 0o700)  # no parents: a ring directory that is gone stays gone
+        os.mkdir(folder, 0o700)  # no parents: a removed ring directory is not recreated
         if _ring.is_shared():
             os.chmod(folder, 0o777)
     except FileExistsError:

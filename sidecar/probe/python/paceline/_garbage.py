@@ -1,4 +1,4 @@
-"""How long collecting garbage held the trainer up, by the interpreter's own callbacks."""
+"""How long garbage collection blocked the trainer, from the interpreter's own callbacks."""
 
 import gc
 import time
@@ -10,16 +10,16 @@ _began = 0
 
 
 def watch(tracker):
-    """Charge to `tracker` the collections of its thread, whoever asked for them."""
+    """Charge collections in its thread to `tracker`, whatever triggered them."""
     global _tracker
     _tracker = tracker
-    # A forked child inherits it.
+    # A forked child inherits the callback.
     if on_collection not in gc.callbacks:
         gc.callbacks.append(on_collection)
 
 
 def on_collection(what, _):
-    """One begins or ends; there is never another within."""
+    """A collection begins or ends; collections do not nest."""
     global _began
     tracker = _tracker
     if not tracker.on or get_ident() != tracker.thread:

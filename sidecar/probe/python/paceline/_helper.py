@@ -1,17 +1,17 @@
-"""Is this process a trainer, or a helper that a trainer started? Data loader workers, compile pools and evaluation
+"""Is this process a trainer, or a helper started by a trainer? Data loader workers, compile pools and evaluation
 scripts inherit RANK; none of them may pose as the rank."""
 
 import os
 import sys
 import threading
 
-_CLAIM = "PACELINE_RANK_PID"  # set in a trainer's environment once it has attached, and so inherited by what it starts
+_CLAIM = "PACELINE_RANK_PID"  # set in a trainer's environment once it has attached, so its children inherit it
 _forked = False
 _group_was_up = False
 
 
 def claim():
-    """This process is the rank; what it starts from now on is not."""
+    """This process is the rank; processes that it starts from now on are not."""
     os.environ[_CLAIM] = str(os.getpid())
 
 
@@ -28,7 +28,7 @@ def watch_forks(after):
 
 
 def is_helper(distributed):
-    """A child of a trainer is a helper, unless it has joined a process group by itself: programs start trainers with
+    """A child of a trainer is a helper, unless it has joined a process group itself: programs start trainers with
     multiprocessing too."""
     if _is_loader_worker():
         return True
@@ -38,7 +38,7 @@ def is_helper(distributed):
 
 
 def is_foreign_thread(ident):
-    """A thread that Python did not start, as autograd's are."""
+    """A thread that was not started by Python, such as autograd's."""
     thread = threading._active.get(ident)
     return thread is None or isinstance(thread, threading._DummyThread)
 
@@ -62,5 +62,5 @@ def _is_multiprocessing_child():
 
 def _is_loader_worker():
     data = sys.modules.get("torch.utils.data")
-    info = getattr(data, "get_worker_info", None)  # not yet, while torch itself is being imported
+    info = getattr(data, "get_worker_info", None)  # missing while torch itself is being imported
     return info is not None and info() is not None

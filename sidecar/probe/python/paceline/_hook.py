@@ -1,10 +1,10 @@
-"""What makes a training script of PyTorch visible without a change to it.
+"""Makes an unmodified PyTorch training script visible.
 
-Loaded by the import watch of sitecustomize. Optimizer.step is wrapped as soon as its module is there, because its end
+Loaded by the import watch of sitecustomize. Optimizer.step is wrapped as soon as its module is loaded, because its end
 is the boundary of a step; everything else waits for the first such end.
 
-Why a wrapper below torch's own step hooks, and not `register_optimizer_step_post_hook`: from 2.0 on, for some years,
-torch.compile of the *model* took the hooked layer off every optimizer class, and the hooks with it.
+Why a wrapper below torch's own step hooks, and not `register_optimizer_step_post_hook`: since 2.0, for several years,
+torch.compile of the *model* removed the hooked layer from every optimizer class, and the hooks with it.
 """
 
 import functools
@@ -15,20 +15,20 @@ import weakref
 from . import _backward, _comms, _ends, _layout, _patch, _rank, _ring, _starts, _unseen
 from ._tracker import COMPUTE, OPTIMIZER, tracker
 
-_TAKE_OVER = 8  # steps of one other optimizer without one of the primary
+_TAKE_OVER = 8  # steps of one other optimizer without a step of the primary
 
 
 class _Optimizers:
-    """Which optimizer's step ends a training step: the first seen, until it stops stepping."""
+    """Determines which optimizer's step ends a training step: the first one seen, until it stops stepping."""
 
     def __init__(self):
-        self.running = False  # a first step
+        self.running = False  # the first step is running
         self.primary = None  # id
         self.others = {}  # id: steps since the primary's last
         self._seen = {}  # id: weak reference
 
     def ends_step(self, optimizer):
-        """`optimizer`, not the primary, has stepped: does a training step end here? Then it is the primary now."""
+        """`optimizer`, not the primary, has stepped: does a training step end here? If so, it becomes the primary."""
         key = id(optimizer)
         known = self._seen.get(key)
         if known is None or known() is not optimizer:
@@ -41,7 +41,7 @@ class _Optimizers:
         return True
 
     def parameters(self):
-        """Of all optimizers that have stepped and still exist, each once."""
+        """The parameters of all optimizers that have stepped and still exist, each once."""
         found = {}
         for reference in self._seen.values():
             optimizer = reference()
@@ -58,7 +58,7 @@ _attached_to_torch = False
 
 
 def loaded(module):
-    """A module that sitecustomize watches has just been loaded."""
+    """A module watched by sitecustomize has just been loaded."""
     name = module.__name__
     if name == "torch.optim.optimizer":
         _wrap_optimizers(module.Optimizer)
@@ -82,7 +82,7 @@ def loaded(module):
 
 
 def _notice(ddp):
-    """Know when the first DDP model is made: only then is there a wait in backward to look for."""
+    """Detect the first DDP model: only then is there a wait in backward to look for."""
     init = ddp.__init__
 
     @functools.wraps(init)
@@ -104,7 +104,7 @@ def _notice(ddp):
 
 
 def _wrap_optimizers(base):
-    """Every optimizer class gets its step wrapped when its first instance is made, just before torch does the same."""
+    """Wrap the step of every optimizer class when its first instance is created, just before torch does the same."""
     patch = base._patch_step_function
 
     @functools.wraps(patch)
@@ -123,7 +123,7 @@ def _timed_step(function):
     def step(self, *args, **kwargs):
         if not tracker.on:
             return _first_step(function, self, args, kwargs)
-        # In one already: a class whose step calls its base class's, or an optimizer around another.
+        # Nested: a class whose step calls its base class's, or an optimizer around another.
         if tracker.phase == OPTIMIZER or _patch.is_compiling():
             return function(self, *args, **kwargs)
         before = tracker.switch(OPTIMIZER)
@@ -146,7 +146,7 @@ def _timed_step(function):
 
 
 def _first_step(function, optimizer, args, kwargs):
-    """No ring yet: attach at the end of the outermost step of an optimizer."""
+    """No ring yet: attach at the end of the outermost optimizer step."""
     if _patch.is_compiling() or tracker.retired or _optimizers.running:
         return function(optimizer, *args, **kwargs)
     _optimizers.running = True
@@ -163,7 +163,7 @@ def _first_step(function, optimizer, args, kwargs):
 
 
 def attach(optimizer=None):
-    """At the end of the first step: make the ring, then look at the rest of torch. True where it worked."""
+    """At the end of the first step: create the ring, then wrap the rest of torch. True on success."""
     global _watch, _attached_to_torch
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
@@ -204,7 +204,7 @@ def attach(optimizer=None):
 
 
 def _watch_buckets(torch):
-    """What looks at DDP's buckets, now and then."""
+    """The function that periodically checks DDP's buckets."""
     gradient_edge = getattr(torch.autograd.graph, "get_gradient_edge", None)
     if gradient_edge is None:  # before torch 2.2
         return None
@@ -238,7 +238,7 @@ def _on_flush(now):
         _unseen.look_for_gpus(sys.modules["torch"].cuda)
     if not _comms.tried and _comms.is_needed():
         _comms.start(sys.modules["torch"], _ddp() if _ddp is not None else None)
-    stream = sys.modules.get("paceline._stream")  # only where trackers were asked for
+    stream = sys.modules.get("paceline._stream")  # only if trackers were requested
     if stream is not None:
         stream.look(now)
 
@@ -252,8 +252,8 @@ def _device(optimizer):
 
 
 def _gpu(torch, device):
-    """The number of the GPU that the program computes on. Parameters on the host (offloaded ones are) say nothing: then
-    the current GPU, where the program has made a context of its own."""
+    """The index of the GPU that the program computes on. Parameters on the host (for example offloaded ones) give no
+    answer: then the current GPU, if the program has created a context itself."""
     if device is not None and device.type == "cuda":
         return device.index
     if device is None or device.type == "cpu":
@@ -264,7 +264,7 @@ def _gpu(torch, device):
 
 
 def _uuid(torch, index):
-    """16 bytes; zeros where torch does not say."""
+    """16 bytes; zeros if torch does not provide it."""
     if index is None:
         return bytes(16)
     try:
@@ -275,7 +275,7 @@ def _uuid(torch, index):
 
 
 def _gpu_versions(torch):
-    """Of NCCL as it is loaded, and of CUDA that torch was built for; zeros where there is none."""
+    """Versions of the loaded NCCL, and of the CUDA that torch was built for; zeros if there is none."""
     none = (0, 0, 0), (0, 0)
     try:
         if not torch.version.cuda:

@@ -1,7 +1,7 @@
-"""This rank's place on the axes of parallelism: as declared, else as seen in what the program has loaded itself.
+"""This rank's place on the axes of parallelism: as declared, otherwise as found in what the program itself has loaded.
 
-In order: `paceline.layout()`, PACELINE_LAYOUT, Megatron-Core's parallel_state, the named meshes of torch, the sizes that
-`accelerate launch` puts into the environment. Nothing is imported. A layout that does not fit the world is none.
+In order: `paceline.layout()`, PACELINE_LAYOUT, Megatron-Core's parallel_state, torch's named meshes, the sizes that
+`accelerate launch` puts into the environment. Nothing is imported. A layout that does not fit the world is ignored.
 """
 
 import functools
@@ -13,11 +13,11 @@ from . import _patch
 
 AXES = ("dp", "tp", "pp", "ep", "cp")
 _LARGEST = 65535
-_TRIES = 5  # looks, one per flush; what a program has not set up by then it will not
-_AGAIN = 60_000_000_000  # ns after which it is written again, for a sidecar that was not there
+_TRIES = 5  # looks, one per flush; a program that has not set it up by then never will
+_AGAIN = 60_000_000_000  # ns after which it is written again, for a sidecar that started later
 _MOST_MESHES = 64
 
-# What programs call the dimensions of a mesh. Several that are data parallel in one mesh (replicate and shard) are one.
+# Names of mesh dimensions in programs. Several data-parallel dimensions of one mesh (replicate and shard) count as one.
 _DIMENSIONS = {
     "dp": "dp ddp data data_parallel batch replicate shard fsdp dp_replicate dp_shard dp_shard_mod_ep dp_shard_in_ep",
     "tp": "tp mp model tensor tensor_parallel",
@@ -26,14 +26,14 @@ _DIMENSIONS = {
     "cp": "cp context context_parallel",
 }
 _AXIS_OF = {name: axis for axis, names in _DIMENSIONS.items() for name in names.split()}
-_meshes = []  # axes of the meshes that were made, as `_mesh_axes` gives them
+_meshes = []  # axes of the meshes created so far, as returned by `_mesh_axes`
 
 
 class Place:
-    """What is known of it, and when it is told."""
+    """The known layout, and when it is written."""
 
     def __init__(self):
-        self._declared = None  # axes and micro-batches as the program gave them
+        self._declared = None  # axes and micro-batches as passed by the program
         self._tries = _TRIES
         self._written = None  # arguments of Ring.layout
         self._again_at = 0
@@ -44,18 +44,18 @@ class Place:
         self.begin()
 
     def begin(self):
-        """Nothing is written yet."""
+        """Start over: nothing is written yet."""
         self._tries = _TRIES
         self._written = None
         self._again_at = 0
 
     def look(self, now, ring, rank):
-        """Write it to `ring` if it is known now and due. `rank` is an identity of `_rank`."""
+        """Write the layout to `ring` if it is known and due. `rank` is an identity of `_rank`."""
         if self._written is None and self._tries:
             self._tries -= 1
             try:
                 self._written = self._find(rank)
-            except Exception as error:  # the program's mistake, in something that it may leave out
+            except Exception as error:  # the program's mistake, in an optional setting
                 self._tries = 0
                 ring.note("layout: %s" % error)
                 print("paceline: layout not used: %s" % error, file=sys.stderr)
@@ -74,7 +74,7 @@ class Place:
         if not axes and micro_batches is None:
             return None
         if not axes and self._tries:
-            return None  # they may still come; of data parallelism alone nobody needs to be told
+            return None  # axes may still appear; data parallelism alone need not be reported
         count = 0 if micro_batches is None else _whole(micro_batches)
         if not 0 <= count < 2**32:
             raise ValueError("micro_batches is %d" % count)
@@ -85,9 +85,9 @@ place = Place()
 
 
 def positions(rank, world, axes):
-    """(index, size) of every axis, in the order of AXES. `axes` has a size or an (index, size) for some of them; where
-    there is no index it follows from the rank in Megatron's order, the first varying fastest: tp, cp, dp, pp. Experts
-    are divided among neighbours of one tensor-parallel place."""
+    """(index, size) of every axis, in the order of AXES. `axes` has a size or an (index, size) for some of them;
+    without an index it follows from the rank in Megatron's order, the first varying fastest: tp, cp, dp, pp. Experts
+    are divided among neighbors with the same tensor-parallel index."""
     given, sizes = {}, {}
     for name, value in axes.items():
         if isinstance(value, (tuple, list)):
@@ -152,7 +152,7 @@ def _from_megatron():
             place = getattr(state, "get_%s_parallel_rank" % name)()
             axes[axis] = int(place), int(getattr(state, "get_%s_parallel_world_size" % name)())
         except Exception:
-            continue  # of another version: without experts, without context
+            continue  # another version: without experts, without context
     return axes if len(axes) > 1 else None
 
 
@@ -161,11 +161,11 @@ def _megatron_micro_batches():
     try:
         return int(module.get_num_microbatches())
     except Exception:
-        return None  # not there, or not set up
+        return None  # not loaded, or not set up
 
 
 def watch_meshes(cls):
-    """`cls`, torch's DeviceMesh: remember the axes of those that are made. A script may keep only the groups of a mesh."""
+    """`cls`, torch's DeviceMesh: remember the axes of new meshes. A script may keep only the groups of a mesh."""
 
     def wrap(init):
         @functools.wraps(init)
@@ -183,14 +183,14 @@ def _remember(mesh):
     try:
         axes = _mesh_axes(mesh)
     except Exception:
-        return  # of another version
+        return  # another version
     if axes:
         _meshes.append(axes)
 
 
 def _from_meshes(world):
-    """The mesh of named dimensions that covers the world and tells most; of several alike the latest. Experts may be in
-    another."""
+    """The mesh with named dimensions that covers the world and has the most axes; of equal ones the latest. Experts
+    may be in another mesh."""
     found = _meshes[::-1]
     merged = {}
     for axes in found:
@@ -202,7 +202,7 @@ def _from_meshes(world):
     best = dict(max(whole, key=len))
     if "ep" in merged:
         best.setdefault("ep", merged["ep"])
-    # What it does not name is not used: there is nothing to derive.
+    # An axis that it does not name is not used: there is nothing to derive.
     return {name: best.get(name, (0, 1)) for name in AXES}
 
 

@@ -1,7 +1,7 @@
-"""What the job's aggregator knows of all ranks, as its live page is told it (docs/page.md): everything at first, then what is
-newer than that. This module knows where to ask and how, and nothing of what it means.
+"""The aggregator's data about all ranks, in the format of its live page (docs/page.md): everything at first, then
+updates. This module only fetches the data and does not interpret it.
 
-The thread that asks is not the trainer's, and still no answer may hold the interpreter up for long: each is bounded.
+The fetching thread is not the trainer's, but an answer must not hold the interpreter for long either: each is bounded.
 """
 
 import http.client
@@ -10,21 +10,21 @@ import os
 
 _MOST = 32 << 20  # bytes of an answer: fifteen times that of 16,384 ranks
 _MOST_SMALL = 4096  # bytes of an address or a token
-_TIMEOUT = 2.0  # seconds; the aggregator holds back an answer without news for longer, and then there are none
+_TIMEOUT = 2.0  # seconds; without updates the aggregator answers later than this, so a timeout means none
 
 
 class Unreached(Exception):
-    """There is no answer, and why, in words for whoever runs the job."""
+    """There is no answer; contains the reason, in words for the user."""
 
 
 class Live:
-    """One who asks again and again."""
+    """A polling client of the live page."""
 
     def __init__(self):
         self._heard = None  # epoch and serial number of the last answer
 
     def news(self, timeout=_TIMEOUT):
-        """What is new, as a dictionary; None where nothing is. Raises Unreached. `timeout`: seconds."""
+        """Updates as a dictionary; None if there are none. Raises Unreached. `timeout`: seconds."""
         path, headers = "/v1/live", dict(_authorization())
         if self._heard is not None:
             path, headers["Last-Event-ID"] = "/v1/live/events", "%s-%d" % self._heard
@@ -47,10 +47,10 @@ class Live:
 
 
 def address():
-    """Host and port: what PACELINE_TRACK_FROM says, else what stands in the run directory. Raises Unreached."""
+    """Host and port: from PACELINE_TRACK_FROM, otherwise from the run directory. Raises Unreached."""
     told = os.environ.get("PACELINE_TRACK_FROM")
     if not told:
-        # `paceline run` links the run directory there, and its aggregator writes the file.
+        # `paceline run` creates a link to the run directory there, and its aggregator writes the file.
         path = os.path.join(os.environ.get("PACELINE_RING_DIR", ""), "run", "metrics.addr")
         try:
             told = _small(path)
@@ -67,7 +67,8 @@ def address():
 
 def _get(path, headers, timeout):
     host, port = address()
-    # The page keeps other names from browsers, which is what we are not; a trainer may know the aggregator by any.
+    # The page's check of host names is for browsers, not for this client; a trainer may use any name for the
+    # aggregator.
     headers["Host"] = "localhost"
     certificates = os.environ.get("PACELINE_HTTP_CERT")
     if certificates:
@@ -90,13 +91,13 @@ def _get(path, headers, timeout):
 
 
 def _tls(certificates):
-    """Trusts the page's own certificates, by whatever name it is asked, and no others."""
+    """Trusts only the page's own certificates, whatever the host name."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(certificates)
-    context.verify_flags |= 0x80000  # X509_V_FLAG_PARTIAL_CHAIN: one that others have signed is enough by itself
+    context.verify_flags |= 0x80000  # X509_V_FLAG_PARTIAL_CHAIN: a certificate signed by another is trusted by itself
     return context
 
 
@@ -110,7 +111,7 @@ def _authorization():
 
 
 def _check_owner(path):
-    """Whoever writes the file leads the token wherever they like. In a pod the sidecar may be another user."""
+    """The owner of this file could redirect the token anywhere. In a pod the sidecar may be another user."""
     if os.environ.get("PACELINE_HTTP_TOKEN_FILE") and not os.environ.get("PACELINE_RING_SHARED"):
         owner = os.stat(path).st_uid
         if owner not in (0, os.geteuid()):
@@ -123,13 +124,13 @@ def _small(path):
 
 
 def _of_events(text):
-    """The news in server-sent events; the last holds all of it."""
+    """The updates in server-sent events; the last event contains all of them."""
     told = [line for line in text.split(b"\n") if line.startswith(b"data: ")]
     return json.loads(told[-1][6:]) if told else None
 
 
 def _check(news):
-    """Whether it is this job that answered: a port that somebody else has left may be anybody's."""
+    """Whether the answer is from this job: another process may have taken over the port."""
     if not isinstance(news, dict) or news.get("v") != 1 or "epoch" not in news:
         raise Unreached("what answers there is no aggregator of this version")
     mine, told = os.environ.get("PACELINE_JOB"), (news.get("report") or {}).get("job")

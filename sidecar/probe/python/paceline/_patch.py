@@ -1,7 +1,7 @@
-"""Wrapping functions of torch so that the time in them is charged to a phase.
+"""Wraps torch functions so that the time in them is charged to a phase.
 
-A wrapper keeps the name, the documentation and the signature of what it wraps, and passes results and exceptions
-through. One that may be called inside a graph steps aside while torch.compile is tracing.
+A wrapper keeps the name, the documentation and the signature of the wrapped function, and passes results and exceptions
+through. A wrapper that may be called inside a graph does nothing while torch.compile is tracing.
 """
 
 import functools
@@ -12,8 +12,8 @@ from . import _starts
 from ._garbage import on_collection
 from ._tracker import CHECKPOINT, DATA, WAIT, Tracker, tracker
 
-# Collectives of torch.distributed that block (or, on a GPU, that later work waits for). Names that a version of torch
-# does not have are passed over.
+# Collectives of torch.distributed that block (or, on a GPU, that later work waits for). Names missing in a torch
+# version are skipped.
 COLLECTIVES = (
     "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_gather_single all_reduce "
     "all_reduce_coalesced all_to_all all_to_all_single barrier broadcast broadcast_object_list gather gather_object "
@@ -21,7 +21,7 @@ COLLECTIVES = (
     "reduce_scatter_single reduce_scatter_tensor scatter scatter_object_list send send_object_list "
     "_all_gather_base _reduce_scatter_base"
 ).split()
-# These give a handle and never block.
+# These return a handle and never block.
 LAUNCHES = ("isend", "irecv")
 
 
@@ -29,12 +29,12 @@ def _never():
     return False
 
 
-# Whether torch.compile is tracing the caller: once torch is whole, the function that its tracer takes to be true.
+# Whether torch.compile is tracing the caller: once torch is loaded, the function that its tracer takes to be true.
 is_compiling = _never
 
 
 def timed(function, phase):
-    """`function`, its time charged to `phase`. Not for what may be called inside a graph."""
+    """`function`, with its time charged to `phase`. Not for functions that may be called inside a graph."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -50,7 +50,7 @@ def timed(function, phase):
 
 
 def timed_next(function):
-    """An iterator's __next__, its time charged to data."""
+    """An iterator's __next__, with its time charged to data."""
 
     @functools.wraps(function)
     def __next__(self):
@@ -73,14 +73,14 @@ def _position(function, name):
 
 
 def collective(function):
-    """A collective, its time charged to wait; launching an asynchronous one is not waiting."""
+    """A collective, with its time charged to wait; launching an asynchronous one is not waiting."""
     group_at = _position(function, "group")
     async_at = _position(function, "async_op")
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         if not tracker.on or tracker.phase == WAIT:
-            # Before the first step, and not traced into a graph, which would see a store.
+            # Before the first step, and not when traced into a graph, which would contain the store.
             if _starts.place is None or is_compiling() or _starts.place.stage != _starts.JOINED:
                 return function(*args, **kwargs)
             return _starts.waiting(function, args, kwargs)
@@ -101,7 +101,7 @@ def collective(function):
 
 
 def _is_on_gpu(args):
-    """Whether a collective with these arguments leaves the host free: its first tensor is on a GPU."""
+    """Whether a collective with these arguments does not block the host: its first tensor is on a GPU."""
     first = args[0] if args else None
     if isinstance(first, (list, tuple)) and first:
         first = first[0]
@@ -112,12 +112,12 @@ def _launch(function, args, kwargs, group_at):
     if tracker.comms is None or tracker.skips_waits() or is_compiling():
         return function(*args, **kwargs)
     work = function(*args, **kwargs)
-    comms = tracker.comms  # may have gone in a nested one
+    comms = tracker.comms  # may have been unset in a nested one
     return work if comms is None else comms.launched(work, args, kwargs, group_at)
 
 
 def launch(function):
-    """A send or receive that gives a handle."""
+    """A send or receive that returns a handle."""
     group_at = _position(function, "group")
 
     @functools.wraps(function)
@@ -143,7 +143,7 @@ def launch_batch(function):
 
 
 def waiting(function):
-    """Work.wait, its time charged to wait."""
+    """Work.wait, with its time charged to wait."""
 
     @functools.wraps(function)
     def wait(self, *args, **kwargs):
@@ -162,8 +162,8 @@ def waiting(function):
 
 
 def stream_waiting(function):
-    """torch.cuda.Event.wait, by which a stream waits for another: of the training stream it is a wait of the GPU. The host
-    goes on at once, so its own phase stays."""
+    """torch.cuda.Event.wait, by which a stream waits for another: on the training stream it is a wait of the GPU.
+    The host continues at once, so its own phase does not change."""
 
     @functools.wraps(function)
     def wait(self, stream=None):
@@ -179,13 +179,13 @@ def stream_waiting(function):
 
 
 class TimedOnly:
-    """Methods of classes that have a wrapper in steps that are timed, and are the original ones in all others."""
+    """Methods of classes that are wrapped in timed steps, and are the original ones in all other steps."""
 
     def __init__(self):
         self._methods = []  # (class, name, wrapper, original)
 
     def wrap(self, owner, name, wrap):
-        """As `replace`."""
+        """Like `replace`."""
         original = getattr(owner, name, None)
         if callable(original):
             wrapper = wrap(original)
@@ -193,7 +193,7 @@ class TimedOnly:
             self._methods.append((owner, name, wrapper, original))
 
     def switch(self, is_timed):
-        """A step begins that is timed, or one that is not. What others have wrapped since then stays as it is."""
+        """A timed or an untimed step begins. Methods that were wrapped by others since then are left unchanged."""
         for owner, name, wrapper, original in self._methods:
             before, after = (original, wrapper) if is_timed else (wrapper, original)
             if getattr(owner, name) is before:
@@ -204,15 +204,15 @@ timed_only = TimedOnly()
 
 
 def replace(owner, name, wrap, *args):
-    """Replace `owner.name` by `wrap(owner.name, *args)`, where there is such a thing."""
+    """Replace `owner.name` by `wrap(owner.name, *args)`, if it exists."""
     function = getattr(owner, name, None)
     if callable(function):
         setattr(owner, name, wrap(function, *args))
 
 
 def wrap_collectives(module):
-    """torch.distributed.distributed_c10d, before torch.distributed copies its names: whoever imports one by name gets
-    the wrapper, and torch.compile, which knows collectives by identity, does too."""
+    """torch.distributed.distributed_c10d, before torch.distributed copies its names: code that imports one by name
+    gets the wrapper, and so does torch.compile, which recognizes collectives by identity."""
     replace(module, "init_process_group", _starts.joining)
     for name in COLLECTIVES:
         replace(module, name, collective)
@@ -222,13 +222,13 @@ def wrap_collectives(module):
 
 
 def wrap_checkpoints(module):
-    """torch.distributed.checkpoint.state_dict_saver; of an asynchronous save, the part that holds the trainer up."""
+    """torch.distributed.checkpoint.state_dict_saver; of an asynchronous save, only the part that blocks the trainer."""
     for name in ("save", "async_save", "save_state_dict"):
         replace(module, name, timed, CHECKPOINT)
 
 
 def watch_compiler(torch):
-    """From now on it is known whether torch.compile is tracing."""
+    """From now on, detect whether torch.compile is tracing."""
     global is_compiling
     compiler = getattr(torch, "compiler", None)
     for owner, name in (
@@ -243,13 +243,14 @@ def watch_compiler(torch):
 
 
 def wrap_streams(cuda):
-    """torch.cuda: FSDP communicates on streams of its own, and makes the training stream wait for them. Stream.wait_event
-    and Stream.wait_stream end in Event.wait."""
+    """torch.cuda: FSDP communicates on separate streams, and makes the training stream wait for them.
+    Stream.wait_event and Stream.wait_stream call Event.wait."""
     timed_only.wrap(cuda.Event, "wait", stream_waiting)
 
 
 def wrap_torch(torch):
-    """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
+    """Everything that is looked up at each call, so it can wait until the first step has shown that this process
+    trains."""
     watch_compiler(torch)
     hide_from_dynamo(
         timed(_never, WAIT),
@@ -270,7 +271,7 @@ def wrap_torch(torch):
         replace(loader._BaseDataLoaderIter, "__next__", timed_next)
     bindings = getattr(torch._C, "_distributed_c10d", None)
     if bindings is not None:
-        # Everything in Python that blocks on a collective ends here, also DTensor, FSDP and a program's own handles.
+        # Everything in Python that blocks on a collective calls this, also DTensor, FSDP and a program's own handles.
         timed_only.wrap(bindings.Work, "wait", waiting)
         # DDP's broadcast of buffers before each forward.
         replace(torch.distributed, "_broadcast_coalesced", timed, WAIT)
@@ -280,8 +281,8 @@ def wrap_torch(torch):
 
 
 def hide_from_dynamo(*functions):
-    """Between two graphs of a compiled function, dynamo would try to compile our frames too: tell it not to. (A frame
-    that is called inside a graph is another matter: see `is_compiling`.)"""
+    """Between two graphs of a compiled function, dynamo would try to compile our frames too: disable that. (For a
+    frame that is called inside a graph, see `is_compiling`.)"""
     try:
         from torch._C._dynamo import eval_frame
     except ImportError:

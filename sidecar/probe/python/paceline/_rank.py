@@ -1,4 +1,4 @@
-"""Which rank this process is, by the variables that launchers set."""
+"""This process's rank, from the variables that launchers set."""
 
 import os
 from collections import namedtuple
@@ -15,7 +15,7 @@ _TABLE = (
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
 )
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-_LARGEST_STEP = 0xFFFFFF00  # above it are the ids of Slurm's batch, extern and interactive steps
+_LARGEST_STEP = 0xFFFFFF00  # larger values are Slurm's batch, extern and interactive steps
 
 
 def _number(env, name, otherwise=None):
@@ -24,14 +24,14 @@ def _number(env, name, otherwise=None):
 
 
 def from_environment(env=None):
-    """The rank by the environment; rank 0 of 1 where nothing says otherwise."""
+    """The rank from the environment; rank 0 of 1 by default."""
     env = os.environ if env is None else env
     restart = next((n for n in (_number(env, name) for name in _RESTARTS) if n is not None), 0)
     for rank_name, local_name, world_name in _TABLE:
         rank, world = _number(env, rank_name), _number(env, world_name)
         if rank is None or world is None or rank >= world:
             continue
-        # The batch script has SLURM_PROCID=0 and the whole job's task count, but is one process on its own.
+        # The batch script has SLURM_PROCID=0 and the whole job's task count, but is a single process.
         if rank_name == "SLURM_PROCID" and _number(env, "SLURM_STEP_ID", _LARGEST_STEP) >= _LARGEST_STEP:
             continue
         return Rank(rank, _number(env, local_name, rank), world, restart)
@@ -39,13 +39,13 @@ def from_environment(env=None):
 
 
 def is_told():
-    """Whether anybody said which rank this process is."""
+    """Whether the environment specifies this process's rank."""
     return any(os.environ.get(rank, "").isdigit() for rank, _, _ in _TABLE)
 
 
 def identity(distributed, env=None):
-    """The rank by `torch.distributed` where its group is up in this process (programs may number themselves), else by
-    the environment."""
+    """The rank from `torch.distributed` if its group is up in this process (programs may number ranks themselves),
+    otherwise from the environment."""
     rank = from_environment(env)
     if distributed is None or not initialized(distributed):
         return rank
@@ -57,5 +57,5 @@ def identity(distributed, env=None):
 
 
 def initialized(distributed):
-    """Whether `torch.distributed` is there and its default group is up."""
+    """Whether `torch.distributed` is available and its default group is up."""
     return distributed.is_available() and distributed.is_initialized()

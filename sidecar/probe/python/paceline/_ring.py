@@ -1,6 +1,6 @@
-"""The writer of the ring that the sidecar reads; `sidecar/probe/ring/layout.md` is the contract.
+"""The writer of the ring that the sidecar reads; `sidecar/probe/ring/layout.md` is the specification.
 
-One writer (this process), no locks, no waiting: a full ring drops the record and counts it.
+One writer (this process), no locks, no waiting: if the ring is full, the record is dropped and counted.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ VERSION = 1
 HEADER = 512
 SLOT = 64
 CAPACITY = 4096
-SPARE = 64  # slots kept free for writers that race past the check; one writer keeps to it all the same
+SPARE = 64  # slots kept free for writers that race past the check; also observed by a single writer
 
 STEP, ATTACH, MARK, DETACH, NOTE, ROLE, LAYOUT, WORK, GROUP, COMM = range(1, 11)
 TORCH, OTHER = 1, 3  # framework, in attach
@@ -24,7 +24,7 @@ TORCH, OTHER = 1, 3  # framework, in attach
 _FIXED = struct.Struct("<8sIIIIII")
 _KIND = struct.Struct("<HH")
 _BODY = struct.Struct("<I52s")
-_STEP = struct.Struct("<HHQQIIIIIHBBQ")  # with the kind and flags before it
+_STEP = struct.Struct("<HHQQIIIIIHBBQ")  # with the preceding kind and flags
 _ATTACH = struct.Struct("<IIIIi16s9B3x")
 _MARK = struct.Struct("<QQ32s")
 _DETACH = struct.Struct("<Q40x")
@@ -35,28 +35,29 @@ _COMM = struct.Struct("<QQQQI12x")
 
 # Header fields as indices of 8-byte words, each written by one aligned store.
 _HEAD, _TAIL, _DROPPED, _PROGRESS, _CONTROL = 8, 16, 24, 32, 40
-_LONGEST = 0xFFFFFFFF * 1000  # ns that fit the µs of a phase
+_LONGEST = 0xFFFFFFFF * 1000  # largest duration, ns, that fits a phase in µs
 
 
 def text(value, size):
-    """UTF-8, cut at a whole character."""
+    """UTF-8, cut at a character boundary."""
     return str(value).encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode("utf-8")
 
 
 def is_shared():
-    """The reader is in another container of this pod."""
+    """Whether the reader is in another container of this pod."""
     return bool(os.environ.get("PACELINE_RING_SHARED"))
 
 
 class Ring:
-    """A ring file of this process. Raises OSError or ValueError where it cannot be made; never afterwards."""
+    """A ring file of this process. Only the constructor raises (OSError or ValueError, if the file cannot be
+    created)."""
 
     def __init__(self, directory, capacity=CAPACITY):
         if sys.byteorder != "little":
             raise ValueError("the ring is little-endian")
         pid = os.getpid()
         held = shared = is_shared()
-        # A container that is started again begins its numbers again: there the number alone would be another's.
+        # A restarted container begins its process ids again: the id alone would not be unique.
         name = "%d-%x.ring" % (pid, time.monotonic_ns()) if shared else "%d.ring" % pid
         self.path = os.path.join(directory, name)
         size = HEADER + capacity * SLOT
@@ -65,16 +66,17 @@ class Ring:
         fd = os.open(temporary, flags, 0o600)
         try:
             if shared:
-                # The reader is in another container: another user, and it does not see our process. A lock that a fork
-                # does not inherit tells it that we live; to close any descriptor of the file would give it up.
+                # The reader is in another container: it is another user, and does not see our process. A lock that a
+                # fork does not inherit shows that we are alive; closing any descriptor of the file would release it.
                 os.fchmod(fd, 0o666)
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Without its pages allocated, a full /dev/shm would be a SIGBUS at some later store.
+            # Without allocated pages, a full /dev/shm would cause a SIGBUS at a later store.
             os.posix_fallocate(fd, 0, size)
             self._map = mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
             _FIXED.pack_into(self._map, 0, MAGIC, VERSION, HEADER, SLOT, capacity, pid, os.getuid())
             self.words = memoryview(self._map).cast("Q")
-            # Step and phase, then since when; whoever knows them writes them here, before anything that may block.
+            # Step and phase, then the time of the last change; written here by all code that knows them, before
+            # anything that may block.
             self.progress = self.words[_PROGRESS : _PROGRESS + 2]
             os.rename(temporary, self.path)
         except BaseException:
@@ -89,11 +91,11 @@ class Ring:
         self._head = 0
 
     def stopped(self):
-        """The reader threw the kill switch."""
+        """Whether the reader has set the kill switch."""
         return self.words[_CONTROL] & 1
 
     def write(self, kind, payload):
-        """Append one record of 48 bytes; False where the ring was full."""
+        """Append one record of 48 bytes; False if the ring was full."""
         return self._append(_KIND.pack(kind, 0) + payload)
 
     def _append(self, body):
@@ -109,7 +111,7 @@ class Ring:
         return True
 
     def step(self, step, duration, spent, passes, kind, known, tokens):
-        """`spent` is nanoseconds by phase, indexed as progress is."""
+        """`spent` is nanoseconds by phase, with the indices of progress."""
         _, data, compute, wait, optimizer, checkpoint, _ = spent
         if duration > _LONGEST:
             data, compute, wait, optimizer, checkpoint = [min(ns, _LONGEST) for ns in spent[1:6]]
@@ -121,7 +123,7 @@ class Ring:
         )  # fmt: skip
 
     def attach(self, rank, device, uuid, framework, version, nccl=(0, 0, 0), cuda=(0, 0)):
-        """`rank` is an identity of `_rank`; the versions are numbers up to 255."""
+        """`rank` is an identity of `_rank`; version numbers are at most 255."""
         numbers = *version, framework, *nccl, *cuda
         return self.write(
             ATTACH, _ATTACH.pack(rank.rank, rank.local_rank, rank.world_size, rank.restart, device, uuid, *numbers)
@@ -144,7 +146,7 @@ class Ring:
         return self.write(LAYOUT, _LAYOUT.pack(*(number for axis in axes for number in axis), micro_batches))
 
     def work(self, step, sum_sq, expert_tokens, garbage):
-        """`garbage` is ns of collecting it."""
+        """`garbage` is the time in garbage collection, ns."""
         return self.write(WORK, _WORK.pack(step, sum_sq, expert_tokens, min(garbage, _LONGEST) // 1000))
 
     def group(self, comm, size, name):

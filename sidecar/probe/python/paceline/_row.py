@@ -1,6 +1,5 @@
-"""Of what the aggregator tells, the row that goes to trackers: numbers of the whole job, and what is wrong with it in words.
-
-What is not known is left out, and never a zero. Times are seconds, ratios go from 0 to 1.
+"""Builds the row for trackers from the aggregator's data: numbers about the whole job, and its findings as text.
+Unknown values are left out, never written as zero. Times are in seconds, ratios from 0 to 1.
 """
 
 import array
@@ -8,24 +7,24 @@ import base64
 import collections
 import math
 
-# Of a step as the live page has it (sidecar/src/sink/page/heat.rs).
+# Fields of a step on the live page (sidecar/src/sink/page/heat.rs).
 _STEP, _RESTART, _KIND, _AT, _P50, _P99, _MAX, _PHASES, _RANKS, _BIN, _CELLS, _WHO, _ = range(13)
 _PARTS = ("data", "compute", "wait", "optimizer", "checkpoint")
-_COMPARED = 16  # steps over which ranks are compared: one step is chance
+_COMPARED = 16  # steps over which ranks are compared: a single step may be an outlier
 _KEPT = 1024  # steps between two rows
 _MOST_TEXT = 4000  # characters; MLflow takes 5000 in a tag
-# Of a GPU (sidecar/src/sink/page/fleet.rs): ten numbers of 16 bits.
+# Fields of a GPU (sidecar/src/sink/page/fleet.rs): ten numbers of 16 bits.
 _FIELDS, _UNKNOWN = 10, 0xFFFF
 _TEMPERATURE, _, _CLOCK, _, _POWER, _, _BUSY, _, _, _MATTERS = range(_FIELDS)
-_AT_POWER_CAP = 2  # what a busy GPU does, and no trouble
+_AT_POWER_CAP = 2  # normal for a busy GPU, not a problem
 
-# `text`: all findings that hold, a line each, or what was seen where none does.
+# `text`: all active findings, one per line, or what was observed if there are none.
 Row = collections.namedtuple("Row", "step numbers findings text")
 Finding = collections.namedtuple("Finding", "key kind severity whom title text alerts")
 
 
 class Job:
-    """What was told so far."""
+    """The data received so far."""
 
     def __init__(self):
         self._report = None
@@ -35,8 +34,8 @@ class Job:
         self._epoch = None
 
     def take(self, news):
-        """Takes what is new."""
-        if news["epoch"] != self._epoch:  # another aggregator, which tells all that the one before told
+        """Apply an update."""
+        if news["epoch"] != self._epoch:  # another aggregator, which sends all data of the previous one
             self._epoch = news["epoch"]
             self._last.clear()
         self._report = news.get("report", self._report)
@@ -46,7 +45,7 @@ class Job:
         self._last.extend(steps[-_COMPARED:])
 
     def row(self):
-        """What there is to say now; None before anything is known."""
+        """The current row; None before anything is known."""
         report = self._report
         if report is None or not report["coverage"]["ranks_seen"]:
             return None
@@ -64,7 +63,7 @@ class Job:
 
 
 def _add_account(numbers, report):
-    """What it came to, and how much of the job was seen."""
+    """Totals, and how much of the job was observed."""
     cost, coverage = report["cost"], report["coverage"]
     numbers["goodput_ratio"] = cost["goodput"]
     numbers["gpu_hours"] = cost["gpu_hours"]
@@ -80,7 +79,8 @@ def _add_account(numbers, report):
 
 
 def _add_times(numbers, steps):
-    """Of the ordinary steps since the last row, as the ranks were in each of them: the middle, and the longest."""
+    """Times of the ordinary steps since the last row: the median of each step's percentiles over ranks, and the
+    longest."""
     if not steps:
         return
     numbers["step_time_p50_s"] = _middle([step[_P50] for step in steps])
@@ -93,7 +93,7 @@ def _add_times(numbers, steps):
 
 
 def _add_slowest(numbers, steps):
-    """The rank that was most often the slowest of the last steps, and how its self-time compares to that of its peers."""
+    """The rank that was most often the slowest in the last steps, and its self-time relative to its peers."""
     if not steps:
         return
     alike = steps[-1][_RESTART], steps[-1][_RANKS], steps[-1][_BIN]
@@ -103,7 +103,7 @@ def _add_slowest(numbers, steps):
             continue
         cells = base64.b64decode(step[_CELLS])
         cell = max(cells)
-        if cell:  # else nothing came of any rank
+        if cell:  # otherwise there is no data of any rank
             row = cells.index(cell)
             within = base64.b64decode(step[_WHO])[row] if step[_WHO] else 0
             worst[row * step[_BIN] + within].append(math.exp((cell - 128) / 64))
@@ -114,7 +114,7 @@ def _add_slowest(numbers, steps):
 
 
 def _add_gpus(numbers, packed):
-    """All GPUs together."""
+    """Values over all GPUs."""
     if not packed:
         return
     fields = array.array("H", base64.b64decode(packed))
@@ -167,7 +167,8 @@ def _calm(coverage):
 
 
 def plain(text):
-    """Text from outside, as text wherever it may be shown: what begins markup or a mention is replaced by what looks like it."""
+    """External text, safe wherever it may be displayed: characters that begin markup or a mention are replaced by
+    similar ones."""
     text = str(text)
     if not text.isprintable():
         text = "".join(filter(str.isprintable, text))
@@ -178,7 +179,7 @@ _LOOK_ALIKE = str.maketrans("<>&`@[]", "\u2039\u203a\uff06\u02cb\uff20()")
 
 
 def _word(text):
-    """As part of a metric's name, which trackers take letters, digits, _ and - in."""
+    """As part of a metric name, in which trackers accept letters, digits, _ and -."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in text)[:60]
 
 

@@ -1,38 +1,39 @@
-"""Which steps have their phases timed on a GPU, so that the trainer's thread spends at most 1/1000 of its steps on that.
+"""Selects the steps whose phases are timed on a GPU, so that the trainer's thread spends at most 1/1000 of its steps on
+timing.
 
-An event costs the host some microseconds, and FSDP alone makes the training stream wait several hundred times a step. The
-first steps are all timed: once, and long enough to find a rank that is slow from the start. Then one of so many is, a power
-of two, by what marks have cost so far; steps are counted from the first, so that all ranks time the same ones.
+An event costs the host some microseconds, and FSDP alone makes the training stream wait several hundred times a step.
+The first steps are all timed, long enough to find a rank that is slow from the start. After that one step in a power of
+two is timed, by the cost of marks so far; steps are counted from the first, so that all ranks time the same ones.
 """
 
 from statistics import median
 
-FULL_STEPS = 256  # at the start; from then on it is decided as often
+FULL_STEPS = 256  # at the start; afterwards the interval between decisions
 MOST_PERIOD = 512  # steps
-SHARE = 4000  # of the steps' time, the host's time for marks is 1/4000 at most: what else the hook does takes more than that
+SHARE = 4000  # of the steps' time, 1/4000 at most is host time for marks: the rest of the hook takes more
 _MEASURED = 32  # timed steps whose costs are kept
-WRAPPER_NS = 1_000  # of a mark outside Timeline.mark: the wrapper around what waits
+WRAPPER_NS = 1_000  # of a mark outside Timeline.mark: the wrapper around the waiting function
 
 
 class Sampling:
-    """Decides, of each step that begins, whether it is timed. Times in ns."""
+    """Decides for each step whether it is timed. Times in ns."""
 
     def __init__(self):
         self.period = 1
         self.note = None  # writes a note for the report
         self._step = 0
-        self._costs = []  # the host's, of the latest timed steps
+        self._costs = []  # of the host, in the latest timed steps
         self._durations = []  # of these steps
 
     def begins(self):
-        """A step begins: is it timed?"""
+        """A step begins. Returns whether it is timed."""
         self._step += 1
-        if self._step % FULL_STEPS == 0:  # on all ranks
+        if self._step % FULL_STEPS == 0:  # the same on all ranks
             self._decide()
         return self._step % self.period == 0
 
     def measured(self, cost_ns, duration_ns):
-        """What the marks of one timed step have cost the host, and how long the step was."""
+        """Host cost of the marks of one timed step, and the step's duration."""
         if len(self._costs) >= _MEASURED:
             self._costs.pop(0)
             self._durations.pop(0)
@@ -47,7 +48,7 @@ class Sampling:
         period = 1
         while period < needed and period < MOST_PERIOD:
             period *= 2
-        # Not back and forth between two: less often at once, more often where it is clearly affordable.
+        # Avoid switching back and forth: sample less at once, sample more only if it is clearly affordable.
         if period > self.period or 4 * needed <= self.period:
             changed, self.period = period != self.period, period
             if changed and self.note is not None:

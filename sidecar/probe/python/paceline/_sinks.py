@@ -1,19 +1,19 @@
-"""The trackers that a row is written to. Each uses what the program itself has loaded and begun, and is nothing where there is
-no such thing: no module is imported that the program has not imported, no run is begun, none is ended.
+"""The trackers to which rows are written. Each uses what the program itself has loaded and started, and otherwise does
+nothing: no module is imported that the program has not imported, no run is started or ended.
 
-`notice` is called in the trainer's thread, now and then, and must take microseconds; `write` in a thread of ours.
+`notice` is called in the trainer's thread, occasionally, and must take microseconds; `write` in a thread of ours.
 """
 
 import sys
 import time
 
 _PREFIX = "paceline/"
-_MOST_TITLE = 63  # characters of a title of W&B's
+_MOST_TITLE = 63  # characters of a W&B title
 _LEVELS = {"critical": "ERROR", "warning": "WARN"}
 
 
 class Words:
-    """Whether the words of a row are news: other findings, or other numbers in them at the very end."""
+    """Detects whether the text of a row is worth writing: new findings, or changed numbers in the last row."""
 
     def __init__(self):
         self._keys = self._text = None
@@ -27,17 +27,17 @@ class Words:
 
 
 class Wandb:
-    """W&B's run of this process, or the one that was handed over.
+    """W&B's run of this process, or the run passed by the program.
 
-    Rows ride on the program's own (commit=False): a row of ours would count as one of its steps, and whatever it then logs
-    for the step before would be refused. Charts of ours have a step of their own.
+    Rows are added to the program's own (commit=False): a separate row would count as one of its steps, and W&B would
+    then reject what the program logs for the step before. Our charts have a step of their own.
     """
 
     name = "wandb"
 
     def __init__(self, run=None):
         self._given = run
-        self._known = None  # the run that has our metrics defined
+        self._known = None  # the run in which our metrics are defined
         self._told = set()  # findings with an alert
         self._words = Words()
 
@@ -75,12 +75,13 @@ class Wandb:
             self._told.add(finding.key)
             if finding.alerts:
                 level = _LEVELS.get(finding.severity, "WARN")
-                # A title is taken once in so many seconds: another finding of the same on the same rank is news.
+                # W&B accepts a title once in this many seconds: another finding of the same kind on the same rank is
+                # news.
                 run.alert(finding.title[:_MOST_TITLE], finding.text, level=level, wait_duration=1)
 
 
 class Mlflow:
-    """MLflow's run that is active in the trainer's thread, or the one whose id was handed over."""
+    """MLflow's run that is active in the trainer's thread, or the run whose id was passed by the program."""
 
     name = "mlflow"
 
@@ -89,7 +90,7 @@ class Mlflow:
         self._run = run  # id
         self._uri = None
         self._client = None
-        self._known = None  # run and URI that were written to
+        self._known = None  # run and URI of the last write
         self._text = None
         self._told = set()  # kinds of findings with a tag
 
@@ -98,7 +99,7 @@ class Mlflow:
         if mlflow is None or not hasattr(mlflow, "active_run"):  # it is being imported
             return False
         if self._given is None:
-            # Active runs are the thread's: ours would see none.
+            # Active runs are per thread: our thread would see none.
             run = mlflow.active_run()
             now = None if run is None else run.info.run_id
             if now != self._run and now is not None:
@@ -120,7 +121,7 @@ class Mlflow:
 
         at = int(time.time() * 1000)
         metrics = [Metric(_PREFIX + name, number, at, row.step) for name, number in row.numbers.items()]
-        # One for each kind that was ever found, so that runs can be searched for it.
+        # One tag per kind ever found, so that runs can be searched for it.
         kinds = {finding.kind: finding.whom for finding in reversed(row.findings) if finding.kind not in self._told}
         tags = [RunTag("paceline.finding." + kind, whom) for kind, whom in kinds.items()]
         if row.text != self._text:
@@ -131,7 +132,7 @@ class Mlflow:
 
 
 class TensorBoard:
-    """A SummaryWriter that was handed over, of torch.utils.tensorboard or tensorboardX."""
+    """A SummaryWriter passed by the program, from torch.utils.tensorboard or tensorboardX."""
 
     name = "tensorboard"
 
@@ -140,7 +141,7 @@ class TensorBoard:
         self._words = Words()
 
     def notice(self):
-        # A closed one would begin another file.
+        # A closed writer would create another file.
         return getattr(self._writer, "all_writers", self) is not None
 
     def write(self, row, last):
@@ -149,7 +150,7 @@ class TensorBoard:
         for name, number in row.numbers.items():
             self._writer.add_scalar(_PREFIX + name, number, row.step)
         if self._words.are_news(row, last):
-            # Indented: shown as it is, whatever is in it.
+            # Indented, so it is displayed verbatim.
             self._writer.add_text(_PREFIX + "findings_text", "    " + row.text.replace("\n", "\n    "), row.step)
         if last:
             self._writer.flush()

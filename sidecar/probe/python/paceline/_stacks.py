@@ -1,14 +1,15 @@
-"""The stack of this process's main thread, for a job that hangs: the sidecar asks by a real-time signal, and a handler of
-faulthandler's in C answers into a file that was opened in advance. It takes no GIL, and costs a process that is not asked
-nothing. Only the thread that handles the signal is walked, the main one: to walk others while they run is not safe
-(https://github.com/python/cpython/issues/116008).
+"""The stack of this process's main thread, for a job that hangs: the sidecar sends a real-time signal, and
+faulthandler's handler, in C, writes the answer to a file that was opened in advance. It does not take the GIL, and
+costs nothing until the signal arrives. Only the thread that handles the signal, the main thread, is walked: walking
+other threads while they run is not safe (https://github.com/python/cpython/issues/116008).
 
-The file's name says who answers, to which signal, and by which descriptor: `<process id>-<start time of
-/proc/self/stat>-<signal>-<descriptor>`. Children that are forked answer into the same file. A process that has another file
-there, or none, is never asked: it has become another program, or has closed what it inherited.
+The file's name identifies the process, the signal and the descriptor: `<process id>-<start time of
+/proc/self/stat>-<signal>-<descriptor>`. Forked children answer into the same file. The sidecar does not signal a
+process in which this descriptor is another file or closed: it has become another program, or has closed its inherited
+descriptors.
 
-PACELINE_STACKS: `off`, or the number of the signal. A signal that is handled or ignored already is never taken; where the program
-takes ours later, the file is closed, and nothing is asked any more.
+PACELINE_STACKS: `off`, or the number of the signal. A signal that is already handled or ignored is never used; if the
+program takes ours later, the file is closed, and no more signals are sent.
 """
 
 import _signal
@@ -19,17 +20,17 @@ import signal
 FOLDER = "stacks"  # in the ring directory
 _OFF, _ON = ("off", "0", "false", "no"), ("", "on", "1", "true", "yes")
 
-_path = None  # of this process's file, or of that of the process it was forked from
-_pid = None  # whose it is
+_path = None  # of this process's file, or of the inherited one
+_pid = None  # the process that owns it
 _file = -1
-_taken = False  # by the program
+_taken = False  # the program has taken the signal
 
 
 def watch():
-    """Answer from now on. Once in a process; a forked child that is a rank of its own gets a file of its own."""
+    """Enable answers. Once in a process; a forked child that is a rank itself gets its own file."""
     try:
         _watch()
-    except Exception:  # no stacks then, and the sidecar says so where one is wanted
+    except Exception:  # then there are no stacks, and the sidecar reports that when it needs one
         pass
 
 
@@ -41,11 +42,11 @@ def _watch():
 
     directory = os.environ.get("PACELINE_RING_DIR")
     asked = os.environ.get("PACELINE_STACKS", "").strip().lower()
-    # In a pod the sidecar is in another container: it has no way to send a signal.
+    # In a pod the sidecar is in another container and cannot send a signal.
     if _pid == os.getpid() or not directory or asked in _OFF or _taken or _ring.is_shared():
         return
     _pid = os.getpid()
-    # One that was inherited by a fork answers to our signal already.
+    # An inherited registration already handles our signal.
     number = _free(asked) if _path is None else int(os.path.basename(_path).split("-")[2])
     if number is None:
         return
@@ -61,7 +62,7 @@ def _watch():
     path = os.path.join(folder, "%s-%d" % (name, file))
     try:
         faulthandler.register(number, file=file, all_threads=False, chain=False)
-        os.rename(temporary, path)  # from here on we are asked
+        os.rename(temporary, path)  # from here on the sidecar may send the signal
     except BaseException:
         os.unlink(temporary)
         os.close(file)
@@ -72,7 +73,7 @@ def _watch():
 
 
 def _free(asked):
-    """The number of a free signal; None: there is none."""
+    """The number of a free signal; None if there is none."""
     caught, ignored = _dispositions()
     last = int(signal.SIGRTMAX)
     numbers = range(last - 3, last - 11, -1) if asked in _ON else [int(asked)]
@@ -84,21 +85,22 @@ def _free(asked):
 
 
 def _dispositions():
-    """Signals that are caught and ignored, whoever asked for it, as bits."""
+    """Caught and ignored signals as bits, including those set outside Python."""
     with open("/proc/self/status") as status:
         fields = dict(line.split(":", 1) for line in status if line.startswith("Sig"))
     return int(fields["SigCgt"], 16), int(fields["SigIgn"], 16)
 
 
 def _start_time():
-    """Of this process, clock ticks since the machine started: with the process id, this process and no later one."""
+    """Start time of this process, in clock ticks since boot: together with the process id it is unique."""
     with open("/proc/self/stat") as stat:
         return stat.read().rpartition(")")[2].split()[19]
 
 
 def _yield_to_others(number):
-    """The program may set a handler of its own for our signal, in this process or a forked one: then it is never sent again."""
-    handle = _signal.signal  # what signal.signal calls, however that was imported
+    """The program may set its own handler for our signal, in this process or a forked one: then the signal must not
+    be sent again."""
+    handle = _signal.signal  # the function behind signal.signal, however that was imported
 
     @functools.wraps(handle)
     def wrapper(signalnum, handler):
@@ -110,7 +112,7 @@ def _yield_to_others(number):
 
 
 def _forget():
-    """Not asked any more, nor processes that are forked from now on."""
+    """Stop answering, in this process and in processes forked from now on."""
     global _taken, _file
     if _taken:
         return

@@ -1,8 +1,9 @@
-"""Where this rank stands before its first step, for whoever waits for it: a small file that is mapped into memory, so that a
-collective costs two stores and no system call. At the first step the ring takes over, and the file goes.
+"""This rank's progress before its first step, for the sidecar: a small file mapped into memory, so that a collective
+costs two stores and no system call. At the first step the ring takes over, and the file is removed.
 
-Layout, little-endian, 128 bytes: 0 magic `PACESTRT`; 8 u32 version; 12 u32 process id; 16 u32 rank; 20 u32 local rank; 24 u32
-world size; 28 u32 restart count; 32 u64 since when, CLOCK_MONOTONIC ns; 40 u64 stage; 48 [u8; 48] the call, UTF-8, zero padded.
+Layout, little-endian, 128 bytes: 0 magic `PACESTRT`; 8 u32 version; 12 u32 process id; 16 u32 rank; 20 u32 local rank;
+24 u32 world size; 28 u32 restart count; 32 u64 since when, CLOCK_MONOTONIC ns; 40 u64 stage; 48 [u8; 48] the call,
+UTF-8, zero padded.
 """
 
 import functools
@@ -17,9 +18,9 @@ FOLDER = "starts"  # in the ring directory
 LOADING, JOINING, JOINED, WAITING = 1, 2, 3, 4
 _SIZE = 128
 _HEAD = struct.Struct("<8sIIIIII")
-_SINCE, _STAGE, _CALL = 4, 5, 48  # of 8-byte words; of bytes
+_SINCE, _STAGE, _CALL = 4, 5, 48  # indices of 8-byte words; the last is a byte offset
 
-place = None  # Place, as long as there has been no step
+place = None  # Place, until the first step
 
 
 class Place:
@@ -38,7 +39,7 @@ class Place:
         temporary = os.path.join(folder, "." + os.path.basename(self.path))
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, _SIZE)  # a full file system is an error here, and no SIGBUS later
+            os.posix_fallocate(fd, 0, _SIZE)  # a full file system is an error here, instead of a SIGBUS later
             self._map = mmap.mmap(fd, _SIZE, mmap.MAP_SHARED)
             self._words = memoryview(self._map).cast("Q")
             self.declare(rank)
@@ -61,12 +62,12 @@ class Place:
 
 
 def begin():
-    """torch.distributed is there, and somebody said which rank this is."""
+    """torch.distributed is loaded, and the environment specifies this process's rank."""
     global place
     from . import _helper, _rank, _ring, _stacks
 
     directory = os.environ.get("PACELINE_RING_DIR")
-    # In a pod, where the reader does not see our process, the ring's own lock is what says that we live.
+    # In a pod, where the reader does not see our process, the ring's own lock shows that it is alive.
     if place is not None or not directory or _ring.is_shared() or _helper.is_helper(None):
         return
     rank = _rank.from_environment()
@@ -76,7 +77,7 @@ def begin():
 
 
 def end():
-    """The first step has been made, or this process is no rank after all."""
+    """The first step has ended, or this process is not a rank after all."""
     global place
     known, place = place, None
     if known is not None:
@@ -87,13 +88,13 @@ def end():
 
 
 def forked():
-    """In a forked child: the file is the parent's."""
+    """In a forked child: the file belongs to the parent."""
     global place
     place = None
 
 
 def _move(stage, call):
-    """True where it moved: not in another thread, nor in a call within one."""
+    """True if the stage changed: not in another thread, nor in a nested call."""
     known = place
     try:
         if known is None or known.thread != threading.get_ident() or known.stage in (JOINING, WAITING):
@@ -116,7 +117,7 @@ def _leave(before):
 
 
 def waiting(function, args, kwargs, call=None):
-    """Calls a collective before the first step."""
+    """Call a collective before the first step."""
     before = place.stage if place is not None else JOINED
     if not _move(WAITING, call or getattr(function, "__name__", "a collective")):
         return function(*args, **kwargs)

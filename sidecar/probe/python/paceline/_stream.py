@@ -1,8 +1,9 @@
-"""All ranks' health as one stream into the trackers that a program uses: W&B, MLflow, TensorBoard (docs/trackers.md).
+"""The health of all ranks as one stream into the trackers that a program uses: W&B, MLflow, TensorBoard
+(docs/trackers.md).
 
-On rank 0 only, and only where somebody asked for it, by `paceline.track` or PACELINE_TRACK, a daemon thread asks the job's
-aggregator now and then and writes a row. It starts when the program has stepped and has a tracker. The trainer's thread looks
-at what is active and otherwise has nothing to do with it: whatever is slow, stuck or broken in there is so in that thread.
+Only on rank 0, and only if requested by `paceline.track` or PACELINE_TRACK, a daemon thread polls the job's aggregator
+and writes rows. It starts when the program has stepped and has a tracker. The trainer's thread only checks which
+trackers are active: anything slow, blocked or failing affects only the daemon thread.
 """
 
 import atexit
@@ -15,38 +16,38 @@ from ._tracker import tracker
 
 _EVERY = 15.0  # seconds between two rows
 _LEAST = 1.0
-_FIRST = 3.0  # seconds until the first row: a little is known by then
-_LOOK = 1_000_000_000  # ns between two looks at what is active
+_FIRST = 3.0  # seconds until the first row: some data is available by then
+_LOOK = 1_000_000_000  # ns between two checks for active trackers
 _GOODBYE = 1.0  # seconds that the end of the program may wait for the last row
-_LAST_ANSWER = 0.5  # of these, for the aggregator
+_LAST_ANSWER = 0.5  # of these, for the aggregator's answer
 _LOADING = 1.0  # seconds that a fork may wait for modules that are being imported
-_MOST_FAILURES = 3  # in a row, until a tracker is left alone
-_PATIENCE = 60.0  # seconds without an answer until that is said
+_MOST_FAILURES = 3  # in a row, before a tracker is disabled
+_PATIENCE = 60.0  # seconds without an answer before a note
 _NAMES = {"wandb": _sinks.Wandb, "mlflow": _sinks.Mlflow}
 
 
 class Stream:
-    """What was asked for, and the thread that does it. Nothing here raises."""
+    """The requested trackers, and the thread that writes to them. Nothing here raises."""
 
     def __init__(self):
         self.sinks = {}
         self.every = _EVERY
         self._thread = None
         self._end = threading.Event()
-        self._loaded = threading.Event()  # the thread has imported what it needs
+        self._loaded = threading.Event()  # the thread has finished its imports
         self._look_at = 0
-        self._troubles = []  # to be noted by the trainer's thread, the ring's only writer
+        self._troubles = []  # notes for the trainer's thread to write, as the ring's only writer
         self._failures = {}
 
     def ask(self, sinks, every):
-        """These too, from now on; rows so many seconds apart."""
+        """Add these trackers; `every`: seconds between rows."""
         if every is not None:
             self.every = max(float(every), _LEAST)
-        # A new dictionary: the thread may be at the old one.
+        # A new dictionary: the thread may be iterating over the old one.
         self.sinks = {**self.sinks, **{sink.name: sink for sink in sinks}}
 
     def look(self, now):
-        """In the trainer's thread, several times a second at most. `now`: ns."""
+        """In the trainer's thread, at most several times a second. `now`: ns."""
         if now < self._look_at:
             return
         self._look_at = now + _LOOK
@@ -65,33 +66,33 @@ class Stream:
                 self._failed(sink, error)
         if is_any and self._thread is None and not self._end.is_set():
             self._thread = threading.Thread(target=self._run, name="paceline-trackers", daemon=True)
-            # After the trackers' own, which were there first: before them at the end.
+            # Registered after the trackers' own handlers, so it runs before them at exit.
             atexit.register(self.close)
             self._thread.start()
 
     def close(self):
-        """A last row, and no more; waits a second for it at most."""
+        """Write a last row, and no more; waits at most a second for it."""
         self._end.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(_GOODBYE)
 
     def before_fork(self):
-        """A module whose import the thread has begun could never be imported in the child: its lock would be held there."""
+        """A module that the thread is importing could never be imported in the child: its lock would be held there."""
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             self._loaded.wait(_LOADING)
 
     def forked(self):
-        """In a forked child: the thread is the parent's, and so is the rank. The thread may have held the lock of `_end`,
-        which is never released here: the child must not touch it, not even at its end."""
+        """In a forked child: the thread and the rank belong to the parent. The thread may have held the lock of
+        `_end`, which is never released here: the child must not touch it, not even at exit."""
         atexit.unregister(self.close)
         self.__init__()
 
     def _run(self):
         try:
             try:
-                # Here and not above: the trainer's thread need not wait until HTTP is loaded.
+                # Imported here so that the trainer's thread does not wait until HTTP is loaded.
                 import encodings.idna  # noqa: F401 - by the first look-up of an address
 
                 from . import _live, _row
@@ -106,14 +107,14 @@ class Stream:
                     news = live.news(_LAST_ANSWER) if is_last else live.news()
                 except _live.Unreached as why:
                     if time.monotonic() - answered > _PATIENCE:
-                        answered = float("inf")  # it is said once
+                        answered = float("inf")  # reported once
                         self._troubles.append(str(why))
                     continue
                 answered, pause = time.monotonic(), self.every
                 if news is not None:
                     job.take(news)
                     self._write(job.row(), is_last)
-        except Exception as error:  # an answer of another form than is known
+        except Exception as error:  # an answer of an unknown form
             self._troubles.append("off: %s: %s" % (type(error).__name__, error))
 
     def _write(self, row, is_last):
@@ -134,13 +135,13 @@ class Stream:
 
 
 class Tracking:
-    """What `paceline.track` gives."""
+    """Returned by `paceline.track`."""
 
     def __init__(self, stream):
         self._stream = stream
 
     def close(self):
-        """Write a last row now and no more after it, as before `wandb.finish()`. Takes a second at most."""
+        """Write a last row now and none after it, for example before `wandb.finish()`. Takes at most a second."""
         self._stream.close()
 
     def __enter__(self):
@@ -165,10 +166,10 @@ def track(wandb=None, mlflow=None, tensorboard=None, every=None):
     if tensorboard is not None and tensorboard is not False:
         sinks.append(_sinks.TensorBoard(tensorboard))
     try:
-        if _stream._end.is_set():  # one that was closed
+        if _stream._end.is_set():  # closed before
             _stream = Stream()
         _stream.ask(sinks, every)
-    except Exception:  # what is no number
+    except Exception:  # not a number
         pass
     return Tracking(_stream)
 
@@ -186,7 +187,7 @@ def _is_off():
 
 
 def _from_environment():
-    """What PACELINE_TRACK asks for: `wandb`, `mlflow`, both with a comma between them."""
+    """The trackers in PACELINE_TRACK: `wandb`, `mlflow`, or both, separated by a comma."""
     stream = Stream()
     words = os.environ.get("PACELINE_TRACK", "").lower().split(",")
     try:

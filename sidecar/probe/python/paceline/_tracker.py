@@ -1,11 +1,11 @@
-"""Where the time of a step goes: one state, the phase that the trainer is in, and one sum per phase.
+"""Where the time of a step goes: one state, the trainer's current phase, and one sum per phase.
 
-Every nanosecond between two step boundaries is charged to exactly one phase, the innermost that was entered, so
-nested collectives are never counted twice and the phases of a step add up to its duration. Time that nobody claims is
-compute. This module knows the ring and the clock, not torch.
+Every nanosecond between two step boundaries is charged to exactly one phase, the innermost, so nested collectives are
+never counted twice and the phases of a step add up to its duration. Unassigned time is compute. This module uses the
+ring and the clock, not torch.
 
-`switch` and `end_step` run in every step, with the caches full of the trainer's data: what costs there is the number
-of functions and objects touched. So they are few, and the records of short steps are written several at a time.
+`switch` and `end_step` run in every step, with the caches full of the trainer's data: their cost is the number of
+functions and objects touched. So they are few, and the records of short steps are written several at a time.
 """
 
 import atexit
@@ -27,21 +27,21 @@ PHASES = {
 }
 STEP_KINDS = {"checkpoint": CHECKPOINT_STEP, "evaluation": EVALUATION_STEP, "warm-up": WARM_UP_STEP}
 
-_HOLD = 500_000_000  # ns that the record of a finished step may wait for others: written together they cost a fifth
+_HOLD = 500_000_000  # ns that a finished step's record may be held: written in batches, records cost a fifth
 _MOST_HELD = 48  # steps
-_CHECKPOINT_SHARE = 20  # a step is a checkpoint step from 1/20 of it on: small saves every step are ordinary
+_CHECKPOINT_SHARE = 20  # a checkpoint step spends at least 1/20 in checkpoints: small saves every step are ordinary
 _MOST_PENDING = 16  # marks before the first step
-_GC_SHARE = 1000  # collecting garbage is written from 1/1000 of the step on
-_GROUPS_AGAIN = 60_000_000_000  # ns after which groups are written again, for a sidecar that was not there
+_GC_SHARE = 1000  # garbage collection of at least 1/1000 of the step is written
+_GROUPS_AGAIN = 60_000_000_000  # ns after which groups are written again, for a sidecar that started later
 
-_inherited = []  # timelines of the processes that this one was forked from
+_inherited = []  # timelines of the processes from which this one was forked
 
 _clock = time.monotonic_ns
 _thread = threading.get_ident
 
 
 class Tracker:
-    """The one writer of this process's ring. Nothing here raises: an error switches the tracker off and is noted."""
+    """The only writer of this process's ring. Nothing here raises: an error switches the tracker off and is noted."""
 
     __slots__ = (
         "on", "phase", "thread", "spent", "since", "_progress", "_running", "timeline", "in_backward", "began", "step",
@@ -51,10 +51,10 @@ class Tracker:
 
     def __init__(self):
         self.on = False  # a ring is attached and records are written
-        self.retired = False  # never (again) in this process
+        self.retired = False  # off for the rest of this process
         self.explicit = False  # the program calls paceline.step(): optimizers no longer end steps
         self.ring = None
-        self.timeline = None  # CUDA events at the same boundaries, where the model is on a GPU
+        self.timeline = None  # CUDA events at the same boundaries, if the model is on a GPU
         self.thread = 0
         self.phase = COMPUTE
         self.in_backward = False
@@ -63,23 +63,23 @@ class Tracker:
         self.began = self.since = 0
         self.passes = self.tokens = self.kind = 0
         self._progress = None  # the ring's two words of progress
-        self._running = 0  # the running step as it stands there
-        self._held = []  # steps not written yet; on a GPU the timeline has them
+        self._running = 0  # the running step, as stored there
+        self._held = []  # steps not written yet; on a GPU the timeline holds them
         self._unflushed = 0  # steps that ended since records were last written
         self._flush_at = 0
         self._pending = []  # marks made before the first step
-        self.work = None  # of the running step: sum of squared lengths, expert tokens, ns of collecting garbage
-        self.comms = None  # Comms, where there are several communicators
-        self.on_flush = None  # called with the time, now and then
+        self.work = None  # of the running step: sum of squared lengths, expert tokens, ns of garbage collection
+        self.comms = None  # Comms, if there are several communicators
+        self.on_flush = None  # called with the time, periodically
         self.rank = None  # identity
-        self._told = set()  # communicators that were written
+        self._told = set()  # communicators already written
         self._tell_again_at = 0
 
     # Attach and detach.
 
     def arm(self, distributed=None, device=-1, uuid=bytes(16), framework=_ring.OTHER, versions=((0, 0, 0),), timeline=None):
-        """Attach, at the end of the first step. True where it worked; else it is not tried again. `versions`:
-        of the framework, NCCL and CUDA. `timeline`: makes one, given what writes a step."""
+        """Attach, at the end of the first step. True on success; otherwise it is not tried again. `versions`: of the
+        framework, NCCL and CUDA. `timeline`: builds one from the function that writes a step."""
         try:
             directory = os.environ.get("PACELINE_RING_DIR")
             if not directory or os.environ.get("PACELINE_HOOK") == "off" or _helper.is_helper(distributed):
@@ -114,7 +114,7 @@ class Tracker:
         return True
 
     def close(self, in_order):
-        """The process ends; `in_order`, as its program meant it to."""
+        """The process ends; `in_order`: as its program intended."""
         if not self.on:
             return
         try:
@@ -128,7 +128,7 @@ class Tracker:
         self.on = False
 
     def fail(self, error):
-        """Something of ours went wrong: say so once and stay out of the way."""
+        """Internal error: note it once and switch off."""
         self.on, self.retired = False, True
         try:
             if self.ring is not None:
@@ -137,7 +137,7 @@ class Tracker:
             pass
 
     def note(self, why):
-        """Something that whoever runs the job should know."""
+        """Write a note for the user."""
         try:
             if self.on:
                 self.ring.note(why)
@@ -145,8 +145,9 @@ class Tracker:
             self.fail(error)
 
     def forked(self):
-        """In a forked child: the parent's ring is not ours to write. Its CUDA events are kept: to free one calls CUDA, which does
-        not work in a forked child (CUDA_ERROR_NOT_INITIALIZED at best, and a lock that another thread held at worst)."""
+        """In a forked child: the ring belongs to the parent. Its CUDA events are kept: freeing one calls CUDA, which
+        does not work in a forked child (CUDA_ERROR_NOT_INITIALIZED at best, and a lock held by another thread at
+        worst)."""
         if self.timeline is not None:
             _inherited.append(self.timeline)
         self.__init__()
@@ -155,7 +156,7 @@ class Tracker:
     # Phases.
 
     def switch(self, phase):
-        """The trainer does something else from now on. Gives what it did before, to be switched back to."""
+        """The trainer enters `phase`. Returns the previous phase, to be restored later."""
         before = self.phase
         if before == phase or not self.on or (_thread() != self.thread and not self._is_autograd()):
             return phase
@@ -174,24 +175,23 @@ class Tracker:
         return before
 
     def is_elsewhere(self):
-        """Whether work that is enqueued now is for another stream than the training's: what waits there, the training
-        does not."""
+        """Whether the current stream is not the training stream: a wait there does not block training."""
         return self.timeline is not None and not self.timeline.is_training()
 
     def waits_on_gpu(self, stream):
-        """Whether the training stream would wait, if `stream` did; None: the current one."""
+        """Whether the training stream would wait if `stream` did; None: the current stream."""
         timeline = self.timeline
         return timeline is not None and timeline.is_timed and timeline.is_training(stream) and self.is_own_thread()
 
     def mark_gpu(self, phase):
-        """The training stream does something else from here on; the host does not."""
+        """The training stream enters `phase` here; the host does not."""
         try:
             self.timeline.mark(phase)
         except Exception as error:
             self.fail(error)
 
     def skips_waits(self):
-        """Whether this step's waits of the GPU need not be told from work: the step is not timed."""
+        """Whether this step's GPU waits need not be separated from work: the step is not timed."""
         return self.timeline is not None and not self.timeline.is_timed
 
     def is_own_thread(self):
@@ -199,12 +199,12 @@ class Tracker:
         return _thread() == self.thread or self._is_autograd()
 
     def _is_autograd(self):
-        """Another thread than the trainer's: is it autograd's, working for it while it stands in backward? Loaders
-        and savers in the background are not."""
+        """For a thread other than the trainer's: is it an autograd thread, working for the trainer while that is in
+        backward? Background loaders and savers are not."""
         return self.in_backward and _helper.is_foreign_thread(_thread())
 
     def wait_again(self):
-        """In a wait that turned out to be none so far: what was waited goes to compute, the wait begins now."""
+        """The assumed wait was not one so far: its time goes to compute, and the wait begins now."""
         try:
             now = _clock()
             self.spent[COMPUTE] += now - self.since
@@ -216,7 +216,7 @@ class Tracker:
             self.fail(error)
 
     def not_optimizer(self):
-        """A backward has ended inside Optimizer.step: what was charged to the optimizer so far was the forward of a
+        """A backward has ended inside Optimizer.step: the time charged to the optimizer so far was the forward of a
         closure."""
         self.spent[COMPUTE] += self.spent[OPTIMIZER]
         self.spent[OPTIMIZER] = 0
@@ -226,7 +226,7 @@ class Tracker:
     # Step boundaries.
 
     def end_step(self, phase=COMPUTE, step=None):
-        """The step that was running has ended; the next begins in `phase`."""
+        """The running step has ended; the next begins in `phase`."""
         if not self.on or _thread() != self.thread:
             return
         try:
@@ -255,7 +255,7 @@ class Tracker:
             self.fail(error)
 
     def _flush(self, now):
-        """Write the steps that are held, after what is to be known of the rank first."""
+        """Write the held steps, preceded by facts about the rank."""
         if self.ring.stopped():  # the kill switch
             self.on, self.retired = False, True
             return
@@ -296,7 +296,7 @@ class Tracker:
                 self.ring.group(comm, *self.comms.groups[comm])
             self.ring.comm(step, comm, collectives, size, spent)
 
-    # What the program declares.
+    # Declarations by the program.
 
     def mark(self, kind, tokens, value, text, sum_sq=None, expert_tokens=None):
         """See `paceline.mark`."""
@@ -313,10 +313,10 @@ class Tracker:
                 self.tokens = _u64(self.tokens + _u64(tokens))
             if sum_sq is not None or expert_tokens is not None:
                 self._add_work(_u64(sum_sq or 0), _u64(expert_tokens or 0))
-            # Of several the highest: a checkpoint's time is known apart, an evaluation's is not.
+            # The highest of several: a checkpoint's time is known separately, an evaluation's is not.
             self.kind = max(self.kind, STEP_KINDS.get(kind, TRAIN_STEP))
-        except Exception:  # TypeError, ValueError; OverflowError of an infinity, whatever a tensor raises
-            pass  # the program's own mistake, in something that it may leave out: nothing to switch off for
+        except Exception:  # TypeError, ValueError; OverflowError of an infinity; any exception of a tensor
+            pass  # the program's own mistake in an optional argument: no reason to switch off
         if kind is not None:
             self._mark(self.step + 1, kind, value, text)
 
@@ -348,7 +348,7 @@ def _u64(number):
 
 
 def _at_exit():
-    # A rank whose program ended with an uncaught exception, or a code other than zero, did not end in order.
+    # A rank whose program ended with an uncaught exception or a nonzero code did not end in order.
     tracker.close(in_order=_ends.at_exit())
 
 

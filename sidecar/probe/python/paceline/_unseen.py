@@ -1,5 +1,6 @@
-"""Programs that train and are not seen to: gradients without an optimizer of torch, another framework, GPUs beside the one whose
-time is measured. Each is a small file beside the rings; the sidecar turns it into a note with the remedy.
+"""Programs that train without visible steps: gradients without a torch optimizer, another framework, GPUs besides the
+one whose time is measured. Each case is a small file beside the rings; the sidecar turns it into a note with the
+remedy.
 """
 
 import atexit
@@ -11,18 +12,19 @@ from . import _files, _helper, _patch
 
 FOLDER = "unseen"  # in the ring directory
 NO_OPTIMIZER, OTHER_FRAMEWORK, SEVERAL_GPUS = "no_optimizer", "other_framework", "several_gpus"
-_PASSES = 64  # backward passes before the first optimizer step: more than gradients are mostly accumulated over
-_LOOKS = 8  # for other GPUs, after steps; a model is moved to them before the first or soon after
-_SHARE = 10  # a GPU with 1/10 of the memory of the fullest is computed on; a stray tensor is not
+_PASSES = 64  # backward passes before the first optimizer step: more than usual for gradient accumulation
+_LOOKS = 8  # checks for other GPUs, after steps; a model is moved to them before the first step or soon after
+_SHARE = 10  # a GPU with 1/10 of the memory of the fullest one is in use; a stray tensor takes less
 
 _passes = 0
-_is_seen = False  # a step of this process has ended where the hook sees it
+_is_seen = False  # the hook has seen the end of a step of this process
 _reported = {}  # kind: path of its file
 _looks = 0
 
 
 def counted(function):
-    """torch.autograd.backward, counted until an optimizer has stepped. Not `grad`: torch.compile knows it by identity."""
+    """torch.autograd.backward, counted until an optimizer has stepped. Not `grad`: torch.compile recognizes it by
+    identity."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -38,14 +40,14 @@ def counted(function):
 
 
 def watch(autograd):
-    """torch.autograd has been loaded. Tensor.backward looks its function up there."""
+    """torch.autograd has been loaded. Tensor.backward looks up its function there."""
     _patch.replace(autograd, "backward", counted)
     _patch.hide_from_dynamo(autograd.backward)
 
 
 def step_seen(autograd=None):
-    """A step has ended: what was reported before no longer holds, and is not reported any more: a program that trains with torch
-    may load another framework later, and hold an early reference to `backward`."""
+    """A step has ended: earlier reports no longer hold and are not repeated, because a program that trains with
+    torch may load another framework later, or hold an early reference to `backward`."""
     global _is_seen
     _is_seen = True
     function = getattr(autograd, "backward", None)
@@ -62,7 +64,7 @@ def step_seen(autograd=None):
 
 
 def look_for_gpus(cuda):
-    """Whether this process computes on several GPUs; not after each of many steps."""
+    """Report if this process computes on several GPUs; only checked after the first steps."""
     global _looks
     if _looks >= _LOOKS or SEVERAL_GPUS in _reported:
         return
@@ -74,7 +76,7 @@ def look_for_gpus(cuda):
 
 
 def report(kind, **facts):
-    """Leaves the file, once."""
+    """Write the file, once."""
     directory = os.environ.get("PACELINE_RING_DIR")
     if not directory or os.environ.get("PACELINE_HOOK") == "off" or kind in _reported:
         return
@@ -83,19 +85,19 @@ def report(kind, **facts):
     try:
         if not _helper.is_helper(sys.modules.get("torch.distributed")):
             _reported[kind] = _files.leave(directory, FOLDER, dict(kind=kind, **facts))
-    except Exception:  # a trainer must never see an error of ours
+    except Exception:  # a trainer must never see an internal error of the hook
         _reported[kind] = None
 
 
 def forked():
-    """In a forked child: what was reported is the parent's."""
+    """In a forked child: earlier reports belong to the parent."""
     global _passes, _is_seen
     _passes, _is_seen = 0, False
     _reported.clear()
 
 
 def _at_exit():
-    # A program that ends after a few steps of its own.
+    # A program that ends after a few steps without a torch optimizer.
     report(NO_OPTIMIZER)
 
 

@@ -1,8 +1,8 @@
 """For Hugging Face Trainer: `Trainer(..., callbacks=[paceline.huggingface.PacelineCallback()])`.
 
-The hook sees such a program without it. It adds exact steps (also those whose optimizer step the gradient scaler
-skipped), tokens where the Trainer counts them, and the steps that hold an evaluation or a checkpoint.
-transformers is imported when the class is first asked for.
+The hook works without it. It adds exact steps (also those whose optimizer step the gradient scaler skipped), tokens if
+the Trainer counts them, and marks steps that contain an evaluation or a checkpoint. transformers is imported when the
+class is first used.
 """
 
 import paceline
@@ -12,14 +12,14 @@ def _callback():
     from transformers import TrainerCallback
 
     class PacelineCallback(TrainerCallback):
-        """Tells Paceline what the Trainer does."""
+        """Reports the Trainer's steps to Paceline."""
 
         def __init__(self):
             self._tokens = 0
 
         def on_step_end(self, args, state, control, **kwargs):
             seen = int(getattr(state, "num_input_tokens_seen", 0) or 0)
-            # Counted over all ranks; ranks of a Trainer share a batch evenly.
+            # Counted over all ranks; a Trainer's ranks share a batch evenly.
             tokens = (seen - self._tokens) // max(args.world_size, 1)
             self._tokens = seen
             paceline.step(step=state.global_step, tokens=max(tokens, 0) or None)

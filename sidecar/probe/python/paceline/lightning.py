@@ -1,8 +1,8 @@
 """For Lightning: `Trainer(..., callbacks=[paceline.lightning.PacelineCallback()])`.
 
-The hook sees such a program without it. It adds exact steps, where accumulation or several optimizers make an
-optimizer's step something else, and the time in validation and in checkpoints. lightning (or pytorch_lightning) is
-imported when the class is first asked for.
+The hook works without it. It adds exact steps, if accumulation or several optimizers make an optimizer's step differ
+from a training step, and the time in validation and in checkpoints. lightning (or pytorch_lightning) is imported when
+the class is first used.
 """
 
 import paceline
@@ -18,14 +18,14 @@ def _base():
 
 def _callback():
     class PacelineCallback(_base()):
-        """Tells Paceline what the Trainer does."""
+        """Reports the Trainer's steps to Paceline."""
 
         def __init__(self):
             self._step = 0
             self._validation = None
 
         def on_train_batch_end(self, trainer, *args, **kwargs):
-            # global_step grows by the number of optimizers; between, gradients accumulate.
+            # global_step grows by the number of optimizers; in between, gradients accumulate.
             if trainer.global_step != self._step:
                 self._step = trainer.global_step
                 paceline.step()

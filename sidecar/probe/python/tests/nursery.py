@@ -1,8 +1,8 @@
-"""A Python that has imported torch under the hook, and whose forks are programs: importing takes seconds, a fork none.
+"""A Python that has imported torch under the hook and forks test programs: importing takes seconds, a fork does not.
 
-Started by `support.Nursery`, which sends a line for each program and gets two back: its process id, its exit code.
-The hook is told that such a fork is a program by itself and not somebody's helper; how it tells them apart is tested in
-programs of their own (`test_ranks.Helpers`) and in the forks of these.
+Started by `support.Nursery`, which sends a line for each program and gets two back: its process id, its exit code. The
+hook is made to treat such a fork as an independent program and not as a helper; its detection of helpers is tested in
+separate programs (`test_ranks.Helpers`) and in the forks of these.
 """
 
 import json
@@ -18,7 +18,7 @@ from paceline import _helper
 
 
 def next_program():
-    """In a fork: what it is to run. None when there is nothing more to run."""
+    """In a fork: the next program to run. None when there are no more."""
     for line in sys.stdin:
         program = json.loads(line)
         child = os.fork()
@@ -31,7 +31,7 @@ def next_program():
 
 
 def become(program):
-    """As if it had been started so: session, streams, folder, environment, arguments."""
+    """Set up the process as if started this way: session, streams, folder, environment, arguments."""
     os.setsid()
     for number, name, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -41,7 +41,7 @@ def become(program):
         opened = os.open(name, flags, 0o600)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdin = open(0, closefd=False)  # the nursery's has read ahead
+    sys.stdin = open(0, closefd=False)  # the nursery's stdin has read ahead
     os.environ.clear()
     os.environ.update(program["environment"])
     os.chdir(program["folder"])

@@ -1,11 +1,11 @@
-"""What the hook costs: thread CPU time of a training step with it minus without it.
+"""The cost of the hook: thread CPU time of a training step with it minus without it.
 
     OMP_NUM_THREADS=1 python overhead.py [--plain]
 
-One process, one gloo group of its own. A step is the shape of an ordinary one: a batch from a DataLoader, forward and
-backward of a DDP model, one all_reduce of the program's own, an optimizer's step. `--plain`: without the DataLoader
-and without the all_reduce, as in a plain DDP loop. Short blocks of steps run in turn
-with the wrapped functions and with the original ones put back, so that both see the same machine.
+One process with its own gloo group. A step is an ordinary one: a batch from a DataLoader, forward and backward of a DDP
+model, an all_reduce of the program, an optimizer step. `--plain`: without the DataLoader and the all_reduce, as in a
+plain DDP loop. Short blocks of steps alternate between the wrapped functions and the restored original ones, so that
+both see the same machine conditions.
 """
 
 import gc
@@ -19,7 +19,7 @@ import time
 BLOCKS = 150
 STEPS = 20
 
-# In shared memory, as `paceline run` has it: on a disk, writing back makes every page fault again and again.
+# In shared memory, as with `paceline run`: on a disk, write-back would cause page faults repeatedly.
 RINGS = tempfile.TemporaryDirectory(dir="/dev/shm")
 os.environ["PACELINE_RING_DIR"] = RINGS.name
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -28,7 +28,7 @@ import sitecustomize  # noqa: E402,F401
 if not any(getattr(finder, "__name__", "") == "_Watch" for finder in sys.meta_path):
     import importlib.util
 
-    # The machine has a sitecustomize of its own that was loaded at start: load ours as well.
+    # The machine has its own sitecustomize, loaded at start: load ours as well.
     path = os.path.join(sys.path[0], "sitecustomize.py")
     spec = importlib.util.spec_from_file_location("paceline_sitecustomize", path)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
@@ -40,7 +40,7 @@ from torch.utils.data import DataLoader, TensorDataset, dataloader  # noqa: E402
 
 
 class Switch:
-    """Puts the original functions in place of the wrappers, and back."""
+    """Switches between the original functions and the wrappers."""
 
     def __init__(self, optimizer, parameters):
         step = optimizer.step  # torch's layer, then ours, then the original
@@ -63,7 +63,7 @@ class Switch:
         self._hooks = [(p._backward_hooks, dict(p._backward_hooks)) for p in parameters if p._backward_hooks]
 
     def hook(self, on):
-        """On or off."""
+        """Switch the hook on or off."""
         for owner, name, wrapper, original in self._places:
             setattr(owner, name, wrapper if on else original)
         if on != (self._garbage in gc.callbacks):

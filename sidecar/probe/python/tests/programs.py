@@ -1,4 +1,4 @@
-"""Programs of torch for the tests, and what is common in checking them."""
+"""Torch programs for the tests, and common checks."""
 
 import re
 import textwrap

@@ -1,4 +1,4 @@
-"""Reads rings as the sidecar does, for people and for tests: python ringdump.py DIRECTORY-OR-FILE..."""
+"""Reads rings like the sidecar, for humans and for tests: python ringdump.py DIRECTORY-OR-FILE..."""
 
 import glob
 import os
@@ -45,7 +45,7 @@ def _record(slot, kind):
 
 
 def dump(path):
-    """Everything in the ring that is published and whole, oldest first."""
+    """All published and complete records in the ring, oldest first."""
     with open(path, "rb") as file:
         data = file.read()
     header = struct.unpack_from("<8sIIIIII", data, 0)
@@ -85,7 +85,7 @@ def rings(directory):
 
 
 def median(values):
-    """The middle one; zero for none."""
+    """The middle value; zero if there are none."""
     values = sorted(values)
     return values[len(values) // 2] if values else 0
 

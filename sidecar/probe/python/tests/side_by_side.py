@@ -1,9 +1,9 @@
-"""Runs all tests, as many at a time as there are CPUs; then, one by one, those that measure how long something took
-(once more if need be: whatever else the machine does shows in them).
+"""Runs all tests, as many at a time as there are CPUs; then, one by one, those that measure durations (once more if
+they fail, because other load on the machine affects them).
 
     python tests/side_by_side.py [WORD...]     only those whose name has one of the words
 
-`python -m unittest discover -s tests` runs the same ones in one process, one after the other.
+`python -m unittest discover -s tests` runs the same tests in one process, one after the other.
 """
 
 import io
@@ -25,14 +25,14 @@ def each(suite):
 
 
 def measures_time(test):
-    """Said by its class or by its method: `measures_time = True`."""
+    """Declared by its class or its method: `measures_time = True`."""
     return getattr(type(test), "measures_time", False) or getattr(
         getattr(test, test._testMethodName, None), "measures_time", False
     )
 
 
 def run(name):
-    """In a worker: (name, seconds, skipped, what went wrong)."""
+    """In a worker: (name, seconds, skipped, failure output)."""
     began = time.monotonic()
     said = io.StringIO()
     result = unittest.TextTestRunner(stream=said, verbosity=0).run(unittest.defaultTestLoader.loadTestsFromName(name))
@@ -51,7 +51,7 @@ def run_timed(name):
 def main(words):
     sys.path.insert(0, HERE)
     tests = [t for t in each(unittest.defaultTestLoader.discover(HERE)) if not words or any(w in t.id() for w in words)]
-    # Those of torch first: they are long, and what is long should not begin last.
+    # Torch tests first: they are long, and long tests should not start last.
     tests.sort(key=lambda test: not test.id().startswith(("test_torch.", "test_ranks.", "test_callbacks.")))
     apart = [test.id() for test in tests if measures_time(test)]
     beside = [test.id() for test in tests if not measures_time(test)]

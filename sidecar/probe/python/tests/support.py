@@ -1,4 +1,4 @@
-"""Runs small programs under the hook, as `paceline run` starts them, and reads the rings that they leave."""
+"""Runs small programs under the hook, as `paceline run` starts them, and reads the rings that they write."""
 
 import atexit
 import concurrent.futures
@@ -22,14 +22,14 @@ Run = namedtuple("Run", "code out err rings files")
 
 
 def has(module):
-    """Whether the Python that runs the tests has it; without importing it into the tests."""
+    """Whether this Python has the module, without importing it into the tests."""
     import importlib.util
 
     return importlib.util.find_spec(module) is not None
 
 
 def torch_version():
-    """Of the Python that runs the tests, as (major, minor); (0, 0) where there is none."""
+    """This Python's torch version as (major, minor); (0, 0) without torch."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -39,7 +39,7 @@ def torch_version():
 
 
 def environment_for(rings, path, env):
-    """What a program sees: nothing of a job that the tests themselves may run in."""
+    """The environment of a program: without variables of a job in which the tests themselves may run."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -52,7 +52,7 @@ def environment_for(rings, path, env):
 
 
 class Nursery:
-    """See nursery.py. One for each process that runs tests, started when the first test asks for it."""
+    """See nursery.py. One per process that runs tests, started on first use."""
 
     _mine = None
 
@@ -68,7 +68,7 @@ class Nursery:
 
     @classmethod
     def mine(cls):
-        """This process's."""
+        """This process's nursery."""
         if cls._mine is None or cls._mine.process.poll() is not None:
             cls._mine = cls()
         return cls._mine
@@ -78,7 +78,7 @@ class Nursery:
         self.process.wait()
 
     def run(self, program, environment, timeout):
-        """Exit code, stdout and stderr of the program at that path; after `timeout` seconds it is killed."""
+        """Exit code, stdout and stderr of the program at that path; it is killed after `timeout` seconds."""
         folder = os.path.dirname(program)
         out, err = os.path.join(folder, "out"), os.path.join(folder, "err")
         job = {"path": program, "folder": folder, "out": out, "err": err, "environment": environment}
@@ -95,7 +95,7 @@ class Nursery:
 
 
 def fresh(program, flags, environment, timeout):
-    """The same, in a Python of its own."""
+    """Like `Nursery.run`, in a new Python process."""
     process = subprocess.Popen(
         [sys.executable, *flags, program],
         env=environment,
@@ -115,8 +115,8 @@ def fresh(program, flags, environment, timeout):
 
 
 def run(script, *flags, path=(), timeout=120, nursery=False, **env):
-    """Run `script` with the hook's directory first on PYTHONPATH, `path` after it, a ring directory of its own.
-    `nursery`: as a fork of a Python that has torch loaded, for what does not depend on how a program starts."""
+    """Run `script` with the hook's directory first on PYTHONPATH, `path` after it, and its own ring directory.
+    `nursery`: as a fork of a Python that has torch loaded, for tests that do not depend on how a program starts."""
     with tempfile.TemporaryDirectory() as directory:
         program = os.path.join(directory, "program.py")
         with open(program, "w") as file:

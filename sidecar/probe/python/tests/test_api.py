@@ -80,7 +80,7 @@ class Api(unittest.TestCase):
         self.assertEqual(steps(done.rings[0])[0].tokens, 2**64 - 1)
 
     def test_what_is_no_number_switches_nothing_off(self):
-        # Of two elements, as torch says it.
+        # The error of torch for a tensor of two elements.
         script = """
             import paceline
             class Tensor:

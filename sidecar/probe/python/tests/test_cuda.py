@@ -1,4 +1,4 @@
-"""The arithmetic of phases on a GPU's clock, with events that a test lets pass. No GPU, no torch."""
+"""The arithmetic of phases on a GPU's clock, with events completed by the test. No GPU, no torch."""
 
 import unittest
 
@@ -11,7 +11,7 @@ MS = 1_000_000
 
 
 class Cuda:
-    """A GPU whose clock the test sets. Work enqueued now is done at `now`; events up to `passed` have passed."""
+    """A GPU whose clock the test sets. Work enqueued now is done at `now`; events up to `passed` have completed."""
 
     def __init__(self):
         self.now = 0.0
@@ -89,7 +89,7 @@ class Phases(unittest.TestCase):
             self.at(began, WAIT)
             self.timeline.tag_last(comm)
             self.at(ended, COMPUTE)
-        self.at(11, WAIT)  # of none
+        self.at(11, WAIT)  # in no communicator
         self.end(15, 2, comms=comms)
         self.assertEqual(self.written[0][0][2][WAIT], 11 * MS)
         self.assertEqual(self.written[0][0][7], {7: [2, 100, 6 * MS], 8: [1, 50, MS]})
@@ -125,7 +125,7 @@ class Phases(unittest.TestCase):
         self.assertEqual(self.written[0][0][2][WAIT], 3 * MS)
 
     def test_a_closure_inside_the_optimizer(self):
-        self.at(2, OPTIMIZER)  # Optimizer.step is entered, the closure runs forward
+        self.at(2, OPTIMIZER)  # Optimizer.step begins, the closure runs forward
         self.at(6, COMPUTE)  # and backward
         self.at(8, OPTIMIZER)
         self.timeline.relabel(OPTIMIZER, COMPUTE)
@@ -148,7 +148,7 @@ class Phases(unittest.TestCase):
         self.assertEqual([known for _, known in self.written[2:]], [False, False, True])
 
     def test_nothing_is_asked_or_freed_while_anything_captures(self):
-        """A whole step in a graph, with steps before it that the GPU has finished meanwhile; on whatever stream."""
+        """A whole step in a graph, after steps that the GPU has finished meanwhile; on any stream."""
         for capture in ("capturing", "elsewhere"):
             self.setUp()
             self.cuda.passed = -1
@@ -163,7 +163,7 @@ class Phases(unittest.TestCase):
                 self.at(step, WAIT)
                 self.end(step, step)
             self.assertEqual(self.written, [])
-            for step in range(20, MOST_PENDING + 6):  # too many: without their events
+            for step in range(20, MOST_PENDING + 6):  # too many: written without their events
                 self.end(step, step)
             self.assertEqual({known for _, known in self.written}, {False})
             self.cuda.capturing = self.cuda.capturing_elsewhere = False
@@ -218,12 +218,12 @@ class Phases(unittest.TestCase):
         notes = []
         self.timeline.note = notes.append
         for step in range(3 * SAID_AFTER):
-            self.cuda.stream = 2  # in the middle of a step, and back
+            self.cuda.stream = 2  # in the middle of a step, then back
             self.at(step, DATA)
             self.cuda.stream = 1
             if step < SAID_AFTER:
                 self.end(step + 0.5, step)
-                self.end(step + 0.6, step)  # one that is known
+                self.end(step + 0.6, step)  # a step with known phases
                 self.assertEqual(notes, [])
             else:
                 self.end(step + 0.5, step)
@@ -276,7 +276,7 @@ class Phases(unittest.TestCase):
 
 
 class Devices(unittest.TestCase):
-    """Which GPU a program computes on, by where its parameters are."""
+    """The GPU that a program computes on, from the location of its parameters."""
 
     def check(self, expected, device, is_initialized=True):
         cuda = type("cuda", (), {"is_initialized": lambda: is_initialized, "current_device": lambda: 3})

@@ -1,5 +1,5 @@
-"""Waits of the training stream that no collective of the program shows: for other streams, and for DDP's buckets. With a
-timeline that notes what it is told. No GPU, no torch."""
+"""Waits of the training stream without a collective in the program: for other streams, and for DDP's buckets. With a
+timeline that records its calls. No GPU, no torch."""
 
 import threading
 import types
@@ -18,7 +18,7 @@ class Stream:
 
 
 class Timeline:
-    """Of a trainer on stream 1."""
+    """The timeline of a trainer on stream 1."""
 
     def __init__(self):
         self.current = TRAINING
@@ -33,7 +33,7 @@ class Timeline:
 
 
 class Watched(unittest.TestCase):
-    """A tracker as it is in the middle of a step."""
+    """A tracker in the middle of a step."""
 
     def setUp(self):
         tracker.__init__()
@@ -63,7 +63,7 @@ class Streams(Watched):
         self.Event().wait()
         self.assertEqual(self.during, [WAIT, WAIT])
         self.assertEqual(self.timeline.marks, [WAIT, COMPUTE] * 2)
-        self.assertEqual(tracker.spent, [0] * 7)  # the host went on at once
+        self.assertEqual(tracker.spent, [0] * 7)  # the host continued at once
 
     def test_another_stream_waits(self):
         self.Event().wait(Stream(COMMUNICATION))
@@ -87,7 +87,7 @@ class Streams(Watched):
         _patch.timed_only.switch(False)
         self.assertIs(self.Event.wait, self.original)
         _patch.timed_only.switch(True)
-        self.Event().wait()  # the step is not timed, whoever calls
+        self.Event().wait()  # the step is not timed, whatever the caller
         self.assertEqual(self.timeline.marks, [])
         self.timeline.is_timed = True
         self.Event().wait()
@@ -156,7 +156,7 @@ class Parameter:
 
 
 class Model:
-    """DDP, after its first backward. Its own hook notes which phase it is in."""
+    """DDP, after its first backward. Its own hook records the current phase."""
 
     require_backward_grad_sync = True
     static_graph = find_unused_parameters = False
@@ -189,7 +189,7 @@ class Model:
 
 
 def assigned(tensors, limits, sparse, indices):
-    """As torch.distributed._compute_bucket_assignment_by_size does, with parameters of size 1."""
+    """Like torch.distributed._compute_bucket_assignment_by_size, with parameters of size 1."""
     assert len(tensors) == len(sparse) == len(indices)
     return [indices[at : at + limits[-1]] for at in range(0, len(indices), limits[-1])], limits
 
@@ -242,23 +242,23 @@ class DdpBuckets(Watched):
         self.assertEqual(self.waits(other), [2, 4])
 
     def test_buckets_that_ddp_does_not_report(self):
-        """Under a schedule of torch.distributed.pipelining, whose forwards do not synchronize."""
+        """Under a torch.distributed.pipelining schedule, whose forwards do not synchronize."""
         model = Model()
         model.said = {"num_parameter_tensors": 6}
         self.watched(model, arrived=[Parameter(), *reversed(model.parameters)])
         self.assertEqual(self.waits(model), [2, 4])
-        self.watched(model)  # no backward was watched yet
+        self.watched(model)  # no backward was watched
         model = Model()
         model.said = {"num_parameter_tensors": 6}
         self.watched(model, arrived=model.parameters[1:])
-        self.assertEqual(self.waits(model), [])  # one may still come, or be another model's
+        self.assertEqual(self.waits(model), [])  # a gradient may still arrive, or the parameter is another model's
 
     def test_buckets_that_are_never_rebuilt(self):
-        """Unused parameters are looked for: buckets stay in the model's order."""
+        """With find_unused_parameters, buckets stay in the model's order."""
         model = Model(buckets="")
         model.find_unused_parameters = True
         self.watched(model, arrived=list(reversed(model.parameters[1:])))
-        self.assertEqual(self.waits(model), [2, 4])  # of 0 1, 2 3, 4 5; 1 ends with backward
+        self.assertEqual(self.waits(model), [2, 4])  # of 0 1, 2 3, 4 5; the wait of 1 ends with backward
 
     def test_a_model_of_another_kind_is_left_alone(self):
         notes = []
@@ -276,7 +276,8 @@ class DdpBuckets(Watched):
         self.assertEqual(self.waits(model), [])
 
     def test_sizes_that_an_older_ddp_has(self):
-        """Older versions of torch, such as 2.7, have no _bucket_config: the first bucket is small where no size was asked for."""
+        """Older versions of torch, such as 2.7, have no _bucket_config: the first bucket is small unless a size was
+        requested."""
         mib = 1 << 20
         for by_default, expected in ((True, [mib, 25 * mib]), (False, [25 * mib] * 2)):
             model = types.SimpleNamespace(bucket_bytes_cap=25 * mib, bucket_bytes_cap_default=by_default)

@@ -1,4 +1,4 @@
-"""Where a rank stands: what is derived, and what is read from frameworks that the program has loaded. No torch."""
+"""A rank's place in the layout: derived, or read from frameworks that the program has loaded. No torch."""
 
 import sys
 import types
@@ -13,7 +13,7 @@ from paceline._rank import Rank
 
 class Positions(unittest.TestCase):
     def test_megatron_order(self):
-        """16 ranks, tp 2, cp 2, dp 2, pp 2: as megatron.core.parallel_state's docstring orders them."""
+        """16 ranks, tp 2, cp 2, dp 2, pp 2: in the order of megatron.core.parallel_state's docstring."""
         for rank in range(16):
             dp, tp, pp, ep, cp = positions(rank, 16, {"tp": 2, "cp": 2, "pp": 2})
             self.assertEqual((tp, cp, dp, pp), ((rank % 2, 2), (rank // 2 % 2, 2), (rank // 4 % 2, 2), (rank // 8, 2)))
@@ -25,7 +25,7 @@ class Positions(unittest.TestCase):
 
     def test_given_positions_stand(self):
         self.assertEqual(positions(5, 8, {"dp": (1, 2), "tp": (3, 4)})[:2], [(1, 2), (3, 4)])
-        # pp is the fastest here: not Megatron's order.
+        # pp varies fastest here: not Megatron's order.
         self.assertEqual(positions(5, 8, {"dp": (2, 4), "pp": (1, 2)})[2], (1, 2))
 
     def test_what_does_not_fit(self):
@@ -54,7 +54,7 @@ class Environment(unittest.TestCase):
 
 
 class Mesh:
-    """As torch's DeviceMesh answers."""
+    """Behaves like torch's DeviceMesh."""
 
     def __init__(self, names, shape, coordinate):
         self.mesh_dim_names, self._shape, self._coordinate = names, shape, coordinate
@@ -75,7 +75,7 @@ class Meshes(unittest.TestCase):
         _layout._meshes.clear()
         _layout.watch_meshes(DeviceMesh)
         for mesh in meshes:
-            DeviceMesh(*mesh)  # and it is gone: a script may keep the groups of a mesh and not the mesh
+            DeviceMesh(*mesh)  # dropped at once: a script may keep the groups of a mesh and not the mesh
         self.assertEqual(_from_meshes(world), expected)
 
     def all(self, **axes):

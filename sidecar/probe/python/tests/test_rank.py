@@ -1,4 +1,4 @@
-"""Which rank a process is, by what its launcher says. No torch."""
+"""A process's rank, from its launcher's variables. No torch."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Trainers of several ranks, and processes that inherit a rank but are none. Skipped where there is no torch."""
+"""Trainers of several ranks, and processes that inherit a rank without being one. Skipped without torch."""
 
 import unittest
 
@@ -9,7 +9,7 @@ from support import has, run
 
 @unittest.skipUnless(has("torch"), "no torch")
 class Helpers(unittest.TestCase):
-    """RANK is inherited by everything that a trainer starts."""
+    """Every process that a trainer starts inherits RANK."""
 
     def check(self, text, expected, base=BASE + GROUP):
         done = run(script(text, base), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
@@ -55,7 +55,7 @@ class Helpers(unittest.TestCase):
         """, 1)
 
     def test_trainers_that_a_launcher_spawns(self):
-        """torch.multiprocessing.spawn: RANK is not even right there, the process group is."""
+        """torch.multiprocessing.spawn: RANK is not even correct there, but the process group is."""
         done = self.check("""
             import torch.multiprocessing as mp
             def train(rank, path):
@@ -149,7 +149,7 @@ class Collectives(unittest.TestCase):
         body = (
             "n[0] += 1; (a if n[0] % 2 else b)(torch.ones(2, 4)).mean().backward(); opt.step(); opt.zero_grad()"
         )
-        # The second forward of each model agrees on buckets, in C++.
+        # At its second forward each model agrees on buckets, in C++.
         self.check(body, setup, "del a, b", settled=5)
 
     def test_a_name_imported_early(self):

@@ -1,4 +1,4 @@
-"""The ring's bytes, against layout.md, and its losses. No torch."""
+"""The ring's bytes, compared with layout.md, and its drops. No torch."""
 
 import os
 import stat
@@ -48,7 +48,7 @@ class Bytes(unittest.TestCase):
         first, second = (_ring.Ring(self.directory.name, capacity=128) for _ in range(2))
         self.assertNotEqual(first.path, second.path)
         self.assertEqual(stat.S_IMODE(os.stat(first.path).st_mode), 0o666)
-        # A lock that others see, and that a fork does not keep alive.
+        # A lock that is visible to others, and that a fork does not hold.
         look = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         locked = subprocess.run([sys.executable, "-c", look, first.path], capture_output=True, text=True)
         self.assertIn("BlockingIOError", locked.stderr)
@@ -70,7 +70,7 @@ class Bytes(unittest.TestCase):
             "0100" "0000"  # kind, flags
             "8877665544332211" "eeddccbbaa990000"  # step, duration in ns
             "e8030000" "d0070000" "b80b0000" "a00f0000" "88130000"  # data, compute, wait, optimizer, checkpoint in µs
-            "0700" "01" "01" "0807060504030201"  # backwards, kind, phases known, tokens
+            "0700" "01" "01" "0807060504030201"  # backward passes, kind, phases known, tokens
         )  # fmt: skip
         slot = self.slot(0)
         self.assertEqual(slot[12:], expected)
@@ -97,7 +97,7 @@ class Bytes(unittest.TestCase):
         mark = self.slot(0)
         self.assertEqual(struct.unpack_from("<HHQQ", mark, 12), (3, 0, 5, 9))
         self.assertEqual(len(mark[32:64]), 32)
-        self.assertTrue(mark[32:64].rstrip(b"\0").decode().startswith("épreuve"))  # cut at a whole character
+        self.assertTrue(mark[32:64].rstrip(b"\0").decode().startswith("épreuve"))  # cut at a character boundary
         self.assertEqual(self.slot(1)[12:], bytes.fromhex("04000000" "0600000000000000") + bytes(40))
         self.assertEqual(self.slot(2)[12:], b"\5\0\0\0why" + bytes(45))
         self.assertEqual(self.slot(3)[12:], b"\6\0\0\0stage 1" + bytes(41))

@@ -1,4 +1,4 @@
-"""Which steps have their phases timed. No GPU, no torch."""
+"""The selection of steps whose phases are timed. No GPU, no torch."""
 
 import unittest
 
@@ -13,7 +13,7 @@ STEP = 100_000_000  # ns
 
 class Periods(unittest.TestCase):
     def timed(self, sampling, cost_ns, steps):
-        """Which of so many steps are timed, where a timed one costs the host so much. Numbers from 0."""
+        """The timed ones among this many steps, at this host cost per timed step. Numbers from 0."""
         timed = []
         for step in range(steps):
             if sampling.begins():
@@ -40,7 +40,7 @@ class Periods(unittest.TestCase):
         self.check(STEP, MOST_PERIOD)
 
     def test_all_ranks_time_the_same_steps(self):
-        """Those of a rank whose marks cost half are among them."""
+        """A rank's timed steps are a subset of those of a rank whose marks cost half."""
         slow, fast = Sampling(), Sampling()
         often, rarely = (set(self.timed(one, cost, 2000)) for one, cost in ((fast, 75e3), (slow, 150e3)))
         self.assertTrue(rarely < often)
@@ -55,7 +55,7 @@ class Periods(unittest.TestCase):
 
 
 class Steps(unittest.TestCase):
-    """A timeline whose marks cost more than they may."""
+    """A timeline whose marks exceed their budget."""
 
     def test_a_step_that_is_not_timed_has_its_duration(self):
         cuda, written = Cuda(), []
@@ -77,7 +77,7 @@ class Steps(unittest.TestCase):
         self.assertEqual([known for _, known in written[-8:]].count(True), 2)
         self.assertTrue(all(known for _, known in written[: FULL_STEPS - 1]))
         self.assertEqual(switched[:3], [False, True, False])
-        self.assertEqual(notes, [described(4)])  # and nothing of phases that are not known
+        self.assertEqual(notes, [described(4)])  # and no note about unknown phases
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stacks of this process on request: which signal, which file, and who is left alone."""
+"""Stacks of this process on request: the signal, the file, and processes that must not be signaled."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ class Stacks(unittest.TestCase):
             self.assertEqual(self.run_program("_stacks.watch(); print(%s)" % NUMBER, PACELINE_STACKS=asked), [number])
 
     def test_off(self):
-        for asked in "off", "OFF", "9", "99", "x":  # the last three may not be taken
+        for asked in "off", "OFF", "9", "99", "x":  # the last three are not allowed
             self.run_program("_stacks.watch()", PACELINE_STACKS=asked)
             self.assertFalse(os.path.exists(self.folder) and os.listdir(self.folder), asked)
 

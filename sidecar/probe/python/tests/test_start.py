@@ -1,4 +1,4 @@
-"""What happens to a program that is started with the hook on its path, whatever it is. No torch."""
+"""The effects of the hook on any program that is started with it on its path. No torch."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import unittest
 
 from support import HOOK, run
 
-# Stands for torch.optim.optimizer: a program that imports it loads the hook.
+# A fake torch.optim.optimizer: a program that imports it loads the hook.
 FAKE_TORCH = {
     "torch/__init__.py": "",
     "torch/optim/__init__.py": "",
@@ -138,7 +138,7 @@ class Start(unittest.TestCase):
         self.assertEqual(done.code, 1)
         self.assertIn("OSError: no such library", done.err)
         self.assertIn('File "paceline/sitecustomize.py"', done.err)
-        self.assertNotIn(HOOK, done.err)  # a path that is gone afterwards
+        self.assertNotIn(HOOK, done.err)  # a path that no longer exists afterwards
 
     def test_console_scripts_start(self):
         script = os.path.join(self.directory, "tool")
@@ -155,7 +155,7 @@ class Start(unittest.TestCase):
     @QUIET
     def test_a_program_without_torch_hardly_notices(self):
         def load():
-            """CPU time of what the interpreter runs at start, by the interpreter's own account."""
+            """CPU time of the code that the interpreter runs at start, by its own account."""
             script = """
                 import importlib.util, os, sys, time
                 spec = importlib.util.spec_from_file_location('again', %r)

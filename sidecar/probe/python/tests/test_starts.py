@@ -1,4 +1,4 @@
-"""Where a rank stands before its first step, by the file that its hook keeps."""
+"""A rank's progress before its first step, in the file that its hook writes."""
 
 import os
 import struct
@@ -48,7 +48,7 @@ class Starts(unittest.TestCase):
 
         def barrier():
             seen.append(read(self.folder))
-            # A collective within one stays the outer one.
+            # Within another collective, the outer one stays.
             _starts.waiting(lambda: seen.append(read(self.folder)), (), {}, "inner")
             raise ValueError("x")
 
@@ -74,9 +74,9 @@ class Starts(unittest.TestCase):
         self.addCleanup(os.environ.update, before)
         os.environ.update(PACELINE_RING_DIR="/nonexistent/rings", RANK="0", WORLD_SIZE="2")
         self.addCleanup(os.environ.pop, "PACELINE_RING_DIR")
-        # Tests may run in a process that another has forked.
+        # Tests may run in a process that was forked by another.
         with mock.patch("paceline._helper.is_helper", return_value=False), self.assertRaises(OSError):
-            _starts.begin()  # sitecustomize passes over whatever the hook raises
+            _starts.begin()  # sitecustomize ignores exceptions of the hook
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""All ranks' health on its way to trackers: what is asked of an aggregator, what a row holds, and what must not happen to a
-program whatever happens there. Real trackers and a real aggregator: tests/trackers.py of the repository."""
+"""The health of all ranks on its way to trackers: the requests to an aggregator, the contents of a row, and that no
+failure there affects the program. Real trackers and a real aggregator: tests/trackers.py of the repository."""
 
 import concurrent.futures
 import http.server
@@ -17,9 +17,9 @@ from ringdump import steps
 from support import HOOK, run
 
 with open(os.path.join(HOOK, "tests", "live.json")) as file:
-    RECORDED = file.read()  # by `/v1/live` of a job of four ranks with simulated GPUs, the third slow
+    RECORDED = file.read()  # from `/v1/live` of a job of four ranks with simulated GPUs, the third slow
 
-# A program of no torch. Its writer keeps what a SummaryWriter would write.
+# A program without torch. Its writer records what a SummaryWriter would write.
 PROGRAM = """
 import atexit, json, os, sys, threading, time
 ended = None
@@ -55,7 +55,7 @@ ROWS = "until(lambda: writer.rows)\n"
 
 
 class Aggregator:
-    """Answers as it is told to, and keeps what it was asked."""
+    """Sends the configured answer, and records the requests."""
 
     def __init__(self, body=RECORDED, status=200, silent=False, certificate=None):
         asked = self.asked = []
@@ -78,7 +78,7 @@ class Aggregator:
 
         class Server(http.server.ThreadingHTTPServer):
             def handle_error(self, *_):
-                pass  # who asked is gone
+                pass  # the client is gone
 
         self._server = Server(("127.0.0.1", 0), Desk)
         self._server.daemon_threads = True
@@ -99,7 +99,7 @@ class Aggregator:
 
 
 def touch_when(asked, path):
-    """Makes a file once there was a question."""
+    """Create a file after the first request."""
     end = time.monotonic() + 90
     while not asked and time.monotonic() < end:
         time.sleep(0.01)
@@ -107,7 +107,7 @@ def touch_when(asked, path):
 
 
 def certificate(path):
-    """Makes one that signs itself, with its key in the same file, for another name than it is asked by."""
+    """Create a self-signed certificate, with its key in the same file, for another host name than the one requested."""
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=node-7 -out %s -keyout %s"
     subprocess.run((command % (path, path + ".key")).split(), check=True, stderr=subprocess.DEVNULL)
     with open(path, "a") as both, open(path + ".key") as key:
@@ -117,7 +117,7 @@ def certificate(path):
 
 class Stream(unittest.TestCase):
     def program(self, script, aggregator, **env):
-        """Runs it to its end, which must be as if there were no trackers; what it printed last, and its ring's notes."""
+        """Run a program, which must end as if there were no trackers; returns its last output, and its ring's notes."""
         told = {"PACELINE_TRACK_FROM": aggregator.address, "RANK": "0", "WORLD_SIZE": "4", "PACELINE_JOB": "recorded"}
         done = run(PROGRAM + script, **{**told, **env})
         self.assertEqual((done.code, done.err), (0, ""))
@@ -148,7 +148,7 @@ class Stream(unittest.TestCase):
         }
         self.assertEqual({name: row["paceline/" + name] for name in expected}, expected)
         self.assertAlmostEqual(row["paceline/slowest_rank_slowdown"], 1.28, delta=0.3)
-        # No price was given: what it cost in money is not zero, but not known.
+        # No price was given, so the cost in money is unknown, not zero.
         self.assertNotIn("paceline/lost_cost", row)
         text = row["paceline/findings_text"]
         self.assertTrue(text.startswith("    rank 2 on vm: A rank is persistently slower than its peers."), text)
@@ -295,7 +295,7 @@ ended = time.monotonic()
         for script, answer in ((stuck, {}), (silent, {"silent": True})):
             with Aggregator(**answer) as aggregator:
                 said, _, _ = self.program(script, aggregator)
-            # A second, on a machine that has time for it.
+            # One second, on a machine without other load.
             self.assertLess(said["took"], 30)
 
     def test_forked_children_have_no_part_in_it(self):

@@ -1,4 +1,5 @@
-"""What a program tells of its work, its layout and its communicators; the parts with torch are skipped without it."""
+"""What a program declares about its work, its layout and its communicators; the parts with torch are skipped without
+it."""
 
 import unittest
 
@@ -51,7 +52,7 @@ class Work(unittest.TestCase):
             print(took // 1000)
         """)
         work = {w.step: w for w in of(ring, ringdump.Work)}
-        self.assertEqual(sorted(work), [3, 5])  # not the one of the other thread
+        self.assertEqual(sorted(work), [3, 5])  # not the collection of the other thread
         for step in steps(ring):
             if step.step in work:
                 self.assertTrue(1000 < work[step.step].gc <= step.dur_ns / 1000, (work, step))
@@ -123,7 +124,7 @@ class Communicators(unittest.TestCase):
         found = [of(ring, ringdump.Layout) for ring in rings]
         expected = [[((rank // 2, 2), (rank % 2, 2), (0, 1), (0, 1), (0, 1), 0)] for rank in range(4)]
         self.assertEqual(found, expected)
-        self.assertEqual([of(ring, ringdump.Comm) for ring in rings], [[]] * 4)  # there are groups, and none is used
+        self.assertEqual([of(ring, ringdump.Comm) for ring in rings], [[]] * 4)  # there are groups, but none is used
 
     def test_two_groups(self):
         rings = self.check(
@@ -144,7 +145,7 @@ class Communicators(unittest.TestCase):
                 self.assertTrue(all(comm.ns / 1000 <= waits[comm.step] + 1 for comm in sums))
         self.assertEqual(sorted(ids["mesh_tp"].values()), [[0, 1], [2, 3]])
         self.assertEqual(sorted(ids["mesh_dp"].values()), [[0, 2], [1, 3]])
-        # Rank 0 waits for rank 1 among its tensor-parallel peers, and for nobody else.
+        # Rank 0 waits for rank 1 among its tensor-parallel peers, and for no other rank.
         median = lambda name: ringdump.median(comm.ns for comm in self.sums(rings[0], name)[1])  # noqa: E731
         self.assertGreater(median("mesh_tp"), 25_000_000)
         self.assertLess(median("mesh_dp"), 15_000_000)

@@ -1,4 +1,4 @@
-"""Real training programs under the hook, each in a process of its own. Skipped where there is no torch."""
+"""Real training programs under the hook, each in its own process. Skipped without torch."""
 
 import unittest
 
@@ -6,14 +6,14 @@ from programs import BASE, GROUP, complaints, script
 from ringdump import attach, steps
 from support import has, run, run_both, torch_version
 
-# torch.compile came to Python 3.11 with torch 2.1.
+# torch.compile supports Python 3.11 since torch 2.1.
 compiles = unittest.skipIf(torch_version() < (2, 1), "no torch.compile on this Python")
 
 
 @unittest.skipUnless(has("torch"), "no torch")
 class Steps(unittest.TestCase):
     def check(self, text, base=BASE, nursery=True, **env):
-        """Run; the program must end well and say nothing on stderr. Gives the only ring and what it printed."""
+        """Run; the program must succeed without output on stderr. Returns the only ring and the output."""
         return self.judge(run(script(text, base), nursery=nursery, **env))
 
     def judge(self, done):
@@ -65,7 +65,7 @@ class Steps(unittest.TestCase):
             step()
         """)
         found = steps(ring)
-        self.assertEqual(len(found), 5)  # the step of SlowSGD calls its base class's: one step
+        self.assertEqual(len(found), 5)  # SlowSGD's step calls its base class's: one step
         for s in found[:4]:
             self.assertTrue(30_000 <= s.data < 45_000, s)
             self.assertTrue(20_000 <= s.optimizer < 35_000, s)
@@ -103,7 +103,7 @@ class Steps(unittest.TestCase):
             for _ in range(3): step()
             for _ in range(20): forward().backward(); other.step()
         """)
-        self.assertEqual(len(steps(ring)), 2 + 13)  # the eighth of the other's steps is the first that counts
+        self.assertEqual(len(steps(ring)), 2 + 13)  # the eighth step of the other optimizer is the first that counts
 
     @unittest.skipIf(torch_version() < (2, 1), "torch has no hook for it")
     def test_optimizers_in_backward(self):
@@ -210,8 +210,8 @@ class Steps(unittest.TestCase):
         """)
 
     def test_computed_buckets_are_those_that_ddp_makes(self):
-        """The same model twice: trained in the ordinary way, where DDP reports its buckets, and as a pipeline's schedule does,
-        where it reports none. Parameters are used in another order than they are declared in."""
+        """The same model twice: trained in the ordinary way, with buckets reported by DDP, and as with a pipeline
+        schedule, without. Parameters are used in a different order than declared."""
         _, out = self.check("""
             join()
             step()
@@ -260,7 +260,7 @@ class Steps(unittest.TestCase):
             self.assertEqual((len(steps(ring)), out), (8, "True\n"))
 
     def check_same_without(self, text):
-        """The program prints the same with the hook and without it; gives its ring."""
+        """The program has the same output with the hook and without it; returns its ring."""
         on, off = run_both(script(text, BASE + GROUP), {}, {"PACELINE_HOOK": "off"})
         ring, out = self.judge(on)
         self.assertEqual((off.code, off.out), (0, out))
@@ -268,7 +268,7 @@ class Steps(unittest.TestCase):
 
     @compiles
     def test_compiled_optimizer(self):
-        """Torch breaks the graph at Optimizer.step by itself; we are called between, and break nothing more."""
+        """Torch breaks the graph at Optimizer.step itself; our code runs in between, and causes no further breaks."""
         ring = self.check_same_without("""
             step(); step()
             fast = torch.compile(lambda: opt.step(), backend='eager')

@@ -1,4 +1,4 @@
-"""What the hook cannot see of a program, by the files that it leaves."""
+"""What the hook cannot see in a program, from the files that it writes."""
 
 import json
 import os
@@ -44,7 +44,7 @@ class Unseen(unittest.TestCase):
     def test_an_optimizer_that_steps_takes_it_back(self):
         script = TORCH + "optimizer = torch.optim.SGD([w], lr=0.1)\nfor _ in range(100): w.sum().backward()\noptimizer.step()\n"
         script += "print(torch.autograd.backward.__wrapped__.__code__.co_filename.endswith('autograd/__init__.py'))"
-        self.assertEqual(self.run_script(script), "True\n")  # one wrapper of ours
+        self.assertEqual(self.run_script(script), "True\n")  # a single wrapper of ours
         self.assertEqual(self.reported(), [])
 
     def test_a_program_that_ends_its_steps_itself(self):

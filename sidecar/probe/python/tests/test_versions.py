@@ -1,4 +1,4 @@
-"""Which NCCL and CUDA a rank runs with, as a torch says it. No torch."""
+"""The NCCL and CUDA versions of a rank, as reported by torch. No torch."""
 
 import types
 import unittest

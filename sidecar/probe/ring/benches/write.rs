@@ -1,4 +1,4 @@
-//! What a write costs the trainer. `cargo bench -p paceline-ring` prints the table; the gate is 100 ns.
+//! The cost of a write for the trainer. `cargo bench -p paceline-ring` prints the table; the gate is 100 ns.
 
 #![allow(clippy::print_stdout, reason = "its output is the table")]
 

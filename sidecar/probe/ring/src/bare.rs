@@ -1,6 +1,6 @@
-//! A writer for what lives inside NCCL: made of system calls alone. Nothing here allocates, panics, locks or starts a
-//! thread, so that a library which links it needs neither Rust's allocator nor its unwinder. Inlined, so that the
-//! compiler sees as much there.
+//! A writer for code inside NCCL, made of system calls alone. Nothing here allocates, panics, locks or starts a thread,
+//! so a library that links it needs neither Rust's allocator nor its unwinder. Inlined, so that the compiler can see
+//! that as well.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -32,10 +32,10 @@ const OWNER_ONLY: c_int = 0o600;
 pub const BARE_CAPACITY: u32 = 8192;
 const LEN: usize = HEADER_BYTES + BARE_CAPACITY as usize * SLOT_BYTES;
 const MASK: u64 = BARE_CAPACITY as u64 - 1;
-/// Longest path, with its zero.
+/// Longest path, including its zero byte.
 const PATH: usize = 512;
 
-/// A ring that a process makes once, in a static. Until then, and where it cannot be made, writes are off.
+/// A ring that a process creates once, in a static. Until then, or if it cannot be created, writes are off.
 #[derive(Debug)]
 pub struct Bare {
     base: AtomicPtr<u8>,
@@ -50,7 +50,7 @@ impl Default for Bare {
 }
 
 impl Bare {
-    /// None yet.
+    /// No ring yet.
     pub const fn new() -> Bare {
         Bare {
             base: AtomicPtr::new(ptr::null_mut()),
@@ -58,10 +58,10 @@ impl Bare {
         }
     }
 
-    /// Makes `<dir>/<pid>-nccl.ring`; false where that cannot be. To be called once, before others write.
+    /// Creates `<dir>/<pid>-nccl.ring`; false if that fails. Call it once, before other threads write.
     #[inline]
     pub fn create(&self, dir: &CStr) -> bool {
-        // SAFETY: it takes nothing and cannot fail.
+        // SAFETY: it has no arguments and cannot fail.
         let pid = unsafe { getpid() }.unsigned_abs();
         let mut draft = Path::new(dir);
         draft.push(b"/.").number(pid).push(b"-nccl.ring");
@@ -80,11 +80,11 @@ impl Bare {
         }
         let base = fill(fd, pid);
         let owner = map::wiped_page();
-        // SAFETY: the descriptor is ours and open; the mapping stays without it.
+        // SAFETY: the descriptor is ours and open; the mapping stays valid without it.
         let made = unsafe { close(fd) } == 0 && !base.is_null() && !owner.is_null();
         if made {
             self.base.store(base, Release);
-            // SAFETY: the page is ours, and nobody else knows it yet.
+            // SAFETY: the page is ours, and no other thread has its address yet.
             unsafe { AtomicU64::from_ptr(owner.cast()) }.store(1, Relaxed);
             self.owner.store(owner, Release);
         }
@@ -99,14 +99,14 @@ impl Bare {
         false
     }
 
-    /// Writes one record of a kind that is words alone.
+    /// Writes one record of a kind that consists of words.
     #[inline]
     pub fn write(&self, kind: u16, words: [u64; 6]) -> Wrote {
         if self.is_off() {
             return Wrote::Off;
         }
         let base = self.base.load(Relaxed);
-        // SAFETY: `is_off` saw the mapping, which is never undone; offsets are those of the layout, inside LEN.
+        // SAFETY: `is_off` saw the mapping, which is never unmapped; offsets are those of the layout, inside LEN.
         let gate = unsafe {
             Gate {
                 head: word(base, AT_HEAD),
@@ -133,7 +133,7 @@ impl Bare {
         if owner.is_null() {
             return true;
         }
-        // SAFETY: both mappings are there when `owner` is, and are never undone.
+        // SAFETY: both mappings exist if `owner` does, and are never unmapped.
         unsafe {
             let ours = (*AtomicU64::from_ptr(owner.cast())).load(Relaxed) != 0;
             let control = half(self.base.load(Relaxed), AT_CONTROL).load(Relaxed);
@@ -141,13 +141,15 @@ impl Bare {
         }
     }
 
-    /// In one of how many windows the reader wants GPU times: 0 leaves it to the writer, `u32::MAX` is never.
+    /// The reader's requested rate, GPU times in one of this many windows: 0 leaves it to the writer, `u32::MAX` is
+    /// never.
     #[inline]
     pub fn sample(&self) -> u32 {
         self.at(AT_SAMPLE).map_or(0, |at| u32::from_le(at.load(Relaxed)))
     }
 
-    /// By which communicator the reader counts steps, and how many of its collectives make one; zeros: it does not know.
+    /// The communicator by which the reader counts steps, and the number of its collectives in a step; zeros: not
+    /// known.
     #[inline]
     pub fn led(&self) -> (u64, u32) {
         let base = self.base.load(Acquire);
@@ -162,7 +164,7 @@ impl Bare {
         )
     }
 
-    /// Says in one of how many windows GPU times are taken; `u32::MAX`: never; [`TOOK_ITSELF_OUT`].
+    /// Reports the current rate, GPU times in one of this many windows; `u32::MAX`: never; or [`TOOK_ITSELF_OUT`].
     #[inline]
     pub fn duty(&self, windows: u32) {
         if !self.is_off()
@@ -172,14 +174,14 @@ impl Bare {
         }
     }
 
-    /// Adds to what the plugin cost: callbacks, and time in them.
+    /// Adds to the plugin's cost: callbacks, and time in them.
     #[inline]
     pub fn spend(&self, calls: u64, ns: u64) {
         self.add(AT_CALLS, calls);
         self.add(AT_CALLS_NS, ns);
     }
 
-    /// Collectives of which not everything could be told.
+    /// Counts a collective with incomplete data.
     #[inline]
     pub fn give_up(&self) {
         self.add(AT_GIVEN_UP, 1);
@@ -189,7 +191,7 @@ impl Bare {
     fn add(&self, at: usize, amount: u64) {
         let base = self.base.load(Acquire);
         if !base.is_null() && !self.owner.load(Relaxed).is_null() {
-            // SAFETY: the mapping is never undone; `at` is an offset of the header.
+            // SAFETY: the mapping is never unmapped; `at` is an offset of the header.
             unsafe { word(base, at) }.fetch_add(amount, Relaxed);
         }
     }
@@ -202,7 +204,7 @@ impl Bare {
     }
 }
 
-/// The header of a new ring in the open file; null where it cannot be mapped.
+/// Writes the header of a new ring in the open file; null if it cannot be mapped.
 #[inline]
 fn fill(fd: c_int, pid: u32) -> *mut u8 {
     if map::allocate(fd, LEN) != 0 {
@@ -212,7 +214,7 @@ fn fill(fd: c_int, pid: u32) -> *mut u8 {
     if base.is_null() {
         return base;
     }
-    // SAFETY: the mapping is LEN long, offsets are those of the header, and nobody else knows it yet.
+    // SAFETY: the mapping is LEN long, offsets are those of the header, and no other thread has its address yet.
     unsafe {
         word(base, AT_MAGIC).store(u64::from_ne_bytes(MAGIC), Relaxed);
         half(base, AT_VERSION).store(VERSION.to_le(), Relaxed);
@@ -225,7 +227,7 @@ fn fill(fd: c_int, pid: u32) -> *mut u8 {
     base
 }
 
-/// The step of this process as its hook's ring says, read where it stands. Found late: hooks arm at the first step.
+/// This process's current step, read directly from its hook's ring. Found late: hooks attach at the first step.
 #[derive(Debug)]
 pub struct StepGlance {
     base: AtomicPtr<u8>,
@@ -245,14 +247,14 @@ impl StepGlance {
         }
     }
 
-    /// Looks for `<dir>/<pid>.ring`, unless it was found.
+    /// Looks for `<dir>/<pid>.ring`, unless already found.
     #[inline]
     pub fn look(&self, dir: &CStr) {
         if !self.base.load(Acquire).is_null() {
             return;
         }
         let mut path = Path::new(dir);
-        // SAFETY: it takes nothing and cannot fail.
+        // SAFETY: it has no arguments and cannot fail.
         let pid = unsafe { getpid() }.unsigned_abs();
         path.push(b"/").number(pid).push(b".ring");
         let Some(path) = path.c_str() else { return };
@@ -262,9 +264,9 @@ impl StepGlance {
             return;
         }
         let base = map::shared(fd, HEADER_BYTES, false);
-        // SAFETY: a descriptor of ours; the mapping stays.
+        // SAFETY: the descriptor is ours; the mapping stays valid.
         unsafe { close(fd) };
-        // SAFETY: the header is mapped. Of two threads that look at once the page of one is never used again.
+        // SAFETY: the header is mapped. If two threads look at the same time, one of the mappings remains unused.
         let is_ring =
             !base.is_null() && unsafe { word(base, AT_MAGIC) }.load(Relaxed) == u64::from_ne_bytes(MAGIC);
         if is_ring {
@@ -272,32 +274,32 @@ impl StepGlance {
         }
     }
 
-    /// The step that the trainer is in; `None`: no hook, or none yet.
+    /// The trainer's current step; `None`: no hook, or none yet.
     #[inline]
     pub fn step(&self) -> Option<u64> {
         let base = self.base.load(Acquire);
-        // SAFETY: the header is mapped and stays.
+        // SAFETY: the header is mapped and never unmapped.
         (!base.is_null()).then(|| u64::from_le(unsafe { word(base, AT_PROGRESS) }.load(Relaxed)) >> 8)
     }
 }
 
 /// # Safety
-/// `base + at` must be eight aligned bytes of a mapping that is never undone.
+/// `base + at` must be eight aligned bytes of a mapping that is never unmapped.
 #[inline]
 unsafe fn word<'a>(base: *mut u8, at: usize) -> &'a AtomicU64 {
-    // SAFETY: by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { AtomicU64::from_ptr(base.add(at).cast()) }
 }
 
 /// # Safety
-/// As [`word`], four bytes.
+/// Like [`word`], for four bytes.
 #[inline]
 unsafe fn half<'a>(base: *mut u8, at: usize) -> &'a AtomicU32 {
-    // SAFETY: by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { AtomicU32::from_ptr(base.add(at).cast()) }
 }
 
-/// A path put together without an allocator. One that is too long is none.
+/// A path built without an allocator. A path that is too long is rejected.
 struct Path {
     bytes: [u8; PATH],
     len: usize,

@@ -1,19 +1,19 @@
-//! What the NCCL plugin writes: a collective when it is enqueued, and once more when the GPU's times are there. Both go
-//! between words and structs without a byte array in between, so that the plugin's side holds no panic and no
+//! The NCCL plugin's records: a collective when it is enqueued, and once more when the GPU's times are available. Both
+//! are converted between words and structs without a byte array in between, so that the plugin contains no panic and no
 //! allocation.
 
 /// Kind of [`Collective`].
 pub const KIND_COLLECTIVE: u16 = 11;
 /// Kind of [`Timed`].
 pub const KIND_TIMED: u16 = 12;
-/// Shorter messages are latency, not transfer.
+/// Shorter messages measure latency, not transfer.
 const MIN_BYTES: u64 = 8 << 10;
 
-/// What a collective does.
+/// The function of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Function {
-    /// None of those below.
+    /// None of the following.
     #[default]
     Other = 0,
     /// All-reduce.
@@ -33,7 +33,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// By its number in a record.
+    /// The function with this number in a record.
     pub const fn of(number: u8) -> Function {
         match number {
             1 => Function::AllReduce,
@@ -47,7 +47,7 @@ impl Function {
         }
     }
 
-    /// Whether no member leaves before the last one has come: then the shortest duration is the transfer.
+    /// Whether no member can leave before the last one has arrived: then the shortest duration is the transfer.
     pub const fn all_meet(self) -> bool {
         matches!(
             self,
@@ -55,7 +55,7 @@ impl Function {
         )
     }
 
-    /// Whether it is a message between two ranks, and no collective.
+    /// Whether it is a message between two ranks, not a collective.
     pub const fn is_message(self) -> bool {
         matches!(self, Function::Send | Function::Receive)
     }
@@ -66,42 +66,43 @@ impl Function {
 pub struct Collective {
     /// The communicator.
     pub comm: u64,
-    /// Its number among those of its function in the communicator, as NCCL counts: the same on all members. Of a message
-    /// the other rank's number in the communicator.
+    /// Its number among those of its function in the communicator, as counted by NCCL: the same on all members. For a
+    /// message, the peer's rank in the communicator.
     pub sequence: u64,
     /// The largest buffer of all ranks together, as nccl-tests counts.
     pub bytes: u64,
-    /// When, CLOCK_MONOTONIC ns.
+    /// When it was enqueued, CLOCK_MONOTONIC ns.
     pub enqueued_ns: u64,
-    /// Its number in this process, modulo 2³²: [`Timed`] names it by that.
+    /// Its number in this process, modulo 2³²: [`Timed`] refers to it.
     pub ticket: u32,
-    /// The step in which the hook says that this process is, modulo 2³²; 0: no hook, or none yet.
+    /// The current step according to the hook, modulo 2³²; 0: no hook, or none yet.
     pub step: u32,
-    /// What it does.
+    /// The function.
     pub function: Function,
     /// 0 unknown, 1 ring, 2 tree, 3 and 4 CollNet direct and chain, 5 and 6 NVLS and NVLS tree, 7 PAT.
     pub algorithm: u8,
     /// 0 unknown, 1 LL, 2 LL128, 3 Simple.
     pub protocol: u8,
-    /// Channels that carry it; 0: NCCL does not say.
+    /// Channels that carry it; 0: not reported by NCCL.
     pub channels: u8,
-    /// A [`Timed`] of it is to come.
+    /// A [`Timed`] record of it follows.
     pub is_timed: bool,
 }
 
 impl Collective {
-    /// Whether its time on the GPU tells who came late: all meet in it, it is no mere latency, and NCCL says its channels.
+    /// Whether its GPU time can show which rank was late: all members meet in it, it is not just latency, and NCCL
+    /// reports its channels.
     pub const fn is_fit(&self) -> bool {
         self.function.all_meet() && self.bytes >= MIN_BYTES && self.channels > 0
     }
 
-    /// Whether it is a message that is waited for, however short: what it brings may be the shape of another.
+    /// Whether it is a message whose wait matters, however short: it may contain the shape of another.
     pub const fn is_message(&self) -> bool {
         self.function.is_message() && self.bytes > 0 && self.channels > 0
     }
 
-    /// Channels of whose times its own is made; `None`: it is not timed. A message is over with any of them: NCCL up to 2.30
-    /// does not tell of all (<https://github.com/NVIDIA/nccl/issues/2056>).
+    /// The number of channels that its time is derived from; `None`: it is not timed. A message is over when any of
+    /// them ends: NCCL up to 2.30 does not report all (<https://github.com/NVIDIA/nccl/issues/2056>).
     pub const fn awaited_channels(&self) -> Option<u8> {
         match () {
             () if self.is_fit() => Some(self.channels),
@@ -110,7 +111,7 @@ impl Collective {
         }
     }
 
-    /// The payload.
+    /// Encodes the payload.
     pub const fn words(&self) -> [u64; 6] {
         let last = self.function as u64
             | (self.algorithm as u64) << 8
@@ -121,7 +122,7 @@ impl Collective {
         [self.comm, self.sequence, self.bytes, self.enqueued_ns, ids, last]
     }
 
-    /// From the payload.
+    /// Decodes the payload.
     pub const fn of(words: [u64; 6]) -> Collective {
         let [comm, sequence, bytes, enqueued_ns, ids, last] = words;
         Collective {
@@ -147,22 +148,22 @@ pub struct Timed {
     pub comm: u64,
     /// Start of the first channel, ns of the GPU's own clock (globaltimer): compare durations, never instants.
     pub start_ns: u64,
-    /// From there to the end of the last channel; 0: given up, not every channel was told of.
+    /// Time from there to the end of the last channel; 0: abandoned, because some channels were not reported.
     pub duration_ns: u64,
     /// See [`Collective::ticket`].
     pub ticket: u32,
-    /// Channels whose end was told.
+    /// Channels whose end was reported.
     pub channels: u8,
 }
 
 impl Timed {
-    /// The payload.
+    /// Encodes the payload.
     pub const fn words(&self) -> [u64; 6] {
         let ids = self.ticket as u64 | (self.channels as u64) << 32;
         [self.comm, self.start_ns, self.duration_ns, ids, 0, 0]
     }
 
-    /// From the payload.
+    /// Decodes the payload.
     pub const fn of(words: [u64; 6]) -> Timed {
         let [comm, start_ns, duration_ns, ids, _, _] = words;
         Timed {

@@ -19,7 +19,7 @@ pub(crate) fn kind_of(slot: &Slot) -> u16 {
     (slot[1] >> 32) as u16
 }
 
-/// The words behind sequence, checksum and kind.
+/// The words after sequence, checksum and kind.
 fn payload(slot: &Slot) -> [u64; 6] {
     let [_, _, rest @ ..] = *slot;
     rest
@@ -274,7 +274,7 @@ impl PhaseWord {
     }
 }
 
-/// The bytes of a slot. Offsets are constants of this file, all inside.
+/// The bytes of a slot. Offsets are constants of this file, all in bounds.
 struct Bytes([u8; SLOT_BYTES]);
 
 impl Bytes {
@@ -305,7 +305,7 @@ impl Bytes {
         }
     }
 
-    /// Cut at a character's border, so that what is read back is UTF-8.
+    /// Cut at a character boundary, so that the result is UTF-8.
     fn put_text(&mut self, from: usize, to: usize, text: &str) {
         let mut end = text.len().min(to - from);
         while !text.is_char_boundary(end) {

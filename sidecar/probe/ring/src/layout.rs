@@ -39,14 +39,14 @@ pub(crate) const AT_CONTROL: usize = 320;
 pub(crate) const AT_SAMPLE: usize = 324;
 pub(crate) const AT_LED: usize = 328;
 pub(crate) const AT_DUTY: usize = 332;
-/// The reader's memory: what ends steps, where the sequence of collectives says it.
+/// Kept by the reader: the collective that ends a step, if steps are found in the sequence of collectives.
 pub(crate) const AT_CADENCE: usize = 336;
-/// Words of that.
+/// Number of these words.
 pub const CADENCE_WORDS: usize = 6;
 pub(crate) const AT_CADENCE_LAST: usize = AT_CADENCE + (CADENCE_WORDS - 1) * 8;
-/// Said by the NCCL plugin in the place of its duty when it has taken itself out.
+/// Value of the NCCL plugin's duty word after it has switched itself off.
 pub const TOOK_ITSELF_OUT: u32 = u32::MAX - 1;
-/// The reader's memory: copies of the last attach and role slots that it released.
+/// Kept by the reader: copies of the last attach and role slots that it released.
 pub(crate) const AT_ATTACH_COPY: usize = 384;
 pub(crate) const AT_ROLE_COPY: usize = 448;
 

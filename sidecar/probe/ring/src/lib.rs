@@ -1,8 +1,8 @@
 //! The ring between a trainer process and the sidecar: 64-byte records in shared memory, many producers, one reader.
-//! `layout.md` beside this crate is the contract.
+//! `layout.md` beside this crate is the specification.
 //!
-//! The writer never waits: a full ring drops the record and counts it. This crate knows no event, no rank and no
-//! network; it has no dependency, so that anything loaded into a trainer can carry it.
+//! The writer never waits: if the ring is full, the record is dropped and counted. This crate has no code for events,
+//! ranks or networks, and no dependency, so it can be loaded into a trainer as part of anything.
 
 #![cfg_attr(loom, allow(dead_code, reason = "only the protocol runs there"))]
 

@@ -1,4 +1,4 @@
-//! The shared memory itself: a mapped file seen as atomic words. The only file with system calls of its own.
+//! The shared memory: a mapped file accessed as atomic words. The only file that makes system calls directly.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-// The C library is linked by std anyway; six declarations spare what is loaded into a trainer a dependency.
+// std links the C library anyway; six declarations avoid a dependency in code that is loaded into a trainer.
 unsafe extern "C" {
     fn mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: i64) -> *mut c_void;
     fn munmap(addr: *mut c_void, len: usize) -> c_int;
@@ -49,15 +49,16 @@ pub fn monotonic_ns() -> u64 {
         .wrapping_add(time.nsec as u64)
 }
 
-/// Gives an empty file its length and its memory: a store into a page for which a full /dev/shm has no room would end the
-/// process by SIGBUS, and one byte above its `ulimit -f` by SIGXFSZ. Zero, or an error number.
+/// Gives an empty file its length and its memory. Otherwise a store into a page for which a full /dev/shm has no room
+/// would kill the process with SIGBUS, and one byte above its `ulimit -f` with SIGXFSZ. Returns zero, or an error
+/// number.
 #[inline]
 pub(crate) fn allocate(fd: c_int, len: usize) -> c_int {
     let mut limit = Limit {
         soft: u64::MAX,
         hard: u64::MAX,
     };
-    // SAFETY: `limit` is a valid rlimit of the C ABI of 64 bits for the length of the call; the descriptor is the caller's.
+    // SAFETY: `limit` is a valid rlimit of the 64-bit C ABI for the length of the call; the descriptor is the caller's.
     unsafe {
         if getrlimit(RLIMIT_FSIZE, &raw mut limit) == 0 && limit.soft < len as u64 {
             return EFBIG;
@@ -66,11 +67,11 @@ pub(crate) fn allocate(fd: c_int, len: usize) -> c_int {
     }
 }
 
-/// Maps `len` bytes of an open file for as long as the process lives; null where that cannot be.
+/// Maps `len` bytes of an open file for the lifetime of the process; null on failure.
 #[inline]
 pub(crate) fn shared(fd: c_int, len: usize, writes: bool) -> *mut u8 {
     let prot = if writes { PROT_READ_WRITE } else { PROT_READ };
-    // SAFETY: no address is asked for, so nothing that exists is replaced; the result is checked.
+    // SAFETY: no address is requested, so no existing mapping is replaced; the result is checked.
     let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MAP_SHARED, fd, 0) };
     if base as isize == -1 {
         std::ptr::null_mut()
@@ -79,10 +80,10 @@ pub(crate) fn shared(fd: c_int, len: usize, writes: bool) -> *mut u8 {
     }
 }
 
-/// A page for as long as the process lives, which a forked child reads as zeros; null where that cannot be.
+/// A page for the lifetime of the process that a forked child reads as zeros; null on failure.
 #[inline]
 pub(crate) fn wiped_page() -> *mut u8 {
-    // SAFETY: as above; the advice is for exactly the page that was just made.
+    // SAFETY: as above; the advice applies to exactly the page that was just mapped.
     unsafe {
         let base = mmap(
             std::ptr::null_mut(),
@@ -99,14 +100,14 @@ pub(crate) fn wiped_page() -> *mut u8 {
     }
 }
 
-/// A mapping of `len` bytes, seen only through atomics: other processes write to it.
+/// A mapping of `len` bytes, accessed only through atomics: other processes write to it.
 #[derive(Debug)]
 pub(crate) struct Map {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: the memory is mapped until drop and is only reached through atomics.
+// SAFETY: the memory is mapped until drop and is only accessed through atomics.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -117,10 +118,10 @@ impl Map {
         Map::new(len, MAP_SHARED, file.as_raw_fd())
     }
 
-    /// A page that reads as zeros in every child that forks off later.
+    /// A page that reads as zeros in every child forked later.
     pub(crate) fn wiped_on_fork() -> io::Result<Map> {
         let map = Map::new(PAGE, MAP_PRIVATE_ANONYMOUS, -1)?;
-        // SAFETY: the range is exactly one mapping of ours.
+        // SAFETY: the range is exactly one of our mappings.
         if unsafe { madvise(map.base.cast(), map.len, MADV_WIPEONFORK) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -128,7 +129,7 @@ impl Map {
     }
 
     fn new(len: usize, flags: c_int, fd: c_int) -> io::Result<Map> {
-        // SAFETY: no address is asked for, so nothing that exists is replaced; the result is checked.
+        // SAFETY: no address is requested, so no existing mapping is replaced; the result is checked.
         let base = unsafe { mmap(std::ptr::null_mut(), len, PROT_READ_WRITE, flags, fd, 0) };
         if base as isize == -1 {
             return Err(io::Error::last_os_error());
@@ -156,7 +157,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: base and len are those of one mapping that nothing borrows any more.
+        // SAFETY: base and len are those of one mapping that is no longer borrowed.
         unsafe { munmap(self.base.cast(), self.len) };
     }
 }

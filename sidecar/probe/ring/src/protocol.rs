@@ -1,5 +1,5 @@
-//! Reserve, publish, read: the protocol of `layout.md`, apart from where the memory is, so that loom can run every
-//! interleaving of it (`cargo test` with `RUSTFLAGS="--cfg loom"`). No function here can panic, allocates or waits.
+//! Reserve, publish, read: the protocol of `layout.md`, independent of the memory's location, so that loom can run
+//! every interleaving (`cargo test` with `RUSTFLAGS="--cfg loom"`). No function here can panic, allocates or waits.
 
 use crate::layout::{SLOT_WORDS, Slot, checksum};
 use crate::sync::{
@@ -12,12 +12,12 @@ pub(crate) struct Gate<'a> {
     pub(crate) head: &'a AtomicU64,
     pub(crate) tail: &'a AtomicU64,
     pub(crate) dropped: &'a AtomicU64,
-    /// Slots that may be in use when a writer comes: the capacity without the spare ones.
+    /// Slots in use at which the ring counts as full: the capacity without the spare slots.
     pub(crate) room: u64,
 }
 
 impl Gate<'_> {
-    /// The index of a slot of one's own, or `None`: the ring is full, and that was counted.
+    /// The index of a newly reserved slot, or `None` if the ring is full; that is counted.
     #[inline]
     pub(crate) fn reserve(&self) -> Option<u64> {
         let in_use = self.head.load(Relaxed).wrapping_sub(self.tail.load(Acquire));
@@ -29,7 +29,7 @@ impl Gate<'_> {
     }
 }
 
-/// Fills the reserved slot `index`, its sequence last. `word` gives the slot's words, 0 to 7.
+/// Fills the reserved slot `index`, its sequence last. `word` returns the slot's words, 0 to 7.
 #[inline]
 pub(crate) fn publish<'a>(word: impl Fn(usize) -> &'a AtomicU64, index: u64, mut slot: Slot) {
     let sequence = index.wrapping_add(1);
@@ -40,7 +40,7 @@ pub(crate) fn publish<'a>(word: impl Fn(usize) -> &'a AtomicU64, index: u64, mut
     word(0).store(sequence.to_le(), Release);
 }
 
-/// The slot, if it is published under this sequence and whole.
+/// The slot, if it is published with this sequence and complete.
 pub(crate) fn read<'a>(word: impl Fn(usize) -> &'a AtomicU64, sequence: u64) -> Option<Slot> {
     if u64::from_le(word(0).load(Acquire)) != sequence {
         return None;
@@ -59,7 +59,7 @@ mod tests {
     use loom::sync::Arc;
     use std::collections::BTreeSet;
 
-    /// Two writers may race past the check, so that is how many slots are spare.
+    /// Two writers may race past the check, so there are two spare slots.
     const CAPACITY: u64 = 4;
     const ROOM: u64 = 2;
 
@@ -102,7 +102,7 @@ mod tests {
             true
         }
 
-        /// What stands at the reader's place; it is given back at once.
+        /// The record at the tail; its slot is released at once.
         fn take(&self) -> Option<u64> {
             let tail = self.tail.load(Relaxed);
             let slot = read(self.word(tail), tail + 1)?;
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// Two writers and a reader, all at once: each record is read once and whole, or was counted as dropped.
+    /// Two writers and a reader, all at once: each record is read once and complete, or was counted as dropped.
     #[test]
     fn nothing_is_lost_but_what_is_counted() {
         let mut model = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! The sidecar's side: one reader, which believes nothing it has not checked.
+//! The sidecar's side: one reader, which trusts nothing that it has not checked.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use crate::map::Map;
 use crate::protocol;
 use crate::record::{PhaseWord, Record};
 
-/// How long a reserved slot is waited for before it is given up.
+/// How long to wait for a reserved slot before it is skipped.
 const PENDING_NS: u64 = 100_000_000;
 
 /// Why a file is not a ring that can be read.
@@ -46,16 +46,16 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// What stands at the reader's place.
+/// The result of reading the next slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A record.
     Record(Record),
     /// Nothing new.
     Empty,
-    /// A slot is reserved and not published yet: ask again later.
+    /// A slot is reserved and not published yet: try again later.
     Pending,
-    /// A slot was given up: its writer died in it, or what it left is damaged. It is skipped and counted.
+    /// A slot is skipped and counted: its writer died in it, or its content is damaged.
     Torn,
     /// The header contradicts itself: nothing more can be read.
     Broken,
@@ -64,20 +64,20 @@ pub enum Next {
 /// How often the NCCL plugin takes GPU times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// It has not said yet.
+    /// Not reported yet.
     Unknown,
-    /// In one of so many windows of steps.
+    /// In one of this many windows of steps.
     OneOf(u32),
-    /// Not at all; collectives are told all the same.
+    /// Never; collectives are still reported.
     Never,
-    /// It cost more than its budget and took itself out.
+    /// Switched off by the plugin because it exceeded its budget.
     TookItselfOut,
-    /// A reader told it to stop.
+    /// Stopped by a reader.
     Stopped,
 }
 
 impl Duty {
-    /// By the word in the header.
+    /// Decodes the word in the header.
     pub const fn of(word: u32) -> Duty {
         match word {
             0 => Duty::Unknown,
@@ -88,24 +88,24 @@ impl Duty {
     }
 }
 
-/// Where the trainer is.
+/// The trainer's current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The step it is in.
+    /// The current step.
     pub step: u64,
-    /// What it does there.
+    /// The current phase.
     pub phase: PhaseWord,
-    /// Since when, CLOCK_MONOTONIC ns; zero: never said.
+    /// Since when, CLOCK_MONOTONIC ns; zero: never reported.
     pub since_ns: u64,
 }
 
-/// The reading end of one ring.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub struct Reader {
     map: Map,
     capacity: u64,
     pid: u32,
-    /// Next slot to look at; the tail in the header follows behind, when what was read is safe.
+    /// Next slot to read; the tail in the header follows once the data is safe.
     cursor: u64,
     pending_since_ns: Option<u64>,
     torn: u64,
@@ -114,7 +114,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Maps a ring and stands at its tail.
+    /// Maps a ring and starts at its tail.
     ///
     /// # Errors
     /// [`OpenError`]
@@ -122,7 +122,7 @@ impl Reader {
         Reader::from_file(&File::options().read(true).write(true).open(path)?)
     }
 
-    /// As [`Reader::open`], for a file whose owner and mode the caller has checked.
+    /// Like [`Reader::open`], for a file whose owner and mode the caller has checked.
     ///
     /// # Errors
     /// [`OpenError`]
@@ -197,17 +197,17 @@ impl Reader {
         self.pending_since_ns = None;
     }
 
-    /// The slot at a byte offset, if it is published under this sequence and whole.
+    /// The slot at a byte offset, if it is published with this sequence and complete.
     fn slot(&self, at: usize, sequence: u64) -> Option<Slot> {
         protocol::read(|i| self.map.u64(at + i * 8), sequence)
     }
 
-    /// Slots read so far, since the ring began: what [`Reader::release`] takes once they are safe.
+    /// Slots read since the ring began: pass this to [`Reader::release`] once their data is safe.
     pub fn position(&self) -> u64 {
         self.cursor
     }
 
-    /// Gives the slots before `position` back to the writers.
+    /// Returns the slots before `position` to the writers.
     pub fn release(&mut self, position: u64) {
         let tail = self.map.u64(AT_TAIL);
         if position > self.cursor || position <= tail.load(Relaxed) {
@@ -218,12 +218,12 @@ impl Reader {
         tail.store(position, Release);
     }
 
-    /// Who the rank is, from its last attach record, also when a reader before this one released it.
+    /// The rank's identity, from its last attach record, even if an earlier reader released it.
     pub fn attach(&self) -> Option<Record> {
         self.attach.as_ref().map(Record::decode)
     }
 
-    /// The rank's role, from its last role record, as [`Reader::attach`].
+    /// The rank's role, from its last role record, like [`Reader::attach`].
     pub fn role(&self) -> Option<Record> {
         self.role.as_ref().map(Record::decode)
     }
@@ -249,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// Where the trainer says that it is.
+    /// The trainer's current position, as it reports it.
     pub fn progress(&self) -> Progress {
         let word = self.map.u64(AT_PROGRESS).load(Acquire);
         let since_ns = self.map.u64(AT_PROGRESS_SINCE).load(Relaxed);
@@ -260,30 +260,30 @@ impl Reader {
         }
     }
 
-    /// Tells the writer that somebody reads.
+    /// Shows the writer that there is a reader.
     pub fn heartbeat(&self, now_ns: u64) {
         self.map.u64(AT_HEARTBEAT).store(now_ns, Relaxed);
     }
 
-    /// Tells every writer to stop writing.
+    /// Sets the kill switch: every writer stops.
     pub fn stop_writing(&self) {
         self.map.u32(AT_CONTROL).fetch_or(CONTROL_STOP.to_le(), Relaxed);
     }
 
-    /// Asks the NCCL plugin for GPU times in one of so many windows of steps: 0 leaves it to the plugin, `u32::MAX` is
-    /// never. It takes hold with the next collective.
+    /// Requests GPU times from the NCCL plugin in one of this many windows of steps: 0 leaves it to the plugin,
+    /// `u32::MAX` is never. It takes effect with the next collective.
     pub fn sample(&self, one_of: u32) {
         self.map.u32(AT_SAMPLE).store(one_of.to_le(), Relaxed);
     }
 
-    /// Tells the NCCL plugin how many collectives of which communicator make a step, where no hook says steps: its windows
-    /// are cut by them.
+    /// Gives the NCCL plugin the communicator, and the number of its collectives in a step, for jobs without a hook:
+    /// the plugin cuts its windows by them.
     pub fn led(&self, comm: u64, collectives: u32) {
         self.map.u64(AT_LEADER).store(comm.to_le(), Relaxed);
         self.map.u32(AT_LED).store(collectives.to_le(), Relaxed);
     }
 
-    /// What was asked of the NCCL plugin by [`Reader::sample`], and what it does.
+    /// The rate requested by [`Reader::sample`], and the plugin's current rate.
     pub fn duty(&self) -> (u32, Duty) {
         let word = |at| u32::from_le(self.map.u32(at).load(Relaxed));
         let is_stopped = word(AT_CONTROL) & CONTROL_STOP != 0;
@@ -295,35 +295,35 @@ impl Reader {
         (word(AT_SAMPLE), duty)
     }
 
-    /// Keeps six words of the reader's own for one that comes after it. The last must not be 0.
+    /// Stores six words for a later reader. The last word must not be 0.
     pub fn keep_cadence(&self, words: [u64; CADENCE_WORDS]) {
-        // Whoever comes in between finds none rather than half of it.
+        // A reader that opens the ring in between finds none instead of incomplete data.
         self.map.u64(AT_CADENCE_LAST).store(0, Release);
         for (i, word) in words.iter().enumerate() {
             self.map.u64(AT_CADENCE + i * 8).store(word.to_le(), Release);
         }
     }
 
-    /// What a reader before this one kept.
+    /// The words stored by an earlier reader.
     pub fn cadence(&self) -> Option<[u64; CADENCE_WORDS]> {
         let word = |i: usize| u64::from_le(self.map.u64(AT_CADENCE + i * 8).load(Acquire));
         let words = std::array::from_fn(word);
         (words[CADENCE_WORDS - 1] != 0).then_some(words)
     }
 
-    /// What the NCCL plugin cost its process: how often it was called, and nanoseconds in it. Both are scaled up from
-    /// one collective in sixteen.
+    /// Cost of the NCCL plugin in its process: number of calls, and nanoseconds in them. Both are scaled up from one
+    /// collective in sixteen.
     pub fn spent(&self) -> (u64, u64) {
         let word = |at| u64::from_le(self.map.u64(at).load(Relaxed));
         (word(AT_CALLS), word(AT_CALLS_NS))
     }
 
-    /// Collectives of which the NCCL plugin could not tell everything.
+    /// Collectives for which the NCCL plugin has incomplete data.
     pub fn given_up(&self) -> u64 {
         u64::from_le(self.map.u64(AT_GIVEN_UP).load(Relaxed))
     }
 
-    /// The process that writes.
+    /// Process id of the writer.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -333,7 +333,7 @@ impl Reader {
         self.map.u64(AT_DROPPED).load(Relaxed)
     }
 
-    /// Slots that were given up.
+    /// Slots that were skipped.
     pub fn torn(&self) -> u64 {
         self.torn
     }

@@ -1,9 +1,9 @@
-//! The records, as plain structs. What their fields mean is in `layout.md`; their bytes are in `encoding`.
+//! The records, as plain structs. `layout.md` defines their fields; `encoding` has their bytes.
 
-/// What a step was for, as the ring says it.
+/// The kind of a step in the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StepWord {
-    /// An ordinary step, and every kind that this version does not know.
+    /// An ordinary step, or a kind unknown to this version.
     #[default]
     Train,
     /// Contains a checkpoint.
@@ -14,10 +14,10 @@ pub enum StepWord {
     WarmUp,
 }
 
-/// What the trainer is doing now.
+/// The trainer's current activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PhaseWord {
-    /// Between phases, and every phase that this version does not know.
+    /// Between phases, or a phase unknown to this version.
     #[default]
     Other,
     /// In the data loader.
@@ -34,14 +34,14 @@ pub enum PhaseWord {
     Evaluation,
 }
 
-/// What the probe runs in.
+/// The framework that the probe runs in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framework {
     /// PyTorch.
     Torch,
     /// The demo's trainer.
     Demo,
-    /// None: NCCL's profiler plugin, whatever it was that loaded NCCL.
+    /// NCCL's profiler plugin: the framework is unknown.
     Nccl,
     /// Anything else.
     #[default]
@@ -53,11 +53,11 @@ pub enum Framework {
 pub struct Step {
     /// Optimizer steps since training began.
     pub step: u64,
-    /// End of the step before to end of this one.
+    /// From the end of the previous step to the end of this one.
     pub duration_ns: u64,
     /// Waiting for the data loader.
     pub data_us: u32,
-    /// Forward and backward, waits taken out.
+    /// Forward and backward, without waits.
     pub compute_us: u32,
     /// In collectives.
     pub wait_us: u32,
@@ -67,7 +67,7 @@ pub struct Step {
     pub checkpoint_us: u32,
     /// Backward passes in the step.
     pub micro_batches: u16,
-    /// What it was for.
+    /// The kind of step.
     pub kind: StepWord,
     /// Whether the phases were measured.
     pub phases_known: bool,
@@ -84,7 +84,7 @@ pub struct Attach {
     pub local_rank: u32,
     /// Ranks in the job.
     pub world_size: u32,
-    /// Restarts of the group so far.
+    /// Restarts of the worker group so far.
     pub restart: u32,
     /// CUDA device index; -1: CPU.
     pub device: i32,
@@ -94,24 +94,24 @@ pub struct Attach {
     pub version: [u8; 3],
     /// The framework.
     pub framework: Framework,
-    /// Version of NCCL, zeros: none, or not known.
+    /// Version of NCCL, zeros: none or unknown.
     pub nccl: [u8; 3],
-    /// Version of CUDA that the framework was built for, zeros: none, or not known.
+    /// Version of CUDA that the framework was built for, zeros: none or unknown.
     pub cuda: [u8; 2],
 }
 
-/// The trainer marked something.
+/// A mark set by the training program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// The step in which it was made.
+    /// The step in which it was set.
     pub step: u64,
-    /// A number given with it.
+    /// A number passed with it.
     pub value: u64,
     /// At most 32 bytes of UTF-8.
     pub kind: String,
 }
 
-/// The rank ended in order.
+/// The rank ended normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Detach {
     /// The last step it finished.
@@ -132,12 +132,12 @@ pub struct Role {
     pub text: String,
 }
 
-/// A place on one axis of parallelism. An axis that is not used has size one.
+/// A place on one axis of parallelism. An unused axis has size one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// Which, from 0.
+    /// Index, from 0.
     pub index: u16,
-    /// Of how many.
+    /// Size of the axis.
     pub size: u16,
 }
 
@@ -173,7 +173,7 @@ pub struct Work {
     pub sum_sq: u64,
     /// Declared work: tokens routed to this rank's experts, 0: none.
     pub expert_tokens: u64,
-    /// Collecting garbage; part of the step's phases.
+    /// Time in garbage collection; included in the step's phases.
     pub gc_us: u32,
 }
 
@@ -182,13 +182,13 @@ pub struct Work {
 pub struct Group {
     /// The same number on all members.
     pub comm: u64,
-    /// Members.
+    /// Number of members.
     pub size: u32,
-    /// At most 24 bytes of UTF-8; empty: not known.
+    /// At most 24 bytes of UTF-8; empty: unknown.
     pub name: String,
 }
 
-/// What the rank did in one communicator in the step whose record follows.
+/// The rank's totals in one communicator during the step whose record follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Comm {
     /// The step.
@@ -197,7 +197,7 @@ pub struct Comm {
     pub comm: u64,
     /// Bytes of payload.
     pub bytes: u64,
-    /// In its collectives, waiting for others and transfer together.
+    /// Time in its collectives, waiting and transfer together.
     pub duration_ns: u64,
     /// Collectives, sends and receives.
     pub collectives: u32,
@@ -230,6 +230,6 @@ pub enum Record {
     Collective(crate::Collective),
     /// Kind 12.
     Timed(crate::Timed),
-    /// A kind of a later version.
+    /// A kind from a later version.
     Unknown(u16),
 }

@@ -1,4 +1,4 @@
-//! The atomics of the protocol: loom's own where it runs the threads.
+//! The protocol's atomics: loom's own if loom runs the threads.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};

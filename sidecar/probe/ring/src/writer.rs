@@ -12,12 +12,12 @@ use crate::map::{self, Map, monotonic_ns};
 use crate::protocol::{self, Gate};
 use crate::record::{PhaseWord, Record};
 
-/// Why there is no ring. The trainer goes on without.
+/// Why there is no ring. The trainer continues without one.
 #[derive(Debug)]
 pub enum CreateError {
-    /// The capacity is no power of two, or too small to hold the spare slots, or too large.
+    /// The capacity is not a power of two, or too small to hold the spare slots, or too large.
     Capacity(u32),
-    /// The file cannot be made.
+    /// The file cannot be created.
     Io(PathBuf, io::Error),
 }
 
@@ -37,10 +37,10 @@ impl std::fmt::Display for CreateError {
 
 impl std::error::Error for CreateError {}
 
-/// What became of a record.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// It stands in the ring.
+    /// The record is in the ring.
     Published,
     /// The ring was full: dropped and counted.
     Dropped,
@@ -48,29 +48,29 @@ pub enum Wrote {
     Off,
 }
 
-/// The writing end. Any number of threads may write through one; none ever waits.
+/// The writing end. Any number of threads may write through it; none ever waits.
 #[derive(Debug)]
 pub struct Writer {
     map: Map,
-    /// Non-zero only in the process that made the ring: a forked child reads zero and stays silent.
+    /// Nonzero only in the process that created the ring: a forked child reads zero and does not write.
     owner: Map,
     mask: u64,
     path: PathBuf,
 }
 
 impl Writer {
-    /// Makes `<dir>/<pid>.ring` with the ordinary capacity.
+    /// Creates `<dir>/<pid>.ring` with the ordinary capacity.
     ///
     /// # Errors
-    /// [`CreateError`]; nothing is left behind then.
+    /// [`CreateError`]; then no file is left behind.
     pub fn create(dir: &Path) -> Result<Writer, CreateError> {
         Writer::create_named(dir, &format!("{}.ring", std::process::id()), CAPACITY)
     }
 
-    /// Makes a ring of `capacity` slots under `dir`; `<pid>-nccl.ring` is the plugin's.
+    /// Creates a ring of `capacity` slots under `dir`; `<pid>-nccl.ring` is the plugin's.
     ///
     /// # Errors
-    /// [`CreateError`]; nothing is left behind then.
+    /// [`CreateError`]; then no file is left behind.
     pub fn create_named(dir: &Path, name: &str, capacity: u32) -> Result<Writer, CreateError> {
         if !capacity.is_power_of_two() || !(128..=MAX_CAPACITY).contains(&capacity) {
             return Err(CreateError::Capacity(capacity));
@@ -84,7 +84,7 @@ impl Writer {
         })
     }
 
-    /// The header is whole before the file has its name, so that a reader never sees half of one.
+    /// The header is complete before the file gets its name, so a reader never sees an incomplete one.
     fn fill_and_rename(draft: &Path, path: &Path, capacity: u32) -> io::Result<Writer> {
         let len = HEADER_BYTES + capacity as usize * SLOT_BYTES;
         let file = OpenOptions::new()
@@ -122,7 +122,7 @@ impl Writer {
         })
     }
 
-    /// Where the ring is.
+    /// Path of the ring.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -146,7 +146,7 @@ impl Writer {
         Wrote::Published
     }
 
-    /// Says which step the trainer is in and what it does there. To be called before it can block.
+    /// Publishes the trainer's current step and phase. Call it before anything that can block.
     pub fn progress(&self, step: u64, phase: PhaseWord) {
         if self.is_off() {
             return;
@@ -166,7 +166,7 @@ impl Writer {
         self.owner.u64(0).load(Relaxed) == 0 || self.map.u32(AT_CONTROL).load(Relaxed) & CONTROL_STOP != 0
     }
 
-    /// Reserves a slot and never fills it: what a writer killed between the two leaves behind.
+    /// Reserves a slot and never fills it, like a writer killed between the two.
     #[doc(hidden)]
     pub fn reserve_and_die(&self) {
         self.map.u64(AT_HEAD).fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! The plugin's writer and its look at the hook's ring, as the sidecar and the hook see them.
+//! The plugin's writer and its reading of the hook's ring, tested from the sidecar's and the hook's side.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -12,7 +12,7 @@ use paceline_ring::{
     SPARE_SLOTS, StepGlance, Timed, Writer, Wrote,
 };
 
-/// A process makes one such ring, so this is one test.
+/// A process creates one such ring, so this is one test.
 #[test]
 fn a_ring_from_system_calls_alone() {
     let dir = std::env::temp_dir().join(format!("paceline-bare-{}", std::process::id()));
@@ -68,7 +68,7 @@ fn a_ring_from_system_calls_alone() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Each field different, against the bytes that layout.md gives them, and back.
+/// Each field different, compared with the bytes in layout.md, and decoded again.
 #[test]
 fn golden_words() {
     let bytes = |words: [u64; 6]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };

@@ -1,4 +1,4 @@
-//! The ring between threads, processes and versions: nothing is lost but what is counted.
+//! The ring between threads, processes and versions: every lost record is counted.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -34,7 +34,7 @@ fn drain(reader: &mut Reader) -> Vec<Record> {
     records
 }
 
-/// One record of every kind, each field different, against the bytes that layout.md gives them.
+/// One record of every kind, each field different, compared with the bytes in layout.md.
 #[test]
 fn golden_bytes() {
     let uuid: [u8; 16] = std::array::from_fn(|i| 0xa0 + i as u8);
@@ -130,7 +130,7 @@ fn golden_bytes() {
     for (found, wanted) in tail.iter().zip(expected) {
         assert_eq!(*found, wanted.replace(' ', ""));
     }
-    // The checksum of the first slot, as `zlib.adler32(slot[12:64], 1)` gives it, and the sequence before it.
+    // The checksum of the first slot, equal to `zlib.adler32(slot[12:64], 1)`, preceded by the sequence.
     assert_eq!(
         hex(&slot(0)[..12]),
         format!("0100000000000000{}", hex(&0x058e_0036u32.to_le_bytes()))
@@ -161,7 +161,7 @@ fn a_full_ring_drops_and_counts_and_recovers() {
     assert_eq!(drain(&mut reader), [step(201)]);
 }
 
-/// Eight threads, no pause: what the reader gets and what was dropped add up to what was written, each once.
+/// Eight threads without a pause: the records read and those dropped add up to those written, each once.
 #[test]
 fn many_producers() {
     let dir = tempdir();
@@ -227,7 +227,7 @@ fn damage_is_torn_and_a_mad_head_is_broken() {
     assert_eq!(reader.next(0, false), Next::Broken);
 }
 
-/// A sidecar that was killed starts again at the tail and still knows who the rank is.
+/// A restarted sidecar continues at the tail and still has the rank's identity.
 #[test]
 fn a_second_reader_continues_at_the_tail() {
     let dir = tempdir();
@@ -292,7 +292,7 @@ fn what_is_not_a_ring_is_refused() {
     assert!(Writer::create(Path::new("/nowhere")).is_err());
 }
 
-/// The file is the owner's alone, and no draft is left beside it.
+/// Only the owner can access the file, and no draft is left beside it.
 #[test]
 fn mode_and_name() {
     use std::os::unix::fs::PermissionsExt;
@@ -309,7 +309,7 @@ fn mode_and_name() {
     assert_eq!(names, [format!("{}.ring", std::process::id())]);
 }
 
-/// A forked child shares the memory and must not write in its parent's name.
+/// A forked child shares the memory and must not write as its parent.
 #[test]
 fn a_forked_child_is_silent() {
     unsafe extern "C" {
@@ -319,15 +319,15 @@ fn a_forked_child_is_silent() {
     }
     let dir = tempdir();
     let (writer, mut reader) = small(&dir);
-    // SAFETY: the child only calls Writer::write, which allocates nothing, and _exit.
+    // SAFETY: the child only calls Writer::write, which does not allocate, and _exit.
     let pid = unsafe { fork() };
     if pid == 0 {
         let code = i32::from(writer.write(&Record::Detach(Detach { step: 7 })) != Wrote::Off);
-        // SAFETY: leaves without running what belongs to the parent.
+        // SAFETY: exits without running the parent's cleanup.
         unsafe { _exit(code) };
     }
     let mut status = -1;
-    // SAFETY: waits for the child made above; `status` outlives the call.
+    // SAFETY: waits for the child created above; `status` outlives the call.
     assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
     assert_eq!(status, 0);
     assert_eq!(reader.next(0, true), Next::Empty);
@@ -369,7 +369,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A directory of the test's own, removed at its end.
+/// A directory for one test, removed at its end.
 struct TempDir(std::path::PathBuf);
 
 impl std::ops::Deref for TempDir {

@@ -1,5 +1,5 @@
-//! Where a ring cannot be: above `ulimit -f` and in memory that is full it is refused, and the process that asked for it lives. Each is
-//! tried in a process of its own, which is this test once more.
+//! Conditions without a ring: above `ulimit -f` and in full memory the creation fails, and the calling process
+//! survives. Each case runs in a separate process, which is this test again.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use paceline_ring::{Bare, KIND_TIMED, Writer, Wrote};
 
-/// Set for the process that tries: where.
+/// The ring directory, set for the separate process.
 const WHERE: &str = "PACELINE_RING_TEST";
 
 fn try_both(dir: &Path) {
@@ -22,7 +22,7 @@ fn try_both(dir: &Path) {
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "a draft is left");
 }
 
-/// Runs this test again, by a shell, after `before`; what it said, unless it went well.
+/// Runs this test again, in a shell, after `before`; returns its output on failure.
 fn again(name: &str, before: &str, dir: &Path) -> Option<String> {
     let output = Command::new("sh")
         .args(["-c", &format!("{before}; exec \"$@\""), "sh"])

@@ -1,5 +1,5 @@
-//! What the detector wants to know more exactly, for the node that has just spoken. It follows from the journal, so an
-//! aggregator that was started again asks the same; what it asked before is in nobody's journal and needs not be.
+//! The detector's requests for more detail, sent to a node in response to its batch. They follow from the journal, so a
+//! restarted aggregator makes the same requests; those made before are not in a journal and need not be.
 
 use super::Aggregator;
 use crate::uplink::pack;
@@ -7,7 +7,7 @@ use crate::uplink::wanted::Wanted;
 use crate::uplink::wire::{Batch, Down, Hello, Reads};
 
 impl Aggregator {
-    /// What is asked of the sender of a batch, if that is something new to it.
+    /// The request to the sender of a batch, if it is new to that sender.
     pub fn asks(&mut self, batch: &Batch) -> Option<Down> {
         let now = self.detector.asked();
         let (agent, told) = self.asked.get(&batch.node).copied().unwrap_or_default();
@@ -26,7 +26,7 @@ impl Aggregator {
         })
     }
 
-    /// What a sidecar that is welcome may do beside what every version does.
+    /// Optional features that an accepted sidecar may use.
     pub fn reads(&self, hello: &Hello) -> Down {
         Down::Reads(Reads {
             job: hello.job.clone(),
@@ -35,12 +35,12 @@ impl Aggregator {
         })
     }
 
-    /// A message came of which nothing can be read.
+    /// Counts an unreadable message.
     pub fn note_unreadable(&mut self) {
         self.intake.note_unreadable();
     }
 
-    /// A link was made anew: what was asked on the old one may be lost.
+    /// Handles a new link: requests on the old one may be lost.
     pub fn asks_again(&mut self, hello: &Hello) {
         self.asked.remove(&hello.node);
     }

@@ -81,7 +81,7 @@ fn comers() -> Vec<Event> {
     (0..RANKS).map(attach).chain((0..RANKS).map(group)).collect()
 }
 
-/// A step of all ranks, with so many milliseconds in the communicator.
+/// A step of all ranks, with this many milliseconds in the communicator.
 fn row(step: u64, in_comm_ms: u64) -> Vec<Event> {
     let dur_ns = (100 + in_comm_ms) * 1_000_000;
     let of = |rank| {
@@ -92,7 +92,7 @@ fn row(step: u64, in_comm_ms: u64) -> Vec<Event> {
             comm: COMM,
             collectives: 8,
             bytes: 8 << 20,
-            // A little apart, and the same on every run.
+            // Slightly different per rank, and deterministic.
             dur_ns: in_comm_ms * 1_000_000 + (u64::from(rank) * 7 + step * 13) % 29 * 1_000,
             exposed_ns: None,
             unfit: 0,
@@ -117,8 +117,8 @@ fn row(step: u64, in_comm_ms: u64) -> Vec<Event> {
     (0..RANKS).flat_map(of).collect()
 }
 
-/// Transfers become longer: single collectives are asked for on the node whose ranks are in it, once for each link, and
-/// again by an aggregator that was started again.
+/// Transfers become longer: single collectives are requested from the node whose ranks are in the communicator, once
+/// for each link, and again by a restarted aggregator.
 #[test]
 fn a_node_is_asked_once_for_what_is_worth_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn a_node_is_asked_once_for_what_is_worth_it() {
     let mut another = Uplink::new(Hello { agent: 10, ..me("n") }, 1 << 20);
     assert_eq!(another.received(&encode(down), now_ns), Heard::Noise);
 
-    // Another node has no rank in it; a new link is told again, and only once.
+    // Another node has no rank in it; a new link gets the request again, and only once.
     let stranger = batch("m", 1, &[Event::Exit(paceline_health::event::Exit { code: 0 })]);
     aggregator.take(&stranger, now_ns);
     assert_eq!(aggregator.asks(&stranger), None);
@@ -169,7 +169,7 @@ fn a_node_is_asked_once_for_what_is_worth_it() {
     );
 }
 
-/// Rings of four trainers, their node's probe, and the aggregator that it tells.
+/// Rings of four trainers, their node's probe, and its aggregator.
 struct Node {
     dir: tempfile::TempDir,
     rings: Vec<Writer>,
@@ -213,7 +213,7 @@ impl Node {
         }
     }
 
-    /// A step of eight collectives, of which rank 1 is late to the first and rank 2 to the fifth, by so many milliseconds.
+    /// A step of eight collectives: rank 1 is late for the first and rank 2 for the fifth, by this many milliseconds.
     fn train(&self, step: u32, late_ms: u64) {
         const MS: u64 = 1_000_000;
         for (rank, ring) in (0..).zip(&self.rings) {
@@ -245,7 +245,7 @@ impl Node {
         }
     }
 
-    /// What the probe found, and the step of each rank that NCCL does not tell; gives what is asked in return.
+    /// Sends the probe's events and the step of each rank, which NCCL does not report. Returns the resulting request.
     fn tell(&mut self, step: u32, late_ms: u64) -> Option<Down> {
         self.now_ns += 200_000_000;
         let mut events = Vec::new();
@@ -256,7 +256,7 @@ impl Node {
             seq - 1
         });
         let steps = row(step.into(), 8 + 2 * late_ms).into_iter();
-        // The sums of a step are told when the next one has begun.
+        // The sums of a step are sent when the next one has begun.
         events.extend(steps.filter(|event| matches!(event, Event::Step(step) if step.step > 0)));
         let batch = batch("n", self.seq, &events);
         self.seq += events.len() as u64;
@@ -273,7 +273,7 @@ impl Node {
     }
 }
 
-/// The whole way: what the plugin writes, sums, what is asked, single collectives, and what they are good for.
+/// End to end: the plugin's records, sums, requests, single collectives, and their use.
 #[test]
 fn two_late_ranks_make_no_slow_link_where_single_collectives_are_told() {
     for is_heard in [true, false] {

@@ -1,4 +1,4 @@
-//! How policy changes while the job runs: every change is an entry of the journal, so that a replay knows it too.
+//! Policy changes while the job runs: every change is a journal entry, so that a replay applies it too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::aggregator::control::{Changed, RELOAD};
 use crate::aggregator::inject::Injection;
 use crate::warn;
 
-/// Asked for when the aggregator started.
+/// Set at the aggregator's start.
 const START: &str = "start";
 
 impl Aggregator {
-    /// Changes values, all of them or none. Those that are so already are not told again.
+    /// Changes values, all of them or none. Unchanged values are not recorded again.
     ///
     /// # Errors
-    /// When a value is not known, makes no sense, or contradicts another.
+    /// If a key is unknown, or a value is invalid or contradicts another.
     pub fn change(
         &mut self,
         changes: &[(String, f64)],
@@ -36,7 +36,7 @@ impl Aggregator {
         let mut changed: Vec<Changed> = Vec::new();
         for (key, _) in changes {
             let (was, now) = (before.get(key), after.get(key));
-            // Of a key that is named twice the last value holds.
+            // If a key occurs twice, the last value applies.
             if let (Some(was), Some(now)) = (was, now)
                 && was != now
                 && !changed.iter().any(|done| done.key == *key)
@@ -57,10 +57,10 @@ impl Aggregator {
         Ok(changed)
     }
 
-    /// Begins to alter what comes in, by hand.
+    /// Starts manual fault injection.
     ///
     /// # Errors
-    /// Why not: nothing is altered then.
+    /// The reason for a refusal; nothing is injected then.
     pub fn inject(&mut self, faults: &[Injection], force: bool, now_ns: u64) -> Result<(), String> {
         let lines = self.injector.begin(faults, force, now_ns)?;
         let frames = lines.into_iter().map(|(node, fault)| Frame {
@@ -73,8 +73,8 @@ impl Aggregator {
         Ok(())
     }
 
-    /// What flags and files say at the start. An aggregator that is started again by the same launcher says the same
-    /// again: what was changed since then stands.
+    /// Applies the flags and files of the start. An aggregator restarted by the same launcher gets the same values:
+    /// changes made since then stay.
     pub(super) fn start_policy(&mut self, now_ns: u64) {
         let started = &self.said.started;
         let shipped = Policy::default();
@@ -100,24 +100,23 @@ impl Aggregator {
 }
 
 impl Aggregator {
-    /// What the configuration files said when what is in force was read from them.
+    /// The values in the configuration files when the policy in force was read from them.
     pub fn known_of_files(&self) -> Vec<(String, f64)> {
         self.known_of_files.clone()
     }
 }
 
-/// What a journal says of how policy was told.
+/// The sources of policy values, from a journal.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Said {
-    /// What flags and files said at the latest start.
+    /// Values of flags and files at the latest start.
     started: BTreeMap<Arc<str>, f64>,
-    /// What files said differently when they were read again.
+    /// Values that had changed when the files were reread.
     reloaded: BTreeMap<Arc<str>, f64>,
 }
 
 impl Said {
-    /// Remembers what was said at a start, by whom nobody is named in journals of the first version, and when the
-    /// files were read again.
+    /// Records changes made at a start (journals of the first version name no source for them) and by a reload.
     pub(super) fn learn(&mut self, frame: &Frame) {
         let Event::Policy(change) = &frame.event else {
             return;
@@ -133,8 +132,8 @@ impl Said {
         }
     }
 
-    /// See [`Aggregator::known_of_files`]: what they say now may be news. A start says what they said before the job
-    /// began, and the journal how they were read since, unless this start says something else than the last.
+    /// See [`Aggregator::known_of_files`]. The plan has the values from before the job began, and the journal reloaded
+    /// ones, which count unless this start's value differs from the last start's.
     pub(super) fn known_of_files(&self, plan: &Plan) -> Vec<(String, f64)> {
         let Some(reload) = &plan.reload else {
             return Vec::new();

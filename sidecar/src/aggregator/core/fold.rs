@@ -1,4 +1,4 @@
-//! What an aggregator knows that a journal can give back.
+//! State of an aggregator that can be restored from its journal.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ use crate::sink::metrics::Metrics;
 use crate::uplink::Intake;
 use crate::warn;
 
-/// A node, as far as its sidecar's coming and going is concerned.
+/// Whether a node's sidecar has joined or left.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Presence {
     agent: u64,
     pub gone: bool,
 }
 
-/// What a journal that is continued gives back.
+/// State restored from a journal that is continued.
 pub(super) struct Fold {
     pub detector: Detector,
     pub intake: Intake,
@@ -32,18 +32,18 @@ pub(super) struct Fold {
     pub metrics: Metrics,
     pub nodes: BTreeMap<NodeId, Presence>,
     pub last: Option<(u64, Time)>,
-    /// Entries are missing that were acknowledged: the disk would not take them, or gave them back damaged.
+    /// Acknowledged entries are missing: the disk did not store them, or they are damaged.
     pub has_holes: bool,
     pub own_seq: u64,
     pub said: Said,
-    /// Entries are missing that were thinned, and no snapshot knows what they came to.
+    /// Thinned entries are missing, and no snapshot contains their effect.
     pub misses_history: bool,
-    /// Of `verdicts.ndjson`, what is known already.
+    /// Length of the part of `verdicts.ndjson` that is already known.
     pub verdict_bytes: u64,
 }
 
 impl Fold {
-    /// Of an empty journal.
+    /// State of an empty journal.
     pub fn new() -> Fold {
         Fold {
             detector: Detector::new(Policy::default()),
@@ -65,7 +65,7 @@ impl Fold {
         let at = self.last.map_or(entry.at_ns, |(_, last)| last.max(entry.at_ns));
         self.has_holes |= self.last.is_some_and(|(last, _)| entry.n > last + 1);
         self.last = Some((entry.n, at));
-        // All say again who they are: it may be among what is gone.
+        // All nodes must introduce themselves again: their introductions may be missing.
         self.misses_history |=
             matches!(&frame.event, Event::Thinned(thinned) if thinned.here && frame.agent == OWN_AGENT);
         self.has_holes |= self.misses_history;
@@ -82,7 +82,7 @@ impl Fold {
     }
 }
 
-/// What a snapshot holds; the detector first, for those who read only that.
+/// Contents of a snapshot; the detector comes first, for readers that need only that.
 type Known = (
     Detector,
     Intake,
@@ -119,13 +119,13 @@ impl Replay for Fold {
 }
 
 impl Aggregator {
-    /// Closes the journal's segment when it is long enough, and writes down what it came to. In a large job frames wait most of a
-    /// second for that: best where a step has just been judged and the next is not due yet.
+    /// Closes the journal's segment when it is long enough, and writes a snapshot. In a large job this blocks frames
+    /// for most of a second: best right after a step was judged, before the next one is due.
     pub(super) fn close_segment(&mut self, between: bool, now_ns: u64) {
         if !self.journal.is_full(between, now_ns) || !self.journal.close_segment(now_ns) {
             return;
         }
-        // As `Known`.
+        // Same layout as `Known`.
         let state = (
             &self.detector,
             &self.intake,
@@ -147,7 +147,7 @@ impl Aggregator {
         }
     }
 
-    /// What was thinned is told at the end of the journal too, for those who know from a snapshot what it came to.
+    /// Records thinning at the end of the journal too, for readers that already have its effect from a snapshot.
     pub(super) fn tell_thinned(&mut self, now_ns: u64) {
         for thinned in self.journal.thinned() {
             if !self.detector.knows(&thinned) {
@@ -161,7 +161,7 @@ impl Aggregator {
     }
 }
 
-/// Remembers who is there.
+/// Tracks which nodes are present.
 pub(super) fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
     if frame.agent == OWN_AGENT {
         return;
@@ -175,13 +175,13 @@ pub(super) fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
                 gone: false,
             }
         }
-        // The beginning of its life was lost; the rest counts as well.
+        // Its first frames were lost; later ones count as well.
         _ if node.agent == 0 => node.agent = frame.agent,
         _ => {}
     }
 }
 
-/// What must not be lost with the machine's power; what is told every second may be.
+/// Events that must survive a power failure; those sent every second need not.
 pub fn lasts(event: &Event) -> bool {
     matches!(
         event,

@@ -46,7 +46,7 @@ fn attach(rank: u32) -> Event {
 }
 
 fn step(rank: u32, step: u64) -> Event {
-    // One of four becomes slow.
+    // One of four ranks becomes slow.
     let dur_ns = if rank == 2 && step > 60 {
         150_000_000
     } else {
@@ -79,7 +79,7 @@ fn fault(number: u32) -> Event {
     })
 }
 
-/// A job of four ranks up to its 120th step, whose aggregator then is killed. Gives when that was.
+/// Runs a job of four ranks up to its 120th step, then kills its aggregator. Returns the time of the kill.
 fn killed(dir: &Path) -> u64 {
     let mut aggregator = open(dir, SECOND);
     let agent = Event::Agent(Agent {
@@ -121,7 +121,7 @@ fn killed(dir: &Path) -> u64 {
     now_ns
 }
 
-/// It is put on the medium by a thread of its own.
+/// A separate thread writes it to disk.
 fn wait_for_snapshot(dir: &Path, aggregator: &Aggregator) {
     let journal = dir.join("journal.ndjson");
     let last = |files: Vec<(u32, PathBuf)>| files.last().map(|(number, _)| *number);
@@ -136,7 +136,7 @@ fn wait_for_snapshot(dir: &Path, aggregator: &Aggregator) {
     }
 }
 
-/// What an aggregator knows that goes on in a copy of `dir` after `happened` to it.
+/// State of an aggregator that resumes in a copy of `dir`, after `happened` changed the copy.
 fn gone_on(dir: &Path, now_ns: u64, happened: impl FnOnce(&Path)) -> (String, String, String) {
     let copy = tempfile::tempdir().unwrap();
     for file in fs::read_dir(dir).unwrap() {
@@ -179,7 +179,7 @@ fn a_snapshot_and_what_came_after_is_all_of_the_journal() {
     };
     same("nothing happened", &|_| {});
     same("older segments are not needed", &|copy| {
-        // But for the first, which says whose journal it is.
+        // Except the first, which names the journal's job.
         for number in 2..=last {
             fs::remove_file(copy.join(numbered(number, "ndjson"))).unwrap();
         }
@@ -206,7 +206,7 @@ fn a_snapshot_and_what_came_after_is_all_of_the_journal() {
         }
     });
     same("killed before it was closed", &|copy| {
-        // As it was before the last segment was closed: all of it is in the file that is written.
+        // The state before the last segment was closed: all of it is in the open file.
         let path = copy.join(numbered(last, "ndjson"));
         let mut all = fs::read(&path).unwrap();
         all.extend(fs::read(copy.join("journal.ndjson")).unwrap());

@@ -1,5 +1,5 @@
-//! An aggregator that was itself held up: stopped by a signal or with its machine, or waiting for its disk. What was said to
-//! it meanwhile waits in sockets.
+//! Pauses of the aggregator itself: stopped by a signal or with its machine, or blocked on its disk. Incoming messages
+//! wait in sockets meanwhile.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use paceline_health::event::{Event, Job};
 
 use super::Aggregator;
 
-/// It looks at the clock every second. More than this between two looks, and it was held up.
+/// It reads the clock every second. A longer gap between two reads means that it was paused.
 const HELD_UP_NS: u64 = 2_000_000_000;
 
 impl Aggregator {
-    /// Whose journal it is; and that nobody's deadline passed since it last listened.
+    /// Records the journal's job, and that no deadline has expired since the aggregator last received messages.
     pub(super) fn say_whose(&mut self, listened_to: Option<Time>, now_ns: u64) {
         let job = Job {
             job: self.plan.job.clone(),
@@ -22,7 +22,7 @@ impl Aggregator {
         self.own(Event::Job(job), now_ns);
     }
 
-    /// Looks at the clock, before anything is judged by it: of whom nothing was heard while it was held up, nobody can say.
+    /// Reads the clock before any deadline is checked: a node's silence during a pause proves nothing.
     pub(super) fn wake(&mut self, now_ns: u64) {
         let before_ns = std::mem::replace(&mut self.awake_ns, now_ns);
         if now_ns.saturating_sub(before_ns) > HELD_UP_NS {

@@ -1,5 +1,5 @@
-//! Where verdicts go besides files: to people's tools, to the page that people look at, and to what may be done about them.
-//! None of it ever comes back to the detector.
+//! Outputs of verdicts besides files: notifications, the live page, and remedies. None of them ever feeds back into the
+//! detector.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::sink::page::Live;
 use crate::uplink::wire::{Batch, Down, Hello};
 use crate::warn;
 
-/// See the module. Time here is the wall clock's: what was told and done is remembered longer than any journal.
+/// See the module. Uses wall-clock time: notifications and actions are remembered longer than any journal.
 #[derive(Debug)]
 pub struct Outlets {
     notifier: Option<Notifier>,
@@ -29,7 +29,7 @@ pub struct Outlets {
 }
 
 impl Outlets {
-    /// Of the job whose run directory this is. `known`: what its journal said before.
+    /// Outputs of the job with this run directory. `known`: the report from its existing journal.
     pub fn open(dir: &Path, plan: &RemedyPlan, job: &JobId, run: u64, known: &Report) -> Outlets {
         let now_ms = host::unix_ms();
         let notifier = (!plan.receivers.is_empty()).then(|| {
@@ -55,7 +55,7 @@ impl Outlets {
         }
     }
 
-    /// The report with what was done: no detector knows of that.
+    /// Adds the actions taken to the report; the detector does not track them.
     pub fn fill(&self, mut report: Report) -> Report {
         if let Some(warden) = &self.warden {
             report.remedies = warden.told().clone();
@@ -63,7 +63,7 @@ impl Outlets {
         report
     }
 
-    /// The report was made. `dir`: where it is written.
+    /// Publishes a new report. `dir`: where it is written.
     fn report(&mut self, report: &Report, policy: &Policy, dir: &str) {
         self.live.report(report, policy, dir);
         if let Some(notifier) = &mut self.notifier {
@@ -71,7 +71,7 @@ impl Outlets {
         }
     }
 
-    /// A frame has its place in the journal.
+    /// Handles a frame that was journaled.
     pub fn frame(&mut self, frame: &Frame) {
         self.live.frame(frame);
         if let Some(warden) = &mut self.warden {
@@ -79,7 +79,7 @@ impl Outlets {
         }
     }
 
-    /// Lets time pass: once a second.
+    /// Advances time; called once a second.
     pub fn tick(&mut self, metrics: &Metrics, now_ns: u64) {
         self.live.tick(metrics, now_ns);
         let now_ms = host::unix_ms();
@@ -109,12 +109,12 @@ impl Outlets {
 }
 
 impl Aggregator {
-    /// What the live page shows.
+    /// Data of the live page.
     pub fn live(&self) -> Live {
         self.outlets.live.clone()
     }
 
-    /// What metrics are made of. `ways`: what is counted on the way in and on the way out.
+    /// The data behind the metrics. `ways`: counters of incoming and outgoing traffic.
     pub fn facts(&mut self, ways: Ways, shown: Shown) -> Arc<JobFacts> {
         let transport = Transport {
             duplicates: self.intake.duplicates(),
@@ -133,7 +133,7 @@ impl Aggregator {
         self.told.get(host::monotonic_ns, make)
     }
 
-    /// Steps that were compared go to the live page.
+    /// Sends compared steps to the live page.
     pub(super) fn show_steps(&mut self) {
         while let Some(seen) = self.detector.poll_seen() {
             let ago_s = self.detector.elapsed_s() - seen.at_s;
@@ -147,7 +147,7 @@ impl Aggregator {
         }
     }
 
-    /// To its file, and to the live page.
+    /// Writes the report to its file and to the live page.
     pub(super) fn write_report(&mut self, now_ns: u64) {
         let report = self.report();
         let dir = self.dir.to_string_lossy();
@@ -157,14 +157,14 @@ impl Aggregator {
         self.report_pace.wrote(bytes, now_ns);
     }
 
-    /// What the sender of a batch is to do, if that is something new to it.
+    /// The order for the sender of a batch, if it is new to that sender.
     pub fn orders(&mut self, batch: &Batch) -> Option<Down> {
         let warden = self.outlets.warden.as_mut()?;
         let order: Option<Order> = warden.order(&batch.node, batch.agent, host::unix_ms());
         order.map(Down::Order)
     }
 
-    /// A link was made anew: what was said on the old one may be lost.
+    /// Handles a new link: orders on the old one may be lost.
     pub fn orders_again(&mut self, hello: &Hello) {
         if let Some(warden) = &mut self.outlets.warden {
             warden.forget(&hello.node);

@@ -1,12 +1,11 @@
-//! When `report.json` is written: at once when there is a verdict, but in a storm of them not for each. The report of a large
-//! job is megabytes, and frames wait while it is written.
+//! When to write `report.json`: at once for a verdict, but not for each one in a burst. The report of a large job takes
+//! megabytes, and frames wait while it is written.
 
-/// It is written again this often, when anything came.
+/// Interval of rewriting it, if there is anything new.
 const EVERY_NS: u64 = 5_000_000_000;
-/// A young job is looked at by whoever has just started it: the first reports come after as long as it has lasted, and after
-/// this at the soonest.
+/// Users watch a job that they just started: at first, the interval is the job's age, and at least this.
 const SOON_NS: u64 = 500_000_000;
-/// Rest after each byte of it: a twentieth of the thread's time at most goes into reports (a byte takes about 10 ns).
+/// Pause for each byte written: reports take at most a twentieth of the thread's time (a byte takes about 10 ns).
 const REST_NS_A_BYTE: u64 = 200;
 
 /// The pace of reports.
@@ -15,12 +14,12 @@ pub struct Pace {
     due: bool,
     at_ns: u64,
     began_ns: u64,
-    /// The rest after the last one is over.
+    /// End of the pause after the last report.
     rested_ns: u64,
 }
 
 impl Pace {
-    /// One is due at once.
+    /// The first report is due at once.
     pub fn new(now_ns: u64) -> Pace {
         Pace {
             due: true,
@@ -30,23 +29,23 @@ impl Pace {
         }
     }
 
-    /// Something came that may wait.
+    /// Something new that may wait.
     pub fn came(&mut self) {
         self.due = true;
     }
 
-    /// Something was found.
+    /// A new finding.
     pub fn found(&mut self) {
         self.due = true;
         self.at_ns = self.at_ns.min(self.rested_ns);
     }
 
-    /// When the next one is due; `u64::MAX`: nothing came.
+    /// When the next report is due; `u64::MAX` if there is nothing new.
     pub fn at_ns(&self) -> u64 {
         if self.due { self.at_ns } else { u64::MAX }
     }
 
-    /// One of so many bytes was written.
+    /// A report of this size was written.
     pub fn wrote(&mut self, bytes: usize, now_ns: u64) {
         self.due = false;
         self.at_ns = now_ns + (now_ns - self.began_ns).clamp(SOON_NS, EVERY_NS);
@@ -60,7 +59,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A thousand verdicts in a second, of a report of 5 MB and of one of 10 KB.
+    /// A thousand verdicts in a second, with a report of 5 MB and with one of 10 KB.
     #[test]
     fn a_storm_is_not_a_report_each() {
         for (bytes, most) in [(5_000_000, 2), (10_000, 501)] {

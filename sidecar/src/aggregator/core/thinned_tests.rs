@@ -1,4 +1,4 @@
-//! A journal that has a bound, through its whole life: batches, segments, kills, damaged snapshots.
+//! The lifecycle of a journal with a size limit: batches, segments, kills, damaged snapshots.
 
 #[path = "thinned_tests/bounded.rs"]
 mod bounded;
@@ -30,7 +30,7 @@ const LIMITS: Limits = Limits {
     bound_bytes: 1_000_000,
 };
 
-/// Does what may wait at once.
+/// Runs deferred work at once.
 #[derive(Debug)]
 struct AtOnce(Box<dyn Disk>);
 
@@ -64,11 +64,11 @@ struct World {
     now_ns: u64,
     step: u64,
     seq: u64,
-    /// Lines that went in, by the name of their event; the aggregator's own are not among them.
+    /// Lines sent, by event name, without the aggregator's own.
     sent: BTreeMap<String, u64>,
 }
 
-/// Memory, where there is one that looks like a disk: a hundred segments are put on the medium.
+/// Uses memory (tmpfs) where available, because a hundred segments are synced.
 fn temporary() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() {
@@ -163,7 +163,7 @@ impl World {
         aggregator.tick(now_ns);
     }
 
-    /// A tenth of a second of the job. Rank 2 becomes slow with step 100, and is well again from step 400 on.
+    /// A tenth of a second of the job. Rank 2 is slow from step 100 and recovers at step 400.
     fn row(&mut self, also: Vec<Event>) {
         self.now_ns += 100 * MS;
         self.step += 1;
@@ -226,7 +226,7 @@ impl World {
         files.iter().flat_map(|file| entries(file)).collect()
     }
 
-    /// What came in is there, or is written down as gone.
+    /// Every line sent is there, or recorded as removed.
     fn accounts(&self) {
         let mut there: BTreeMap<String, u64> = BTreeMap::new();
         for entry in self.entries() {
@@ -242,12 +242,12 @@ impl World {
                 *there.entry(name).or_default() += 1;
             }
         }
-        // Announcements of what was thinned earlier are the aggregator's own, and may go with the rest.
+        // Records of earlier thinning are the aggregator's own lines, and may be removed with the rest.
         there.retain(|kind, _| kind != "thinned" && kind != "damaged");
         assert_eq!(there, self.sent);
     }
 
-    /// As the journal alone tells it, without a snapshot.
+    /// The detector's state from the journal alone, without a snapshot.
     fn folded(&self) -> paceline_health::Detector {
         let mut detector = paceline_health::Detector::new(Policy::default());
         for entry in self.entries() {

@@ -1,5 +1,5 @@
-//! The file under a journal. A medium may take seconds to take what it was given (a full NFS server, a disk that fails):
-//! whoever writes does not wait for it, a thread of the file's own does.
+//! The file under a journal. Storage may block for seconds (a full NFS server, a failing disk): a separate thread waits
+//! for it, not the writer.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,35 +11,35 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::{safe_file, warn};
 
-/// What a journal needs of a file; tests bring one that is full.
+/// The file operations of a journal; tests provide a full disk.
 pub trait Disk: Send + std::fmt::Debug {
-    /// Appends all of it.
+    /// Appends all bytes.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts off what lies behind.
+    /// Truncates the file to `length`.
     fn cut(&mut self, length: u64) -> io::Result<()>;
-    /// Its length.
+    /// The file's length.
     fn length(&self) -> io::Result<u64>;
-    /// Asks the kernel to put it on the medium.
+    /// Asks the kernel to flush the file to storage.
     fn sync(&mut self) -> io::Result<()>;
-    /// As [`Disk::sync`], without waiting for it where that may take long.
+    /// Like [`Disk::sync`], without waiting if that may take long.
     fn sync_soon(&mut self) -> io::Result<()> {
         self.sync()
     }
-    /// Another file on the same medium.
+    /// Another file on the same storage.
     fn another(&self, file: File) -> Box<dyn Disk> {
         on_disk(file)
     }
-    /// Does work that waits for the medium, where nobody waits for it.
+    /// Runs work that waits for storage in the background.
     fn run(&mut self, work: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
         work();
         None
     }
 }
 
-/// What puts an opened file on a disk.
+/// Wraps an opened file in a [`Disk`].
 pub type Medium<'a> = dyn FnMut(File) -> Box<dyn Disk> + 'a;
 
-/// The disk that the file is on.
+/// The [`Disk`] of a regular file.
 pub fn on_disk(file: File) -> Box<dyn Disk> {
     Box::new(Plain { file, syncs: None })
 }
@@ -47,7 +47,7 @@ pub fn on_disk(file: File) -> Box<dyn Disk> {
 #[derive(Debug)]
 struct Plain {
     file: File,
-    /// One that waits begins after all that was written by now, so no second one has to.
+    /// A queued sync covers everything written so far, so a second one is not needed.
     syncs: Option<SyncSender<()>>,
 }
 
@@ -98,11 +98,11 @@ impl Disk for Plain {
     }
 }
 
-/// A file that holds so many bytes of the disk free.
+/// Creates a file that reserves this many bytes on the disk.
 pub(super) fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
     let file = safe_file::open_to_write(path)?;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-        // Network file systems may not know how; then there is no reserve.
+        // Network file systems may not support it; then there is no reserve.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
         Err(error) => {
             let _ = fs::remove_file(path);

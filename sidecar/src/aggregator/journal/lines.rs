@@ -10,16 +10,16 @@ use paceline_health::codec::line::{self, LineError, MAX_LINE_BYTES};
 pub enum Line {
     /// An entry.
     Entry(Box<Entry>),
-    /// A line that is none, in the middle of the file.
+    /// An invalid line in the middle of the file.
     Broken {
         /// Its number, from 1.
         number: u64,
-        /// What is wrong with it.
+        /// The error.
         error: LineError,
     },
-    /// The last line has no end: its writer was cut off.
+    /// The last line is incomplete: its writer was interrupted.
     Torn {
-        /// Where it begins, bytes.
+        /// Byte offset of its start.
         offset: u64,
     },
 }
@@ -51,8 +51,8 @@ impl<R: BufRead> Lines<R> {
         self.at_end
     }
 
-    /// The length of the next line with its newline, zero at the end. Of a line past the bound only the beginning is
-    /// kept.
+    /// Reads the next line and returns its length with the newline, zero at the end. Only the beginning of an oversized
+    /// line is kept.
     fn read_line(&mut self) -> io::Result<u64> {
         self.buffer.clear();
         let mut length = 0u64;

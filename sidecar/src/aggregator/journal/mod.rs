@@ -1,8 +1,8 @@
-//! The journal on disk: one JSON line per entry, appended and never changed. Segments of it are closed, each with a
-//! snapshot behind it ([`segments`], [`snapshot`]).
+//! The journal on disk: one JSON line per entry, append-only. It is split into segments; each closed one is followed by
+//! a snapshot ([`segments`], [`snapshot`]).
 //!
-//! A full disk stops the journal and nothing else: what cannot be written is counted, a half-written line is cut off
-//! again, and a small reserve is given up so that the report still fits.
+//! A full disk stops only the journal: unwritten entries are counted, a half-written line is truncated, and a small
+//! reserve is released so that the report still fits.
 
 pub mod disk;
 pub mod lines;
@@ -35,14 +35,14 @@ use self::room::Room;
 use self::segments::Limits;
 use crate::{safe_file, warn};
 
-/// Disk kept free for a report that is short.
+/// Disk space reserved for a short report.
 const RESERVE_BYTES: u64 = 256 << 10;
-/// What has to last is put on the medium at most this often: all that came meanwhile together.
+/// Minimum interval between two syncs of durable entries; one sync covers all entries since the last.
 const SYNC_EVERY_NS: u64 = 200_000_000;
-/// A disk that was full is tried again after this.
+/// Delay before a full disk is retried.
 const RETRY_NS: u64 = 5_000_000_000;
 
-/// Why there can be no journal in a directory.
+/// Why a journal cannot be opened in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another aggregator writes there.
@@ -59,32 +59,32 @@ pub struct Journal {
     dir: PathBuf,
     /// Holds the directory's lock for as long as it is open.
     _lock: File,
-    /// Tells other hosts; `None`: the disk does not take it.
+    /// Protects the directory from other hosts; `None` if its file cannot be written.
     owner: Option<Owner>,
     file: Box<dyn Disk>,
-    /// Bytes that are whole lines, or were given up.
+    /// Bytes of complete or abandoned lines.
     length: u64,
-    /// Half a line stands behind them and cannot be cut off.
+    /// Half a line follows them and cannot be truncated.
     half: bool,
     lost: u64,
     retry_at_ns: Option<u64>,
-    /// Something that has to last is not on the medium, and when it may be put there.
+    /// A durable entry is not synced yet, and when it may be synced.
     must_sync: bool,
     sync_at_ns: u64,
-    /// A segment is closed when it is so long.
+    /// Size at which a segment is closed.
     segment_bytes: u64,
-    /// Disk that is kept free for the report.
+    /// Disk space reserved for the report.
     reserve_bytes: u64,
-    /// The last segment that was closed; zero: none.
+    /// The last closed segment; zero if none.
     segment: u32,
-    /// Not before this is the next one closed.
+    /// Earliest time to close the next segment.
     close_at_ns: u64,
-    /// Put snapshots on the medium, and keep the journal within its bound then.
+    /// Threads that write snapshots to disk, then keep the journal within its limit.
     keepers: Vec<JoinHandle<()>>,
-    /// The last snapshot is on its way to the medium.
+    /// The last snapshot is still being written.
     is_keeping: Arc<AtomicBool>,
     room: Room,
-    /// What was thinned.
+    /// Receives records of thinning.
     thinned: Receiver<Thinned>,
 }
 
@@ -99,7 +99,7 @@ impl Journal {
         Journal::open_on(dir, (job, &node), &mut replay, &mut on_disk, Limits::default())
     }
 
-    /// As [`Journal::open`] by the aggregator of a node, on a disk of the caller's.
+    /// Like [`Journal::open`], for the aggregator of a node, on the caller's disk.
     ///
     /// # Errors
     /// [`JournalError`]
@@ -148,12 +148,12 @@ impl Journal {
             room,
             thinned,
         };
-        // A disk that is full from the start shows at the first append.
+        // A disk that is full from the start fails at the first append.
         let _ = journal.make_reserve();
         Ok(journal)
     }
 
-    /// Appends entries, all or none. What cannot be written is counted as lost: the job goes on.
+    /// Appends entries, all or none. Entries that cannot be written are counted as lost: the job continues.
     pub fn append(&mut self, entries: &[Entry], now_ns: u64) {
         let count = entries.len() as u64;
         let superseded = self.owner.as_ref().is_some_and(Owner::is_superseded);
@@ -166,7 +166,7 @@ impl Journal {
             bytes.extend_from_slice(line::encode_sealed(entry).as_bytes());
             bytes.push(b'\n');
         }
-        // After a failure the reserve comes first: a journal that eats it would leave no room for the report.
+        // After a failure, restore the reserve first: if the journal used it, the report would not fit.
         let ready = if self.retry_at_ns.is_some() {
             self.make_reserve()
         } else {
@@ -194,8 +194,7 @@ impl Journal {
         }
     }
 
-    /// A half line that could not be cut off becomes a line of its own, which readers skip: what follows must not be
-    /// part of it.
+    /// Terminates half a line that could not be truncated: readers skip it, and later lines must not become part of it.
     fn mend(&mut self) -> io::Result<()> {
         if !self.half || self.file.cut(self.length).is_ok() {
             self.half = false;
@@ -207,13 +206,13 @@ impl Journal {
         Ok(())
     }
 
-    /// What was appended has to last: it is put on the medium at once, or soon with what else comes.
+    /// Makes appended entries durable: syncs them at once, or soon together with later ones.
     pub fn commit(&mut self, now_ns: u64) {
         self.must_sync = true;
         self.commit_due(now_ns);
     }
 
-    /// Puts on the medium what waits for that, if it is time.
+    /// Syncs pending entries if it is time.
     pub fn commit_due(&mut self, now_ns: u64) {
         if self.must_sync && now_ns >= self.sync_at_ns {
             self.must_sync = false;
@@ -222,7 +221,7 @@ impl Journal {
         }
     }
 
-    /// When that is.
+    /// When the next sync is due.
     pub fn commits_at(&self) -> Option<u64> {
         self.must_sync.then_some(self.sync_at_ns)
     }
@@ -234,26 +233,26 @@ impl Journal {
         }
     }
 
-    /// Whether the segment that is written is to be closed now: at its length `between` two steps, else an eighth later.
+    /// Whether to close the open segment now: at its full size `between` two steps, otherwise an eighth later.
     pub fn is_full(&self, between: bool, now_ns: u64) -> bool {
         let more = if between { 0 } else { self.segment_bytes / 8 };
         self.length >= self.segment_bytes + more
             && now_ns >= self.close_at_ns
             && self.retry_at_ns.is_none()
             && !self.owner.as_ref().is_some_and(Owner::is_superseded)
-            // A medium that has not taken the last snapshot gets no second one.
+            // No second snapshot while the last one is still being written.
             && !self.is_keeping()
     }
 
-    /// Whether a snapshot is being put on the medium.
+    /// Whether a snapshot is being written.
     pub fn is_keeping(&self) -> bool {
         self.is_keeping.load(Ordering::Acquire)
     }
 
-    /// Closes the segment that is written and begins the next. Whether it could be done.
+    /// Closes the open segment and starts the next. Returns whether it succeeded.
     pub fn close_segment(&mut self, now_ns: u64) -> bool {
         let path = self.dir.join("journal.ndjson");
-        // Whatever has been given its name meanwhile is neither lost nor in the way.
+        // A file that took this name meanwhile is neither overwritten nor an obstacle.
         let number = (self.segment.saturating_add(1)..)
             .find(|number| !segments::closed(&path, *number).exists())
             .unwrap_or(u32::MAX);
@@ -290,18 +289,18 @@ impl Journal {
         }
     }
 
-    /// Keeps a snapshot of what the journal came to when its last segment was closed, and takes out of older segments what
-    /// is too much, without waiting for the medium.
+    /// Writes a snapshot of the state at the end of the last closed segment, then thins older segments as necessary,
+    /// without waiting for the disk.
     pub fn keep(&mut self, state: Vec<u8>) {
         let (path, number) = (self.dir.join("journal.ndjson"), self.segment);
         let (room, asker) = (self.room.clone(), thread::current().id());
         let is_keeping = Arc::clone(&self.is_keeping);
-        // One that is longer than its segment is a sign of a small disk.
+        // A snapshot larger than its segment is a sign of a small disk.
         let is_long = state.len() as u64 > self.segment_bytes;
         let write = [snapshot::write, snapshot::write_deflated][usize::from(is_long)];
         is_keeping.store(true, Ordering::Release);
         self.beside(move || {
-            // A snapshot never knows more than the medium has of its journal.
+            // A snapshot must never be ahead of the journal on disk.
             let kept = File::open(segments::closed(&path, number))
                 .and_then(|closed| closed.sync_data())
                 .and_then(|()| snapshot::sync_dir(&path))
@@ -319,7 +318,7 @@ impl Journal {
         });
     }
 
-    /// Takes out of older segments what is too much for the bound or the disk, where nobody waits for it.
+    /// Thins older segments in the background if they exceed the limit or the disk.
     fn make_room(&mut self) {
         let (room, asker) = (self.room.clone(), thread::current().id());
         self.beside(move || room.keep_in_peace(asker));
@@ -331,7 +330,7 @@ impl Journal {
         self.keepers.extend(keeper);
     }
 
-    /// What was thinned since the last time that this was asked.
+    /// Records of thinning since the last call.
     pub fn thinned(&self) -> Vec<Thinned> {
         self.thinned.try_iter().collect()
     }
@@ -341,17 +340,17 @@ impl Journal {
         self.lost
     }
 
-    /// A report takes so many bytes: as much again is kept free for the last one, and some for what thins the journal.
+    /// Reserves space for a report of this size: twice that, for the last report and for thinning the journal.
     pub fn reserve_for(&mut self, report_bytes: u64) {
         let wanted = report_bytes.saturating_mul(2).next_multiple_of(RESERVE_BYTES);
         if wanted > self.reserve_bytes && self.retry_at_ns.is_none() {
             self.reserve_bytes = wanted;
-            // A disk that is full shows at the next append.
+            // A full disk fails at the next append.
             let _ = self.make_reserve();
         }
     }
 
-    /// Puts everything on the medium and gives the reserve back.
+    /// Syncs everything and releases the reserve.
     pub fn close(&mut self) {
         self.say(|file| file.sync());
         self.rest();
@@ -361,7 +360,7 @@ impl Journal {
         let _ = fs::remove_file(self.reserve());
     }
 
-    /// Nobody is at its files any more.
+    /// Waits until no thread uses its files.
     fn rest(&mut self) {
         self.room.stop();
         for keeper in self.keepers.drain(..) {
@@ -385,7 +384,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// Whoever opens it next finds it at rest.
+    /// No thread may change its files when it is opened again.
     fn drop(&mut self) {
         self.rest();
     }

@@ -1,6 +1,6 @@
-//! Who writes in a run directory. `flock` says so on one host; a shared file system may not carry it to another one, so a
-//! file says it too: host, process and boot of the owner, and a count that grows every two seconds. Clocks of two hosts are
-//! never compared: who finds another host's file watches whether it changes, and takes over when it does not.
+//! The owner of a run directory. `flock` protects it on one host, but maybe not across hosts on a shared file system,
+//! so a file does too: host, process and boot of the owner, and a counter that increases every two seconds. Clocks of
+//! two hosts are never compared: a process takes over another host's directory if the file stops changing.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,43 +17,43 @@ use crate::host::{self, read_plain};
 use crate::sink::write_whole;
 use crate::warn;
 
-/// Its name in a run directory.
+/// The file's name in a run directory.
 const FILE: &str = "journal.owner";
-/// A mark is shorter, bytes.
+/// Maximum size of a mark, bytes.
 const MAX_BYTES: u64 = 16 << 10;
 
-/// How fast an owner's count grows, and how long it is waited for.
+/// Interval of an owner's counter, and timeout of an owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The count grows this often.
+    /// Interval of the counter.
     pub beat: Duration,
-    /// An owner whose count stands for this long is gone.
+    /// An owner whose counter is unchanged for this long is gone.
     pub patience: Duration,
 }
 
-/// Three beats and more may be held up by a file system that is busy.
+/// A busy file system may delay three beats or more.
 pub const PACE: Pace = Pace {
     beat: Duration::from_secs(2),
     patience: Duration::from_secs(7),
 };
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The owner's host.
     pub host: String,
     /// Its process.
     pub pid: u32,
-    /// The boot of its host, where the kernel says.
+    /// Boot ID of its host, if known.
     pub boot_id: Option<String>,
-    /// Tells two owners of one process apart.
+    /// Distinguishes two owners in one process.
     pub chance: u64,
-    /// Grows while it lives.
+    /// Increases while the owner is alive.
     pub beat: u64,
 }
 
 impl Mark {
-    /// This process.
+    /// The mark of this process.
     pub fn own() -> Mark {
         use std::hash::{BuildHasher, RandomState};
         Mark {
@@ -65,12 +65,12 @@ impl Mark {
         }
     }
 
-    /// For people.
+    /// Readable name.
     pub fn name(&self) -> String {
         format!("process {} of host {}", self.pid, self.host)
     }
 
-    /// Whether a lock that this host gives would tell of it. Two containers of one machine may share a boot and no lock.
+    /// Whether a lock on this host would show its owner. Two containers of one machine may share a boot but no locks.
     fn is_of_this_host(&self) -> bool {
         self.boot_id.is_some() && self.boot_id == host::boot_id() && self.host == host::hostname()
     }
@@ -80,21 +80,21 @@ impl Mark {
     }
 }
 
-/// The right to write in a directory, for as long as it is kept.
+/// The right to write to a directory, as long as it is held.
 #[derive(Debug)]
 pub struct Owner {
     path: PathBuf,
     mark: Mark,
     superseded: Arc<AtomicBool>,
-    /// Dropped, it ends the thread.
+    /// Ends the thread when dropped.
     stop: Option<SyncSender<()>>,
     beats: Option<thread::JoinHandle<()>>,
 }
 
-/// Why it cannot be had.
+/// Why ownership was not obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// Somebody has it.
+    /// Another owner has it.
     #[error("{}", .0.name())]
     Held(Mark),
     /// The file cannot be written.
@@ -102,23 +102,23 @@ pub enum OwnerError {
     Io(#[from] io::Error),
 }
 
-/// Who holds `dir`, if a file says so.
+/// The owner of `dir` according to its file.
 pub fn holder(dir: &Path) -> Option<Mark> {
     serde_json::from_str(&read_plain(&dir.join(FILE), MAX_BYTES).ok()?).ok()
 }
 
-/// Whether somebody writes in `dir` now: the mark is as young as that of one who lives.
+/// Whether a process writes to `dir` now: its mark is recent.
 pub fn is_held(dir: &Path) -> bool {
     let modified = fs::metadata(dir.join(FILE)).and_then(|file| file.modified());
-    // One of the future is of a clock that is ahead.
+    // A time in the future comes from a clock that is ahead.
     modified.is_ok_and(|at| at.elapsed().map_or(true, |age| age <= PACE.patience))
 }
 
 impl Owner {
-    /// Takes `dir`. `locked`: this host's lock on it is ours, so that a file of this host is of nobody who lives.
+    /// Takes `dir`. `locked`: we hold this host's lock on it, so a mark from this host has no live owner.
     ///
     /// # Errors
-    /// [`OwnerError`]; it takes [`Pace::patience`] to find out whether a file of another host is anybody's.
+    /// [`OwnerError`]; it takes [`Pace::patience`] to determine whether another host's mark has a live owner.
     pub fn take(dir: &Path, locked: bool, mark: Mark, pace: Pace) -> Result<Owner, OwnerError> {
         let path = dir.join(FILE);
         let text = serde_json::to_vec(&mark).unwrap_or_default();
@@ -132,7 +132,7 @@ impl Owner {
                     wait_for(dir, &known, pace)?;
                 }
                 write_whole(&path, &text)?;
-                // Who else waited has written by now; the last one has it.
+                // All other waiting processes have written by now; the last one wins.
                 if !locked {
                     thread::sleep(pace.beat / 4);
                 }
@@ -150,7 +150,7 @@ impl Owner {
         let (stop, stopped) = sync_channel::<()>(1);
         let (own, flag) = (path.clone(), superseded.clone());
         let mut now = mark.clone();
-        // A thread of its own: a long journal that is read or a disk that hangs must not look like death.
+        // A separate thread: reading a long journal, or a hung disk, must not look like death.
         let beats = thread::Builder::new()
             .name("owner".into())
             .stack_size(64 << 10)
@@ -166,7 +166,7 @@ impl Owner {
                         return flag.store(true, Ordering::Relaxed);
                     }
                     now.beat += 1;
-                    // A full disk: the count stands, and somebody may take over, who cannot write either.
+                    // On a full disk, the counter stops and another process may take over, which cannot write either.
                     let _ = write_whole(&own, &serde_json::to_vec(&now).unwrap_or_default());
                 }
             });
@@ -179,12 +179,12 @@ impl Owner {
         }
     }
 
-    /// Somebody took over, who thought that this one was gone: it must write no more.
+    /// Another process took over because this one seemed dead: this one must not write any more.
     pub fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
     }
 
-    /// Leaves the directory to whoever comes.
+    /// Releases the directory.
     pub fn leave(&mut self) {
         self.stop = None;
         if let Some(beats) = self.beats.take() {
@@ -214,7 +214,7 @@ fn wait_for(dir: &Path, known: &Mark, pace: Pace) -> Result<(), OwnerError> {
         match holder(dir) {
             Some(now) if now != *known => return Err(OwnerError::Held(now)),
             Some(_) => {}
-            // It left in order.
+            // It released the directory.
             None => return Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! What is done with a journal that is there already: whether it goes on, what it gives back, and who may have it.
+//! Handling of an existing journal: whether to continue it, how to restore its state, and its lock.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -22,23 +22,23 @@ use super::segments;
 use super::snapshot::{self, Snapshot, Unfit};
 use crate::{safe_file, warn};
 
-/// How often, and how long, a lock that somebody has is asked for again.
+/// Number of retries for a held lock, and the delay between them.
 const LOOKS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Takes back what a journal holds.
+/// Receives the contents of a journal.
 pub trait Replay {
-    /// The state that a snapshot holds.
+    /// Restores the state of a snapshot.
     ///
     /// # Errors
-    /// When it cannot go on from there: the entries come, from the first.
+    /// If it cannot resume from there: all entries follow, from the first.
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Unfit>;
 
     /// The next entry.
     fn take(&mut self, entry: Entry);
 }
 
-/// Who only looks at entries gets all of them.
+/// A plain function gets all entries.
 impl<F: FnMut(Entry)> Replay for F {
     fn restore(&mut self, _: &Snapshot) -> Result<(), Unfit> {
         Err(Unfit::Misfit)
@@ -49,7 +49,7 @@ impl<F: FnMut(Entry)> Replay for F {
     }
 }
 
-/// This host's lock on the directory, and the file that says so to others.
+/// Takes this host's lock on the directory, and writes the owner file for other hosts.
 pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> {
     let failed = |error| JournalError::Io(dir.to_owned(), error);
     let taken = |by: Option<Mark>| {
@@ -60,7 +60,7 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
     let locked = match patient_lock(&lock) {
         Ok(()) => true,
         Err(Errno::WOULDBLOCK) => return Err(taken(owner::holder(dir))),
-        // A file system without locks: the file is the only guard then.
+        // A file system without locks: the owner file is the only protection.
         Err(error) => {
             warn::once("journal lock", format_args!("{}: {error}", dir.display()));
             false
@@ -69,7 +69,7 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
     match Owner::take(dir, locked, Mark::own(), PACE) {
         Ok(owner) => Ok((lock, Some(owner))),
         Err(OwnerError::Held(by)) => Err(taken(Some(by))),
-        // A disk that is full from the start is no reason to watch nothing.
+        // A disk that is full from the start is no reason to stop monitoring.
         Err(OwnerError::Io(error)) => {
             warn::once("owner file", format_args!("{}: {error}", dir.display()));
             Ok((lock, None))
@@ -77,7 +77,7 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
     }
 }
 
-/// A program that an aggregator starts has its descriptors until it is executed, and so the lock of one that has just gone.
+/// A child process of an aggregator holds its descriptors until exec, and so the lock of one that has just exited.
 fn patient_lock(file: &File) -> Result<(), Errno> {
     for _ in 0..LOOKS {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -88,9 +88,9 @@ fn patient_lock(file: &File) -> Result<(), Errno> {
     flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history. The first
-/// entry says which job it is, or that of a later start, when that one is damaged, or else the newest snapshot. One that is
-/// not there yet goes on.
+/// Whether the journal at `path` is this job's and still open; one that ended with no node missing is closed. The job
+/// is in the first entry or, if that is damaged, in the entry of a later start, or else in the newest snapshot. A
+/// journal that does not exist yet counts as open.
 pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
     let files: Vec<PathBuf> = segments::files(path)?
         .into_iter()
@@ -101,26 +101,26 @@ pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
         for line in Lines::new(BufReader::new(safe_file::open_own(file)?)) {
             match line? {
                 Line::Entry(entry) => match entry.frame.event {
-                    // A node that has the key can say it, too.
+                    // Any node with the key can send this event.
                     Event::Job(_) if entry.frame.agent != AGGREGATOR => {}
                     Event::Job(opened) if opened.job == *job => return Ok(!has_ended(&files)?),
                     Event::Job(_) => return Ok(false),
                     _ if is_first => return Ok(false),
                     _ => {}
                 },
-                // Nothing whole was ever written.
+                // No complete line was ever written.
                 Line::Torn { .. } if is_first => return Ok(true),
                 Line::Broken { .. } | Line::Torn { .. } => {}
             }
             is_first = false;
         }
     }
-    // Of one whose oldest part was dropped only its snapshots may be left to say it.
+    // If the oldest part was dropped, only snapshots may still name the job.
     let is_known = || snapshot::newest::<IgnoredAny>(path).is_some_and(|(_, header, _)| header.job == *job);
     Ok(is_first || (is_known() && !has_ended(&files)?))
 }
 
-/// Whether the last entry says that the job ended, and everybody said goodbye.
+/// Whether the last entry reports the job's end with no node missing.
 fn has_ended(files: &[PathBuf]) -> io::Result<bool> {
     for path in files.iter().rev() {
         let mut file = safe_file::open_own(path)?;
@@ -143,7 +143,7 @@ fn has_ended(files: &[PathBuf]) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Gives the journal at `path` and all that belongs to it another name.
+/// Renames the journal at `path` with all its files.
 pub(super) fn lay_aside(dir: &Path, path: &Path) -> io::Result<()> {
     let aside = free_name(dir);
     warn::once(
@@ -158,7 +158,7 @@ pub(super) fn lay_aside(dir: &Path, path: &Path) -> io::Result<()> {
     if path.exists() {
         fs::rename(path, &aside)?;
     }
-    // Time begins anew with it.
+    // The new journal has a new time origin.
     let _ = fs::remove_file(dir.join("journal.origin"));
     Ok(())
 }
@@ -174,8 +174,8 @@ fn free_name(dir: &Path) -> PathBuf {
     }
 }
 
-/// Hands out the newest snapshot that fits and every entry behind it, cuts off a torn end (kept in journal.torn), and says
-/// how long `file`, the segment that is written, is now, and behind which segment that snapshot stands (zero: none).
+/// Replays the newest usable snapshot and every entry after it, and truncates a torn end (kept in journal.torn).
+/// Returns the length of `file`, the open segment, and the number of the segment before the snapshot (zero: none).
 pub(super) fn read_back(
     path: &Path,
     job: &JobId,
@@ -185,11 +185,11 @@ pub(super) fn read_back(
     let closed = segments::list(path)?;
     let known = restore(path, job, &closed, replay);
     for (_, segment) in closed.iter().filter(|(number, _)| *number > known) {
-        // Of one that was closed the end may be lost with the machine's power: that is a line like any damaged one.
+        // A power failure may truncate a closed segment: its last line is then treated like any damaged one.
         read(segment, &mut safe_file::open_own(segment)?, replay)?;
     }
     if let Some(offset) = read(path, file, replay)? {
-        // A disk that is full keeps nothing of it; that is no reason to watch nothing.
+        // A full disk cannot store it; that is no reason to stop monitoring.
         let dir = path.parent().unwrap_or(Path::new("."));
         if let Err(error) = keep_torn(dir, file, offset) {
             warn::once("journal.torn", format_args!("{}: {error}", dir.display()));
@@ -199,7 +199,7 @@ pub(super) fn read_back(
     Ok((file.metadata()?.len(), known))
 }
 
-/// Hands out every entry of one file; where its last line is torn.
+/// Replays every entry of one file; returns where a torn last line starts.
 fn read(path: &Path, file: &mut File, replay: &mut dyn Replay) -> io::Result<Option<u64>> {
     let mut torn = None;
     let (mut broken, mut first) = (0u64, None);
@@ -223,7 +223,7 @@ fn read(path: &Path, file: &mut File, replay: &mut dyn Replay) -> io::Result<Opt
     Ok(torn)
 }
 
-/// The number of the segment behind which the newest snapshot stands that can be gone on from; zero: there is none.
+/// Restores the newest usable snapshot and returns the number of the segment that it follows; zero if there is none.
 fn restore(path: &Path, job: &JobId, closed: &[(u32, PathBuf)], replay: &mut dyn Replay) -> u32 {
     for (number, file) in snapshot::list(path).unwrap_or_default().into_iter().rev() {
         let restored = Snapshot::read(&file).and_then(|snapshot| {

@@ -1,8 +1,8 @@
-//! The room that a journal takes on the disk, and how it is kept within its bound: the oldest closed segments lose their
-//! telemetry, and when that does not suffice, all else but what nobody can do without ([`thin`]).
+//! Keeps a journal's disk usage within its limit: the oldest closed segments lose their telemetry and, if that is not
+//! enough, everything but the essential entries ([`thin`]).
 //!
-//! Never touched is what somebody who opens the journal again has to fold: what lies behind the older of the two snapshots
-//! that this aggregator wrote itself or has gone on from.
+//! Entries that must be folded when the journal is reopened are never touched: those after the older of the two
+//! snapshots that this aggregator wrote or resumed from.
 
 use std::fs;
 use std::io;
@@ -20,34 +20,34 @@ use super::snapshot;
 use super::thin::{self, Done, Hand, Rule};
 use crate::warn;
 
-/// Nice value of who thins. What comes meanwhile grows the journal: on a machine whose cores are all taken, too, it has to
-/// come to its end.
+/// Nice value of the thinning thread. The journal grows meanwhile: thinning must finish even on a machine with all
+/// cores busy.
 const LOW_PRIORITY: i32 = 5;
 
-/// What is remembered from one time to the next.
+/// State between two calls.
 #[derive(Debug, Default)]
 struct Known {
-    /// Snapshots that are known to be good, by their segments.
+    /// Segments whose snapshots are known to be valid.
     good: Vec<u32>,
-    /// Segments up to this one have no telemetry any more.
+    /// Segments up to this one no longer contain telemetry.
     thinned: u32,
 }
 
-/// Keeps one journal within its bound. A clone does the same for the same journal.
+/// Keeps one journal within its limit. A clone works on the same journal.
 #[derive(Clone, Debug)]
 pub struct Room {
     journal: PathBuf,
     limits: Limits,
     hand: Hand,
     known: Arc<Mutex<Known>>,
-    /// Of those who keep the same journal one is at it.
+    /// Only one clone works on the journal at a time.
     turn: Arc<Mutex<()>>,
     told: Sender<Thinned>,
 }
 
 impl Room {
-    /// Of the journal at `journal`, which was gone on from the snapshot behind segment `restored` (zero: none). What is
-    /// gone comes out of the other end.
+    /// For the journal at `journal`, resumed from the snapshot after segment `restored` (zero: none). The receiver gets
+    /// records of what is removed.
     pub fn new(journal: &Path, node: NodeId, limits: Limits, restored: u32) -> (Room, Receiver<Thinned>) {
         let (told, hears) = channel();
         let good = if restored > 0 { vec![restored] } else { Vec::new() };
@@ -57,7 +57,7 @@ impl Room {
             stop: Arc::new(AtomicBool::new(false)),
         };
         let mut thinned = 0;
-        // Who was killed may not have told of it.
+        // A killed aggregator may not have reported them.
         for (number, path) in segments::list(journal).unwrap_or_default() {
             let Some(record) = thin::told_in(&path) else { break };
             thinned = number;
@@ -74,22 +74,22 @@ impl Room {
         (room, hears)
     }
 
-    /// The snapshot behind this segment is on the medium.
+    /// The snapshot after this segment is on disk.
     pub fn has_snapshot(&self, number: u32) {
         self.known().good.push(number);
     }
 
-    /// Whoever is at it leaves it as it is.
+    /// Stops thinning; the files stay as they are.
     pub fn stop(&self) {
         self.hand.stop.store(true, Ordering::Relaxed);
     }
 
-    /// As [`Room::keep`], and says what went wrong; whoever finds another at it leaves it to that one. A thread other than
-    /// `asker` gives way to all others from now on.
+    /// Like [`Room::keep`], but warns on errors, and returns at once if another thread is thinning. A thread other than
+    /// `asker` lowers its own priority permanently.
     pub fn keep_in_peace(&self, asker: ThreadId) {
         let Ok(_turn) = self.turn.try_lock() else { return };
         if thread::current().id() != asker {
-            // On Linux this is the thread's own, and it is nobody's worry if it may not.
+            // On Linux this affects only this thread. Failure is harmless.
             let _ = rustix::process::setpriority_process(None, LOW_PRIORITY);
         }
         match self.keep() {
@@ -101,10 +101,10 @@ impl Room {
         }
     }
 
-    /// Takes out what is too much. May take seconds: nobody should wait for it.
+    /// Removes entries beyond the limit. May take seconds: do not wait for it.
     ///
     /// # Errors
-    /// When a file cannot be read or written, or when it was stopped.
+    /// If a file cannot be read or written, or if stopped.
     pub fn keep(&self) -> io::Result<()> {
         let mut safe = 0;
         while !self.fits()? {
@@ -113,13 +113,13 @@ impl Room {
                 self.complain(safe)?;
                 break;
             }
-            // Snapshots may come meanwhile, and more can go then.
+            // New snapshots may have appeared meanwhile, and allow removing more.
             self.take_out(safe)?;
         }
         Ok(())
     }
 
-    /// Takes out of segments up to `safe` what has to go.
+    /// Removes what is necessary from segments up to `safe`.
     fn take_out(&self, safe: u32) -> io::Result<()> {
         let mut old = segments::list(&self.journal)?;
         old.retain(|(number, _)| *number <= safe);
@@ -147,7 +147,7 @@ impl Room {
         Ok(())
     }
 
-    /// Whether the next segment fits in, too: under the bound, and with its snapshot on a disk that others fill.
+    /// Whether the next segment fits too: within the limit, and with its snapshot on a disk that other programs fill.
     fn fits(&self) -> io::Result<bool> {
         let (limits, used) = (self.limits()?, used(&self.journal)?);
         let next = limits
@@ -157,7 +157,7 @@ impl Room {
         Ok(used <= limits.resting_bytes() && free(&self.journal) >= next)
     }
 
-    /// As they are on the disk as it is now: what others leave free is used, and given back.
+    /// The limits with the disk's current free space, which depends on other programs.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -165,12 +165,12 @@ impl Room {
         Ok(self.limits.on(self.room_bytes()?))
     }
 
-    /// What the journal has and may have, bytes.
+    /// Bytes that the journal uses or can still use.
     fn room_bytes(&self) -> io::Result<u64> {
         Ok(used(&self.journal)?.saturating_add(free(&self.journal)))
     }
 
-    /// Who thins, and says within what it had to be kept.
+    /// Parameters of thinning, with the limit to record.
     fn hand(&self) -> io::Result<Hand> {
         Ok(Hand {
             bound_bytes: self.limits.under(self.room_bytes()?).bound_bytes,
@@ -201,12 +201,12 @@ impl Room {
 
     fn tell(&self, done: Done) {
         if let Some(record) = done.record {
-            // Nobody hears it who is about to end.
+            // The receiver may be gone at the end.
             let _ = self.told.send(record);
         }
     }
 
-    /// The last segment that nobody has to fold again.
+    /// The last segment that never has to be folded again.
     fn safe(&self) -> io::Result<u32> {
         let there = snapshot::list(&self.journal)?;
         let mut known = self.known();
@@ -222,19 +222,19 @@ impl Room {
     }
 }
 
-/// What the disk of a journal has left, bytes; without end when it does not say.
+/// Free bytes on a journal's disk; `u64::MAX` if unknown.
 pub fn free(journal: &Path) -> u64 {
     let dir = journal.parent().unwrap_or(Path::new("."));
     rustix::fs::statvfs(dir).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// What the newest snapshot of a journal takes, bytes; the next one may take as much.
+/// Size of a journal's newest snapshot, bytes; the next one may be as large.
 fn snapshot_bytes(journal: &Path) -> io::Result<u64> {
     let newest = snapshot::list(journal)?.pop();
     Ok(newest.map_or(0, |(_, path)| fs::metadata(path).map_or(0, |meta| meta.len())))
 }
 
-/// What a journal takes on the disk, with its snapshots, bytes.
+/// Disk usage of a journal and its snapshots, bytes.
 ///
 /// # Errors
 /// When its directory cannot be read.
@@ -242,7 +242,7 @@ pub fn used(journal: &Path) -> io::Result<u64> {
     let closed = segments::list(journal)?;
     let files = closed.into_iter().chain(snapshot::list(journal)?);
     let files = files.map(|(_, path)| path).chain([journal.to_owned()]);
-    // One that is not there takes nothing.
+    // A missing file takes no space.
     Ok(files
         .filter_map(|path| Some(fs::metadata(path).ok()?.len()))
         .sum())

@@ -1,5 +1,5 @@
-//! The files of one journal: segments that are closed, `journal-000001.ndjson` and so on, and `journal.ndjson`, which is
-//! written. Read one after the other they are one journal.
+//! The files of one journal: closed segments, `journal-000001.ndjson` and so on, and the open one, `journal.ndjson`.
+//! Read in order, they are one journal.
 
 use std::fs;
 use std::io;
@@ -7,29 +7,28 @@ use std::path::{Path, PathBuf};
 
 use super::thin;
 
-/// A journal is cut into segments of this size, unless it is told otherwise: what has to be folded again after a
-/// restart is not more than one.
+/// Default size of a segment: a restart folds at most one of them again.
 pub const SEGMENT_BYTES: u64 = 256 << 20;
-/// What a journal may take on the disk unless it is told otherwise: raw telemetry of 16,384 ranks for the last ten minutes,
-/// of eight ranks for weeks.
+/// Default limit of a journal's disk usage: raw telemetry of 16,384 ranks for the last ten minutes, of eight ranks for
+/// weeks.
 pub const BOUND_BYTES: u64 = 8 << 30;
-/// Less is no room for a journal.
+/// Minimum limit of a journal.
 pub const LEAST_BYTES: u64 = 1 << 20;
-/// At least so many segments are within the bound: two are whole, one is written, one is being thinned.
+/// Minimum number of segments within the limit: two are complete, one is open, one is being thinned.
 const SEGMENTS: u64 = 8;
 
-/// Room on the disk.
+/// Limits of disk usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A segment is closed when it is so long.
+    /// Size at which a segment is closed.
     pub segment_bytes: u64,
-    /// What all files of the journal may take together, the two snapshots included. When it comes near, the oldest segments
-    /// are thinned.
+    /// Limit of all files of the journal together, including the two snapshots. Near it, the oldest segments are
+    /// thinned.
     pub bound_bytes: u64,
 }
 
 impl Limits {
-    /// Limits of a journal that may take so much.
+    /// Limits of a journal with this maximum size.
     pub fn within(bound_bytes: u64) -> Limits {
         Limits {
             segment_bytes: SEGMENT_BYTES.min(bound_bytes / SEGMENTS),
@@ -37,7 +36,7 @@ impl Limits {
         }
     }
 
-    /// The same when there is no more room than this.
+    /// Lowers the limit to the available space.
     pub fn under(self, room_bytes: u64) -> Limits {
         Limits {
             bound_bytes: self.bound_bytes.min(room_bytes),
@@ -45,7 +44,7 @@ impl Limits {
         }
     }
 
-    /// As they are on a disk that has so much left: two segments have to be whole before anything can be thinned.
+    /// Limits on a disk with this much free space: two segments must be complete before anything can be thinned.
     pub fn on(self, free_bytes: u64) -> Limits {
         let segment_bytes = self
             .segment_bytes
@@ -56,17 +55,17 @@ impl Limits {
         }
     }
 
-    /// What it may take when a segment was closed: the next one has to fit too, and what is written of one that is thinned.
+    /// Maximum size right after closing a segment: room for the next one, and for the copy of one being thinned.
     pub fn resting_bytes(&self) -> u64 {
         self.bound_bytes
             .saturating_sub(self.segment_bytes.saturating_mul(2))
     }
 }
 
-/// Reads `8GiB`, `500MB`, `1048576`: bytes, at least [`LEAST_BYTES`].
+/// Parses a size such as `8GiB`, `500MB` or `1048576` (bytes), at least [`LEAST_BYTES`].
 ///
 /// # Errors
-/// Why it is no such size.
+/// Why the size is invalid.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic() || letter == ' ');
     let unit = match text[digits.len()..].trim() {
@@ -101,16 +100,16 @@ impl Default for Limits {
     }
 }
 
-/// The end of a segment's name.
+/// File name suffix of a segment.
 pub(super) const END: &str = ".ndjson";
 
-/// Where the closed segment of that number of the journal at `journal` is.
+/// Path of the closed segment with this number, of the journal at `journal`.
 pub fn closed(journal: &Path, number: u32) -> PathBuf {
     let stem = journal.file_stem().unwrap_or_default().to_string_lossy();
     journal.with_file_name(format!("{stem}-{number:06}.ndjson"))
 }
 
-/// The closed segments of the journal at `journal` in their order, with their numbers.
+/// The closed segments of the journal at `journal` in order, with their numbers.
 ///
 /// # Errors
 /// When its directory cannot be read.
@@ -120,12 +119,12 @@ pub fn list(journal: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     Ok(all)
 }
 
-/// How many of the first segments another one tells of: who took everything out of it was killed before it removed them.
+/// Number of leading segments merged into the next one, if the merging process was killed before it removed them.
 fn told_of(all: &[(u32, PathBuf)]) -> usize {
     usize::from(all.get(1).is_some_and(|(_, path)| thin::is_dropped(path)))
 }
 
-/// Removes what somebody left of the segments of the journal at `journal` who was killed.
+/// Removes what a killed process left of the segments of the journal at `journal`.
 pub fn sweep(journal: &Path) {
     thin::sweep(journal);
     let all = numbered(journal, END).unwrap_or_default();
@@ -134,18 +133,18 @@ pub fn sweep(journal: &Path) {
     }
 }
 
-/// Files beside `journal` that are called like it, with a number and this end, in the order of their numbers.
+/// Files beside `journal` with its name, a number and this suffix, sorted by number.
 ///
 /// # Errors
 /// When its directory cannot be read.
 pub fn numbered(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let mut found = named(journal, end)?;
-    // A directory or a pipe of that name is none of them, and to read a pipe may take for ever.
+    // Skip directories and pipes with such a name: reading a pipe may block forever.
     found.retain(|(_, path)| fs::metadata(path).is_ok_and(|meta| meta.is_file()));
     Ok(found)
 }
 
-/// As [`numbered`], whatever it is that has such a name.
+/// Like [`numbered`], including directories and pipes.
 pub(super) fn named(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let stem = format!("{}-", journal.file_stem().unwrap_or_default().to_string_lossy());
     let dir = match journal.parent() {
@@ -166,13 +165,13 @@ pub(super) fn named(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>
     Ok(found)
 }
 
-/// All files of the journal at `journal` that there are, in their order.
+/// All existing files of the journal at `journal`, in order.
 ///
 /// # Errors
 /// When its directory cannot be read.
 pub fn files(journal: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = list(journal)?.into_iter().map(|(_, path)| path).collect();
-    // One that was killed between closing a segment and beginning the next has none.
+    // The open segment is missing if the process was killed between closing one and creating the next.
     if files.is_empty() || journal.exists() {
         files.push(journal.to_owned());
     }

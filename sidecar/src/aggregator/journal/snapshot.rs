@@ -1,5 +1,5 @@
-//! The state of the fold in a file, so that a restart need not fold the whole journal: `journal-000007.state` is what the
-//! entries up to the end of segment 7 came to. Whatever is wrong with it, the journal is still there.
+//! The folded state in a file, so that a restart need not fold the whole journal: `journal-000007.state` is the state
+//! after all entries up to the end of segment 7. If it is unusable, the journal is still there.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,30 +18,30 @@ use super::segments;
 use crate::safe_file;
 
 const MAGIC: &[u8; 8] = b"PLSTATE\n";
-/// Of one whose rest is deflated (RFC 1951).
+/// Magic of a deflated snapshot (RFC 1951).
 const DEFLATED: &[u8; 8] = b"PLSTATZ\n";
-/// Raised when the state of any rule changes its shape or its meaning within one version of Paceline.
+/// Increased when the state of any rule changes its format or its meaning within one version of Paceline.
 const FORMAT: u32 = 16;
-/// The end of its name.
+/// File name suffix of a snapshot.
 pub(super) const END: &str = ".state";
-/// The newest, and the one before, should that be damaged.
+/// The newest, and the one before in case the newest is damaged.
 const KEPT: usize = 2;
 
-/// What stands before the state.
+/// Header before the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     format: u32,
     paceline: String,
     /// The job.
     pub job: JobId,
-    /// The last entry that is part of it.
+    /// The last entry included.
     pub n: u64,
-    /// How long `verdicts.ndjson` was.
+    /// Length of `verdicts.ndjson` at that time.
     pub verdict_bytes: u64,
 }
 
 impl Header {
-    /// Of a state of this version of Paceline.
+    /// Header for a state of this version of Paceline.
     pub fn new(job: JobId, n: u64, verdict_bytes: u64) -> Header {
         Header {
             format: FORMAT,
@@ -56,24 +56,24 @@ impl Header {
 /// Why a snapshot is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    /// The file itself.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is none, or not whole.
+    /// The file is not a complete snapshot.
     #[error("damaged")]
     Damaged,
-    /// Its state is not one of this version.
+    /// Its state is from another version.
     #[error("of another version: {0}")]
     Foreign(String),
-    /// The journal beside it is another, or was changed.
+    /// It belongs to another journal, or the journal was changed.
     #[error("does not fit its journal")]
     Misfit,
 }
 
-/// Header and state, to be written. `room`: bytes that the last one took.
+/// Encodes header and state. `room`: size of the last snapshot, bytes.
 ///
 /// # Errors
-/// When a state cannot be written down, which tests show of none.
+/// If a state cannot be encoded, which tests rule out.
 pub fn encode(
     header: &Header,
     state: &impl Serialize,
@@ -85,19 +85,19 @@ pub fn encode(
     Ok(bytes)
 }
 
-/// Puts what [`encode`] gave on the medium as the snapshot behind segment `number`, whole or not at all; older ones than
-/// the one before go.
+/// Writes the result of [`encode`] to disk atomically, as the snapshot after segment `number`. Removes all older ones
+/// except the previous one.
 ///
 /// # Errors
-/// When the disk does not take it: what was there stays.
+/// If it cannot be written; existing files stay.
 pub fn write(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
     put_there(journal, number, (MAGIC, bytes))
 }
 
-/// As [`write()`], in a third of the room and some ten milliseconds more for each megabyte.
+/// Like [`write()`], in a third of the space, but about ten milliseconds slower per megabyte.
 ///
 /// # Errors
-/// When the disk does not take it: what was there stays.
+/// If it cannot be written; existing files stay.
 pub fn write_deflated(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
     let mut deflate = DeflateEncoder::new(Vec::new(), Compression::fast());
     deflate.write_all(bytes)?;
@@ -115,7 +115,7 @@ fn put_there(journal: &Path, number: u32, (magic, bytes): (&[u8; 8], &[u8])) -> 
         file.sync_data()
     };
     let written = put().or_else(|error| {
-        // Without new snapshots nothing can be thinned: on a full disk the older one makes way.
+        // Without new snapshots nothing can be thinned: on a full disk, the older one is removed first.
         let mut old = list(journal)?;
         if error.kind() != io::ErrorKind::StorageFull || old.len() < KEPT {
             return Err(error);
@@ -135,15 +135,15 @@ fn put_there(journal: &Path, number: u32, (magic, bytes): (&[u8; 8], &[u8])) -> 
     Ok(())
 }
 
-/// Names are on the medium.
+/// Syncs the directory, so that file names are durable.
 ///
 /// # Errors
-/// When the disk says no.
+/// If the sync fails.
 pub fn sync_dir(journal: &Path) -> io::Result<()> {
     File::open(journal.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// The snapshots of a journal in their order, with the segments that they stand behind.
+/// The snapshots of a journal in order, with the numbers of the segments that they follow.
 ///
 /// # Errors
 /// When its directory cannot be read.
@@ -151,24 +151,24 @@ pub fn list(journal: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     segments::numbered(journal, END)
 }
 
-/// Forgets all snapshots of a journal.
+/// Removes all snapshots of a journal.
 pub fn forget(journal: &Path) {
     for (_, path) in list(journal).unwrap_or_default() {
         let _ = fs::remove_file(path);
     }
 }
 
-/// A snapshot that is whole: its header, and the rest.
+/// A valid snapshot: its header and the rest.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What stands before the state.
+    /// Header before the state.
     pub header: Header,
     bytes: Vec<u8>,
     at: usize,
 }
 
 impl Snapshot {
-    /// Reads one.
+    /// Reads a snapshot.
     ///
     /// # Errors
     /// [`Unfit`]
@@ -211,8 +211,8 @@ impl Snapshot {
     }
 }
 
-/// The newest snapshot that can be used of the journal at `journal`, with the segment that it stands behind. For those who
-/// read along: who writes there asks more of it.
+/// The newest usable snapshot of the journal at `journal`, with the segment that it follows. For readers: the writer
+/// has stricter checks.
 pub fn newest<T: for<'de> Deserialize<'de>>(journal: &Path) -> Option<(u32, Header, T)> {
     let all = list(journal).unwrap_or_default().into_iter().rev();
     let read = |(number, path): (u32, PathBuf)| {
@@ -222,7 +222,7 @@ pub fn newest<T: for<'de> Deserialize<'de>>(journal: &Path) -> Option<(u32, Head
     all.filter_map(read).next()
 }
 
-/// Only the detector of a state: it is the first part of it.
+/// Only the detector of a state, which is its first part.
 #[derive(Debug)]
 pub struct OfDetector(pub Detector);
 

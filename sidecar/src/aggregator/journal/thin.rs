@@ -1,7 +1,6 @@
-//! Takes lines out of a closed segment of the journal and writes down there what is gone ([`Thinned`]).
+//! Removes lines from a closed segment of the journal, and records there what was removed ([`Thinned`]).
 //!
-//! The new file is written beside the old one, put on the medium and takes its name: whoever is killed leaves the one or
-//! the other.
+//! The new file is written beside the old one, synced, and renamed over it: a kill leaves one or the other.
 
 mod survey;
 
@@ -21,21 +20,21 @@ use self::survey::{Seen, Survey};
 use super::snapshot::sync_dir;
 use crate::{host, safe_file};
 
-/// The end of the name of a file that is not whole yet.
+/// File name suffix of an incomplete file.
 const DRAFT: &str = ".thin";
-/// It is asked after so many lines whether to go on.
+/// Number of lines between two checks of the stop flag.
 const ASK_EVERY: u64 = 4096;
-/// So much is read of a segment to see whether it was thinned.
+/// Bytes read from a segment to see whether it was thinned.
 const HEAD_BYTES: u64 = 1 << 20;
-/// Bytes that are read or written at once.
+/// Bytes read or written at once.
 const CHUNK: usize = 256 << 10;
 
-/// What goes.
+/// What is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Telemetry.
     Telemetry,
-    /// All but what those who come later cannot do without: whose journal it is, and its policy.
+    /// Everything but the essential entries: the journal's job and its policy.
     Everything,
 }
 
@@ -48,30 +47,30 @@ impl Rule {
     }
 }
 
-/// How it is done.
+/// Parameters of thinning.
 #[derive(Clone, Debug)]
 pub struct Hand {
     /// The aggregator's node.
     pub node: NodeId,
-    /// The room that the journal is given, bytes.
+    /// Size limit of the journal, bytes.
     pub bound_bytes: u64,
-    /// Set by whoever does not want to wait for it.
+    /// Set to stop early.
     pub stop: Arc<AtomicBool>,
 }
 
-/// What a segment is now.
+/// Result for a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What is gone of it, now and before; `None`: nothing.
+    /// What was removed from it, now and before; `None` if nothing.
     pub record: Option<Thinned>,
-    /// Whether something went now.
+    /// Whether something was removed now.
     pub is_new: bool,
 }
 
-/// Takes out of the segment at `path` what the rule says. `earlier`, all of which went before, becomes part of it.
+/// Removes from the segment at `path` what the rule selects. `earlier`, which was already dropped, is merged into it.
 ///
 /// # Errors
-/// When a file cannot be read or written, or when it was stopped: what was there stays.
+/// If a file cannot be read or written, or if stopped; existing files stay.
 pub fn squeeze(earlier: Option<&Path>, path: &Path, rule: Rule, hand: &Hand) -> io::Result<Done> {
     let inputs: Vec<&Path> = earlier.into_iter().chain([path]).collect();
     let mut survey = Survey::new(rule);
@@ -95,7 +94,7 @@ pub fn squeeze(earlier: Option<&Path>, path: &Path, rule: Rule, hand: &Hand) -> 
     }
     sync_dir(path)?;
     if let Some(earlier) = earlier {
-        // Who is killed before this leaves a file that the next one tells of: readers leave it out.
+        // A kill before this leaves a file that the next one has replaced: readers skip it.
         fs::remove_file(earlier)?;
     }
     Ok(Done {
@@ -104,12 +103,12 @@ pub fn squeeze(earlier: Option<&Path>, path: &Path, rule: Rule, hand: &Hand) -> 
     })
 }
 
-/// Two aggregators, of which one does not know yet that it was taken for dead, do not meet in it.
+/// The name is unique: an aggregator that was superseded without noticing must not write to the same draft.
 fn draft_of(path: &Path) -> PathBuf {
     path.with_added_extension(format!("{:x}{DRAFT}", host::incarnation()))
 }
 
-/// Removes what somebody who was killed had begun.
+/// Removes drafts of killed processes.
 pub fn sweep(journal: &Path) {
     let stem = format!("{}-", journal.file_stem().unwrap_or_default().to_string_lossy());
     let dir = journal.parent().unwrap_or(Path::new("."));
@@ -122,13 +121,13 @@ pub fn sweep(journal: &Path) {
     }
 }
 
-/// Whether nothing of a segment and of all before it is left but what nobody can do without: it tells of them.
+/// Whether a segment holds only the essential entries, of itself and of all segments before it, which it replaces.
 pub fn is_dropped(path: &Path) -> bool {
     told_in(path).is_some_and(|record| record.whole)
 }
 
-/// What a segment says near its beginning of what is gone: there it stands, but for a few lines that are older than all that
-/// went. `None` may be wrong, where these are many.
+/// The record of removed lines near the beginning of a segment, preceded only by lines older than all removed ones.
+/// `None` may be wrong if there are many of those.
 pub fn told_in(path: &Path) -> Option<Thinned> {
     let head = BufReader::new(safe_file::open_own(path).ok()?.take(HEAD_BYTES));
     let mut lines = head.split(b'\n').map_while(Result::ok);
@@ -157,7 +156,7 @@ fn write(draft: &Path, inputs: &[&Path], survey: &Survey, record: &Thinned, hand
     out.into_inner().map_err(|error| error.into_error())?.sync_data()
 }
 
-/// The line that stands where others stood.
+/// The line that replaces removed ones.
 fn tell(n: u64, at_ns: u64, record: &Thinned, hand: &Hand) -> String {
     line::encode_sealed(&Entry {
         n,
@@ -178,8 +177,8 @@ fn copy(out: &mut impl Write, text: &[u8]) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Every line of these files with its number, without its newline; empty ones are left out. What is longer than any line
-/// may be comes in pieces, none of which can be read, as the whole cannot.
+/// Calls `each` with every line of these files, without its newline, and its number; empty lines are skipped. An
+/// oversized line comes in pieces, which are unreadable like the whole.
 fn each_line(
     inputs: &[&Path],
     stop: &AtomicBool,

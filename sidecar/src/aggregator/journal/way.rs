@@ -1,6 +1,6 @@
-//! What is in the way of the files of a run directory: a directory, a pipe, a device or a symbolic link that has the name of one.
-//! To open a pipe may take for ever, nothing can be written to a directory, and links are not followed: it gets another name, and
-//! the file its own.
+//! Obstacles to the files of a run directory: a directory, a pipe, a device or a symbolic link with the name of one.
+//! Opening a pipe may block forever, a directory cannot be written, and links are not followed, so the obstacle is
+//! renamed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ const NAMES: [&str; 11] = [
     "remedies.ndjson",
     "remedies.json",
 ];
-/// What is put behind the name of what was in the way.
+/// Extension added to the name of an obstacle.
 const ASIDE: &str = "aside";
 
-/// Gives whatever is in the way in `dir` another name, and says so. What cannot be moved stays.
+/// Renames obstacles in `dir`, with a warning. Those that cannot be moved stay.
 pub(super) fn clear(dir: &Path) {
     let journal = dir.join("journal.ndjson");
     let numbered = [segments::END, snapshot::END]
@@ -52,7 +52,7 @@ fn move_aside(path: &Path) {
     }
 }
 
-/// Neither a file nor nothing.
+/// Whether something other than a file exists.
 fn is_in_the_way(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file())
 }

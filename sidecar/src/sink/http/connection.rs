@@ -1,4 +1,4 @@
-//! One connection to the page: it ends by itself, whatever its client does, and says what it waits for.
+//! One connection to the page: it is closed after a timeout, whatever its client does, and tracks whether it is idle.
 
 use std::future::Future;
 use std::io;
@@ -13,29 +13,29 @@ use tokio_rustls::server::TlsStream;
 
 use super::slots::Slot;
 
-/// A connection ends after this, whatever it does: who stays away from the kernel's queue stands in nobody's way for long.
+/// Maximum lifetime of a connection, so that none blocks others for long.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A request's head is whole within this.
+/// Deadline for a complete request head.
 pub(super) const HEAD: Duration = Duration::from_secs(5);
-/// After an answer the next request is waited for so long.
+/// How long to wait for the next request after an answer.
 const IDLE: Duration = Duration::from_secs(10);
 /// Ends a request's head.
 const END: &[u8; 4] = b"\r\n\r\n";
 
-/// As it is, or by TLS.
+/// Plain, or TLS.
 pub(super) enum Stream {
     Plain(TcpStream),
     Sealed(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection that ends by itself.
+/// A connection with timeouts.
 pub struct Connection {
     stream: Stream,
-    /// Ends it in any case.
+    /// Closes it in any case.
     last: Pin<Box<Sleep>>,
-    /// Ends it while no request is answered.
+    /// Closes it while no request is being answered.
     idle: Pin<Box<Sleep>>,
-    /// How much of [`END`] was read last.
+    /// How many bytes of [`END`] were matched last.
     matched: usize,
     slot: Slot,
 }
@@ -74,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// What is written belongs to an answer: the next request may follow.
+    /// Written bytes belong to an answer: the next request may follow.
     fn note_written(&mut self) {
         self.slot.set_idle(true);
         self.idle.as_mut().reset(Instant::now() + IDLE);

@@ -1,4 +1,4 @@
-//! Who comes to the page: connections are taken as long as there is room for them, and sealed by TLS where that was asked for.
+//! Accepts connections to the page while there is room, with TLS if configured.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ use tokio_rustls::TlsAcceptor;
 use super::connection::{Connection, HEAD, Stream};
 use super::slots::{Client, Slot, Slots};
 
-/// Who finds no slot is told so; of these so many at once.
+/// Connections without a slot get an answer; this many at a time.
 const MAX_REFUSALS: usize = 16;
-/// Whoever is told so has this long to read it.
+/// How long such a client may take to read the answer.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// When there are no descriptors left, the next look.
+/// Pause before the next attempt when no descriptors are left.
 const BREATH: Duration = Duration::from_millis(100);
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 37\r\n\r\n\
@@ -49,17 +49,17 @@ pub fn tls(certificates: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Who has come in.
+/// The accepted connections.
 pub struct Visitors {
     come: mpsc::Receiver<(Connection, Client)>,
     address: SocketAddr,
 }
 
 impl Visitors {
-    /// Takes connections from now on.
+    /// Accepts connections from now on.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn of(listener: TcpListener, tls: Option<TlsAcceptor>) -> io::Result<Visitors> {
         let address = listener.local_addr()?;
         let (sender, come) = mpsc::channel(1);
@@ -75,7 +75,7 @@ impl axum::serve::Listener for Visitors {
     async fn accept(&mut self) -> (Connection, Client) {
         match self.come.recv().await {
             Some(come) => come,
-            // The runtime ends.
+            // The runtime is shutting down.
             None => std::future::pending().await,
         }
     }
@@ -111,7 +111,7 @@ async fn take(listener: TcpListener, tls: Option<TlsAcceptor>, come: mpsc::Sende
         let (tls, come, client) = (tls.clone(), come.clone(), slots.client(from));
         tokio::spawn(async move {
             if let Some(connection) = begin(stream, tls, slot).await {
-                // The runtime ends.
+                // The runtime is shutting down.
                 let _ = come.send((connection, client)).await;
             }
         });
@@ -129,7 +129,7 @@ async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, mut slot: Slot) -> O
     Some(Connection::new(stream, slot))
 }
 
-/// Says that there is no room, and takes what was asked: to close with bytes unread would take the answer back.
+/// Answers that there is no room, and reads the request: closing with unread bytes would discard the answer.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(FULL).await?;
     stream.shutdown().await?;

@@ -1,12 +1,12 @@
-//! By which names the page answers. A web page of anybody can make a browser send requests here under a name of its own, which it
-//! lets point to this machine ("DNS rebinding"), and read the answers. So a request names an address, which no name server can
-//! change, this machine, or a host that was configured.
+//! The host names that the page accepts. A malicious web page can make a browser send requests here under its own host
+//! name, pointed at this machine ("DNS rebinding"), and read the answers. So a request must use an address, which no
+//! name server can change, this machine's name, or a configured host.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, Uri, header};
 
-/// Names besides loopback's, addresses and this machine's own.
+/// Names accepted besides loopback names and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostNames {
     own: Vec<String>,
@@ -14,7 +14,7 @@ pub struct HostNames {
 }
 
 impl HostNames {
-    /// `machine`: what this machine calls itself. `configured`: names, or `*.DOMAIN` for all below a domain, or `*` for any.
+    /// `machine`: this machine's host name. `configured`: names, or `*.DOMAIN` for all below a domain, or `*` for any.
     pub fn new(machine: &str, configured: &[String]) -> HostNames {
         let machine = machine.to_ascii_lowercase();
         let short = machine.split('.').next().unwrap_or_default().to_owned();
@@ -25,7 +25,7 @@ impl HostNames {
         }
     }
 
-    /// Whether a request is for this machine. One of HTTP/1.0 may name nobody: no browser sends such.
+    /// Whether a request is for this machine. HTTP/1.0 requests may have no host: browsers do not send them.
     pub(super) fn take(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut said = headers.get_all(header::HOST).iter();
         let first = said.next();
@@ -66,10 +66,10 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Whether this can be one of `http_hosts`.
+/// Whether this is a valid entry of `http_hosts`.
 ///
 /// # Errors
-/// What it has to look like.
+/// The expected form.
 pub fn check_name(name: &str) -> Result<(), String> {
     let rest = name.strip_prefix("*.").unwrap_or(name);
     let is_label = |label: &str| {

@@ -1,5 +1,5 @@
-//! The metrics page and the live page over HTTP: on loopback, or where somebody has named an address or an interface; for
-//! everybody who reaches it, or for who has the token. It is read only: nothing in a job can be changed here.
+//! The metrics page and the live page over HTTP: on loopback, or at a configured address or interface; for all clients
+//! that can reach it, or only with the token. Read-only: it cannot change anything in a job.
 
 mod connection;
 mod door;
@@ -34,13 +34,13 @@ pub use place::{NoPlace, Place};
 use scraped::Pages;
 use slots::{Client, MAX_PAGES};
 
-/// What Prometheus asks for.
+/// The path that Prometheus scrapes.
 const METRICS: &str = "/metrics";
-/// For a request by a name that is none of ours.
+/// Answer to a request with a foreign host name.
 const OTHER_HOST: &str = "this page accepts localhost, IP addresses and this machine's name; for another name \
     start the job with --http-hosts NAME (docs/security.md), or with a token (--http-token-file)\n";
 
-/// Asks the aggregator for what it knows at this moment.
+/// Requests the aggregator's current facts.
 pub type Scrape = oneshot::Sender<Arc<dyn Facts>>;
 
 /// What was typed of it.
@@ -78,7 +78,7 @@ pub struct HttpOptions {
     pub metrics: MetricsOptions,
 }
 
-/// What it means.
+/// The parsed options.
 #[derive(Clone)]
 pub struct Page {
     place: Place,
@@ -92,7 +92,7 @@ impl HttpOptions {
     /// Reads the files.
     ///
     /// # Errors
-    /// What is wrong with one: a page that was to be protected is not served without.
+    /// What is wrong with a file: a page that requires protection is not served without it.
     pub fn read(&self) -> anyhow::Result<Page> {
         let token = self.http_token_file.as_deref().map(Key::read).transpose()?;
         let tls = self.http_cert.as_deref().zip(self.http_key.as_deref());
@@ -111,7 +111,7 @@ impl HttpOptions {
 }
 
 impl Page {
-    /// At this place, for everybody who reaches it.
+    /// A page at this place, without a token.
     pub fn at(place: Place) -> Page {
         Page {
             place,
@@ -122,7 +122,8 @@ impl Page {
         }
     }
 
-    /// Listens. A place that is taken, that is none, or that nobody has named is replaced by one that is free on loopback.
+    /// Listens. A place that is taken, invalid, or covers all addresses without a token is replaced by a free one on
+    /// loopback.
     pub fn open(self) -> Option<OpenPage> {
         let loopback = |port| Place::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
         let mut elsewhere = Vec::new();
@@ -147,7 +148,7 @@ impl Page {
             );
             elsewhere.push(match error.kind() {
                 ErrorKind::AddrInUse => format!("port {} is taken", place.port()),
-                // It says what it is about.
+                // The message already contains its subject.
                 ErrorKind::NotFound | ErrorKind::AddrNotAvailable => error.to_string(),
                 _ => format!("{place}: {error}"),
             });
@@ -175,7 +176,7 @@ impl std::fmt::Debug for Page {
     }
 }
 
-/// One that listens.
+/// A listening page.
 #[derive(Debug)]
 pub struct OpenPage {
     listener: TcpListener,
@@ -184,23 +185,23 @@ pub struct OpenPage {
 }
 
 impl OpenPage {
-    /// Where.
+    /// Its address.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
     }
 
-    /// Why it is not where it was wanted, if it is not.
+    /// Why it is not at the requested place; `None` if it is.
     pub fn elsewhere(&self) -> Option<String> {
         self.elsewhere.clone()
     }
 
-    /// What its metrics show.
+    /// The metrics options.
     pub fn shown(&self) -> Shown {
         self.page.shown
     }
 
-    /// Serves on a thread of its own until nobody takes scrapes any more. Beside thousands of links a request would wait for
-    /// its turn at each step of its way: to be let in, read, and answered.
+    /// Serves in its own thread until the receiver of scrapes is dropped. In a thread with thousands of links, a
+    /// request would wait for its turn at each stage: accept, read, and answer.
     pub fn serve_aside(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
         let serve = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -222,7 +223,7 @@ impl OpenPage {
         }
     }
 
-    /// Serves until the runtime ends; the live page where there is one.
+    /// Serves until the runtime ends; including the live page if there is one.
     pub async fn serve(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
         let OpenPage { listener, page, .. } = self;
         let visitors = listener
@@ -237,7 +238,8 @@ impl OpenPage {
     }
 }
 
-/// Answers whoever comes by `visitors`: with a token who has it, without one who asks by one of these names.
+/// Answers the clients of `visitors`: with a token only those that have it, otherwise only requests with one of these
+/// host names.
 pub async fn talk(
     visitors: Visitors,
     (token, names): (Option<Key>, HostNames),
@@ -263,14 +265,14 @@ pub async fn talk(
     }
 }
 
-/// Who may ask, and whether there is room for it.
+/// Checks whether the client may send requests, and whether there is room for it.
 async fn admit(
     State(desk): State<Desk>,
     ConnectInfo(client): ConnectInfo<Client>,
     request: Request,
     next: Next,
 ) -> Response {
-    // No page of somebody else's can say the token.
+    // A foreign web page cannot know the token.
     if desk.token.is_none() && !desk.names.take(request.uri(), request.headers()) {
         return (StatusCode::MISDIRECTED_REQUEST, OTHER_HOST).into_response();
     }
@@ -290,7 +292,7 @@ struct Desk {
     live: Option<Live>,
 }
 
-/// Why a visitor gets no data of the live page.
+/// Why a client gets no data of the live page.
 enum NoData {
     Token,
     Relay,
@@ -306,7 +308,7 @@ impl IntoResponse for NoData {
 }
 
 impl Desk {
-    /// The live page's data, for who may have it.
+    /// The live page's data, for authorized clients.
     fn live(&self, headers: &HeaderMap) -> Result<&Live, NoData> {
         if !is_admitted(self.token.as_ref(), headers) {
             return Err(NoData::Token);
@@ -344,7 +346,7 @@ async fn metrics(State(desk): State<Desk>, headers: HeaderMap) -> Response {
     }
 }
 
-/// Whether the token was said, where there is one (<https://www.rfc-editor.org/rfc/rfc6750#section-2.1>).
+/// Whether the request has the token, if one is required (<https://www.rfc-editor.org/rfc/rfc6750#section-2.1>).
 fn is_admitted(token: Option<&Key>, headers: &HeaderMap) -> bool {
     let Some(token) = token else { return true };
     let said = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());

@@ -1,4 +1,4 @@
-//! Where the page is wanted: an address, or a network interface or a host name of this machine.
+//! The requested place of the page: an address, a network interface or a host name of this machine.
 
 use std::fmt;
 use std::io;
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::net::TcpSocket;
 
-/// Connections that may wait to be taken.
+/// Length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: u32 = 64;
-/// A name server has so long; a job's watch does not wait longer for it.
+/// Timeout of a name lookup, so that monitoring does not wait longer for it.
 const RESOLVE: Duration = Duration::from_secs(3);
 /// The longest host name (RFC 1035, 2.3.4).
 const MAX_NAME: usize = 253;
@@ -22,12 +22,12 @@ const MAX_NAME: usize = 253;
 pub enum Place {
     /// `127.0.0.1:9810`, `[::1]:9810`.
     Address(SocketAddr),
-    /// `eth0:9810`: any address of this interface, and no other. `localhost:9810`, `node-7:9810`: the address of this host
-    /// name. Which of both it is shows where it is bound: an interface goes first.
+    /// `eth0:9810`: any address of this interface, and no other. `localhost:9810`, `node-7:9810`: the address of this
+    /// host name. Which of the two it is, is decided on binding: an interface takes precedence.
     Named(String, u16),
 }
 
-/// What is neither.
+/// Not a valid place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be ADDRESS:PORT, INTERFACE:PORT or HOST:PORT, such as 127.0.0.1:9810, eth0:9810 or localhost:9810"
@@ -42,13 +42,13 @@ impl FromStr for Place {
             return Ok(Place::Address(address));
         }
         let (name, port) = text.rsplit_once(':').ok_or(NoPlace)?;
-        // What looks like an address is one that was written wrongly.
+        // Text that looks like an address at this point is a malformed one.
         let is_name = (1..=MAX_NAME).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
             && !name.contains([':', '[', ']'])
             && name.bytes().any(|byte| byte.is_ascii_alphabetic());
         let port = port.parse().map_err(|_| NoPlace)?;
-        // A pod is told its address without brackets.
+        // A pod gets its address without brackets.
         if let Ok(address) = name.parse::<Ipv6Addr>() {
             return Ok(Place::Address(SocketAddr::new(address.into(), port)));
         }
@@ -68,12 +68,12 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Any free port of 127.0.0.1.
+    /// A free port on 127.0.0.1.
     pub fn loopback() -> Place {
         Place::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
     }
 
-    /// Zero: any.
+    /// The port; zero: any.
     pub fn port(&self) -> u16 {
         match self {
             Place::Address(address) => address.port(),
@@ -81,7 +81,7 @@ impl Place {
         }
     }
 
-    /// Whether it is every address that this machine has, which nobody has named.
+    /// Whether it is all addresses of this machine (unspecified).
     pub fn is_everywhere(&self) -> bool {
         matches!(self, Place::Address(address) if address.ip().is_unspecified())
     }
@@ -90,15 +90,15 @@ impl Place {
     pub fn is_shared(&self) -> bool {
         match self {
             Place::Address(address) => !address.ip().is_loopback(),
-            // RFC 6761, 6.3: never another machine's.
+            // RFC 6761, 6.3: never another machine.
             Place::Named(name, _) => name != "localhost",
         }
     }
 
-    /// Listens there. To be called within a runtime.
+    /// Listens there. Call it within a runtime.
     ///
     /// # Errors
-    /// What the system says, in words where those of the system would lead nowhere.
+    /// The system's error, with a clearer message where needed.
     pub fn bind(&self) -> io::Result<TcpListener> {
         match self {
             Place::Address(address) => {
@@ -106,7 +106,8 @@ impl Place {
             }
             Place::Named(name, port) if !is_interface(name) => {
                 let addresses = resolve(name, *port)?;
-                // Not a list to `bind`: of several addresses the first one's error counts, as 127.0.0.1 before ::1.
+                // Not a list to `bind`: the first address's error is reported, for example that of 127.0.0.1 before
+                // ::1.
                 let mut problem = None;
                 for address in &addresses {
                     match TcpListener::bind(address) {
@@ -129,10 +130,10 @@ impl Place {
 }
 
 impl Place {
-    /// Whether it could be listened at now; from outside a runtime.
+    /// Whether it is possible to listen there now; call it outside a runtime.
     ///
     /// # Errors
-    /// As [`Place::bind`].
+    /// Like [`Place::bind`].
     pub fn probe(&self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -142,16 +143,16 @@ impl Place {
     }
 }
 
-/// IFNAMSIZ with its zero byte (netdevice(7)).
+/// IFNAMSIZ including its zero byte (netdevice(7)).
 fn is_interface(name: &str) -> bool {
     name.len() < 16 && Path::new("/sys/class/net").join(name).exists()
 }
 
-/// Addresses of a host name, IPv4 first, as `localhost` is meant most often.
+/// Addresses of a host name, IPv4 first, because `localhost` usually means that.
 fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let (sender, found) = channel();
     let asked = name.to_owned();
-    // A name server that is gone may take minutes; the thread ends by itself then.
+    // An unreachable name server may take minutes; the thread ends by itself then.
     std::thread::Builder::new()
         .name("resolve".into())
         .spawn(move || {
@@ -173,7 +174,7 @@ fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// An error as somebody can act on it.
+/// An error with an actionable message.
 fn explained(error: io::Error, name: &str) -> io::Error {
     let text = match error.kind() {
         io::ErrorKind::AddrNotAvailable => format!("{name} is not an address of this machine"),
@@ -200,7 +201,7 @@ mod tests {
             unknown.starts_with("no network interface or host is called no-such-host.invalid here"),
             "{unknown}"
         );
-        // TEST-NET-1 (RFC 5737) is nobody's.
+        // TEST-NET-1 (RFC 5737) is never assigned.
         let other = place("192.0.2.1:0").bind().unwrap_err().to_string();
         assert_eq!(other, "192.0.2.1 is not an address of this machine");
         let taken = format!("localhost:{}", listener.local_addr().unwrap().port());

@@ -1,5 +1,5 @@
-//! The metrics page as it is scraped. What the aggregator knows is copied by its own thread, which is all that frames wait
-//! for; families and text are made of it by another.
+//! The scraped metrics page. The aggregator's thread only copies its facts, so frames wait only for that; families and
+//! text are made in another thread.
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -11,15 +11,15 @@ use super::Scrape;
 use crate::host::monotonic_ns;
 use crate::sink::metrics::{Format, Kept};
 
-/// The pages that were made last.
+/// The latest pages.
 pub(super) struct Pages {
     scrapes: mpsc::Sender<Scrape>,
-    /// Locked while one is made: whoever comes meanwhile gets the same.
+    /// Locked while a page is made: concurrent requests get the same one.
     kept: Mutex<[Kept<Bytes>; 2]>,
 }
 
 impl Pages {
-    /// Made of what comes back by `scrapes`.
+    /// Makes pages from the facts requested through `scrapes`.
     pub(super) fn new(scrapes: mpsc::Sender<Scrape>) -> Pages {
         Pages {
             scrapes,
@@ -27,7 +27,7 @@ impl Pages {
         }
     }
 
-    /// The page in the format that was asked for.
+    /// The page in the requested format.
     pub(super) async fn answer(&self, headers: &HeaderMap) -> Response {
         let accept = headers.get_all(header::ACCEPT).iter();
         let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();

@@ -1,5 +1,5 @@
-//! How many connections to the page there are at once. Scrapes always find room: pages have a part of the slots and no more, and
-//! where all are taken whoever has asked for nothing makes room for who comes.
+//! Limits the number of connections to the page. Scrapes always find room: pages may use only a part of the slots, and
+//! if all are taken, an idle connection is closed in favor of a new one.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,9 +12,9 @@ use std::task::Context;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Connections at once, where this process may have as many descriptors; else a quarter of those.
+/// Maximum number of connections, if the descriptor limit allows it; otherwise a quarter of that limit.
 const MAX_CONNECTIONS: usize = 128;
-/// Of these, connections that have asked for anything but metrics.
+/// Of these, connections that have requested anything but metrics.
 pub(super) const MAX_PAGES: usize = 32;
 
 /// All slots.
@@ -28,7 +28,7 @@ pub(super) struct Slots {
 #[derive(Default)]
 struct Table {
     next: u64,
-    /// In the order in which they came.
+    /// In order of arrival.
     taken: BTreeMap<u64, Entry>,
 }
 
@@ -56,7 +56,7 @@ impl Slots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for whoever comes; `None`: all are taken, by connections whose requests are being answered.
+    /// A slot for a new connection; `None`: all are taken by connections whose requests are being answered.
     pub(super) fn take(&self) -> Option<Slot> {
         let mut table = self.table();
         if table.taken.len() >= self.most {
@@ -66,7 +66,7 @@ impl Slots {
                 .find(|(_, entry)| entry.is_idle.load(Ordering::Relaxed));
             let oldest = *idle?.0;
             if let Some(entry) = table.taken.remove(&oldest) {
-                // One that ends by itself meanwhile hears nothing.
+                // No effect if it has ended meanwhile.
                 let _ = entry.evict.send(());
             }
         }
@@ -87,7 +87,7 @@ impl Slots {
         })
     }
 
-    /// Who has come by a connection.
+    /// The client of a connection.
     pub(super) fn client(&self, from: SocketAddr) -> Client {
         Client {
             from,
@@ -97,7 +97,7 @@ impl Slots {
     }
 }
 
-/// A connection's slot, given back when it is dropped.
+/// A connection's slot, released on drop.
 pub(super) struct Slot {
     slots: Slots,
     number: u64,
@@ -106,7 +106,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Whether no request of it is being answered.
+    /// Whether none of its requests is being answered.
     pub(super) fn is_idle(&self) -> bool {
         self.is_idle.load(Ordering::Relaxed)
     }
@@ -115,12 +115,12 @@ impl Slot {
         self.is_idle.store(is_idle, Ordering::Relaxed);
     }
 
-    /// Whether it has to make room.
+    /// Whether it was evicted.
     pub(super) fn is_evicted(&mut self, context: &mut Context<'_>) -> bool {
         Pin::new(&mut self.evicted).poll(context).is_ready()
     }
 
-    /// Returns when it has to make room.
+    /// Returns when it is evicted.
     pub(super) async fn evicted(&mut self) {
         let _ = (&mut self.evicted).await;
     }
@@ -132,17 +132,17 @@ impl Drop for Slot {
     }
 }
 
-/// Who asks, by one connection.
+/// The client of one connection.
 #[derive(Clone)]
 pub struct Client {
     from: SocketAddr,
     pages: Arc<Semaphore>,
-    /// Held as long as the connection lasts.
+    /// Held for the lifetime of the connection.
     page: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
 }
 
 impl Client {
-    /// Whether there is room for a page: this connection keeps it to its end.
+    /// Whether there is room for a page; if so, this connection holds it until it ends.
     pub(super) fn has_page(&self) -> bool {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         if page.is_none() {

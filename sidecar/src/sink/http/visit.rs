@@ -1,4 +1,4 @@
-//! The other side of the page: who asks an aggregator for its data, as a browser does ([`crate::sink::page::serve`]).
+//! The client side of the page: requests an aggregator's data, like a browser ([`crate::sink::page::serve`]).
 
 use std::fs;
 use std::io;
@@ -11,35 +11,35 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_p
 
 use crate::sink::notify::http::roots;
 
-/// The aggregator may hold back an answer without news for ten seconds.
+/// The aggregator may delay an answer without updates by ten seconds.
 const WHOLE: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(5);
-/// Most of an answer that is read: thirty times that of a job of 16,384 ranks.
+/// Maximum size of an answer: thirty times that for a job of 16,384 ranks.
 const ANSWER: u64 = 64 << 20;
-/// A token is a line.
+/// Maximum size of a token file.
 const TOKEN: u64 = 4096;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum VisitError {
-    /// Nobody is there, or who is there speaks otherwise.
+    /// No server, or one with another protocol.
     #[error("{0}")]
     Unreached(String),
-    /// Who asks has to say the token.
+    /// A token is required.
     #[error("a token is needed (--http-token-file)")]
     Token,
-    /// Somebody is there, and has no such data.
+    /// The server has no such data.
     #[error("it has no live page (status {0})")]
     Status(u16),
-    /// It does not answer to the name by which it was asked.
+    /// It does not accept the host name of the request.
     #[error("it does not accept this host name: use its IP address, or start the job with --http-hosts NAME")]
     Name,
-    /// So many ask already.
+    /// It has too many clients.
     #[error("it has too many clients")]
     Full,
 }
 
-/// With what somebody comes.
+/// Credentials of a client.
 #[derive(Debug, Default)]
 pub struct Passport {
     token: Option<String>,
@@ -47,10 +47,10 @@ pub struct Passport {
 }
 
 impl Passport {
-    /// Of a file with the page's token, and of one with certificates (PEM) that are trusted in the place of the system's.
+    /// Reads a file with the page's token, and one with certificates (PEM) to trust instead of the system's.
     ///
     /// # Errors
-    /// What is wrong with a file, with its path.
+    /// The problem and the path of the file.
     pub fn read(token: Option<&Path>, authorities: Option<&Path>) -> io::Result<Passport> {
         let named = |path: &Path, error: io::Error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
@@ -83,7 +83,7 @@ fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
     certificates.collect()
 }
 
-/// Somebody who asks.
+/// A client of the page.
 #[derive(Debug)]
 pub struct Visitor {
     agent: Agent,
@@ -91,7 +91,7 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// With this passport.
+    /// A client with these credentials.
     pub fn with(passport: Passport) -> Visitor {
         let own = passport.authorities.map(|own| RootCerts::Specific(Arc::new(own)));
         let tls = TlsConfig::builder()
@@ -103,9 +103,9 @@ impl Visitor {
             .timeout_global(Some(WHOLE))
             .timeout_connect(Some(CONNECT))
             .http_status_as_error(false)
-            // What is said to one is not said to another.
+            // A request for one host must not be sent to another.
             .max_redirects(0)
-            // A page is on this host or behind a tunnel from it; a site's way out leads nowhere near.
+            // A page is on this host or behind a tunnel from it; a site's proxy does not reach it.
             .proxy(None)
             .tls_config(tls)
             .build()
@@ -116,13 +116,13 @@ impl Visitor {
         }
     }
 
-    /// Whether a token goes with what is asked.
+    /// Whether requests have a token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// All there is, as JSON; with `after` what is newer than that (an epoch and its serial number), as server-sent events, once
-    /// there is anything. `base`: `http://HOST:PORT`.
+    /// All data, as JSON; with `after` (an epoch and its serial number) the updates after it, as server-sent events,
+    /// once there are any. `base`: `http://HOST:PORT`.
     ///
     /// # Errors
     /// [`VisitError`].

@@ -1,4 +1,4 @@
-//! Durations in buckets: what Prometheus calls a histogram, as plain numbers that can be written down and read back.
+//! Durations in buckets: a Prometheus histogram, as plain numbers that can be serialized.
 
 use prometheus::proto::{Bucket, Histogram, Metric, MetricFamily, MetricType};
 use serde::{Deserialize, Serialize};
@@ -8,17 +8,17 @@ const BOUNDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
 ];
 
-/// How many were how long.
+/// Counts by duration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Durations {
-    /// By the smallest bound that is not below; those above all bounds are in `count` only.
+    /// By the smallest bound that is not below the duration; durations above all bounds are in `count` only.
     counts: [u64; BOUNDS.len()],
     count: u64,
     sum_s: f64,
 }
 
 impl Durations {
-    /// One more.
+    /// Counts one duration.
     pub(super) fn observe(&mut self, seconds: f64) {
         let place = BOUNDS.partition_point(|bound| *bound < seconds);
         if let Some(count) = self.counts.get_mut(place) {

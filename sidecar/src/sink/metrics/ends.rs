@@ -1,5 +1,5 @@
-//! How jobs ended, counted where no aggregator is any more: a file as node_exporter's textfile collector reads it
-//! (<https://github.com/prometheus/node_exporter#textfile-collector>), which is its own memory.
+//! Counts how jobs ended, when there is no aggregator any more: a file for node_exporter's textfile collector
+//! (<https://github.com/prometheus/node_exporter#textfile-collector>), which also stores the counts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -21,24 +21,24 @@ use crate::sink::write_whole_for_all;
 
 const NAME: &str = "paceline_jobs_ended_total";
 const HELP: &str = "Ended jobs, by the end reason in their report; unknown: none was recorded.";
-/// Where a report has no end.
+/// For a report without an end.
 const UNKNOWN: &str = "unknown";
-/// Of so many it is remembered that they were counted.
+/// Number of counted names that are remembered.
 const MOST: usize = 4096;
-/// No file of ours is longer.
+/// Maximum size of the files.
 const MOST_BYTES: u64 = 1 << 20;
-/// So long others may be at it.
+/// How long to wait for another process's lock.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Counts ends in `path`: the name of each with its reason. A name is counted once, however often it comes; names have no
-/// newline in them.
+/// Counts ends in `path`: the name of each with its reason. A name is counted once, even if it is passed again; names
+/// contain no newline.
 ///
 /// # Errors
-/// When the file, or the list of names beside it, cannot be read or written.
+/// If the file, or the list of names beside it, cannot be read or written.
 pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
     let beside = path.with_added_extension("counted");
     let mut names = safe_file::open_to_write(&beside)?;
-    // Whoever can open it can hold it.
+    // A user who can open it can lock it.
     names.set_permissions(Permissions::from_mode(0o600))?;
     lock(&names)?;
     let mut text = String::new();
@@ -53,7 +53,7 @@ pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
                 .or_default() += 1.0;
         }
     }
-    // Whoever collects it is another user.
+    // The collector runs as another user.
     write_whole_for_all(path, page(counts).as_bytes())?;
     let surplus = known.len().saturating_sub(MOST);
     let kept = known[surplus..].join("\n");
@@ -62,7 +62,7 @@ pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
     names.write_all(kept.as_bytes())
 }
 
-/// For a moment: somebody waits for the end of a job.
+/// Waits only briefly, because the end of a job waits for it.
 fn lock(names: &File) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -78,7 +78,7 @@ fn lock(names: &File) -> io::Result<()> {
     }
 }
 
-/// A series that is there from the first end on, and not only from the first of its reason, has a rate.
+/// Series of all reasons start with the first end, not with the first of their reason, so they have a rate.
 fn read(path: &Path) -> io::Result<BTreeMap<String, f64>> {
     let names = Reason::ALL.iter().map(|reason| reason.name()).chain([UNKNOWN]);
     let mut counts: BTreeMap<String, f64> = names.map(|name| (name.to_owned(), 0.0)).collect();
@@ -105,7 +105,7 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, f64>> {
     Ok(counts)
 }
 
-/// How many ended how.
+/// Number of ends by reason.
 struct Ends(BTreeMap<String, f64>);
 
 impl Facts for Ends {
@@ -149,7 +149,7 @@ mod tests {
         }
         assert_eq!(is_in_the_contract(&page), 1);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
-        // Many at once lose none.
+        // Concurrent calls lose no counts.
         std::thread::scope(|scope| {
             for job in 0..3 {
                 let path = &path;
@@ -161,7 +161,7 @@ mod tests {
             page.contains("paceline_jobs_ended_total{reason=\"success\"} 3\n"),
             "{page}"
         );
-        // What stands there and is none of ours is no count.
+        // Foreign content in the file is not counted.
         fs::write(&path, "paceline_jobs_ended_total{reason=\"x\"} 7\n").unwrap();
         count(&path, &[]).unwrap();
         assert!(!fs::read_to_string(&path).unwrap().contains("\"x\""));
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(fs::metadata(&list).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
-    /// Nobody waits for it for long, and nobody loses by it what is not ours.
+    /// No long waits, and no loss of foreign content.
     #[test]
     fn whatever_is_in_its_way_is_told() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What was last read of each network port.
+//! The last readings of each network port.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format::families::{Families, counters, gauges};
 
-/// What is known of each node's ports, by their names there.
+/// The state of each node's ports, by port name.
 pub(super) type Ports = BTreeMap<NodeId, Arc<BTreeMap<Arc<str>, Port>>>;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub(super) struct Port {
     readings: BTreeMap<PortSignal, Reading>,
 }
 
-/// Takes a reading. It may hold only what has changed.
+/// Applies a reading. It may contain only changes.
 pub(super) fn observe(ports: &mut Ports, node: &NodeId, reading: &PortReading) {
     let of_node = Arc::make_mut(ports.entry(node.clone()).or_default());
     let port = of_node.entry(Arc::clone(&reading.port)).or_insert_with(|| Port {

@@ -1,26 +1,26 @@
-//! What families can be made of, away from where it was gathered and while that goes on.
+//! The data for families, detached from the place where it is collected, so that collection continues meanwhile.
 
 use paceline_health::report::Report;
 
 use super::format::families::{Families, gauges};
 use super::{Metrics, Shown, Transport, refused};
 
-/// What somebody knows at one moment.
+/// Facts of one moment.
 pub trait Facts: Send + Sync {
-    /// All of it, a family after another.
+    /// All of it, one family after another.
     fn families(&self, out: &mut Families<'_>);
 }
 
-/// What the aggregator of a job knows.
+/// The facts of a job's aggregator.
 #[derive(Clone, Debug)]
 pub struct JobFacts {
-    /// What it has counted.
+    /// Counters.
     pub metrics: Metrics,
-    /// What the detector says.
+    /// The detector's report.
     pub report: Report,
-    /// What was lost on the way.
+    /// Transport losses.
     pub transport: Transport,
-    /// How much of it is told.
+    /// The level of detail.
     pub shown: Shown,
 }
 
@@ -31,12 +31,12 @@ impl Facts for JobFacts {
     }
 }
 
-/// What a relay knows: its peers, and nothing of what they say.
+/// The facts of a relay: its peers, without the contents of their messages.
 #[derive(Clone, Debug)]
 pub struct RelayFacts {
-    /// Connections that were not let in or were cut, by reason.
+    /// Connections that were rejected or cut, by reason.
     pub turned: Vec<(&'static str, u64)>,
-    /// Links of nodes and relays that it carries.
+    /// Links of nodes and relays through this relay.
     pub links: usize,
 }
 
@@ -48,7 +48,7 @@ impl Facts for RelayFacts {
     }
 }
 
-/// What a job may say, for tests of the ways out.
+/// Sample facts, for tests of the exports.
 #[cfg(test)]
 pub(in crate::sink) mod samples {
     use paceline_health::event::{
@@ -62,7 +62,7 @@ pub(in crate::sink) mod samples {
     use super::super::{Metrics, Shown};
     use super::JobFacts;
 
-    /// Of two ranks, one with a GPU that was ill.
+    /// Of two ranks, one with a GPU that had faults.
     pub(in crate::sink) fn facts() -> JobFacts {
         let mut facts = facts_of_ranks(2);
         let readings = [
@@ -98,7 +98,7 @@ pub(in crate::sink) mod samples {
         facts
     }
 
-    /// Of so many, each of which made a step.
+    /// Of this many ranks, with one step each.
     pub(in crate::sink) fn facts_of_ranks(ranks: u32) -> JobFacts {
         let mut metrics = Metrics::default();
         let agent = Agent {

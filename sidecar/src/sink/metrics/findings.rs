@@ -1,5 +1,5 @@
-//! Whom findings that hold are about, for the annotations of alerts: as labels of an alert they would make another one of it with
-//! each change.
+//! The subjects of active findings, for the annotations of alerts: as labels of an alert, each change would make
+//! another alert.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use paceline_health::verdict::{State, Subject, Verdict};
 
 use super::format::families::{Families, gauges};
 
-/// Findings that are named, the weightiest first: a job that falls apart has as many as ranks.
+/// Maximum number of named findings, the most severe first: a job in breakdown has as many as ranks.
 const MAX_NAMED: usize = 64;
 
-/// One series for each card: what several GPUs of a node have alike is one.
+/// One series per card: the same finding on several GPUs of a node is one.
 pub(super) fn subjects(out: &mut Families<'_>, report: &Report) {
     let cards = cards(&report.verdicts);
     let held = cards.iter().filter(|card| card.verdict.state == State::Raised);
-    // A map: two that look the same are one.
+    // A map: equal label sets are merged.
     let named: BTreeMap<[String; 7], f64> = held
         .take(MAX_NAMED)
         .map(|card| (labels(&card.verdict), 1.0))

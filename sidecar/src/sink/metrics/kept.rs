@@ -1,12 +1,12 @@
-//! What is dear to make and asked for by many: kept for a while that is measured by how long it took.
+//! A cache for results that are expensive and requested often; their lifetime depends on how long they took to make.
 
-/// It is kept for so many times as long as it took: a twentieth of the time at most goes into making it, however often
-/// somebody asks.
+/// Lifetime as a multiple of the time to make it: at most a twentieth of the time is spent on making it, regardless of
+/// the number of requests.
 const REST: u64 = 19;
-/// But not for longer: who was stopped while it was made has not taken that long.
+/// The upper limit of the lifetime: a process stopped meanwhile seems to take longer.
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// As it was made last.
+/// The latest result.
 #[derive(Clone, Debug)]
 pub struct Kept<T> {
     made: Option<T>,
@@ -23,19 +23,19 @@ impl<T> Default for Kept<T> {
 }
 
 impl<T: Clone> Kept<T> {
-    /// What is still fresh.
+    /// The cached result, if still fresh.
     pub fn fresh(&self, now_ns: u64) -> Option<T> {
         self.made.clone().filter(|_| now_ns < self.fresh_until_ns)
     }
 
-    /// Keeps what was begun then and is made now.
+    /// Stores a result that was started and finished at these times.
     pub fn keep(&mut self, made: T, began_ns: u64, now_ns: u64) {
         let rest_ns = now_ns.saturating_sub(began_ns).saturating_mul(REST);
         self.fresh_until_ns = now_ns.saturating_add(rest_ns.min(LONGEST_NS));
         self.made = Some(made);
     }
 
-    /// What is fresh, or is made now.
+    /// The fresh result, or a new one.
     pub fn get(&mut self, clock_ns: impl Fn() -> u64, make: impl FnOnce() -> T) -> T {
         let began_ns = clock_ns();
         if let Some(fresh) = self.fresh(began_ns) {

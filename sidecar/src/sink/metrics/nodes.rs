@@ -1,4 +1,4 @@
-//! What the sidecars say of themselves: what they cost, what they lost, what they read from.
+//! The sidecars' own metrics: cost, losses, sources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize};
 use super::MAX_RANK_SERIES;
 use super::format::families::{Families, counters, gauges};
 
-/// A node has no more sources than this.
+/// Maximum number of sources per node.
 const MOST_SOURCES: usize = 64;
 /// The source that reads NVIDIA's GPUs.
 const NVML: &str = "nvml";
 
-/// What is known of each node.
+/// The state of each node.
 pub(super) type Nodes = BTreeMap<NodeId, NodeTally>;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeTally {
     agent: u64,
-    /// CPU time of the incarnations before this one.
+    /// CPU time of earlier incarnations.
     past_cpu_s: f64,
     past_plugin_s: f64,
     plugin_s: f64,
@@ -30,30 +30,30 @@ pub(super) struct NodeTally {
     rss_bytes: u64,
     spool_dropped: u64,
     past_spool_dropped: u64,
-    /// Of rings: dropped because one was full, and torn.
+    /// Ring records that were dropped because a ring was full, and torn ones.
     #[serde(default)]
     ring: [u64; 2],
     #[serde(default)]
     past_ring: [u64; 2],
-    /// In the order in which the sidecar named them.
+    /// In the order in which the sidecar listed them.
     #[serde(default)]
     sources: Vec<SourceTally>,
 }
 
-/// One thing that a sidecar reads from.
+/// One source of a sidecar.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SourceTally {
     name: Arc<str>,
-    /// It tells what it is for.
+    /// It delivers data.
     is_up: bool,
-    /// Spent on it, seconds.
+    /// Time spent on it, seconds.
     s: f64,
-    /// The same of the incarnations before this one.
+    /// The same for earlier incarnations.
     past_s: f64,
 }
 
 impl NodeTally {
-    /// Frames that it dropped because its spool was full.
+    /// Frames dropped because the spool was full.
     pub(super) fn spool_dropped(&self) -> u64 {
         self.past_spool_dropped + self.spool_dropped
     }
@@ -63,7 +63,7 @@ impl NodeTally {
     }
 }
 
-/// A sidecar tells how it is.
+/// Applies a sidecar's heartbeat.
 pub(super) fn beat(nodes: &mut Nodes, frame: &Frame, beat: &Beat) {
     let node = nodes.entry(frame.node.clone()).or_default();
     if node.agent != frame.agent {
@@ -87,10 +87,10 @@ pub(super) fn beat(nodes: &mut Nodes, frame: &Frame, beat: &Beat) {
     }
 }
 
-/// A sidecar began, and reads from these.
+/// A sidecar started, with these sources.
 pub(super) fn agent(nodes: &mut Nodes, node: &NodeId, agent: &Agent) {
     let node = nodes.entry(node.clone()).or_default();
-    // One that is watched alone says so in the same place.
+    // A sidecar that monitors its node alone reports that in the same list.
     let sources = agent.sources.iter().filter(|source| !source.starts_with("alone"));
     let sources = sources.take(MOST_SOURCES).map(|name| {
         let known = node.sources.iter().find(|source| source.name == *name);
@@ -104,12 +104,12 @@ pub(super) fn agent(nodes: &mut Nodes, node: &NodeId, agent: &Agent) {
     node.sources = sources.collect();
 }
 
-/// A source has said that nothing comes from it, or that something does again.
+/// A source reported that it delivers no data, or that it does again.
 pub(super) fn source(nodes: &mut Nodes, node: &NodeId, state: &SourceState) {
     known(nodes, node, &state.source, state.trouble.is_empty());
 }
 
-/// Whether GPUs can be read at all.
+/// Whether GPUs are readable at all.
 pub(super) fn gpus(nodes: &mut Nodes, node: &NodeId, news: &GpuAccess) {
     if news.gpu.is_none() {
         let is_up = matches!(news.state, Access::Readable | Access::NoEvents);
@@ -124,8 +124,8 @@ fn known(nodes: &mut Nodes, node: &NodeId, source: &str, is_up: bool) {
     }
 }
 
-/// Of each node, up to so many. Where there are more, what is well is not told of any: what is not well is then on the page whichever
-/// node it is of, and the page has no more lines than its reader has time for.
+/// For each node, up to a limit. With more nodes, values without problems are omitted: problems are then listed for any
+/// node, and the page stays at a readable size.
 pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
     cost(out, nodes);
     let are_all_told = nodes.len() <= MAX_RANK_SERIES;
@@ -170,7 +170,7 @@ pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
     }
 }
 
-/// What each sidecar takes.
+/// The cost of each sidecar.
 fn cost(out: &mut Families<'_>, nodes: &Nodes) {
     let nodes = || nodes.iter().take(MAX_RANK_SERIES);
     let cpu = nodes().map(|(node, tally)| ([node.to_string()], tally.past_cpu_s + tally.cpu_s));
@@ -235,7 +235,7 @@ mod tests {
         for event in [
             began,
             mute("step-log", "it is not there"),
-            // Nobody has said that it reads from this.
+            // Not one of the sidecar's sources.
             mute("other", ""),
             beat(5),
         ] {

@@ -1,4 +1,4 @@
-//! What a preflight measured before the job, as gauges in base units: they stand as long as the job runs.
+//! The preflight's results from before the job, as gauges in base units: they are exposed for as long as the job runs.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use paceline_health::verdict::Severity;
 
 use super::format::families::{Families, gauges};
 
-/// What was measured of each node.
+/// The measurements of each node.
 pub(super) type Benches = BTreeMap<NodeId, Bench>;
 
-/// Takes a node's figures.
+/// Stores a node's measurements.
 pub(super) fn observe(benches: &mut Benches, bench: &Bench) {
     benches.insert(bench.node.clone(), bench.clone());
 }
 
-/// What it came to, for jobs of any size.
+/// The overall result, for jobs of any size.
 pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     let outcome = serde_json::to_value(section.told.outcome).ok();
     let outcome = outcome
@@ -71,7 +71,7 @@ pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     );
 }
 
-/// What was measured of each node and GPU.
+/// The measurements of each node and GPU.
 pub(super) fn families(out: &mut Families<'_>, section: &Section, benches: &Benches) {
     let of_nodes = |metric: Metric| {
         let (_, scale) = metric.base_unit();
@@ -90,7 +90,7 @@ pub(super) fn families(out: &mut Families<'_>, section: &Section, benches: &Benc
         })
     };
     let busbw = [
-        // Of both the one through host memory.
+        // If both were measured, only the one through host memory.
         ("local", Metric::LocalBusbwHost, None),
         ("local", Metric::LocalBusbw, Some(Metric::LocalBusbwHost)),
         ("pair", Metric::PairBusbw, None),

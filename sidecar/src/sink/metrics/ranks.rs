@@ -1,4 +1,4 @@
-//! What is known of each rank.
+//! Metrics of each rank.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use paceline_health::verdict::{State, Subject};
 use super::format::families::{Families, counters, gauges};
 use super::{RankTally, Ranks};
 
-/// The families of all ranks, or of those alone that were found slow.
+/// The families of all ranks, or only of slow ranks.
 pub(super) fn families(out: &mut Families<'_>, all: &Ranks, report: &Report, has_all: bool) {
     let slow = slow(report);
     let ranks: Vec<(&Rank, &RankTally)> = all
@@ -47,7 +47,7 @@ pub(super) fn families(out: &mut Families<'_>, all: &Ranks, report: &Report, has
     gauges(out, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
 }
 
-/// How much slower than their peers those are that were found slow.
+/// The slowdown of slow ranks relative to their peers.
 fn slow(report: &Report) -> BTreeMap<Rank, f64> {
     let raised = report
         .verdicts

@@ -1,4 +1,4 @@
-//! What the metrics know of ranks and GPUs, and those who show it in another way get.
+//! The metrics' data on ranks and GPUs, for other presentations.
 
 use paceline_health::event::{Attach, Phases};
 use paceline_health::id::{GpuId, NodeId, Rank};
@@ -15,7 +15,7 @@ pub(super) struct RankTally {
     pub wait_s: f64,
     pub last_step_unix_s: f64,
     pub up: bool,
-    /// Not in a snapshot: the next step says it anew.
+    /// Not in a snapshot: it is set again by the next step.
     #[serde(skip)]
     pub last: Option<LastStep>,
 }
@@ -25,13 +25,13 @@ pub(in crate::sink) struct Seat<'a> {
     pub rank: Rank,
     pub node: Option<&'a NodeId>,
     pub gpu: Option<&'a GpuId>,
-    /// Its process lives.
+    /// Its process is alive.
     pub is_up: bool,
-    /// Its last step; `None`: none came since the aggregator began.
+    /// Its last step; `None`: none received since the aggregator started.
     pub last: Option<&'a LastStep>,
 }
 
-/// The last step that came of a rank.
+/// The last step received from a rank.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sink) struct LastStep {
     pub step: u64,
@@ -40,7 +40,7 @@ pub(in crate::sink) struct LastStep {
 }
 
 impl Metrics {
-    /// The ranks that were ever heard of, in order.
+    /// All ranks seen so far, in order.
     pub(in crate::sink) fn ranks(&self) -> impl Iterator<Item = Seat<'_>> {
         self.ranks.iter().map(|(rank, tally)| Seat {
             rank: *rank,
@@ -51,14 +51,14 @@ impl Metrics {
         })
     }
 
-    /// Whether every rank of the job was heard of.
+    /// Whether every rank of the job has been seen.
     pub(in crate::sink) fn is_whole(&self) -> bool {
         let told = self.ranks.values().filter_map(|rank| rank.attach.as_ref());
         let world = told.map(|attach| attach.world_size).max().unwrap_or_default();
         world > 0 && self.ranks.len() >= world as usize
     }
 
-    /// What was last read of each GPU.
+    /// The last readings of each GPU.
     pub(in crate::sink) fn gpus(&self) -> &Gpus {
         &self.gpus
     }

@@ -1,4 +1,4 @@
-//! How much of a job the metrics page shows, and under whose names.
+//! The level of detail of the metrics page, and the names it uses.
 
 use clap::{Args, ValueEnum};
 
@@ -42,16 +42,16 @@ pub enum Compat {
     Dcgm,
 }
 
-/// What a page shows.
+/// The contents of a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shown {
     detail: Detail,
-    /// GPUs also as dcgm-exporter shows them.
+    /// GPUs also under dcgm-exporter's names.
     pub(super) as_dcgm: bool,
 }
 
 impl MetricsOptions {
-    /// What they mean.
+    /// Parses the options.
     pub fn shown(&self) -> Shown {
         Shown {
             detail: self.metrics,
@@ -61,7 +61,7 @@ impl MetricsOptions {
 }
 
 impl Shown {
-    /// All there is.
+    /// Full detail.
     #[cfg(test)]
     pub(in crate::sink) fn gpu() -> Shown {
         Shown {
@@ -70,7 +70,7 @@ impl Shown {
         }
     }
 
-    /// Whether every rank of so many has series.
+    /// Whether every rank has series, in a job of this many ranks.
     pub(super) fn has_ranks(self, ranks: usize) -> bool {
         match self.detail {
             Detail::Auto => ranks <= MAX_RANK_SERIES,
@@ -79,7 +79,7 @@ impl Shown {
         }
     }
 
-    /// Whether every GPU and port of a job of so many ranks has.
+    /// Whether every GPU and port has series, in a job of this many ranks.
     pub(super) fn has_gpus(self, ranks: usize) -> bool {
         self.detail != Detail::Rank && self.has_ranks(ranks)
     }

@@ -1,11 +1,11 @@
-//! How long steps and their parts take, as the report tells it.
+//! Durations of steps and their parts, from the report.
 
 use paceline_health::report::{Part, Report};
 use prometheus::proto::MetricFamily;
 
 use super::format::families::{Families, Summed, gauges, summaries};
 
-/// Of the job: a summary by part.
+/// For the job: a summary by part.
 pub(super) fn summary(report: &Report) -> Option<MetricFamily> {
     let parts = report.times.parts.iter().map(|times| Summed {
         label: times.part.name(),
@@ -22,7 +22,7 @@ pub(super) fn summary(report: &Report) -> Option<MetricFamily> {
     summaries("paceline_step_seconds", help, "phase", parts)
 }
 
-/// Of each rank: its step and its self-time since the last restart.
+/// For each rank: its step and its self-time since the last restart.
 pub(super) fn ranks(out: &mut Families<'_>, report: &Report) {
     let of_ranks = |quantile: fn(&paceline_health::report::Usual) -> f64| {
         let ranks = report.times.ranks.iter();

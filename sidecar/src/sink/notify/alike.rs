@@ -1,5 +1,5 @@
-//! What several GPUs of a node have alike is one message: which GPUs it speaks for, and how long the first of them waits for
-//! the others.
+//! The same finding on several GPUs of a node is one message: which GPUs it covers, and how long the first one waits
+//! for the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use paceline_health::verdict::Severity;
 use super::news::{Memory, News, changes};
 use super::notice::Notice;
 
-/// A warning of one GPU waits this long for the same of others.
+/// How long a warning for one GPU waits for the same warning on others.
 const GATHERS_MS: u64 = 10_000;
-/// What is critical waits only where another GPU of the node has it, too.
+/// A critical finding waits only if another GPU of the node has it, too.
 const GATHERS_CRITICAL_MS: u64 = 2_000;
-/// While more GPUs join, what was told is told again this often at most.
+/// Minimum interval between repetitions while more GPUs join.
 const GROWS_EVERY_MS: u64 = 60_000;
-/// GPUs of which the evidence is listed.
+/// Maximum number of GPUs whose evidence is listed.
 const LISTED: usize = 16;
 
 impl News {
-    /// Lets one message speak for the GPUs of each node that have a finding alike; gives the keys of those that wait for others.
-    /// `is_last`: nothing waits any more.
+    /// Groups the GPUs of each node with the same finding under one message; returns the keys of those that wait for
+    /// others. `is_last`: no more waiting.
     pub(super) fn gather(&mut self, now_ms: u64, is_last: bool) -> BTreeSet<String> {
         let mut alike: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (key, memory) in &self.known.0 {
@@ -45,13 +45,13 @@ impl News {
         waiting
     }
 
-    /// Neither told, nor spoken for.
+    /// Neither sent, nor covered by a group.
     fn is_new(&self, key: &str) -> bool {
         let memory = self.known.0.get(key);
         memory.is_some_and(|memory| !memory.told && memory.spoken_for_by.is_none())
     }
 
-    /// Whether the first of those that are new has waited for long enough.
+    /// Whether the first of the new ones has waited long enough.
     fn is_due(&self, new: &[String], alike: usize, now_ms: u64) -> bool {
         let mut notices = new.iter().filter_map(|key| Some(&self.known.0.get(key)?.notice));
         notices.any(|notice| {
@@ -64,7 +64,7 @@ impl News {
         })
     }
 
-    /// One message for those that nobody has spoken for. It counts all that hold, those that were told before as well.
+    /// One message for those not covered yet. It counts all GPUs with the finding, including those sent before.
     fn speak_for(&mut self, speaker: &str, members: &[String], new: Vec<String>, now_ms: u64) {
         let has_grown = !new.is_empty();
         for key in new {
@@ -83,7 +83,8 @@ impl News {
             None => Memory::new(notice),
             Some(known) => {
                 if known.holds {
-                    // It stays about all that had it, until the last of them is over; the evidence has those that still do.
+                    // It covers all GPUs that had the finding, until the last of them is resolved; the evidence lists
+                    // those that still have it.
                     let gone = known.notice.gpus.iter().filter(|gpu| !notice.gpus.contains(gpu));
                     let gone: Vec<_> = gone.cloned().collect();
                     notice.gpus.extend(gone);
@@ -111,7 +112,7 @@ impl News {
     }
 }
 
-/// The key of the message that may speak for a notice about a GPU.
+/// The key of the group message for a notice about a GPU.
 fn speaker(notice: &Notice) -> Option<String> {
     let (Some(_), Some(node)) = (&notice.gpu, &notice.node) else {
         return None;
@@ -119,13 +120,13 @@ fn speaker(notice: &Notice) -> Option<String> {
     Some(format!("{}/{}/{}", notice.job, notice.finding, name(node)))
 }
 
-/// The same while GPUs join and leave: receivers know an alert by it.
+/// Stays the same while GPUs join and leave: receivers identify an alert by it.
 fn name(node: &str) -> String {
     format!("GPUs on {node}")
 }
 
-/// What GPUs come to: the worst of them, with what each shows. `told`: those that have messages of their own. `None`: it
-/// speaks for nobody any more.
+/// Merges notices of GPUs: the most severe one, with evidence of each, including GPUs with their own messages. `None`:
+/// the group is empty.
 fn sum(speaker: &str, own: &[&Memory], told: &[&Memory], now_ms: u64) -> Option<Notice> {
     let notices = own.iter().map(|memory| &memory.notice);
     let worst = notices

@@ -1,4 +1,4 @@
-//! What each kind of receiver is sent.
+//! The request bodies for each kind of receiver.
 
 use paceline_health::Provenance;
 use paceline_health::text::date::rfc3339;
@@ -11,32 +11,32 @@ use super::notice::{Notice, Status};
 use super::receiver::Kind;
 use super::spool::Parcel;
 
-/// Version of what webhooks and programs get.
+/// Version of the format for webhooks and programs.
 const VERSION: u32 = 1;
-/// Lines of one message to people; the rest is counted.
+/// Maximum number of lines in a text message; the rest is counted.
 const LINES: usize = 10;
-/// Events of one parcel that page somebody each; the rest is one event more.
+/// Maximum number of PagerDuty events per parcel; the rest is one more event.
 const PAGES: usize = 20;
-/// Alertmanager takes an alert for over after this, unless it is said again.
+/// Alertmanager resolves an alert after this time unless it is repeated.
 const LASTS_MS: u64 = 300_000;
-/// The same, of what nobody will say again since the job has ended.
+/// The same for alerts that are not repeated because the job has ended.
 const LASTS_UNWATCHED_MS: u64 = 86_400_000;
-/// Longest summary that PagerDuty takes, characters (<https://developer.pagerduty.com/docs/send-alert-event>).
+/// Maximum length of PagerDuty's summary, characters (<https://developer.pagerduty.com/docs/send-alert-event>).
 const SUMMARY: usize = 1024;
-/// Longest key that it takes, bytes (the same page).
+/// Maximum length of its key, bytes (the same page).
 const DEDUP_KEY: usize = 255;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Letter {
-    /// The same when it is sent again.
+    /// Stays the same on a retry.
     pub id: String,
     /// The JSON.
     pub body: Value,
 }
 
 impl Letter {
-    /// PagerDuty's key is part of the event; it is added when it is sent, and stands in no file.
+    /// Adds PagerDuty's routing key, which is part of the event; it is added on sending, and never stored in a file.
     pub fn with_routing_key(&self, key: &str) -> Letter {
         let mut letter = self.clone();
         letter.body["routing_key"] = Value::from(key);
@@ -44,7 +44,7 @@ impl Letter {
     }
 }
 
-/// The requests that a parcel is for a receiver of this kind.
+/// The requests for a parcel and a receiver of this kind.
 pub fn letters(kind: &Kind, parcel: &Parcel, number: u64) -> Vec<Letter> {
     let bodies = match kind {
         Kind::Alertmanager(_) => vec![alerts(parcel)],
@@ -62,7 +62,7 @@ pub fn letters(kind: &Kind, parcel: &Parcel, number: u64) -> Vec<Letter> {
         .collect()
 }
 
-/// `gpu-lost` as `PacelineGpuLost`, as the rules of deploy/prometheus name it.
+/// `gpu-lost` as `PacelineGpuLost`, like the rules in deploy/prometheus.
 fn alert_name(finding: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();
@@ -73,7 +73,7 @@ fn alert_name(finding: &str) -> String {
     format!("Paceline{words}")
 }
 
-/// Alertmanager's API version 2: labels are what an alert is known by, so the one that it was before is told to be over.
+/// Alertmanager's API version 2: labels identify an alert, so the alert with the previous labels is resolved.
 fn alerts(parcel: &Parcel) -> Value {
     let mut alerts = Vec::new();
     for notice in &parcel.notices {
@@ -142,17 +142,17 @@ fn runbook(notice: &Notice) -> String {
     )
 }
 
-/// What says more of the finding in a terminal, without a network.
+/// The command that explains the finding in a terminal, without a network.
 fn command(notice: &Notice) -> String {
     format!("paceline explain finding {}", notice.finding)
 }
 
-/// Of the board Run with this job chosen: a path, since nobody but those who run it knows where Grafana is.
+/// The Run dashboard for this job: only a path, because Grafana's address is not known here.
 fn dashboard(notice: &Notice) -> String {
     format!("/d/paceline-run?var-job={}", sanitize::query(notice.job.as_str()))
 }
 
-/// One line for people.
+/// One line of text.
 fn line(notice: &Notice) -> String {
     let state = match notice.status {
         Status::Resolved => "resolved".to_owned(),
@@ -174,7 +174,7 @@ fn line(notice: &Notice) -> String {
     )
 }
 
-/// Since when, what it costs and, while it holds, why, for people; what is not known has no line.
+/// Start, cost and, while it is active, cause, as text; unknown values have no line.
 fn case(notice: &Notice) -> impl Iterator<Item = String> {
     let cause = Cause::ALL.iter().find(|cause| *notice.cause == *cause.name());
     let cause = cause.filter(|cause| **cause != Cause::Unknown);
@@ -192,7 +192,7 @@ fn case(notice: &Notice) -> impl Iterator<Item = String> {
     known.map(|(label, text)| format!("{label}: {text}"))
 }
 
-/// A message to people: Slack's text, in which three characters have a meaning
+/// A text message: Slack's format, in which three characters are special
 /// (<https://api.slack.com/reference/surfaces/formatting#escaping>).
 fn text(notices: &[Notice]) -> String {
     let mut lines: Vec<String> = notices.iter().take(LINES).map(line).collect();
@@ -209,12 +209,12 @@ fn text(notices: &[Notice]) -> String {
     escaped.replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// PagerDuty's Events API version 2: one event a request, without the routing key.
+/// PagerDuty's Events API version 2: one event per request, without the routing key.
 fn events(parcel: &Parcel) -> Vec<Value> {
     let (mut paged, rest) = (Vec::new(), parcel.notices.len().saturating_sub(PAGES));
     let mut count = 0;
     for notice in &parcel.notices {
-        // What is over is always said: an incident that nobody resolves stays.
+        // Resolutions are always sent: otherwise the incident stays open.
         if notice.status == Status::Firing {
             count += 1;
             if count > PAGES {
@@ -233,7 +233,7 @@ fn events(parcel: &Parcel) -> Vec<Value> {
     paged
 }
 
-/// What PagerDuty knows an incident by: of a longer key as much as it takes, and what tells it from others that begin so.
+/// PagerDuty's key of an incident: a longer key is truncated, with a hash to keep it unique.
 fn dedup_key(key: &str) -> String {
     if key.len() <= DEDUP_KEY {
         return key.to_owned();

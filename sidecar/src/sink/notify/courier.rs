@@ -1,4 +1,4 @@
-//! Takes parcels to one receiver, in their order, until each was taken or will never be.
+//! Sends parcels to one receiver, in order, until each is accepted or permanently rejected.
 
 use std::sync::mpsc::{Receiver as Bell, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -11,42 +11,42 @@ use super::receiver::{Kind, Receiver};
 use super::spool::Spool;
 use crate::warn;
 
-/// Pause after a first failure; doubled after each further one.
+/// Pause after the first failure; doubled after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// After the end of the job it is tried so often, for so long.
+/// Interval and duration of retries after the end of the job.
 const LAST_PAUSE: Duration = Duration::from_millis(300);
 pub(super) const LAST: Duration = Duration::from_millis(2500);
-/// With nothing to do the spool is looked at this often, all the same.
+/// Interval of checking the spool even without a wake-up.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Shorter parts of a secret are common words.
 const LEAST_SECRET: usize = 8;
-/// Most characters of an answer in a warning.
+/// Maximum length of an answer in a warning, characters.
 const WORDS: usize = 200;
 
-/// What became of a letter.
+/// The result of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Taken.
+    /// Accepted.
     Taken,
-    /// Not now, and why; the receiver may say when to come again.
+    /// A temporary failure, with the reason; the receiver may state when to retry.
     Later(String, Option<Duration>),
-    /// Never, and why.
+    /// A permanent failure, with the reason.
     Never(String),
 }
 
 impl Delivery {
-    /// In few words, and without what may not stand in a log: a receiver may answer with its own address, or with the key
-    /// that it was sent.
+    /// Shortened, and without secrets that must not be logged: a receiver may echo its own address, or the key that it
+    /// received.
     fn without(self, secrets: &[&str]) -> Delivery {
         let parts = secrets
             .iter()
             .flat_map(|secret| secret.split(['/', '?', '&', '=', '@', ':']));
         let mut parts: Vec<&str> = parts.filter(|part| part.len() >= LEAST_SECRET).collect();
-        // One may be a part of another.
+        // One part may be contained in another.
         parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
-        // Only then shortened: what is cut in two is not found.
+        // Truncate afterwards: a secret cut in two would not be found.
         let hide = |why: String| {
             let hidden = parts.iter().fold(why, |why, part| why.replace(part, "..."));
             hidden.chars().take(WORDS).collect()
@@ -59,7 +59,7 @@ impl Delivery {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Courier {
     receiver: Receiver,
@@ -69,7 +69,7 @@ pub struct Courier {
 }
 
 impl Courier {
-    /// For one receiver and its spool. `leash`: what holds a program that it runs.
+    /// For one receiver and its spool. `leash`: holds the program that it runs.
     pub fn new(receiver: Receiver, spool: Spool, leash: Leash) -> Courier {
         Courier {
             receiver,
@@ -79,7 +79,7 @@ impl Courier {
         }
     }
 
-    /// Until nobody rings any more: then what is left is tried for a moment more.
+    /// Runs until the bell's sender is dropped; then retries the rest for a moment.
     pub fn run(self, bell: &Bell<()>) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -89,14 +89,14 @@ impl Courier {
                     LOOK
                 }
                 Err(asked) => {
-                    // Who asks for less than our own pause is in trouble all the same.
+                    // The receiver's own delay is used only if it is longer than our pause.
                     let wait = asked.map_or(pause, |asked| asked.max(pause)).min(LONGEST_PAUSE);
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     wait
                 }
             };
             match bell.recv_timeout(wait) {
-                // A new parcel does not make a receiver that is down answer sooner.
+                // A new parcel must not shorten the pause for a receiver that is down.
                 Ok(()) if wait < LOOK => std::thread::sleep(wait.min(FIRST_PAUSE)),
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.last(),
@@ -120,7 +120,7 @@ impl Courier {
         let _ = self.round();
     }
 
-    /// Everything that waits, up to the first that is not taken now.
+    /// Sends everything that waits, up to the first temporary failure.
     fn round(&self) -> Result<(), Option<Duration>> {
         let waiting = self.spool.list().map_err(|_| None)?;
         for (number, path) in waiting {
@@ -200,7 +200,7 @@ impl Courier {
 mod tests {
     use super::*;
 
-    /// A receiver may answer with its own address, or with what it was sent.
+    /// A receiver may echo its own address, or the request.
     #[test]
     fn what_a_receiver_answers_tells_no_secret() {
         let url = "https://hooks.example.org/services/T0123456/B0123456/abcdefghijkl?token=0123456789";
@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(leaked, [""; 0], "{hidden}");
             assert!(hidden.contains("no https://"), "{hidden}");
         }
-        // One that would be cut in two is not shown in part.
+        // A secret at the cut is not shown in part.
         for at in 170..200 {
             let told = format!("{}{key}", "x".repeat(at));
             let hidden = format!("{:?}", Delivery::Never(told).without(&[key]));

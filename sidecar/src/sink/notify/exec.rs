@@ -1,4 +1,4 @@
-//! A program that is told: our JSON on its standard input, exit code zero for taken.
+//! A program as a receiver: gets our JSON on its standard input; exit code zero means accepted.
 
 use std::fs;
 use std::io::Write;
@@ -18,12 +18,12 @@ use super::body::Letter;
 use super::courier::Delivery;
 use crate::host::{Process, session};
 
-/// Longest that it may take.
+/// Timeout.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Not now: `EX_TEMPFAIL` of sysexits.h, and what a shell says of a program that is not there.
+/// Temporary failure: `EX_TEMPFAIL` of sysexits.h, and a shell's codes for a missing program.
 const NOT_NOW: [i32; 3] = [75, 126, 127];
 
-/// In the environment of what runs: the session in which, and the process by which it was started.
+/// Variable in the program's environment: the session and the process that started it.
 const MARK: &str = "PACELINE_TOLD_BY";
 
 fn mark() -> String {
@@ -31,12 +31,13 @@ fn mark() -> String {
     format!("{} {}", session_number(own), Process::of(own).words())
 }
 
-/// Zero for one that our PID namespace does not show.
+/// Zero for a process outside our PID namespace.
 fn session_number(pid: u32) -> i32 {
     session(pid).map_or(0, |session| session.as_raw_nonzero().get())
 }
 
-/// Whether one that has this mark was left behind. A job that a program submitted has its environment, and another session.
+/// Whether a process with this mark was left behind. A job submitted by the program inherits its environment, but has
+/// another session.
 fn is_left_behind(pid: Pid, mark: &str) -> bool {
     let session = session_number(pid.as_raw_nonzero().get().cast_unsigned());
     mark.split_once(' ').is_some_and(|(told_in, by)| {
@@ -44,7 +45,7 @@ fn is_left_behind(pid: Pid, mark: &str) -> bool {
     })
 }
 
-/// Ends what programs have left running whose aggregator was killed: without it nobody ends their groups.
+/// Kills programs left running by a killed aggregator, which could not end their groups.
 pub fn clear_left_behind() {
     let user = rustix::process::geteuid().as_raw();
     let start = format!("{MARK}=");
@@ -67,7 +68,7 @@ pub fn clear_left_behind() {
     }
 }
 
-/// Holds what runs, so that it can be ended by somebody who waits no longer. Clones are the same.
+/// A handle on the running program, with which it can be killed by an owner that stops waiting. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Leash(Arc<Mutex<Held>>);
 
@@ -78,7 +79,7 @@ struct Held {
 }
 
 impl Leash {
-    /// Ends what runs, and lets nothing begin any more.
+    /// Kills the running program, and prevents new ones.
     pub fn pull(&self) {
         let mut held = self.held();
         held.is_over = true;
@@ -89,7 +90,7 @@ impl Leash {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts it, unless it is too late for that.
+    /// Starts the program, unless the leash was pulled.
     fn start(&self, command: &mut Command) -> std::io::Result<Option<Child>> {
         let mut held = self.held();
         if held.is_over {
@@ -100,8 +101,8 @@ impl Leash {
         Ok(Some(child))
     }
 
-    /// Ends what it left running and takes its code. Until it was waited for its number, and so its group's, is its own: both
-    /// happen while nobody else may end it.
+    /// Kills its remaining children and reaps it. Its process id, and its group's, are not reused until it is reaped:
+    /// both happen under the lock that other callers need to kill it.
     fn bury(&self, child: &mut Child) -> std::io::Result<ExitStatus> {
         let mut held = self.held();
         held.group = None;
@@ -110,14 +111,14 @@ impl Leash {
     }
 }
 
-/// Where one is that has left the group, it is not found: who does that means to stay.
+/// A process that has left the group is not killed: that is intentional.
 fn end(group: Option<Pid>) {
     if let Some(group) = group {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// Runs it once, in a process group of its own, which ends with it, with us, or when `leash` is pulled.
+/// Runs the program once, in its own process group, which ends with the program, with us, or when `leash` is pulled.
 pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
     let mut command = Command::new(program);
     command
@@ -136,7 +137,8 @@ pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
     };
     let body = letter.body.to_string();
     if let Some(mut input) = child.stdin.take() {
-        // One that does not read must not hold us up: whoever writes may wait for it, and is freed by its end.
+        // A program that does not read must not block us: the writer thread may block, and is released when the program
+        // ends.
         let _ = thread::Builder::new().stack_size(64 << 10).spawn(move || {
             let _ = input.write_all(body.as_bytes());
         });
@@ -154,7 +156,7 @@ pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
     }
 }
 
-/// Whether it ends within the time. It is only looked at: its number stays its own.
+/// Whether the process exits within this time. It is not reaped, so its process id is not reused.
 fn has_ended(child: &Child, within: Duration) -> bool {
     let until = Instant::now() + within;
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,4 +1,4 @@
-//! One POST: with time limits, without redirects, TLS by the certificates of the system.
+//! One POST request: with timeouts, without redirects, with TLS by the system's certificates.
 
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,12 +13,12 @@ use super::courier::Delivery;
 use super::receiver::Proof;
 use super::secret::Secret;
 
-/// Longest that a request may take.
+/// Timeout of a request.
 const WHOLE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
-/// Most of an answer that is read; it is for a warning.
+/// Maximum size of an answer, which is only used in a warning.
 const ANSWER: u64 = 4096;
-/// Where systems keep the certificates of authorities: Debian, Red Hat, SUSE, Alpine.
+/// Paths of the system's CA certificates: Debian, Red Hat, SUSE, Alpine.
 const ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -26,23 +26,23 @@ const ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// A client that is made when it is first needed, and anew when other authorities are to be trusted.
+/// A client that is created on first use, and again when other CAs are to be trusted.
 #[derive(Debug, Default)]
 pub struct Client(Mutex<Option<(Option<String>, Agent)>>);
 
-/// What goes with a letter, read anew for each: keys and tokens are rotated.
+/// Credentials for a request, read again for each: keys and tokens are rotated.
 #[derive(Clone, Default)]
 pub struct Shown {
-    /// The letter is signed with it.
+    /// Signs the request.
     pub hmac: Option<String>,
-    /// It is sent along.
+    /// Bearer token.
     pub bearer: Option<String>,
-    /// Authorities (PEM) to trust instead of the system's.
+    /// CAs (PEM) to trust instead of the system's.
     pub ca: Option<String>,
 }
 
 impl Shown {
-    /// What a webhook is shown.
+    /// Reads the credentials for a webhook.
     pub fn read(proof: &Proof) -> Result<Shown, String> {
         let read = |secret: &Option<Secret>| secret.as_ref().map(Secret::read).transpose();
         Ok(Shown {
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// Sends a letter, signed where there is a key.
+    /// Sends a request, signed if there is a key.
     pub fn post(&self, url: &str, letter: &Letter, shown: &Shown) -> Delivery {
         let body = letter.body.to_string();
         let mut request = self
@@ -85,7 +85,7 @@ impl Client {
                 let text = answer.body_mut().with_config().limit(ANSWER).read_to_string();
                 judge(status, after.map(Duration::from_secs), &text.unwrap_or_default())
             }
-            // An address may be a secret: what went wrong is told without it.
+            // An address may be a secret: the error does not contain it.
             Err(ureq::Error::BadUri(_) | ureq::Error::Http(_)) => {
                 Delivery::Later("its address is invalid".to_owned(), None)
             }
@@ -94,20 +94,20 @@ impl Client {
     }
 }
 
-/// What an answer means: 408 and 429 ask for patience, other refusals do not end by waiting.
+/// Interprets a status: 408 and 429 are temporary, most other refusals are permanent.
 fn judge(status: u16, after: Option<Duration>, text: &str) -> Delivery {
     let words: String = text.chars().filter(|c| !c.is_control()).collect();
     match status {
         200..=299 => Delivery::Taken,
         408 | 425 | 429 => Delivery::Later(format!("status {status}"), after),
-        // A wrong address or key may be mended while the job runs.
+        // A wrong address or key may be corrected while the job runs.
         401 | 403 | 404 => Delivery::Later(format!("status {status} {words}"), after),
         400..=499 => Delivery::Never(format!("status {status} {words}")),
         _ => Delivery::Later(format!("status {status} {words}"), after),
     }
 }
 
-/// HMAC-SHA256 over the delivery's id, a full stop and the body, as `sha256=` and hexadecimal digits.
+/// HMAC-SHA256 over the delivery's id, a period and the body, as `sha256=` and hexadecimal digits.
 pub fn sign(key: &str, id: &str, body: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     let tag = hmac::sign(&key, format!("{id}.{body}").as_bytes());
@@ -115,12 +115,12 @@ pub fn sign(key: &str, id: &str, body: &str) -> String {
     format!("sha256={digits}")
 }
 
-/// A client without redirects, with the certificates of this system.
+/// A client without redirects, with this system's certificates.
 pub(in crate::sink) fn agent() -> Agent {
     agent_of(None)
 }
 
-/// The same with other authorities.
+/// The same with other CAs.
 fn agent_of(ca: Option<&String>) -> Agent {
     let tls = TlsConfig::builder()
         .provider(TlsProvider::Rustls)
@@ -131,19 +131,19 @@ fn agent_of(ca: Option<&String>) -> Agent {
         .timeout_global(Some(WHOLE))
         .timeout_connect(Some(CONNECT))
         .http_status_as_error(false)
-        // What is sent goes to whom it was meant for.
+        // Requests must only go to the configured host.
         .max_redirects(0)
         .tls_config(tls)
         .build()
         .into()
 }
 
-/// The authorities that this system trusts; none: no TLS address is reached, and the warning says so.
+/// The CAs trusted by this system; without any, TLS fails and the warning mentions that.
 pub(in crate::sink) fn roots() -> RootCerts {
     trusted(None)
 }
 
-/// These authorities, or those of the system.
+/// These CAs, or those of the system.
 fn trusted(ca: Option<&String>) -> RootCerts {
     let own = std::env::var("SSL_CERT_FILE").ok();
     let system = || {

@@ -1,8 +1,8 @@
-//! Tells people's tools what the job's verdicts say: Alertmanager, Slack, PagerDuty, a webhook, a program.
+//! Sends the job's verdicts to other tools: Alertmanager, Slack, PagerDuty, a webhook, a program.
 //!
-//! `news` decides what is worth a message, once for all receivers; what one of them is to get is a file in its `spool`
-//! before anybody tries to send it; a thread for each receiver (`courier`) sends, and tries again. The aggregator writes
-//! small files and never waits for a receiver.
+//! `news` decides what is worth a message, once for all receivers; messages for a receiver are files in its `spool`
+//! before they are sent; one thread per receiver (`courier`) sends and retries. The aggregator writes small files and
+//! never waits for a receiver.
 
 mod alike;
 mod body;
@@ -38,14 +38,14 @@ use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
-/// The folder in the run directory.
+/// The directory in the run directory.
 pub const FOLDER: &str = "notify";
-/// What was told, in that folder.
+/// The state of sent notices, in that directory.
 const STATE: &str = "state.json";
-/// A receiver that forgets what is not said again hears what holds this often.
+/// Interval of reminders to receivers that need repetition.
 const REMIND_EVERY_MS: u64 = 60_000;
 
-/// Sends what the verdicts of a job say to all receivers.
+/// Sends the notices of a job's verdicts to all receivers.
 #[derive(Debug)]
 pub struct Notifier {
     state: PathBuf,
@@ -64,7 +64,7 @@ struct Post {
     leash: Held,
 }
 
-/// With it ends what a courier runs.
+/// Kills the courier's running program on drop.
 #[derive(Debug)]
 struct Held(Leash);
 
@@ -75,8 +75,8 @@ impl Drop for Held {
 }
 
 impl Notifier {
-    /// For the receivers of a job whose run directory this is. What an earlier aggregator left in the spools is sent.
-    /// A receiver whose spool cannot be made is told of and left out.
+    /// For the receivers of a job with this run directory. Messages left in the spools by an earlier aggregator are
+    /// sent. A receiver whose spool cannot be created is reported and left out.
     pub fn start(run_dir: &Path, job: &JobId, receivers: &[Receiver], now_ms: u64) -> Notifier {
         let folder = run_dir.join(FOLDER);
         if receivers
@@ -105,7 +105,8 @@ impl Notifier {
         }
     }
 
-    /// What a journal that is continued holds, or nothing: what is new among it is told, and what is not in it is over.
+    /// Applies the verdicts of a continued journal, possibly none: new ones are sent, and those missing in it are
+    /// resolved.
     pub fn resume(&mut self, verdicts: &[Verdict], now_ms: u64) {
         self.news.resume(verdicts, now_ms);
         self.tick(now_ms);
@@ -116,12 +117,12 @@ impl Notifier {
         self.news.verdict(verdict, now_ms);
     }
 
-    /// What open verdicts have come to by now.
+    /// Updates the details of open verdicts.
     pub fn update(&mut self, report: &Report) {
         self.news.update(report);
     }
 
-    /// To be called about once a second: what was said since goes out in one parcel.
+    /// Call this about once a second: new notices are sent in one parcel.
     pub fn tick(&mut self, now_ms: u64) {
         let notices = self.news.poll(now_ms);
         self.post(&notices, now_ms);
@@ -139,11 +140,11 @@ impl Notifier {
             let wanted = notices.iter().filter(|notice| post.receiver.wants(notice));
             post.send(wanted.cloned().collect(), now_ms);
         }
-        // After a crash between the two it is told again: receivers know it by its key.
+        // After a crash between the two the message is sent again: receivers recognize its key.
         self.keep();
     }
 
-    /// Says again what holds, where it would be forgotten. Nothing piles up for one that does not answer.
+    /// Repeats active notices for receivers that need it. There is no backlog for one that does not answer.
     fn remind(&mut self, now_ms: u64) {
         let open = self.news.open_notices(now_ms);
         for post in &mut self.posts {
@@ -161,21 +162,21 @@ impl Notifier {
         }
     }
 
-    /// The job has ended: what ends with it is told to be over. Waits a moment for the couriers; what they cannot send
-    /// stays on disk for [`flush`], and is what this returns.
+    /// The job has ended: notices that end with it are resolved. Waits briefly for the couriers; unsent notices stay on
+    /// disk for [`flush`], and are returned.
     pub fn close(mut self, now_ms: u64) -> Vec<PendingNotices> {
         let last = self.news.close(now_ms);
         let (still, over): (Vec<Notice>, Vec<Notice>) =
             last.into_iter().partition(|notice| notice.is_told_again);
         self.post(&over, now_ms);
-        // Whoever remembers knows of what holds.
+        // Only receivers that need repetition get the active notices again.
         for post in self.posts.iter_mut().filter(|post| post.receiver.kind.forgets()) {
             let wanted = still.iter().filter(|notice| post.receiver.wants(notice));
             post.send(wanted.cloned().collect(), now_ms);
         }
         self.keep();
         let until = std::time::Instant::now() + LAST;
-        // All at once: one that does not answer must not take the others' time.
+        // All at once, so that an unresponsive receiver does not use up the time of others.
         let couriers = self.posts.into_iter().map(|post| {
             drop(post.bell);
             (post.receiver, post.spool, post.done, post.leash)
@@ -183,7 +184,7 @@ impl Notifier {
         let couriers: Vec<_> = couriers.collect();
         let wait = |(receiver, spool, done, leash): (Receiver, Spool, Inbox<()>, Held)| {
             let left = until.saturating_duration_since(std::time::Instant::now());
-            // In time or not, nobody is waited for any longer.
+            // No further waiting, whether it finished in time or not.
             let _ = done.recv_timeout(left);
             drop(leash);
             PendingNotices::of(&receiver, &spool)
@@ -225,27 +226,10 @@ impl Post {
         if let Err(error) = put {
             warn::once("notify spool", format_args!("{}: {error}", self.receiver.name()));
         }
-        // It is awake already.
+        // If this fails, it is already awake.
         let _ = self.bell.try_send(());
     }
 }
 
 #[cfg(test)]
-#[path = "notify_tests.rs"]
 pub(in crate::sink) mod tests;
-
-#[cfg(test)]
-#[path = "alike_tests.rs"]
-mod alike_tests;
-
-#[cfg(test)]
-#[path = "programs_tests.rs"]
-mod programs_tests;
-
-#[cfg(test)]
-#[path = "news_tests.rs"]
-mod news_tests;
-
-#[cfg(test)]
-#[path = "token_tests.rs"]
-mod token_tests;

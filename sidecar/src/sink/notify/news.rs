@@ -1,8 +1,8 @@
-//! What is worth a message: pure, with the time handed in.
+//! Decides what is worth a message. Pure: the time is an argument.
 //!
-//! An incident is told once when it is raised, again when it gets worse, and once more when it is over. One that comes back
-//! within the cool-down waits for its end: what flaps is told with a count. What was never told needs no recovery. What several
-//! GPUs of a node have alike is one message (`alike`).
+//! An incident is reported when it is raised, again when it gets worse, and once more when it is resolved. One that
+//! returns within the cool-down waits for its end: a flapping incident is reported with a count. An incident that was
+//! never reported needs no resolution. The same finding on several GPUs of a node is one message (`alike`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use serde::{Deserialize, Serialize};
 
 use super::notice::{Notice, Status};
 
-/// The same trouble in the same place is told this often at most.
+/// Minimum interval between reports of the same incident and subject.
 const COOL_DOWN_MS: u64 = 300_000;
-/// Characters of an advice.
+/// Maximum length of the action text, characters.
 const ACTION: usize = 2000;
-/// Pieces of evidence.
+/// Maximum number of pieces of evidence.
 const EVIDENCE: usize = 4;
-/// Characters of a GPU's name where the node is known.
+/// Length of a GPU's name if the node is known, characters.
 const GPU_NAME: usize = 12;
-/// Most troubles that are remembered; what is over goes first.
+/// Maximum number of remembered incidents; resolved ones are dropped first.
 const MOST: usize = 4096;
 
-/// What is remembered of one trouble.
+/// State of one incident.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Memory {
     pub(super) notice: Notice,
     pub(super) holds: bool,
-    /// It was told to hold, and not yet to be over.
+    /// It was reported as firing, and not yet as resolved.
     pub(super) told: bool,
     pub(super) told_ms: u64,
-    /// The key of the message that speaks for it and others.
+    /// The key of the group message that covers it.
     #[serde(default)]
     pub(super) spoken_for_by: Option<String>,
 }
 
 impl Memory {
-    /// Of what holds, and was not told so far.
+    /// An active incident that has not been reported.
     pub(super) fn new(notice: Notice) -> Memory {
         Memory {
             notice,
@@ -54,11 +54,11 @@ impl Memory {
     }
 }
 
-/// What outlives an aggregator.
+/// State that survives a restart of the aggregator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Saved(pub(super) BTreeMap<String, Memory>);
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct News {
     job: JobId,
@@ -70,7 +70,7 @@ pub struct News {
 }
 
 impl News {
-    /// Goes on from what was told.
+    /// Continues from saved state.
     pub fn open(job: JobId, known: Saved) -> News {
         News {
             job,
@@ -81,12 +81,12 @@ impl News {
         }
     }
 
-    /// What must be kept.
+    /// State to be saved.
     pub fn saved(&self) -> &Saved {
         &self.known
     }
 
-    /// A verdict, new or known, raised or cleared.
+    /// Applies a verdict, new or known, raised or cleared.
     pub fn verdict(&mut self, verdict: &Verdict, now_ms: u64) {
         let mut notice = self.notice(verdict, now_ms);
         let known = self.known.0.get(&notice.key);
@@ -118,7 +118,7 @@ impl News {
         }
     }
 
-    /// What open verdicts have come to: what is said next of them says that.
+    /// Updates open verdicts, for their next messages.
     pub fn update(&mut self, report: &Report) {
         self.whose = humanize::whose(report);
         for verdict in report
@@ -140,7 +140,8 @@ impl News {
         }
     }
 
-    /// What a journal that is continued holds. What was told and is not in it was of a job that ended without a word.
+    /// Applies the verdicts of a continued journal. A reported incident that is not in it belongs to a job that ended
+    /// unexpectedly.
     pub fn resume(&mut self, verdicts: &[Verdict], now_ms: u64) {
         let of_now: BTreeSet<String> = verdicts.iter().map(|verdict| self.key(verdict)).collect();
         let gone: Vec<String> = self
@@ -183,7 +184,7 @@ impl News {
         }
     }
 
-    /// What is to be said now.
+    /// The notices to be sent now.
     pub fn poll(&mut self, now_ms: u64) -> Vec<Notice> {
         self.say_due(now_ms, false)
     }
@@ -202,7 +203,7 @@ impl News {
         std::mem::take(&mut self.out)
     }
 
-    /// What was told to hold and does.
+    /// Reported incidents that are still active.
     pub fn open_notices(&self, now_ms: u64) -> Vec<Notice> {
         let told = self.known.0.values().filter(|memory| memory.told);
         told.map(|memory| Notice {
@@ -214,7 +215,7 @@ impl News {
         .collect()
     }
 
-    /// The job has ended. What is wrong with a machine is not over with it: that is only watched no longer.
+    /// The job has ended. A problem of a machine does not end with it: it is just no longer monitored.
     pub fn close(&mut self, now_ms: u64) -> Vec<Notice> {
         let mut last = self.say_due(now_ms, true);
         for memory in self.known.0.values_mut().filter(|memory| memory.told) {
@@ -227,7 +228,7 @@ impl News {
             }
             last.push(notice);
         }
-        // Later runs in the same directory begin anew.
+        // Later runs in the same directory start over.
         self.known.0.clear();
         last
     }
@@ -238,7 +239,7 @@ impl News {
         format!("{job}/{}/{subject}", verdict.finding)
     }
 
-    /// Names and sentences come from the job's nodes: here they get a length, and become visible, for all receivers.
+    /// Names and sentences come from the job's nodes: here they are shortened and made printable, for all receivers.
     fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
         let row = self.policy.finding(verdict.finding);
         let severity = verdict.severity;
@@ -285,16 +286,16 @@ impl News {
     }
 }
 
-/// Whether what was told before has changed so that it is told again; what has not stands in `now` as it was told.
+/// Whether a reported notice has changed enough to be sent again; unchanged fields of `now` keep their reported values.
 pub(super) fn changes(before: &Notice, now: &mut Notice) -> bool {
     let is_worse = now.severity > before.severity;
-    // Counters are read once a second: why it is may be known only after it was told, and what to do goes by that.
+    // Counters are read once a second: the cause may be found only after the report, and the action depends on it.
     let is_explained = is_unknown(before) && !is_unknown(now);
     now.raised_ms = before.raised_ms;
     now.worst = now.severity.max(before.worst);
     (now.was, now.was_provenance) = (Some(before.severity), Some(before.provenance));
     if !is_worse {
-        // A message for every change would be one for every second.
+        // A message for every change could be one every second.
         (now.severity, now.was) = (before.severity, before.was);
         if !is_explained {
             (now.provenance, now.was_provenance) = (before.provenance, before.was_provenance);
@@ -303,7 +304,7 @@ pub(super) fn changes(before: &Notice, now: &mut Notice) -> bool {
     is_worse || is_explained
 }
 
-/// A few letters tell the GPUs of a node apart.
+/// A few characters distinguish the GPUs of a node.
 fn gpu(verdict: &Verdict) -> Option<Arc<str>> {
     let Subject::Gpu { gpu_uuid, .. } = &verdict.subject else {
         return None;
@@ -322,7 +323,7 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
     }
 }
 
-/// How much slower, and what that costs; of what is not slow but stands still, what was lost so far.
+/// The slowdown and its cost; for a hang, the time lost so far.
 fn costs(verdict: &Verdict, whose: &str) -> String {
     let slower = verdict
         .slowdown_ratio

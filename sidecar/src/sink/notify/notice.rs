@@ -1,4 +1,4 @@
-//! One message, whoever gets it.
+//! One message, independent of its receiver.
 
 use std::sync::Arc;
 
@@ -9,56 +9,56 @@ use paceline_health::policy::Urgency;
 use paceline_health::verdict::Severity;
 use serde::{Deserialize, Serialize};
 
-/// Whether it holds.
+/// Whether the incident is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It holds.
+    /// It is active.
     Firing,
-    /// It is over.
+    /// It is resolved.
     Resolved,
 }
 
-/// One message, whoever gets it.
+/// One message, independent of its receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Notice {
-    /// The same for all messages of one trouble: `job/finding/subject`.
+    /// The same for all messages of one incident: `job/finding/subject`.
     pub key: String,
-    /// Whether it holds.
+    /// Whether it is active.
     pub status: Status,
-    /// How bad it is.
+    /// Current severity.
     pub severity: Severity,
-    /// How bad it was told to be at most.
+    /// Highest reported severity.
     pub worst: Severity,
-    /// How bad it was told to be before, if that was something else.
+    /// Previously reported severity, if different.
     pub was: Option<Severity>,
-    /// The same of where the evidence came from.
+    /// Previously reported provenance, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was_provenance: Option<Provenance>,
     /// The job.
     pub job: JobId,
-    /// The kind of trouble.
+    /// The finding.
     pub finding: Arc<str>,
-    /// Whom it is about, in words that stay the same while it holds.
+    /// The subject, in words that stay the same while it is active.
     pub subject: String,
-    /// The GPU that it is about, in short.
+    /// The affected GPU, shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Arc<str>>,
-    /// The GPUs of the node that have it alike, where one notice speaks for several.
+    /// The GPUs of the node with the same finding, if one notice covers several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Arc<str>>,
-    /// Its node, if it is about one.
+    /// The node, if it is about one.
     pub node: Option<Arc<str>>,
     /// The finding in a few words.
     pub title: Arc<str>,
     /// Whether it may page; a ticket is at most a warning.
     #[serde(default)]
     pub urgency: Urgency,
-    /// Why.
+    /// The cause.
     pub cause: Arc<str>,
-    /// What policy asks for.
+    /// The action according to policy.
     pub action: Arc<str>,
-    /// Where the evidence came from.
+    /// Provenance of the evidence.
     pub provenance: Provenance,
     /// [`paceline_health::verdict::Verdict::id`].
     pub incident: u64,
@@ -67,31 +67,31 @@ pub struct Notice {
     /// When it began, in words.
     #[serde(default)]
     pub since: String,
-    /// How slow it is and what it costs, in words; empty: nothing was lost so far.
+    /// Slowdown and cost, in words; empty: nothing was lost so far.
     #[serde(default)]
     pub costs: String,
-    /// What it rests on, a phrase each.
+    /// Evidence, one phrase each.
     #[serde(default)]
     pub evidence: Vec<String>,
     /// When it was raised, milliseconds since 1970.
     pub raised_ms: u64,
-    /// When this was said.
+    /// When this message was made, milliseconds since 1970.
     pub unix_ms: u64,
-    /// It is not over with the job: something is wrong with a machine.
+    /// It does not end with the job: a machine has a problem.
     pub unwatched: bool,
-    /// The job's policy only observes it.
+    /// The job's policy only observes this finding.
     #[serde(default)]
     pub observe_only: bool,
-    /// What policy asks for, for programs.
+    /// The action according to policy, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// It was told before, and nothing of it has changed.
+    /// A repetition without changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_told_again: bool,
 }
 
 impl Notice {
-    /// Whom it is about, for people: `8 GPUs on node2`.
+    /// The subject as text: `8 GPUs on node2`.
     pub fn whom(&self) -> String {
         match (self.gpus.len(), &self.node) {
             (0, _) | (_, None) => self.subject.clone(),

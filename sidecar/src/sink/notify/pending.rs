@@ -1,4 +1,4 @@
-//! Notices that are left in the spools of a run: their receivers, and sending them.
+//! Unsent notices in the spools of a run: their receivers, and sending them.
 
 use std::fs;
 use std::io;
@@ -13,16 +13,16 @@ use super::{FOLDER, STATE};
 /// Notices that a receiver has not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingNotices {
-    /// Who it is, without secrets.
+    /// The receiver, without secrets.
     pub receiver: String,
-    /// How many notices wait.
+    /// Number of waiting notices.
     pub notices: usize,
-    /// Where they lie.
+    /// Their directory.
     pub dir: PathBuf,
 }
 
 impl PendingNotices {
-    /// Of one receiver; `None`: it accepted all.
+    /// For one receiver; `None`: it accepted all.
     pub(super) fn of(receiver: &Receiver, spool: &Spool) -> Option<PendingNotices> {
         let notices = waiting(spool);
         (notices > 0).then(|| PendingNotices {
@@ -45,11 +45,11 @@ pub fn pending(run_dir: &Path, receivers: &[Receiver]) -> Vec<PendingNotices> {
     receivers.iter().filter_map(of).collect()
 }
 
-/// Tries once to send what waits. For each of these receivers for which something did: how many notices were sent, and what is
-/// left.
+/// Tries once to send waiting notices. For each of these receivers that had any: the number sent, and the remaining
+/// ones.
 ///
 /// # Errors
-/// When a spool cannot be read.
+/// If a spool cannot be read.
 pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, PendingNotices)>> {
     let mut sent = Vec::new();
     for receiver in receivers {
@@ -71,10 +71,10 @@ pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, P
     Ok(sent)
 }
 
-/// Spools in which something waits for somebody who is none of these receivers.
+/// Spools with waiting notices for other receivers than these.
 ///
 /// # Errors
-/// When the run's folder cannot be read; one that is not there has none.
+/// If the run's directory cannot be read; a missing one has none.
 pub fn strangers(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(run_dir.join(FOLDER)) {
         Ok(entries) => entries,
@@ -98,7 +98,7 @@ pub fn strangers(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<PathB
     Ok(found)
 }
 
-/// Not made when it is not there.
+/// Not created if missing.
 fn spool(run_dir: &Path, receiver: &Receiver) -> io::Result<Option<Spool>> {
     let dir = run_dir.join(FOLDER).join(receiver.name());
     dir.is_dir().then(|| Spool::open(&dir)).transpose()
@@ -109,7 +109,8 @@ mod tests {
     use super::super::spool::Parcel;
     use super::*;
 
-    /// Whoever may write there, such as another user of a shared directory, cannot hold up the end of a job with a pipe.
+    /// Another user who can write there, for example in a shared directory, must not be able to block the end of a job
+    /// with a pipe.
     #[test]
     fn a_pipe_in_a_spool_holds_up_nobody() {
         let dir = tempfile::tempdir().unwrap();

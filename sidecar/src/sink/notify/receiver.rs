@@ -1,4 +1,4 @@
-//! Who is told: `KIND=WHERE[,KEY=VALUE...]`, such as `alertmanager=http://127.0.0.1:9093` or
+//! Receivers of notices: `KIND=WHERE[,KEY=VALUE...]`, such as `alertmanager=http://127.0.0.1:9093` or
 //! `slack=env:SLACK_URL,severity=critical`.
 
 use std::fmt;
@@ -10,16 +10,16 @@ use paceline_health::verdict::Severity;
 use super::notice::Notice;
 use super::secret::Secret;
 
-/// Why this is no receiver.
+/// Why a receiver is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiverError {
-    /// Not of this shape.
+    /// The form is wrong.
     #[error(
         "must be KIND=WHERE[,KEY=VALUE], of kind alertmanager, webhook, slack, pagerduty or exec, such as \
          alertmanager=http://127.0.0.1:9093"
     )]
     Shape,
-    /// A secret in the open.
+    /// A secret given in plain text.
     #[error(
         "{0}: this address is a secret: give env:NAME or file:PATH, so that it does not appear on a command line"
     )]
@@ -29,35 +29,35 @@ pub enum ReceiverError {
         "{0} must begin with http:// or https://, or be env:NAME or file:PATH that holds such an address"
     )]
     Address(&'static str),
-    /// An address with a password in it.
+    /// An address that contains a password.
     #[error("{0}: the address contains a password: give env:NAME or file:PATH")]
     Password(&'static str),
-    /// Not a secret's place.
+    /// Not a reference to a secret.
     #[error("{0}: the value of {1} must be env:NAME or file:PATH")]
     Secret(&'static str, &'static str),
-    /// No such key. What was written is not repeated: it may be a secret that stands where none should.
+    /// Unknown key. The value is not repeated: it may be a misplaced secret.
     #[error(
         "{0}: option {1} after the address is not one of severity=, hmac=, bearer=, ca= (webhook) and url= \
          (pagerduty)"
     )]
     Key(&'static str, usize),
-    /// A token for all to read.
+    /// A token sent without encryption.
     #[error("{0}: a bearer token goes to https:// only, or to this machine")]
     Plain(&'static str),
     /// Not a severity.
     #[error("{0}: severity must be info, warning or critical")]
     Severity(&'static str),
-    /// It cannot be read.
+    /// A secret cannot be read.
     #[error("{0}")]
     Unreadable(String),
 }
 
-/// An address, in the open or not.
+/// An address, in plain text or secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Address {
-    /// As it is.
+    /// Plain text.
     Open(String),
-    /// Where it stands.
+    /// A reference to the secret.
     Secret(Secret),
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for Address {
 }
 
 impl Address {
-    /// Of one in the open scheme and host: a path or a query may be a secret.
+    /// Only scheme and host of a plain address: a path or a query may be a secret.
     fn shown(&self) -> String {
         match self {
             Address::Open(url) => {
@@ -91,25 +91,25 @@ impl Address {
     }
 }
 
-/// How a webhook knows us, and we it.
+/// Authentication between us and a webhook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// What is sent is signed with it, by HMAC-SHA256.
+    /// Key that signs requests, by HMAC-SHA256.
     pub hmac: Option<Secret>,
-    /// A token that is sent along, such as that of a pod's ServiceAccount.
+    /// Bearer token, for example of a pod's ServiceAccount.
     pub bearer: Option<Secret>,
-    /// The authorities (PEM) that its certificate may be of, instead of the system's.
+    /// CAs (PEM) for its certificate, instead of the system's.
     pub ca: Option<Secret>,
 }
 
-/// What kind of receiver, and where it is.
+/// Kind and address of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Prometheus' Alertmanager, API version 2.
     Alertmanager(Address),
-    /// Anything that takes our JSON.
+    /// Any receiver of our JSON.
     Webhook(Address, Proof),
-    /// Slack, or what takes its messages: an incoming webhook.
+    /// Slack, or a service that accepts its messages: an incoming webhook.
     Slack(Address),
     /// PagerDuty's Events API version 2: its address, and the routing key.
     PagerDuty(Address, Secret),
@@ -129,9 +129,9 @@ impl Kind {
         }
     }
 
-    /// Takes for over what is not said again.
+    /// Whether it treats an alert as resolved unless it is repeated.
     pub(super) fn forgets(&self) -> bool {
-        // Who is known by a token is one of ours, which acts on nothing that it heard before it was started.
+        // A receiver with a bearer token is one of ours, which does not act on notices from before its start.
         matches!(self, Kind::Alertmanager(_))
             || matches!(self, Kind::Webhook(_, Proof { bearer: Some(_), .. }))
     }
@@ -140,19 +140,19 @@ impl Kind {
 /// One receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receiver {
-    /// What it is.
+    /// Kind and address.
     pub kind: Kind,
-    /// What is less is not told to it.
+    /// Minimum severity.
     pub severity: Severity,
-    /// As it was given: references to secrets, no secrets.
+    /// As configured: references to secrets, no secrets.
     words: String,
 }
 
-/// Where PagerDuty listens.
+/// PagerDuty's endpoint.
 pub const PAGERDUTY: &str = "https://events.pagerduty.com/v2/enqueue";
 
 impl Receiver {
-    /// Reads one. Secrets are looked for, so that a mistake is told before the job begins.
+    /// Parses a receiver. Secrets are read as well, so that a mistake is reported before the job begins.
     ///
     /// # Errors
     /// [`ReceiverError`]
@@ -176,10 +176,10 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// Reads one, and no secret.
+    /// Parses a receiver without reading secrets.
     ///
     /// # Errors
-    /// [`ReceiverError`], but for secrets that cannot be read.
+    /// [`ReceiverError`], except for secrets that cannot be read.
     pub fn of(words: &str) -> Result<Receiver, ReceiverError> {
         let (kind, rest) = words.split_once('=').ok_or(ReceiverError::Shape)?;
         let mut parts = rest.split(',');
@@ -241,12 +241,12 @@ impl Receiver {
         })
     }
 
-    /// As it was given.
+    /// As configured.
     pub fn words(&self) -> &str {
         &self.words
     }
 
-    /// Who it is, for people: an address without its path, which may be a secret; the place of a secret.
+    /// The receiver as text: an address without its path, which may be a secret; or the reference to a secret.
     pub fn address(&self) -> String {
         let kind = self.kind.name();
         match &self.kind {
@@ -258,21 +258,21 @@ impl Receiver {
         }
     }
 
-    /// A name for its spool: the same for the same words.
+    /// A name for its spool: the same for the same configuration.
     pub(super) fn name(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.words.hash(&mut hasher);
         format!("{}-{:08x}", self.kind.name(), hasher.finish() as u32)
     }
 
-    /// Whether it hears of this. A pager wakes somebody for whatever it is sent: it gets no tickets.
+    /// Whether it gets this notice. A pager wakes someone up for every event: it gets no tickets.
     pub(super) fn wants(&self, notice: &Notice) -> bool {
         let wakes = matches!(self.kind, Kind::PagerDuty(..));
         notice.worst >= self.severity && !(wakes && notice.urgency == Urgency::Ticket)
     }
 }
 
-/// Whether what is sent there can be read on its way.
+/// Whether requests to it can be read in transit.
 fn is_for_all_to_read(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else {
         return false;

@@ -1,18 +1,18 @@
-//! Secrets by reference: `env:NAME` or `file:PATH`. What is secret is read when it is used, and never printed.
+//! Secrets by reference: `env:NAME` or `file:PATH`. A secret is read when it is used, and never printed.
 
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-/// Longest that is read of a file.
+/// Maximum size of a secret file.
 const MOST: usize = 16 << 10;
 
-/// Where a secret stands.
+/// Location of a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
-    /// In a variable of this process.
+    /// In an environment variable of this process.
     Env(String),
-    /// In a file; white space at its end is none of it.
+    /// In a file; trailing white space is ignored.
     File(PathBuf),
 }
 
@@ -20,17 +20,17 @@ impl Secret {
     /// `env:NAME` or `file:PATH`.
     pub fn of(text: &str) -> Option<Secret> {
         match text.split_once(':')? {
-            // What is no name is perhaps the secret itself, and a name is told to people.
+            // An invalid name may be the secret itself, and names are shown in messages.
             ("env", name) if is_name(name) => Some(Secret::Env(name.to_owned())),
             ("file", path) if !path.is_empty() => Some(Secret::File(path.into())),
             _ => None,
         }
     }
 
-    /// The secret itself.
+    /// Reads the secret.
     ///
     /// # Errors
-    /// What is wrong, without it.
+    /// The problem, without the secret.
     pub fn read(&self) -> Result<String, String> {
         let text = match self {
             Secret::Env(name) => {
@@ -52,7 +52,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Where it stands, not what it is.
+/// Shows the location, not the secret.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! What a receiver is still to get: a file a parcel, oldest first, until it was delivered.
+//! Undelivered parcels for a receiver: one file per parcel, oldest first.
 
 use std::fs;
 use std::io;
@@ -14,23 +14,23 @@ use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
-/// Parcels that may wait; then the oldest goes, and is counted.
+/// Maximum number of waiting parcels; beyond it the oldest is dropped and counted.
 const MOST: usize = 1000;
 /// Largest file that is read.
 const MOST_BYTES: u64 = 16 << 20;
-/// Where parcels go that a receiver will never take.
+/// Directory for permanently rejected parcels.
 const REFUSED: &str = "refused";
 
-/// What is sent in one go.
+/// Notices that are sent together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parcel {
-    /// When it was made up, milliseconds since 1970.
+    /// When it was made, milliseconds since 1970.
     pub unix_ms: u64,
-    /// What it says.
+    /// Its notices.
     pub notices: Vec<Notice>,
 }
 
-/// A directory of one receiver. Clones are the same.
+/// The directory of one receiver. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Spool {
     dir: PathBuf,
@@ -38,10 +38,10 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Opens it, and makes it if it is not there.
+    /// Opens it, and creates it if missing.
     ///
     /// # Errors
-    /// When it cannot be made or read.
+    /// If it cannot be created or read.
     pub fn open(dir: &Path) -> io::Result<Spool> {
         safe_file::make_dir(dir)?;
         let spool = Spool::of(dir);
@@ -50,7 +50,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// For looking into it: it need not be there.
+    /// For inspection only: it need not exist.
     pub fn of(dir: &Path) -> Spool {
         Spool {
             dir: dir.to_owned(),
@@ -58,15 +58,15 @@ impl Spool {
         }
     }
 
-    /// Where it is.
+    /// Its directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Puts a parcel at the end.
+    /// Appends a parcel.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn put(&self, parcel: &Parcel) -> io::Result<()> {
         let waiting = self.list()?;
         for (_, path) in waiting.iter().take((waiting.len() + 1).saturating_sub(MOST)) {
@@ -95,27 +95,27 @@ impl Spool {
         Ok(found)
     }
 
-    /// Whether nothing waits.
+    /// Whether no parcel waits.
     pub fn is_empty(&self) -> bool {
         self.list().is_ok_and(|list| list.is_empty())
     }
 
-    /// Reads one.
+    /// Reads a parcel.
     ///
     /// # Errors
-    /// When it cannot be read, or is none.
+    /// If it cannot be read, or is not a parcel.
     pub fn read(path: &Path) -> io::Result<Parcel> {
-        // What is longer is cut, and then none.
+        // A longer file is truncated, and then invalid.
         Ok(serde_json::from_str(&read_plain(path, MOST_BYTES)?)?)
     }
 
-    /// It was delivered.
+    /// Removes a delivered parcel.
     pub fn delivered(path: &Path) {
-        // Should it stay, it is sent again: receivers know it by its key.
+        // If that fails, it is sent again: receivers recognize its key.
         let _ = fs::remove_file(path);
     }
 
-    /// It will never be taken: kept for people, out of the way.
+    /// Moves a permanently rejected parcel aside, for inspection.
     pub fn refused(&self, path: &Path) {
         let aside = self.dir.join(REFUSED);
         let moved = safe_file::make_dir(&aside)

@@ -1,4 +1,4 @@
-//! A notice that is only a test, to see whether a receiver takes what it is sent.
+//! A test notice, to check whether a receiver accepts messages.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ use super::notice::{Notice, Status};
 use super::receiver::Receiver;
 use super::spool::{Parcel, Spool};
 
-/// Sends a notice of severity info, and then that it is over, so that nothing stays open where incidents are kept. What the
-/// receiver asks for by severity does not count here.
+/// Sends a notice of severity info, and then its resolution, so that no incident stays open. The receiver's minimum
+/// severity is ignored.
 ///
 /// # Errors
-/// Why it was not taken, without secrets.
+/// Why it was not accepted, without secrets.
 pub fn trial(receiver: &Receiver, node: &str, now_ms: u64) -> Result<(), String> {
     let leash = Leash::default();
-    // Nothing is read from the spool or put into it.
+    // The spool is neither read nor written.
     let courier = Courier::new(receiver.clone(), Spool::of(Path::new("")), leash.clone());
     let send = |status: Status, number: u64| {
         let parcel = Parcel {
@@ -59,7 +59,7 @@ fn notice(status: Status, node: &str, now_ms: u64) -> Notice {
         urgency: Urgency::Ticket,
         cause: "unknown".into(),
         action: "No action: this is the result of `paceline notify test`.".into(),
-        // Whatever acts on notices acts on live ones only.
+        // Programs that act on notices only act on live ones.
         provenance: Provenance::Injected,
         incident: 0,
         times: 1,
@@ -105,7 +105,7 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in {said}");
         }
-        // Nobody listens there.
+        // There is no listener.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

@@ -1,5 +1,5 @@
-//! Families of the page as requests of OTLP. Hardware stands under a resource of its own for each node: its metrics do not say
-//! themselves which host they are of (<https://opentelemetry.io/docs/specs/semconv/hardware/common/>).
+//! The page's families as OTLP requests. Hardware metrics have a separate resource for each node, because the metrics
+//! themselves do not identify the host (<https://opentelemetry.io/docs/specs/semconv/hardware/common/>).
 
 use std::collections::BTreeMap;
 
@@ -17,29 +17,30 @@ use prometheus::proto::MetricType;
 
 use super::names::{self, Hardware, Kind};
 
-/// Values in one request: under the few megabytes that receivers take at once.
+/// Values per request: less than the few megabytes that receivers accept at once.
 pub(super) const MOST_VALUES: usize = 8192;
 
-/// What `paceline_gpu_info` says of a GPU.
+/// A GPU's facts from `paceline_gpu_info`.
 #[derive(Clone, Debug, Default)]
 struct Gpu {
     node: String,
     model: String,
 }
 
-/// Of one moment.
+/// The metrics of one moment.
 pub(super) struct Conversion {
     resource: Vec<(String, String)>,
     began_ns: u64,
     now_ns: u64,
     gpus: BTreeMap<String, Gpu>,
     own: Vec<Metric>,
-    /// By node and name: several families of the page may be one metric.
+    /// By node and name: several families of the page may form one metric.
     hardware: BTreeMap<(String, &'static str), Metric>,
 }
 
 impl Conversion {
-    /// Whose these are; when counting began (zero: not known), and what time it is, both in milliseconds since 1970.
+    /// `resource`: the source of the metrics. Start of counting (zero: unknown) and current time, both in milliseconds
+    /// since 1970.
     pub(super) fn new(resource: Vec<(String, String)>, began_unix_ms: u64, now_unix_ms: u64) -> Conversion {
         Conversion {
             resource,
@@ -51,7 +52,7 @@ impl Conversion {
         }
     }
 
-    /// One family; that of GPUs themselves comes before what is said of them.
+    /// Adds one family; the one with GPU info precedes the other GPU families.
     pub(super) fn add(&mut self, family: &page::MetricFamily) {
         if family.name() == "paceline_gpu_info" {
             for metric in family.get_metric() {
@@ -116,7 +117,7 @@ impl Conversion {
                 MetricType::COUNTER => metric.get_counter().get_value(),
                 _ => metric.get_gauge().get_value(),
             };
-            // Since when they count is the driver's to know: zero says so.
+            // The start of counting is only known to the driver: zero means unknown.
             let point = self.number(0, attributes, value);
             let all = self
                 .hardware
@@ -181,7 +182,7 @@ impl Conversion {
         }
     }
 
-    /// All of it, in requests of so many values.
+    /// All metrics, in requests of limited size.
     pub(super) fn requests(self) -> Vec<ExportMetricsServiceRequest> {
         let mut of_nodes: BTreeMap<String, Vec<Metric>> = BTreeMap::new();
         for ((node, _), metric) in self.hardware {
@@ -199,7 +200,7 @@ impl Conversion {
     }
 }
 
-/// Requests that are being filled.
+/// Requests being filled.
 #[derive(Default)]
 struct Parcels(Vec<ExportMetricsServiceRequest>, usize);
 
@@ -248,7 +249,7 @@ fn of(attributes: Vec<KeyValue>) -> ResourceMetrics {
     }
 }
 
-/// A metric of more values than a request takes, in parts. Histograms and summaries have few.
+/// Splits a metric with more values than fit a request. Histograms and summaries have few.
 fn pieces(mut metric: Metric) -> Vec<Metric> {
     let cut = |points: Vec<NumberDataPoint>| -> Vec<Vec<NumberDataPoint>> {
         points.chunks(MOST_VALUES).map(<[_]>::to_vec).collect()

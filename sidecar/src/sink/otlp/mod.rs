@@ -1,7 +1,7 @@
-//! The page of the moment, pushed to a receiver of OpenTelemetry: OTLP 1 over HTTP, as protobuf
-//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>). What is pushed is what stands on the metrics page, under
-//! OpenTelemetry's names. All values are sums since the job began or the last reading: what is not taken is told anew next time,
-//! so nothing is sent twice and nothing is kept.
+//! Pushes the current metrics page to an OpenTelemetry receiver: OTLP 1 over HTTP, as protobuf
+//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>). The contents are those of the metrics page, with
+//! OpenTelemetry's names. All values are sums since the job began or last readings: values that are not accepted are
+//! superseded by the next push, so nothing is sent twice and nothing is stored.
 
 mod convert;
 mod names;
@@ -22,20 +22,20 @@ use crate::sink::carrier::Carry;
 use crate::sink::metrics::{Facts, Families, JobFacts};
 use crate::warn;
 
-/// What became of a push.
+/// The outcome of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Taken.
+    /// Accepted.
     Sent,
-    /// Taken, but for some values that the receiver did not want.
+    /// Accepted, except for some values that the receiver rejected.
     Partly,
-    /// The receiver said no.
+    /// The receiver refused it.
     Refused,
-    /// There was no answer in time.
+    /// No answer within the timeout.
     Timeout,
-    /// There was no receiver, or none that could take anything then.
+    /// No receiver, or a temporary error.
     Unreachable,
-    /// The one before was still on its way: never begun.
+    /// Not started: the previous push was still in progress.
     Busy,
 }
 
@@ -49,7 +49,7 @@ impl Outcome {
         Outcome::Busy,
     ];
 
-    /// Its value of the label.
+    /// Label value in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Sent => "sent",
@@ -66,17 +66,17 @@ impl Outcome {
     }
 }
 
-/// How often pushes came to what.
+/// Number of pushes by outcome.
 #[derive(Debug, Default)]
 pub struct Pushes([AtomicU64; Outcome::ALL.len()]);
 
 impl Pushes {
-    /// One more.
+    /// Counts one push.
     pub fn count(&self, outcome: Outcome) {
         self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of them, by outcome.
+    /// All counts, by outcome.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let count = |outcome: Outcome| self.0[outcome as usize].load(Ordering::Relaxed);
         Outcome::ALL
@@ -96,7 +96,7 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// What is known of `job`, from the aggregator on `node`.
+    /// Pushes the facts of `job`, from the aggregator on `node`.
     pub fn new(receiver: Receiver, job: JobId, node: NodeId, pushes: Arc<Pushes>) -> Pusher {
         Pusher {
             client: Client::new(),
@@ -107,7 +107,7 @@ impl Pusher {
         }
     }
 
-    /// Once; `by` then at the latest.
+    /// One push; with `by` as its deadline.
     fn push(&self, facts: &JobFacts, by: Option<Instant>) -> Outcome {
         let mut conversion = Conversion::new(
             self.receiver.resource(&self.job, &self.node),
@@ -124,7 +124,7 @@ impl Pusher {
                     all = Outcome::Partly;
                     self.warn(all, &format!("rejected {rejected} values of a push"));
                 }
-                // What comes after it would fare no better.
+                // The remaining requests would fail as well.
                 Err((outcome, why)) => {
                     self.warn(outcome, &format!("accepts no metrics: {why}"));
                     return outcome;
@@ -143,7 +143,7 @@ impl Pusher {
     }
 }
 
-/// After the end of the job it is tried so often.
+/// Retry interval after the end of the job.
 const LAST_PAUSE: Duration = Duration::from_millis(300);
 
 impl Carry for Pusher {

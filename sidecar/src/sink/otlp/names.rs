@@ -1,33 +1,32 @@
-//! OpenTelemetry's names for what the page says of GPUs
-//! (<https://opentelemetry.io/docs/specs/semconv/hardware/gpu/>, `common`, `temperature` and `network` beside it; all in
-//! development). What has none there goes under our own.
+//! OpenTelemetry's names for the page's GPU metrics (<https://opentelemetry.io/docs/specs/semconv/hardware/gpu/>, and
+//! `common`, `temperature` and `network` beside it; all in development). Metrics without a name there use our own.
 
 use crate::sink::metrics::format::units::unit;
 
-/// What a metric is.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A value of now.
+    /// A current value.
     Gauge,
-    /// One that only grows.
+    /// A monotonic counter.
     Counter,
-    /// One that is added up over its attributes, and goes both ways.
+    /// A sum over its attributes that can go up and down.
     UpDown,
 }
 
-/// A family of the page under another name.
+/// A family of the page with another name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hardware {
-    /// On the page.
+    /// Name on the page.
     pub family: &'static str,
-    /// There.
+    /// Name in OpenTelemetry.
     pub name: &'static str,
     pub help: &'static str,
     pub unit: &'static str,
     pub kind: Kind,
-    /// Attributes that are always the same.
+    /// Constant attributes.
     pub fixed: &'static [(&'static str, &'static str)],
-    /// A label of the page that is an attribute there.
+    /// A label of the page that becomes an attribute.
     pub label: Option<Label>,
 }
 
@@ -36,7 +35,7 @@ pub(super) struct Hardware {
 pub(super) struct Label {
     pub page: &'static str,
     pub attribute: &'static str,
-    /// Values that have other names there; the others keep theirs, behind this start.
+    /// Values with other names there; the remaining ones are prefixed with `start`.
     pub values: &'static [(&'static str, &'static str)],
     pub start: &'static str,
 }
@@ -171,13 +170,13 @@ const HARDWARE: [Hardware; 13] = [
     },
 ];
 
-/// The family's place among OpenTelemetry's hardware, if it has one.
+/// The family's name among OpenTelemetry's hardware metrics, if any.
 pub(super) fn hardware(family: &str) -> Option<&'static Hardware> {
     HARDWARE.iter().find(|hardware| hardware.family == family)
 }
 
-/// Our own name there, and the unit: `paceline_step_duration_seconds` is `paceline.step_duration` in `s`. A Prometheus that
-/// takes OTLP makes the page's name of it again. `None`: the family is another exporter's.
+/// Our own name there, and the unit: `paceline_step_duration_seconds` is `paceline.step_duration` in `s`. A Prometheus
+/// that receives OTLP converts it back to the page's name. `None`: the family belongs to another exporter.
 pub(super) fn own(family: &str, is_counter: bool) -> Option<(String, &'static str)> {
     let name = family.strip_prefix("paceline_")?;
     let name = if is_counter {
@@ -193,7 +192,7 @@ pub(super) fn own(family: &str, is_counter: bool) -> Option<(String, &'static st
 }
 
 impl Label {
-    /// What a value of the page is called there.
+    /// The attribute value for a label value of the page.
     pub(super) fn value(&self, page: &str) -> String {
         let known = self.values.iter().find(|(known, _)| *known == page);
         known.map_or_else(
@@ -238,7 +237,7 @@ mod tests {
         }
     }
 
-    /// The contract of the page: no two families become one, and every other name is that of a family.
+    /// For the documented metrics: names stay unique, and every renamed family exists.
     #[test]
     fn each_family_of_the_contract_has_a_name_of_its_own() {
         let contract = include_str!("../../../../docs/metrics.md");

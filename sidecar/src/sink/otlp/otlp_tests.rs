@@ -17,7 +17,7 @@ use super::*;
 use crate::sink::carrier::Carrier;
 use crate::sink::metrics::samples::{facts, facts_of_ranks};
 
-/// What a receiver does with a request.
+/// Behavior of a receiver.
 #[derive(Clone, Copy)]
 enum Does {
     Takes,
@@ -26,7 +26,7 @@ enum Does {
     Hangs,
 }
 
-/// A receiver of its own, which does this and passes on the head and the body of what came.
+/// A receiver with this behavior that passes on the head and the body of each request.
 fn receiver(does: Does) -> (SocketAddr, Inbox<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -107,7 +107,7 @@ fn said(attributes: &[KeyValue]) -> BTreeMap<&str, &str> {
     said.collect()
 }
 
-/// Of each host and metric.
+/// Metrics by host and name.
 fn metrics(request: &ExportMetricsServiceRequest) -> BTreeMap<(&str, &str), &Metric> {
     let mut all = BTreeMap::new();
     for resource in &request.resource_metrics {
@@ -122,7 +122,7 @@ fn metrics(request: &ExportMetricsServiceRequest) -> BTreeMap<(&str, &str), &Met
     all
 }
 
-/// Of each point of a gauge or a sum: what it is of, its value, and since when it counts.
+/// For each point of a gauge or a sum: its attributes, its value, and its start time.
 fn points(metric: &Metric) -> Vec<(BTreeMap<&str, &str>, f64, u64)> {
     let points = match metric.data.as_ref().unwrap() {
         Data::Gauge(gauge) => &gauge.data_points,
@@ -174,7 +174,7 @@ fn what_is_on_the_page_comes_under_open_telemetrys_names() {
     assert_eq!(durations.bucket_counts.len(), durations.explicit_bounds.len() + 1);
     assert_eq!(durations.bucket_counts.iter().sum::<u64>(), durations.count);
 
-    // Of the GPU, under the node that has it.
+    // The GPU's metrics, under its node.
     let heat = metrics[&("n1", "hw.temperature")];
     assert_eq!(heat.unit, "Cel");
     let sensors: Vec<_> = points(heat)
@@ -241,7 +241,7 @@ fn packed_where_that_was_asked_for() {
     assert!(ExportMetricsServiceRequest::decode(&plain[..]).is_ok());
 }
 
-/// A job of many ranks comes in parts, and all of it.
+/// The metrics of a job with many ranks are sent in parts, without losses.
 #[test]
 fn many_values_are_many_requests() {
     let facts = facts_of_ranks(5000);
@@ -270,7 +270,7 @@ fn many_values_are_many_requests() {
     assert_eq!(counts.iter().sum::<usize>(), on_page);
 }
 
-/// Nobody waits for one that does not answer: neither the next nor the end.
+/// An unresponsive receiver delays neither the next push nor the end.
 #[test]
 fn one_that_hangs_holds_nobody_up() {
     let (address, came) = receiver(Does::Hangs);
@@ -290,7 +290,7 @@ fn one_that_hangs_holds_nobody_up() {
 fn the_last_is_tried_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // As one that begins late: what comes first is cut, what comes then is to come again.
+    // A receiver that starts late: the first connection is closed, the second is answered with a temporary error.
     let later = thread::spawn(move || {
         drop(listener.accept().unwrap());
         let (stream, _) = listener.accept().unwrap();

@@ -14,12 +14,13 @@ use ureq::Agent;
 use super::{Outcome, Receiver};
 use crate::sink::notify::http::agent;
 
-/// Who says this may take the same later (<https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes>).
+/// A receiver with one of these codes may accept the same request later
+/// (<https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes>).
 const LATER: [u16; 4] = [429, 502, 503, 504];
-/// Most of an answer that is read.
+/// Maximum size of an answer.
 const ANSWER: u64 = 65_536;
 
-/// Sends, with the certificates of the system.
+/// HTTP client with the system's certificates.
 #[derive(Debug)]
 pub(super) struct Client(Agent);
 
@@ -28,8 +29,8 @@ impl Client {
         Client(agent())
     }
 
-    /// Sends a request within `left`, and gives how many values of it were not wanted; or what went wrong, in words that hold
-    /// nothing of the request: neither its headers nor its path.
+    /// Sends a request within `left`, and returns the number of rejected values; or the error, without contents of the
+    /// request: neither its headers nor its path.
     pub(super) fn send(
         &self,
         to: &Receiver,
@@ -59,13 +60,13 @@ impl Client {
         match post.send(&body[..]) {
             Ok(mut answer) if answer.status().is_success() => {
                 let text = answer.body_mut().with_config().limit(ANSWER).read_to_vec();
-                // An answer that is none says nothing against what was sent.
+                // An invalid answer does not mean that the values were rejected.
                 let said = ExportMetricsServiceResponse::decode(&text.unwrap_or_default()[..]);
                 let partly = said.unwrap_or_default().partial_success;
                 let rejected = partly.map_or(0, |partly| partly.rejected_data_points);
                 Ok(u64::try_from(rejected).unwrap_or(0))
             }
-            // What it says beside that may be what it was sent.
+            // The body of the answer is not used: it may echo the request.
             Ok(answer) => {
                 let status = answer.status().as_u16();
                 let outcome = if LATER.contains(&status) {

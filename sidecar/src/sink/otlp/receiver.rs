@@ -1,6 +1,5 @@
-//! Whom metrics are pushed to, and what OpenTelemetry's own variables say of it: only where somebody asked for a push, for on many
-//! clusters they are set for everybody
-//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
+//! The receiver of pushed metrics, and OpenTelemetry's own variables for it: used only if a push is requested, because
+//! on many clusters they are set for all processes (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
 
 use std::fmt;
 use std::time::Duration;
@@ -8,51 +7,51 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, Uri};
 use paceline_health::id::{JobId, NodeId};
 
-/// The word that stands for what the variables say.
+/// The value that selects the environment variables.
 const BY_VARIABLES: &str = "env";
-/// Where OpenTelemetry has a receiver that nobody named.
+/// OpenTelemetry's default receiver.
 const USUAL: &str = "http://localhost:4318";
-/// What is appended to an endpoint.
+/// Appended to an endpoint.
 const PATH: &str = "/v1/metrics";
 const EVERY: Duration = Duration::from_secs(15);
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Neither is any shorter.
+/// Minimum of both.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// What is wrong with what was said of it.
+/// What is wrong with the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OtlpError {
-    /// The endpoint is none.
+    /// The endpoint is not a valid address.
     #[error("{0}: expected env, or an address such as http://collector:4318")]
     NoAddress(String),
-    /// It holds what is perhaps a secret, and an address is shown to people.
+    /// It may contain a secret, and addresses are shown in messages.
     #[error("an address has no user name, key or query: put those into OTEL_EXPORTER_OTLP_HEADERS")]
     Secret,
-    /// Another protocol was chosen.
+    /// Another protocol is configured.
     #[error("{0}={1}: metrics are pushed as http/protobuf only")]
     Protocol(&'static str, String),
-    /// A header that is none. Its value is not told.
+    /// An invalid header. Its value is not shown.
     #[error("OTEL_EXPORTER_OTLP_HEADERS: `{0}` is not a header")]
     Header(String),
 }
 
-/// Where to, and with what.
+/// Address and options of a receiver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Receiver {
     url: String,
     whom: String,
     headers: Vec<(String, String)>,
     resource: Vec<(String, String)>,
-    /// Between two pushes.
+    /// Push interval.
     pub every: Duration,
-    /// Longest that a request may take.
+    /// Timeout of a request.
     pub timeout: Duration,
-    /// Bodies go packed.
+    /// Whether bodies are compressed.
     pub is_packed: bool,
 }
 
 impl Receiver {
-    /// What `asked` means: an endpoint, or `env` for what the variables say. `variable` looks one up.
+    /// Parses `asked`: an endpoint, or `env` to use the environment variables. `variable` looks one up.
     ///
     /// # Errors
     /// [`OtlpError`]
@@ -75,7 +74,7 @@ impl Receiver {
             (by_variables.unwrap_or_else(|| with_path(USUAL)), true)
         } else {
             let url = with_path(asked);
-            // The key of one receiver is no other's business.
+            // One receiver's credentials must not be sent to another.
             let is_theirs = by_variables.is_none_or(|theirs| whom(&theirs) == whom(&url));
             (url, is_theirs)
         };
@@ -95,22 +94,22 @@ impl Receiver {
         })
     }
 
-    /// Where requests go.
+    /// URL of the requests.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The same for people: without anything that could be a secret.
+    /// The same for messages: without anything that could be a secret.
     pub fn whom(&self) -> &str {
         &self.whom
     }
 
-    /// What goes with each request.
+    /// Headers of each request.
     pub(super) fn headers(&self) -> &[(String, String)] {
         &self.headers
     }
 
-    /// Whose metrics these are; what was said in variables is stronger.
+    /// Resource attributes of the metrics; variables take precedence.
     pub(super) fn resource(&self, job: &JobId, node: &NodeId) -> Vec<(String, String)> {
         let own = [
             ("service.name", "paceline".to_owned()),
@@ -236,7 +235,7 @@ mod tests {
             ("http://c:4318", &[][..], "http://c:4318/v1/metrics"),
             ("http://c/otlp/", &[], "http://c/otlp/v1/metrics"),
             ("http://c/v1/metrics", &[], "http://c/v1/metrics"),
-            // What the variables say holds only for who asks for it.
+            // The endpoint variables only apply to `env`.
             ("http://c:4318", &[here, metrics], "http://c:4318/v1/metrics"),
             ("env", &[here], "https://otel:4318/v1/metrics"),
             ("env", &[here, metrics], "https://m:1/x"),
@@ -286,7 +285,7 @@ mod tests {
             assert_eq!(receiver.headers(), wanted, "{asked}");
             assert!(!format!("{receiver:?}").contains("ecret"));
         }
-        // Nobody's receiver is named: they are meant for this one.
+        // Without an endpoint variable, the headers apply to this receiver.
         let receiver = of("http://c", &variables[1..]).unwrap();
         assert_eq!(receiver.headers(), headers);
     }

@@ -1,4 +1,4 @@
-//! The timeline: what happened, beside findings, which the report tells. Kept are the last so many.
+//! The timeline: recent events, without findings, which the report contains. Only the latest are kept.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,19 +10,19 @@ use serde_json::json;
 
 use super::Piece;
 
-/// Entries that are kept.
+/// Maximum number of entries.
 const MOST: usize = 256;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     entries: VecDeque<Piece>,
     restart: u32,
-    /// Sidecars that began to watch, by node: only one that begins again is news.
+    /// Started sidecars by node: only a restart is an event.
     agents: BTreeMap<NodeId, u64>,
 }
 
-/// Whether a frame may be news for the timeline.
+/// Whether a frame may be relevant for the timeline.
 pub(super) fn concerns(frame: &Frame) -> bool {
     matches!(
         frame.event,
@@ -37,7 +37,7 @@ pub(super) fn concerns(frame: &Frame) -> bool {
 }
 
 impl Timeline {
-    /// Takes a frame. Whether it was news.
+    /// Adds a frame. Returns whether it made an entry.
     pub fn frame(&mut self, frame: &Frame, serial: u64, unix_ms: u64) -> bool {
         let told = match &frame.event {
             Event::Agent(_) => {
@@ -59,7 +59,7 @@ impl Timeline {
             }
             Event::GpuFault(fault) => Some(("fault", None, fault_text(fault))),
             Event::Trouble(trouble) => Some(("trouble", trouble.rank, trouble.says.to_string())),
-            // Every rank writes its own; one is enough for the picture.
+            // Every rank writes its own mark; one is enough for the page.
             Event::Mark(mark) if mark.rank.0 == 0 => Some((
                 "mark",
                 Some(mark.rank),
@@ -89,7 +89,7 @@ impl Timeline {
         true
     }
 
-    /// Those that came after a serial number.
+    /// Entries after a serial number.
     pub fn since(&self, after: u64) -> impl Iterator<Item = &str> {
         let news = self.entries.iter().filter(move |entry| entry.serial > after);
         news.map(|entry| entry.json.as_str())

@@ -1,5 +1,5 @@
-//! Nodes, the ranks and GPUs on them, and their ports. What the metrics know is read there; only racks and ports are kept
-//! here.
+//! Nodes, their ranks and GPUs, and their ports. Data of the metrics is read from there; only racks and ports are
+//! stored here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,41 +16,41 @@ use super::ranks::{Lately, ranks};
 use crate::sink::metrics::Metrics;
 use crate::sink::metrics::gpu::gpus::Gpu;
 
-/// It is made this often at most.
+/// Minimum interval between updates.
 const EVERY_NS: u64 = 2_000_000_000;
-/// And rests for so many times as long as it took: a hundredth of the thread's time goes into it,
+/// Pause as a multiple of the time an update took: a hundredth of the thread's time is spent on it,
 const REST: u64 = 99;
-/// but not for longer than this, which is how often all readings are told.
+/// but no longer than this, the interval at which all readings are sent.
 const RARELY_NS: u64 = 10_000_000_000;
-/// Ports that are kept.
+/// Maximum number of stored ports.
 const PORTS: usize = 1 << 15;
-/// Ports with trouble that are shown.
+/// Maximum number of shown ports with problems.
 const BAD_PORTS: usize = 64;
-/// A reading that there is not.
+/// A missing reading.
 const UNKNOWN: u16 = u16::MAX;
 
-/// What was last read of a port.
+/// The last readings of a port.
 #[derive(Debug)]
 struct Port {
     link: PortLink,
     readings: BTreeMap<PortSignal, f64>,
 }
 
-/// What a GPU had counted before.
+/// Earlier counter values of a GPU.
 #[derive(Clone, Debug, Default)]
 struct Counted {
-    /// Time slowed by heat, power and brake, when it was last looked at.
+    /// Time throttled by heat, power and brake, at the last update.
     throttled: [Option<f64>; 3],
-    /// Uncorrected and corrected memory errors, when it was first looked at: a GPU may bring some along.
+    /// Uncorrected and corrected memory errors at the first update: a GPU may have earlier errors.
     errors: [Option<f64>; 2],
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     racks: BTreeMap<NodeId, Arc<str>>,
     ports: BTreeMap<(NodeId, Arc<str>), Port>,
-    /// GPUs in the order in which they are told.
+    /// GPUs in the order of the page's data.
     order: Vec<GpuId>,
     counted: BTreeMap<GpuId, Counted>,
     lately: Lately,
@@ -59,7 +59,7 @@ pub(super) struct Fleet {
     due_ns: u64,
 }
 
-/// Pieces of the page's data.
+/// Parts of the page's data.
 pub(super) struct Made {
     pub places: String,
     pub gpus: String,
@@ -67,7 +67,7 @@ pub(super) struct Made {
     pub ports: String,
 }
 
-/// Whether a frame tells of racks or ports, or of who is where.
+/// Whether a frame is about racks, ports, or the location of ranks.
 pub(super) fn concerns(frame: &Frame) -> bool {
     use Event::{Agent, Attach, Detach, GpuAccess, Port};
     matches!(
@@ -109,7 +109,7 @@ impl Fleet {
         self.lately.step(seen);
     }
 
-    /// Makes the pieces anew, if it is time.
+    /// Makes the parts again, if due.
     pub fn make(&mut self, metrics: &Metrics, now_ns: u64, clock_ns: impl Fn() -> u64) -> Option<Made> {
         if now_ns < self.due_ns {
             return None;
@@ -123,7 +123,7 @@ impl Fleet {
                 .ranks()
                 .filter_map(|seat| Some((seat.gpu?, seat.rank)))
                 .collect();
-            // Those of ranks as ranks go; the others after them.
+            // GPUs of ranks in rank order, followed by the others.
             self.order.sort_by_cached_key(|id| {
                 let rank = ranks.get(id).copied().unwrap_or(Rank(u32::MAX));
                 let place = gpus
@@ -144,12 +144,12 @@ impl Fleet {
         Some(made)
     }
 
-    /// Names: `ranks[r]` is `[node, gpu, up]`, where node and gpu are places in their lists, or -1.
+    /// Names: `ranks[r]` is `[node, gpu, up]`, where node and gpu are indices in their lists, or -1.
     fn places(&self, metrics: &Metrics) -> Value {
         let mut nodes: Vec<&NodeId> = metrics.ranks().filter_map(|rank| rank.node).collect();
         nodes.extend(metrics.gpus().values().map(|gpu| gpu.node()));
-        // Where all ranks are known, a node that has none and no GPU is not of the job: the aggregator's own, say. Before that
-        // it may be one whose ranks do not come.
+        // If all ranks are known, a node without ranks and GPUs is not part of the job, for example the aggregator's
+        // own. Before that it may be one whose ranks are missing.
         if !metrics.is_whole() {
             nodes.extend(self.racks.keys());
         }
@@ -169,7 +169,7 @@ impl Fleet {
         }
         let mut ranks: Vec<Value> = Vec::new();
         for rank in metrics.ranks() {
-            // Ranks are told by their place; one that was never heard of has none.
+            // The index is the rank; ranks that were never seen get an empty entry.
             while ranks.len() < rank.rank.0 as usize {
                 ranks.push(json!([-1, -1, false]));
             }
@@ -189,7 +189,7 @@ impl Fleet {
         })
     }
 
-    /// Of each GPU, in the order of its place, [`FIELDS`] numbers of 16 bits, the low byte first, in base64.
+    /// For each GPU, in index order, [`FIELDS`] numbers of 16 bits, low byte first, in base64.
     fn readings(&mut self, metrics: &Metrics) -> String {
         let mut bytes = Vec::with_capacity(self.order.len() * FIELDS * 2);
         for id in &self.order {
@@ -202,7 +202,7 @@ impl Fleet {
         json!(base64::encode(&bytes)).to_string()
     }
 
-    /// How many ports there are and are up, by kind, and those with trouble.
+    /// The number of ports and of active ports, by kind, and the ports with problems.
     fn ports(&self) -> Value {
         let mut kinds: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
         let mut bad = Vec::new();
@@ -238,7 +238,7 @@ impl Fleet {
     }
 }
 
-/// The place of a word in a list that holds each once.
+/// The index of a word in a list of unique words.
 fn word<'a>(words: &mut Vec<&'a str>, new: &'a str) -> usize {
     words.iter().position(|word| *word == new).unwrap_or_else(|| {
         words.push(new);
@@ -255,11 +255,12 @@ fn kind(link: PortLink) -> &'static str {
     }
 }
 
-/// Numbers that are told of a GPU.
+/// Numbers per GPU.
 pub(super) const FIELDS: usize = 10;
 
-/// Temperature and margin (degrees C, the margin by 1000 more), SM clock and its highest (MHz), power and its limit (W),
-/// utilization (thousandths), uncorrected and corrected memory errors since the first look, and what is the matter, in bits.
+/// Temperature and margin (degrees C, the margin increased by 1000), SM clock and its maximum (MHz), power and its
+/// limit (W), utilization (thousandths), uncorrected and corrected memory errors since the first update, and problems,
+/// as bits.
 fn fields(gpu: &Gpu, counted: &mut Counted) -> [u16; FIELDS] {
     use GpuSignal as S;
     let read = |signal| gpu.value(signal);
@@ -294,7 +295,7 @@ fn fields(gpu: &Gpu, counted: &mut Counted) -> [u16; FIELDS] {
         is(S::RemapPending) || is(S::RetiredPagesPending),
         is(S::RemapFailed),
         !gpu.is_readable(),
-        // An idle link goes down to a lower generation by itself; lanes do not get lost.
+        // An idle link switches to a lower generation by itself, but never to fewer lanes.
         under(S::PcieWidth, S::PcieWidthMax),
         under(S::NvlinkUp, S::NvlinkCount),
     ];

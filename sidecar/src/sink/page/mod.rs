@@ -1,13 +1,13 @@
-//! The live page: who is slow, why, since when, what it costs and what to do, in a browser, while the job runs.
+//! The live page in a browser, while the job runs: slow ranks, causes, start, cost and actions.
 //!
-//! The aggregator puts in what it has anyway (steps as they were compared, the report that it writes, what its metrics know
-//! of ranks and GPUs), each as a piece of JSON that is made once. Visitors ask for what is newer than what they have. Nothing
-//! is kept for any of them, so that a slow one costs nothing, and nothing that they say changes anything.
+//! The aggregator publishes data that it has anyway (compared steps, the written report, its metrics of ranks and
+//! GPUs), each as JSON that is made once. Clients request updates after their last state. No state is kept per client,
+//! so a slow one costs nothing, and no request changes anything.
 //!
 //! - [`heat`]: a step as a column of the heat map.
-//! - [`report_json`]: what of the report the page shows.
+//! - [`report_json`]: the part of the report on the page.
 //! - `fleet`: nodes, ranks, GPUs, ports.
-//! - [`ranks`]: where each rank stands, in a few bytes.
+//! - [`ranks`]: the state of each rank, in a few bytes.
 //! - `events`: the timeline.
 //! - [`serve`]: the page itself, and its data over HTTP.
 
@@ -33,16 +33,16 @@ use self::fleet::Fleet;
 use crate::host;
 use crate::sink::metrics::Metrics;
 
-/// Steps as they were compared that may wait to be drawn.
+/// Maximum number of compared steps waiting to be drawn.
 pub const STEPS_IN_WAITING: usize = 64;
-/// Visitors that may wait for news at once.
+/// Maximum number of clients waiting for updates.
 const LISTENERS: usize = 16;
-/// Who waits for news is told after this that there are none.
+/// A waiting client gets an empty answer after this time.
 const QUIET: Duration = Duration::from_secs(10);
-/// What comes so soon after the first piece of news goes with it.
+/// How long to collect further updates after the first one.
 const GATHER: Duration = Duration::from_millis(30);
 
-/// A piece of the page's data as JSON, and when it was put in.
+/// A part of the page's data as JSON, and its serial number.
 #[derive(Debug, Default)]
 struct Piece {
     serial: u64,
@@ -50,7 +50,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Whether it is another than before.
+    /// Replaces it; returns whether it changed.
     fn put(&mut self, serial: u64, json: String) -> bool {
         let is_news = self.json != json;
         if is_news {
@@ -60,12 +60,12 @@ impl Piece {
     }
 }
 
-/// What the page shows, in bounded memory.
+/// The page's data, in bounded memory.
 #[derive(Debug, Default)]
 struct Board {
-    /// Grows with each piece of news.
+    /// Incremented by each update.
     serial: u64,
-    /// Columns of the heat map, oldest first, and when the step of the last one had ended.
+    /// Columns of the heat map, oldest first, and the end time of the last one's step.
     steps: VecDeque<Piece>,
     step_at_ns: Option<u64>,
     report: Piece,
@@ -77,7 +77,7 @@ struct Board {
     fleet: Fleet,
 }
 
-/// The page's data: the aggregator puts in, visitors read.
+/// The page's data: written by the aggregator, read by clients.
 #[derive(Clone, Debug)]
 pub struct Live(Arc<Shared>);
 
@@ -85,7 +85,7 @@ pub struct Live(Arc<Shared>);
 struct Shared {
     board: Mutex<Board>,
     serial: watch::Sender<u64>,
-    /// Tells this aggregator's serials from those of the one before it.
+    /// Distinguishes this aggregator's serial numbers from those of an earlier one.
     epoch: String,
     seats: Semaphore,
 }
@@ -103,7 +103,7 @@ impl Default for Live {
 
 impl Live {
     fn board(&self) -> MutexGuard<'_, Board> {
-        // A piece is whole or is not there, whoever panicked.
+        // Parts are replaced atomically, so a panic elsewhere leaves them valid.
         self.0.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,7 +117,7 @@ impl Live {
         }
     }
 
-    /// A step was compared, which had ended so many seconds ago.
+    /// A step was compared, which ended `ago_s` seconds ago.
     pub fn step(&self, seen: &StepSnapshot, ago_s: f64) {
         let column = heat::column(seen);
         let most = heat::columns(seen.cells.len());
@@ -136,7 +136,7 @@ impl Live {
     pub fn report(&self, report: &Report, policy: &Policy, dir: &str) {
         let json = report_json::report(report, policy, dir, host::unix_ms());
         self.news(|board, serial| {
-            // Whoever takes over from an aggregator that has died finds a job that may have stood still since long ago.
+            // An aggregator that replaces a dead one may find a job that has made no progress for a long time.
             board.step_at_ns = board
                 .step_at_ns
                 .or_else(|| Some(past_ns(report.duration_s - report.last_step_s?)));
@@ -144,9 +144,9 @@ impl Live {
         });
     }
 
-    /// A frame has its place in the journal.
+    /// A frame was added to the journal.
     pub fn frame(&self, frame: &Frame) {
-        // Most frames tell nothing that the page does not have from elsewhere.
+        // Most frames contain nothing that the page does not get from elsewhere.
         if !(events::concerns(frame) || fleet::concerns(frame)) {
             return;
         }
@@ -156,7 +156,7 @@ impl Live {
         });
     }
 
-    /// Once a second: looks at what is known of ranks and GPUs, as often as its making allows.
+    /// Call this once a second: updates the data of ranks and GPUs, as often as its cost allows.
     pub fn tick(&self, metrics: &Metrics, now_ns: u64) {
         let made = self.board().fleet.make(metrics, now_ns, host::monotonic_ns);
         let Some(made) = made else { return };
@@ -171,8 +171,8 @@ impl Live {
         });
     }
 
-    /// What was put in after the serial number `after`, as one JSON object; zero: all there is. With it, up to which number
-    /// that is.
+    /// The updates after the serial number `after`, as one JSON object; zero: everything. Returned with the latest
+    /// serial number.
     pub fn since(&self, after: u64) -> (u64, String) {
         let board = self.board();
         let steps = board.steps.partition_point(|piece| piece.serial <= after);
@@ -185,7 +185,7 @@ impl Live {
             self.0.epoch, board.serial
         );
         if let Some(at_ns) = board.step_at_ns {
-            // A visitor that has just come could not know how long nothing has moved.
+            // A new client has no other way to know how long there was no progress.
             let still_ns = host::monotonic_ns().saturating_sub(at_ns);
             let _ = write!(text, ",\"still_s\":{:.1}", still_ns as f64 / 1e9);
         }
@@ -207,7 +207,7 @@ impl Live {
         (board.serial, text)
     }
 
-    /// Waits until there is something newer than `after`, but not for long.
+    /// Waits for an update after `after`, for a limited time.
     async fn news_after(&self, after: u64) {
         let mut serials = self.0.serial.subscribe();
         let news = async {
@@ -219,12 +219,12 @@ impl Live {
     }
 }
 
-/// So many seconds ago by this host's clock, nanoseconds.
+/// The time this many seconds ago on this host's clock, nanoseconds.
 fn past_ns(ago_s: f64) -> u64 {
     host::monotonic_ns().saturating_sub((ago_s * 1e9) as u64)
 }
 
-/// Adds a list, if there is anything in it.
+/// Adds a list, unless it is empty.
 fn list<'a>(text: &mut String, name: &str, items: impl Iterator<Item = &'a str>) {
     let mut items = items.peekable();
     if items.peek().is_none() {

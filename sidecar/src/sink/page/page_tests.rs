@@ -155,7 +155,7 @@ fn hostile_names_are_short_visible_and_one_line() {
         })));
     }
     let (_, text) = live.since(0);
-    // An event stream ends a field at a line's end: there is none within it.
+    // In an event stream a field ends at a line break: there must be none within it.
     assert!(!text.chars().any(char::is_control), "control characters");
     assert!(!text.contains('\u{202e}'));
     assert!(text.len() < 2 << 20, "{} bytes", text.len());
@@ -218,7 +218,7 @@ fn what_is_unknown_of_a_gpu_is_not_zero() {
     assert!(told.get("places").is_none(), "names are told when they change");
 }
 
-/// The aggregator's own node is none of the job's where it has no ranks; while ranks are missing, they may be there.
+/// The aggregator's own node is not part of the job if it has no ranks; while ranks are missing, they may be there.
 #[test]
 fn a_node_without_ranks_counts_while_ranks_are_missing() {
     let live = Live::default();
@@ -266,7 +266,8 @@ fn a_node_without_ranks_counts_while_ranks_are_missing() {
     assert_eq!(told, [1, 2, 3, 3, 2]);
 }
 
-/// The page itself takes text from nobody: no script of it makes elements from text, and it asks nobody else.
+/// The page handles untrusted text safely: its scripts create no elements from text, and send requests only to its own
+/// server.
 #[test]
 fn scripts_make_no_markup_and_ask_nobody_else() {
     let page = include_str!("web/index.html");
@@ -350,7 +351,7 @@ async fn news_wait_for_something_new() {
     let live = Live::default();
     live.step(&seen(1), 0.0);
     let address = served(&live, None).await;
-    // Of another aggregator, or of none: all there is.
+    // A client of another aggregator, or a new one, gets everything.
     let answer = get(address, "/v1/live/events", "Last-Event-ID: other-9\r\n").await;
     assert!(answer.contains("content-type: text/event-stream"), "{answer}");
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -394,6 +395,6 @@ async fn listeners_have_a_bound_and_hold_up_nobody() {
         answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after"),
         "{answer}"
     );
-    // Whoever only asks is answered.
+    // A plain request is answered as well.
     assert!(get(address, "/v1/live", "").await.starts_with("HTTP/1.1 200"));
 }

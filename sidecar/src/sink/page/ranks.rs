@@ -1,5 +1,6 @@
-//! Where each rank stands, in ten bytes a rank: how it compares to its peers, how far it is, how long its last step took and
-//! where that went. The heat map has the history of as many ranks as fit a picture; this is the present of all.
+//! The state of each rank, in ten bytes per rank: its comparison with its peers, its progress, the duration of its last
+//! step and the shares of its phases. The heat map has the history of as many ranks as fit; this is the current state
+//! of all.
 
 use std::collections::VecDeque;
 
@@ -11,18 +12,18 @@ use serde_json::json;
 use crate::sink::metrics::Metrics;
 use crate::sink::metrics::seats::LastStep;
 
-/// Steps over which a rank is compared: one step is chance.
+/// Steps over which a rank is compared: a single step may be an outlier.
 const STEPS: usize = 16;
-/// Bytes of a rank.
+/// Bytes per rank.
 pub const BYTES: usize = 10;
-/// Parts in which shares of a step are counted.
+/// Units per step, in which shares are expressed.
 const PARTS: f64 = 250.0;
-/// A share of which nothing was told.
+/// An unknown share.
 const UNTOLD: u8 = u8::MAX;
-/// A number that there is not.
+/// An unknown number.
 const UNKNOWN: u16 = u16::MAX;
 
-/// The last steps that were compared.
+/// The latest compared steps.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     /// By step, then by rank.
@@ -30,7 +31,7 @@ pub(super) struct Lately {
 }
 
 impl Lately {
-    /// Takes a step, if it is one like most.
+    /// Adds a step, if it is an ordinary one.
     pub fn step(&mut self, seen: &StepSnapshot) {
         if seen.kind != StepKind::Train {
             return;
@@ -42,7 +43,7 @@ impl Lately {
         {
             self.steps.clear();
         }
-        // The memory of the oldest is that of the newest.
+        // The oldest step's memory is reused for the newest.
         let mut cells = if self.steps.len() < STEPS {
             Vec::new()
         } else {
@@ -52,7 +53,7 @@ impl Lately {
         self.steps.push_back(cells);
     }
 
-    /// The middle of a rank's cells; [`ABSENT`]: in the newest step nothing came of it.
+    /// The median of a rank's cells; [`ABSENT`]: it has no data in the newest step.
     fn middle(&self, rank: usize) -> u8 {
         let of = |step: &Vec<u8>| step.get(rank).copied().unwrap_or(ABSENT);
         if self.steps.back().is_none_or(|step| of(step) == ABSENT) {
@@ -68,16 +69,16 @@ impl Lately {
     }
 }
 
-/// As JSON: the newest step that any rank finished, and of each rank, by its number, in base64: its cell (the middle of the last
-/// [`STEPS`] steps), the shares of data, compute, wait, optimizer and checkpoint in its last step (250ths; 255: not told), how many
-/// steps it is behind the newest, and the thousandths of the natural logarithm of the last step's microseconds. The last two are
-/// of 16 bits, the low byte first; 65535: not known.
+/// As JSON: the newest step finished by any rank, and for each rank, by its number, in base64: its cell (the median of
+/// the last [`STEPS`] steps), the shares of data, compute, wait, optimizer and checkpoint in its last step (250ths;
+/// 255: unknown), how many steps it is behind the newest, and the natural logarithm of the last step's microseconds in
+/// thousandths. The last two have 16 bits, low byte first; 65535: unknown.
 pub(super) fn ranks(metrics: &Metrics, lately: &Lately) -> String {
     let newest = metrics.ranks().filter_map(|seat| Some(seat.last?.step)).max();
     let mut bytes = Vec::new();
     for seat in metrics.ranks() {
         let rank = seat.rank.0 as usize;
-        // Ranks are told by their place; one that was never heard of has none.
+        // The index is the rank; ranks that were never seen get an empty entry.
         while bytes.len() < rank * BYTES {
             bytes.extend(packed(ABSENT, None, 0));
         }
@@ -110,20 +111,20 @@ fn packed(cell: u8, last: Option<&LastStep>, newest: u64) -> [u8; BYTES] {
     [cell, data, compute, wait, optimizer, checkpoint, b0, b1, t0, t1]
 }
 
-/// What is told of a rank, unpacked.
+/// The state of a rank, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
     /// See [`paceline_health::report::step_snapshot::cell`].
     pub cell: u8,
-    /// Shares of data, compute, wait, optimizer and checkpoint in its last step; `None`: not told.
+    /// Shares of data, compute, wait, optimizer and checkpoint in its last step; `None`: unknown.
     pub shares: Option<[f64; 5]>,
-    /// Steps that it is behind the newest.
+    /// Number of steps behind the newest.
     pub behind: Option<u16>,
-    /// How long its last step took, seconds.
+    /// Duration of its last step, seconds.
     pub took_s: Option<f64>,
 }
 
-/// Unpacks what is told of a rank.
+/// Unpacks the state of a rank.
 pub fn standing(packed: &[u8; BYTES]) -> Standing {
     let [cell, shares @ .., b0, b1, t0, t1] = *packed;
     let number = |low, high| Some(u16::from_le_bytes([low, high])).filter(|number| *number != UNKNOWN);
@@ -162,7 +163,7 @@ mod tests {
         let mut lately = Lately::default();
         assert_eq!(lately.middle(0), ABSENT, "nothing was compared");
         for step in 0..40 {
-            // Rank 1 is slow, but for a step in five; of rank 2 nothing came in the last one.
+            // Rank 1 is slow, except for one step in five; rank 2 has no data in the last one.
             let second = if step % 5 == 0 { LEVEL } else { 150 };
             let third = if step == 39 { ABSENT } else { LEVEL };
             lately.step(&seen(StepKind::Train, vec![LEVEL, second, third]));

@@ -1,4 +1,4 @@
-//! The report as the live page shows it. Names and sentences are bounded; lists are cut, and their full length is given.
+//! The report for the live page. Names and sentences are bounded; lists are truncated, with their full length.
 
 use paceline_health::Policy;
 use paceline_health::preflight::Section;
@@ -9,14 +9,14 @@ use paceline_health::text::sanitize::{SENTENCE, clip, name};
 use paceline_health::verdict::{State, Subject};
 use serde_json::{Value, json};
 
-/// Findings that are shown; the rest is counted.
+/// Maximum number of shown findings; the rest is counted.
 const VERDICTS: usize = 120;
-/// Pieces of evidence of each.
+/// Maximum pieces of evidence per finding.
 const EVIDENCE: usize = 16;
-/// Lines of any other list.
+/// Maximum lines of any other list.
 const LINES: usize = 32;
 
-/// As JSON. `dir`: where the report lies; `unix_ms`: the wall clock, to put times of the journal beside it.
+/// As JSON. `dir`: the directory of the report; `unix_ms`: the wall clock, which relates journal times to it.
 pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> String {
     let cards = cards(&report.verdicts);
     let raised = cards
@@ -33,7 +33,7 @@ pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> Stri
         "steps": report.steps,
         "median_s": report.median_step_s,
         "duration_s": report.duration_s,
-        // The frame that ended `duration_s` came at about this time.
+        // The frame that ended `duration_s` arrived at about this time.
         "unix_ms": unix_ms,
         "findings": cards.len(),
         "raised": raised,
@@ -54,7 +54,7 @@ pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> Stri
     told.to_string()
 }
 
-/// One finding: the verdict, and what the tables say of its kind.
+/// One finding: the verdict, and its kind's texts from the tables.
 fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
     let verdict = &card.verdict;
     let row = policy.finding(verdict.finding);

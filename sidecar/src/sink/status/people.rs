@@ -1,5 +1,5 @@
-//! Status for people, who read a pod's log: a line for what begins, changes or ends, and how far the job is every few minutes. The
-//! stream of JSON would be a line a second, and push the verdicts out of a log that is rotated.
+//! Readable status for a pod's log: a line for each start, change or end, and the progress every few minutes. The JSON
+//! stream would be one line per second, and push the verdicts out of a rotated log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,24 +9,24 @@ use paceline_health::verdict::{Cause, Severity, State, Verdict};
 
 use super::Status;
 
-/// How far the job is, so often.
+/// Interval of progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_secs(300);
-/// Ranks come one after the other: that they are others is said so often.
+/// Ranks attach one after another: minimum interval between lines about their number.
 const RANKS_EVERY: Duration = Duration::from_secs(10);
-/// Verdicts of a minute, of which all are in the report: a cluster's power failure is no reason to fill a disk.
+/// Maximum number of verdict lines per minute; all are in the report: a cluster's power failure should not fill a disk.
 const MOST_A_MINUTE: u32 = 60;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct People {
-    /// Only what is wrong.
+    /// Only problems.
     is_quiet: bool,
-    /// What was last said of an incident that holds.
+    /// Severity and cause last reported for each active incident.
     said: BTreeMap<u64, (Severity, Cause)>,
-    /// When something was last said of progress: that, and how many ranks there were.
+    /// Time, ranks and step of the last progress line.
     progress: Option<(Instant, u32, u64)>,
-    /// Since when verdicts are counted, and how many there were.
+    /// Start of the current minute, and its number of verdicts.
     minute: Option<(Instant, u32)>,
 }
 
@@ -38,7 +38,7 @@ impl People {
         }
     }
 
-    /// The line for this status; `None`: it is not worth one.
+    /// The line for this status; `None`: it needs none.
     pub(super) fn line(&mut self, status: &Status, now: Instant) -> Option<String> {
         let text = match status {
             Status::Verdict(verdict) => self.verdict(verdict, now)?,
@@ -101,7 +101,7 @@ impl People {
         if is_raised {
             self.said.insert(verdict.id, is_now);
         }
-        // Its cost grows with each step: that is in the report.
+        // A changed cost is no reason for a line: it grows with each step, and is in the report.
         if before.is_some_and(|before| is_raised && before == is_now) || (before.is_none() && !is_raised) {
             return None;
         }
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// A day of a job with eight ranks, in which nothing happens: a line each five minutes.
+    /// A day of a job with eight ranks without incidents: a line every five minutes.
     #[test]
     fn a_day_of_progress_is_a_few_hundred_lines() {
         let (mut people, begin) = (People::of(false), Instant::now());

@@ -1,4 +1,4 @@
-//! What the launcher leaves for the sidecar to find, in the ring directory.
+//! Files that the launcher writes for the sidecar, in the ring directory.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{ASKED, FOLDER, SCHEDULED, Said, printed, slurm};
 
-/// Codes above are signals.
+/// Exit codes above this are signals.
 const SIGNALED: i32 = 128;
 
-/// Notes that the command was asked to end.
+/// Records that the command was asked to end.
 pub fn note_asked(ring_dir: &Path, signal: &str) {
-    // What is not noted is not told; the signal is passed on all the same.
+    // On failure, it is not reported; the signal is forwarded anyway.
     let _ = fs::write(ring_dir.join(ASKED), signal);
 }
 
-/// Notes that the scheduler wants the job to end, and why, if it does: for somebody whom no signal of it reaches. Waits for its
-/// answer, five seconds at most.
+/// Records that the scheduler is ending the job, and why, if so: for launchers that its signals do not reach. Waits for
+/// its answer, five seconds at most.
 pub fn note_scheduler(ring_dir: &Path) {
     let job = slurm::Job::of(|name| std::env::var(name).ok());
     let Some((kind, says)) = job.and_then(|job| job.why()) else {
@@ -32,8 +32,8 @@ pub fn note_scheduler(ring_dir: &Path) {
     note_asked(ring_dir, "SIGTERM");
 }
 
-/// Leaves word of why the command ended with this code, by what it printed. Where ranks or their launcher have said why themselves, only
-/// what they cannot know is added: the words of libraries.
+/// Records why the command ended with this code, from its output. If ranks or their launcher have reported a reason
+/// themselves, only messages of libraries are added, which they cannot know.
 pub fn note_printed(ring_dir: &Path, text: &str, code: i32) {
     let folder = ring_dir.join(FOLDER);
     let nobody_spoke = || {
@@ -49,7 +49,7 @@ pub fn note_printed(ring_dir: &Path, text: &str, code: i32) {
         code: None,
         at_ns: paceline_ring::monotonic_ns(),
     };
-    // There already where a trainer has written.
+    // It exists if a trainer has written there.
     let _ = fs::create_dir(&folder);
     let temporary = folder.join(".printed");
     let bytes = serde_json::to_vec(&said).unwrap_or_default();

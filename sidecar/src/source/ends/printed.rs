@@ -1,23 +1,23 @@
-//! Why processes ended, by what they printed: libraries in C++ end a process with their own words on its standard error, which no
-//! Python sees. Pure: text in, what it says out.
+//! Why processes ended, from their output: C++ libraries end a process with a message on its standard error that Python
+//! code cannot see. Pure: text in, reason out.
 
 use paceline_health::event::TroubleKind;
 
-/// Longest line that is passed on.
+/// Maximum length of a reported line.
 const LONGEST: usize = 600;
 
-/// What was printed of an end: the rank, where the line names one, and in words.
+/// A printed reason for an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Printed {
-    /// The rank.
+    /// The rank, if the line names one.
     pub rank: Option<u32>,
-    /// Of what kind it is.
+    /// Its kind.
     pub kind: TroubleKind,
     /// The line.
     pub says: String,
 }
 
-/// Ranks that met different collectives: gloo (`EnforceNotMet` where sizes differ), NCCL, and torch's ProcessGroupWrapper.
+/// Mismatched collectives: gloo (`EnforceNotMet` where sizes differ), NCCL, and torch's ProcessGroupWrapper.
 const MISMATCH: [&str; 3] = [
     "op.preamble.length <= op.nbytes",
     "mismatched collective detected",
@@ -28,7 +28,7 @@ const TIMEOUT: &str = "watchdog caught collective operation timeout";
 /// libstdc++'s terminate handler, with the exception's own text after it.
 const WHAT: &str = "what():";
 
-/// What libraries printed of the end: the first mismatch, else the first time-out, else the first exception of C++.
+/// The reason that libraries printed: the first mismatch, else the first timeout, else the first C++ exception.
 pub fn of_libraries(text: &str) -> Option<Printed> {
     let line_with = |part: &str| text.lines().find(|line| line.to_lowercase().contains(part));
     let of = |line: &str, kind| Printed {
@@ -43,7 +43,7 @@ pub fn of_libraries(text: &str) -> Option<Printed> {
     mismatch.or_else(timeout).or_else(what)
 }
 
-/// Words of a failure that begins like no error, in lower case: a shell's, the kernel's, a library's.
+/// Words, in lower case, of failures without an error prefix: from a shell, the kernel or a library.
 const FAILURES: [&str; 16] = [
     "error",
     "exception",
@@ -63,7 +63,7 @@ const FAILURES: [&str; 16] = [
     "out of memory",
 ];
 
-/// The last line that is an error, else the last line if it speaks of a failure: a program that logs its steps ends with one.
+/// The last error line, else the last line if it mentions a failure: logs often end with a step's line instead.
 pub fn last_words(text: &str) -> Option<Printed> {
     let lines = || {
         text.lines()
@@ -96,7 +96,7 @@ fn is_error(line: &str) -> bool {
     };
     let last = name.rsplit('.').next().unwrap_or(name);
     let is_exception = !name.contains(' ') && (last.ends_with("Error") || last.ends_with("Exception"));
-    // The launcher's summary of what its workers met.
+    // The launcher's summary of its workers' errors.
     is_exception && last != "ChildFailedError"
         || ["error", "fatal", "fatal error"].contains(&&*name.to_lowercase())
 }

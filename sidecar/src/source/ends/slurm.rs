@@ -1,7 +1,7 @@
-//! Why Slurm has a job end: asked when a signal has come, since the signal itself is the same for a time limit, scancel,
+//! Why Slurm ends a job: queried after a signal, because the signal itself is the same for a time limit, scancel,
 //! preemption, a requeue and a lost node.
 //!
-//! While its processes end a job is only COMPLETING; which of these it is stands in other fields of `scontrol show job`
+//! While its processes end, a job is only COMPLETING; the reason is in other fields of `scontrol show job`
 //! (<https://slurm.schedmd.com/scontrol.html>), as seen with Slurm 22.05.
 
 use std::io::Read;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use paceline_health::event::TroubleKind;
 
-/// The controller may be busy. Once the command has ended nobody waits for the answer longer than for all other last words.
+/// Timeout of a query to a busy controller; after the command's end, the timeout of all last messages applies.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A job's description is a few kilobytes.
 const MOST: u64 = 64 << 10;
 
-/// A job of Slurm's of which this node is the first: one node asks, or a job of thousands would ask thousands of times.
+/// A Slurm job, on its first node: only one node queries, because thousands of nodes would send thousands of queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     id: String,
@@ -25,7 +25,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// As Slurm's variables have it.
+    /// From Slurm's environment variables.
     pub(super) fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Job> {
         let id = variable("SLURM_JOB_ID")?;
         let is_number = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
@@ -37,23 +37,23 @@ impl Job {
         })
     }
 
-    /// Asks Slurm, and waits: the kind of end that it wants, and its words; `None`: the job goes on, or nothing is known.
+    /// Queries Slurm and waits: the kind of end and its text; `None` if the job continues or nothing is known.
     pub(super) fn why(&self) -> Option<(TroubleKind, String)> {
         described(&self.id).and_then(|text| self.reads(&text))
     }
 
-    /// Asks Slurm, elsewhere than where somebody waits.
+    /// Queries Slurm in a separate thread.
     pub(super) fn ask(&self) -> Question {
         let (tell, answer) = channel();
         let job = self.clone();
-        // Without a thread there is no answer, which is told the same way.
+        // Without a thread the channel closes, which means no answer.
         let _ = thread::Builder::new().name("scontrol".into()).spawn(move || {
             let _ = tell.send(job.why());
         });
         Question(Some(answer))
     }
 
-    /// What the job's description says of its end; `None`: it goes on, or nothing is known.
+    /// Parses the reason of the end from the job's description; `None` if the job continues or the reason is unknown.
     fn reads(&self, text: &str) -> Option<(TroubleKind, String)> {
         let field = |name: &str| {
             let mut words = text.split_whitespace();
@@ -73,7 +73,7 @@ impl Job {
             "PENDING",
             "REQUEUED",
         ];
-        // Somebody signalled the step, and the job goes on.
+        // The step was signaled manually, and the job continues.
         if !ends.contains(&state) {
             return None;
         }
@@ -95,17 +95,17 @@ impl Job {
     }
 }
 
-/// An answer that is waited for.
+/// A pending answer.
 #[derive(Debug)]
 pub(super) struct Question(Option<Receiver<Option<(TroubleKind, String)>>>);
 
 impl Question {
-    /// Whether it may still come.
+    /// Whether it is still pending.
     pub(super) fn is_open(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The answer, once.
+    /// Returns the answer once.
     pub(super) fn answer(&mut self) -> Option<(TroubleKind, String)> {
         match self.0.as_ref()?.try_recv() {
             Err(TryRecvError::Empty) => None,
@@ -129,7 +129,7 @@ fn described(id: &str) -> Option<String> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    // Few enough words that the pipe holds them: it ends without being read.
+    // The output is short enough for the pipe's buffer: the process ends without being read.
     let is_done = wait(&mut child);
     if !is_done {
         let _ = child.kill();
@@ -156,7 +156,7 @@ fn wait(child: &mut Child) -> bool {
 mod tests {
     use super::*;
 
-    /// As Slurm 22.05 showed it while the job's processes were ending.
+    /// Output of Slurm 22.05 while the job's processes were ending.
     fn shown(state: &str, restarts: u32, more: &str) -> String {
         format!(
             "JobId=3 JobName=job.sh\n   JobState={state} Dependency=(null)\n   Requeue=1 Restarts={restarts} BatchFlag=1\n   \
@@ -187,7 +187,7 @@ mod tests {
                 "PreemptTime=None",
                 Some(TroubleKind::Cancelled),
             ),
-            // The step was signalled, or a task of it failed.
+            // The step was signaled, or a task of it failed.
             ("RUNNING Reason=None", 1, "", None),
             ("", 1, "", None),
         ] {

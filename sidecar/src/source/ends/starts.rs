@@ -1,5 +1,5 @@
-//! Where ranks stand before their first step, by the files that their hooks keep (`sidecar/probe/python/paceline/_starts.py` has the
-//! layout). Sent when it changes; a collective only once it has taken a while, since a program may call many before it trains.
+//! Ranks' stages before their first step, from their hooks' files (layout: `sidecar/probe/python/paceline/_starts.py`).
+//! Sent on a change; a collective only if it takes a while, because a program may call many before it trains.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,9 +17,9 @@ use crate::host::{Process, read_plain_bytes};
 const FOLDER: &str = "starts";
 const MAGIC: &[u8] = b"PACESTRT";
 const SIZE: usize = 128;
-/// Files of one node.
+/// Maximum number of files of one node.
 const MOST: usize = 1024;
-/// A collective that takes no longer is not worth a word.
+/// Shorter collectives are not reported.
 const QUICK_NS: u64 = 5_000_000_000;
 
 /// See the module.
@@ -27,7 +27,7 @@ const QUICK_NS: u64 = 5_000_000_000;
 pub(super) struct Starts {
     dir: PathBuf,
     files: BTreeMap<OsString, Place>,
-    /// What was sent last, by rank.
+    /// The last event sent, by rank.
     sent: BTreeMap<Rank, Start>,
 }
 
@@ -66,7 +66,7 @@ impl Starts {
         let mut over = Vec::new();
         for (name, place) in &mut self.files {
             if !here.contains(name) {
-                // Its hook takes the file away with the first step.
+                // Its hook removes the file at the first step.
                 place.start.stage = StartStage::Trained;
                 over.push(name.clone());
             } else if !place.process.is_alive() {
@@ -74,7 +74,7 @@ impl Starts {
                 over.push(name.clone());
             }
             let start = &place.start;
-            // Helpers of a rank load torch as well: who has got furthest is the rank.
+            // A rank's helper processes load torch as well: the furthest process represents the rank.
             let is_further = |other: &Start| (start.restart, start.stage) > (other.restart, other.stage);
             if ranks.get(&start.rank).is_none_or(is_further) {
                 ranks.insert(start.rank, start.clone());
@@ -82,7 +82,7 @@ impl Starts {
         }
         for name in over {
             self.files.remove(&name);
-            // Gone already is as good.
+            // It may already be gone.
             let _ = fs::remove_file(self.dir.join(name));
         }
         for (rank, start) in ranks {
@@ -104,7 +104,7 @@ impl Starts {
     }
 }
 
-/// What a file says, and of which process.
+/// Parses a file: the stage, and the process ID.
 fn parse(bytes: &[u8], now_ns: u64) -> Option<(Start, u32)> {
     if bytes.len() < SIZE || !bytes.starts_with(MAGIC) {
         return None;
@@ -199,7 +199,7 @@ mod tests {
         let mut starts = Starts::new(dir.path());
         fs::create_dir(dir.path().join(FOLDER)).unwrap();
         let path = dir.path().join(FOLDER).join("1-a");
-        // No process has so high a number (PID_MAX_LIMIT).
+        // No process has such a high ID (PID_MAX_LIMIT).
         fs::write(&path, file(1 << 23, 0, 1, 3, "")).unwrap();
         assert_eq!(sent(&mut starts, 2), [(0, StartStage::Gone, String::new())]);
         assert!(!path.exists());

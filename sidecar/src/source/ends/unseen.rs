@@ -1,4 +1,4 @@
-//! What the hook cannot see of the programs that it is in, by the files that it leaves (`sidecar/probe/python/paceline/_unseen.py`).
+//! What the hook cannot see in its programs, from files that it writes (`sidecar/probe/python/paceline/_unseen.py`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::host::read_plain;
 
 const FOLDER: &str = "unseen";
 const SOURCE: &str = "hook";
-/// Longest file that is read, and files of one node.
+/// Maximum size of a file, and number of files of one node.
 const MAX_BYTES: u64 = 1 << 10;
 const MAX_FILES: usize = 1024;
 const REMEDY: &str = "call paceline.step() at the end of each step, or name the job's log by --step-log";
@@ -22,7 +22,7 @@ const REMEDY: &str = "call paceline.step() at the end of each step, or name the 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 enum Unseen {
-    /// Backward passes, and no step of a torch optimizer.
+    /// Backward passes without a step of a torch optimizer.
     NoOptimizer,
     /// A framework other than torch.
     OtherFramework { name: Framework },
@@ -52,7 +52,7 @@ impl Notes {
         }
     }
 
-    /// Sends what has changed.
+    /// Sends a change.
     pub(super) fn look(&mut self, send: &mut Send<'_>) {
         let mut processes: BTreeMap<Unseen, usize> = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)
@@ -80,7 +80,7 @@ impl Notes {
         }
     }
 
-    /// Sends what holds, if anything.
+    /// Sends the current state, if any.
     pub(super) fn introduce(&self, send: &mut Send<'_>) {
         if !self.sent.is_empty() {
             self.send_state(send);
@@ -97,7 +97,7 @@ impl Notes {
 }
 
 impl Unseen {
-    /// A sentence on `count` processes, and what to do.
+    /// A sentence about `count` processes, and what to do.
     fn note(self, count: usize) -> String {
         let (whose, verb) = match count {
             1 => ("a process".to_owned(), ["computes", "uses"]),

@@ -1,4 +1,4 @@
-//! Where the threads that read meet the agent, which never reads: readings replace each other until they are told.
+//! Passes readings from reading threads to the agent: new readings replace old ones until they are sent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::Readings;
 use crate::source::Send;
 use crate::warn;
 
-/// A round that has not come back for so long is told.
+/// A round that takes longer than this is reported.
 const SILENT_NS: u64 = 5_000_000_000;
 
 /// See the module.
@@ -22,9 +22,9 @@ pub struct Board(Mutex<State>);
 struct State {
     hosts: BTreeMap<Option<Rank>, Readings>,
     ports: BTreeMap<Arc<str>, PortReading>,
-    /// What the ports come to, for the node's next reading.
+    /// Sums over the ports, for the node's next reading.
     network: Readings,
-    /// Rounds under way, by the thread's name, and when they began.
+    /// Start times of the current rounds, by thread name.
     rounds: BTreeMap<&'static str, u64>,
 }
 
@@ -37,13 +37,13 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A round begins.
+    /// Starts a round.
     pub fn begin(&self, thread: &'static str, now_ns: u64) -> Round<'_> {
         self.state().rounds.insert(thread, now_ns);
         Round(self, thread)
     }
 
-    /// A rank was read, or the node: then with what its ports came to.
+    /// Adds readings of a rank, or of the node: then with the sums over its ports.
     pub fn host(&self, rank: Option<Rank>, readings: Readings) {
         let mut state = self.state();
         let network = if rank.is_none() {
@@ -56,7 +56,7 @@ impl Board {
         kept.extend(readings);
     }
 
-    /// What a port said.
+    /// Adds readings of a port.
     pub fn port(&self, reading: PortReading) {
         let mut state = self.state();
         match state.ports.get_mut(&reading.port) {
@@ -65,12 +65,12 @@ impl Board {
         }
     }
 
-    /// What all ports together come to.
+    /// Adds the sums over all ports.
     pub fn network(&self, readings: Readings) {
         self.state().network.extend(readings);
     }
 
-    /// Sends what is new.
+    /// Sends new readings.
     pub fn poll(&self, now_ns: u64, send: &mut Send<'_>) {
         let (hosts, ports, stuck) = {
             let mut state = self.state();

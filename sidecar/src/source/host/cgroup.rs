@@ -1,7 +1,7 @@
-//! The control groups that processes are in: whose CPU quota holds them, and where their pressure is told.
+//! The control groups of processes: which CPU quota applies to them, and where their pressure is reported.
 //!
-//! Version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>); of version 1, which older clusters still have, the
-//! CPU quota (<https://docs.kernel.org/scheduler/sched-bwc.html>).
+//! Version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>), and the CPU quota of version 1
+//! (<https://docs.kernel.org/scheduler/sched-bwc.html>), which older clusters still have.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,21 +9,21 @@ use paceline_health::event::Missing;
 
 use super::files::Files;
 
-/// Where version 2 is, by itself and beside version 1.
+/// Paths of version 2, alone and beside version 1.
 const UNIFIED: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
-/// Where version 1 has the CPU quotas.
+/// Path of the CPU quotas of version 1.
 const CPU: &str = "sys/fs/cgroup/cpu";
 
 /// The groups of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// Below the root of version 2.
+    /// Path below the root of version 2.
     unified: Option<PathBuf>,
-    /// Below that of the CPU controller of version 1.
+    /// Path below the root of the CPU controller of version 1.
     cpu: Option<PathBuf>,
 }
 
-/// The group whose CPU quota holds a process: the file that counts, the word in it and its unit in nanoseconds.
+/// The group whose CPU quota applies to a process: its counter's file, name, and unit in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quota {
     stat: PathBuf,
@@ -32,15 +32,15 @@ pub struct Quota {
 }
 
 impl Groups {
-    /// Those of process `pid`.
+    /// The groups of process `pid`.
     pub fn of(files: &mut Files, pid: u32) -> Groups {
         files
             .text(format!("proc/{pid}/cgroup"))
             .map_or_else(|_| Groups::default(), parse)
     }
 
-    /// The nearest group with a quota, or where there is none at all the nearest that would count it. `None`: quotas
-    /// are not to be seen here.
+    /// The nearest group with a quota or, if there is none, the nearest that would count it. `None` if quotas are not
+    /// visible here.
     pub fn quota(&self, files: &mut Files) -> Option<Quota> {
         let unified = self.unified.as_deref().and_then(|group| {
             nearest(files, &UNIFIED, group, |files, dir| {
@@ -64,8 +64,8 @@ impl Groups {
         Some(quota("throttled_time", 1)(dir))
     }
 
-    /// The directory of version 2 that tells of a resource's pressure in the group: the node as a whole where there is
-    /// no such group.
+    /// Path of `file` in the group's directory of version 2, such as a resource's pressure. `None` without such a
+    /// group: the node as a whole applies.
     pub fn unified_with(&self, files: &Files, file: &str) -> Option<PathBuf> {
         let group = self
             .unified
@@ -75,7 +75,7 @@ impl Groups {
         path.into_iter().find(|path| files.at(path).exists())
     }
 
-    /// What two processes have in common.
+    /// The groups that two processes have in common.
     pub fn common(&self, other: &Groups) -> Groups {
         let both = |one: &Option<PathBuf>, two: &Option<PathBuf>| {
             let (one, two) = (one.as_ref()?.components(), two.as_ref()?.components());
@@ -94,17 +94,17 @@ impl Groups {
 }
 
 impl Quota {
-    /// Time in which the quota was used up, nanoseconds, summed over the CPUs that it stopped.
+    /// Time during which the quota was exhausted, nanoseconds, summed over the throttled CPUs.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason for a missing value.
     pub fn throttled_ns(&self, files: &mut Files) -> Result<f64, Missing> {
         let count = files.field(&self.stat, self.word)?;
         Ok(count * f64::from(self.unit_ns))
     }
 }
 
-/// From `group` upwards, the first directory in which `limits` says yes; else the first in which it says anything.
+/// From `group` upward, the first directory for which `limits` is true, else the first for which it is known.
 fn nearest(
     files: &mut Files,
     roots: &[&str],
@@ -144,7 +144,7 @@ fn parse(text: &str) -> Groups {
     groups
 }
 
-/// A group outside our own namespace begins with `/..`: it cannot be seen from here.
+/// A group outside our own namespace begins with `/..` and is not visible from here.
 fn below_root(path: &str) -> Option<PathBuf> {
     let path = Path::new(path).strip_prefix("/").ok()?;
     path.components()

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use paceline_health::event::{Missing, Reading};
 use rustix::io::Errno;
 
-/// Longest file that is read; the kernel's are a few kilobytes.
+/// Maximum bytes read from a file; the kernel's are a few kilobytes.
 const MOST: u64 = 1 << 16;
 
-/// Reads them into memory of its own, again and again.
+/// Reads files into a reused buffer.
 #[derive(Debug)]
 pub struct Files {
     root: PathBuf,
@@ -19,7 +19,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those under `root`; `/` is where they really are.
+    /// Files under `root`; `/` for the real ones.
     pub fn new(root: &Path) -> Files {
         Files {
             root: root.to_owned(),
@@ -27,7 +27,7 @@ impl Files {
         }
     }
 
-    /// Where `path`, which begins without a stroke, is.
+    /// Full path of `path`, which has no leading slash.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
@@ -35,45 +35,45 @@ impl Files {
     /// The text of a file.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason for a missing value.
     pub fn text(&mut self, path: impl AsRef<Path>) -> Result<&str, Missing> {
         let path = self.root.join(path);
         let mut bytes = std::mem::take(&mut self.text).into_bytes();
         bytes.clear();
         let read = File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
-        // A process may call itself anything.
+        // A process name may contain any bytes.
         self.text = String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
         read.map_err(|error| missing(&error))?;
         Ok(self.text.trim_end())
     }
 
-    /// A file that is read again and again.
+    /// Opens a file for repeated reads.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason for a missing value.
     pub fn keep(&self, path: impl AsRef<Path>) -> Result<Kept, Missing> {
         let file = File::open(self.root.join(path)).map_err(|error| missing(&error))?;
         Ok(Kept(file))
     }
 
-    /// The number that a file holds alone.
+    /// The number that is a file's only content.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason for a missing value.
     pub fn number(&mut self, path: impl AsRef<Path>) -> Result<f64, Missing> {
         self.text(path)?.parse().map_err(|_| Missing::Unsupported)
     }
 
-    /// The number behind a word, in a file of lines such as `throttled_usec 17`.
+    /// The number after a word, in a file of lines such as `throttled_usec 17`.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason for a missing value.
     pub fn field(&mut self, path: impl AsRef<Path>, word: &str) -> Result<f64, Missing> {
         field(self.text(path)?, word).ok_or(Missing::Unsupported)
     }
 
-    /// Names in a directory, in order; none when there is no such directory.
+    /// Names in a directory, in order; none if there is no such directory.
     pub fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = std::fs::read_dir(self.root.join(path));
         let mut names: Vec<String> = entries
@@ -86,12 +86,12 @@ impl Files {
     }
 }
 
-/// A short file of one line that stays open: each read asks the kernel anew.
+/// A short file of one line that stays open: each read returns the kernel's current value.
 #[derive(Debug)]
 pub struct Kept(File);
 
 impl Kept {
-    /// What `parse` makes of the line; `None` also when it cannot be read.
+    /// The line, parsed by `parse`; `None` also if it cannot be read.
     pub fn read<T>(&self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut line = [0; 96];
         let read = self.0.read_at(&mut line, 0).ok()?;
@@ -104,7 +104,7 @@ fn field(text: &str, word: &str) -> Option<f64> {
     lines.find(|(name, _)| *name == word)?.1.trim().parse().ok()
 }
 
-/// Why a file gives nothing: what the kernel, the device or this state of it does not have is unsupported.
+/// The reason for a failed read: whatever the kernel, the device or its current state lacks is unsupported.
 pub fn missing(error: &io::Error) -> Missing {
     let lacks = [
         Errno::NOENT,
@@ -120,7 +120,7 @@ pub fn missing(error: &io::Error) -> Missing {
     }
 }
 
-/// As a reading.
+/// Converts a result to a reading.
 pub fn reading(read: Result<f64, Missing>) -> Reading {
     read.map_or_else(Reading::Missing, Reading::Value)
 }

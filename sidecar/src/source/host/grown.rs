@@ -1,5 +1,5 @@
-//! What counters grew by since they were first read. Of many that come and go, the sum never falls and never jumps: a
-//! process that ends, a port that is gone, a driver that is loaded anew and a counter that wraps add nothing.
+//! Growth of counters since they were first read. The sum over counters that come and go never falls and never jumps: a
+//! process that ends, a port that is removed, a driver that is reloaded and a counter that wraps add nothing.
 
 use std::collections::BTreeMap;
 
@@ -24,24 +24,24 @@ impl<K> Default for Grown<K> {
 }
 
 impl<K: Ord> Grown<K> {
-    /// A counter was read.
+    /// Adds the value of a counter.
     pub fn take(&mut self, counter: K, now: f64) {
         let before = self.last.insert(counter, now).unwrap_or(now);
         self.add((now - before).max(0.0));
     }
 
-    /// So much was added, by a count of one's own.
+    /// Adds an increment that the caller has counted.
     pub fn add(&mut self, more: f64) {
         self.sum += more;
         self.known = true;
     }
 
-    /// Counters that are not wanted any more are forgotten; what they added stays.
+    /// Forgets counters that are no longer wanted; their growth stays.
     pub fn keep(&mut self, wanted: impl Fn(&K) -> bool) {
         self.last.retain(|counter, _| wanted(counter));
     }
 
-    /// The sum; unsupported until one was read.
+    /// The sum; unsupported until a counter was read.
     pub fn reading(&self) -> Reading {
         if self.known {
             Reading::Value(self.sum)

@@ -1,8 +1,8 @@
 //! The host: what the ranks' processes wait for, their node, and its network ports.
 //!
-//! Read from /proc, control groups and sysfs without any privilege. Two threads do it, one for processes and one for
-//! ports: a network adapter whose firmware does not answer may keep a reader for long. They put up what they read
-//! (`board`) and the source tells it. What a kernel or device does not have is told as unsupported, never as zero.
+//! Read from /proc, control groups and sysfs without any privilege. One thread reads processes and one reads ports: a
+//! network adapter with unresponsive firmware may block a reader for long. They publish readings on the `board`, and
+//! the source sends them. What a kernel or device does not provide is sent as unsupported, never as zero.
 
 mod board;
 mod cgroup;
@@ -42,7 +42,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Begins to read the processes of `trainers` and the ports of this node; `/proc` and `/sys` are under `root`.
+    /// Starts reading the processes of `trainers` and the ports of this node; `/proc` and `/sys` are under `root`.
     pub fn new(root: &Path, trainers: Trainers) -> Host {
         let host = Host {
             board: Arc::default(),
@@ -69,7 +69,7 @@ impl Source for Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Nobody waits for the threads: one may hang in the kernel.
+        // Do not wait for the threads: one may hang in the kernel.
         self.halt.set();
     }
 }

@@ -1,4 +1,4 @@
-//! The node as a whole, or the part of it that the job has: pressure, faults, and the quota of the job's group.
+//! The node as a whole, or the job's part of it: pressure, faults, and the quota of the job's group.
 
 use paceline_health::event::{HostSignal, Missing};
 
@@ -8,7 +8,7 @@ use super::files::{Files, reading};
 use super::pressure::stalled_ns;
 use super::stopped::{Round, Stopped};
 
-/// What waits, as the group's file and the node's file call it.
+/// Signals of waiting, with the file of the group and of the node.
 const WAITS: [(HostSignal, &str, &str); 3] = [
     (HostSignal::RunQueueNs, "cpu.pressure", "proc/pressure/cpu"),
     (
@@ -22,13 +22,13 @@ const WAITS: [(HostSignal, &str, &str); 3] = [
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// What all ranks here have in common.
+    /// The groups that all ranks here have in common.
     groups: Groups,
     stopped: Stopped,
 }
 
 impl Node {
-    /// Looks where it stands, and reads what costs more. `groups` are those that all ranks share.
+    /// Updates the groups, and reads values that cost more. `groups` are those that all ranks share.
     pub fn look(&mut self, files: &mut Files, groups: Option<Groups>, readings: &mut Readings) {
         self.groups = groups.unwrap_or_default();
         self.stopped.look(files, &self.groups);
@@ -40,7 +40,7 @@ impl Node {
         readings.insert(HostSignal::MajorFaults, reading(faults));
     }
 
-    /// Reads what tells of the last second.
+    /// Reads values that change every second.
     pub fn read(&mut self, files: &mut Files, round: &mut Round, readings: &mut Readings) {
         for (signal, of_group, of_node) in WAITS {
             let own = self.groups.unified_with(files, of_group);

@@ -1,4 +1,4 @@
-//! Reading at a steady pace on a thread of its own, which may hang without holding up anybody.
+//! Reads at a steady pace in a separate thread, which may hang without blocking anything else.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -8,26 +8,26 @@ use crate::host::monotonic_ns;
 use crate::source::halt::Halt;
 use crate::warn;
 
-/// Every so many rounds is a slow one.
+/// One in this many rounds is slow.
 const SLOW_EVERY: u64 = 10;
-/// Address space of a thread.
+/// Stack size of a thread.
 const STACK: usize = 256 << 10;
 
-/// What is read in a round.
+/// Kinds of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// What changes from second to second.
+    /// Reads what changes every second.
     Fast,
-    /// That, and what trends or costs more.
+    /// Also reads what changes slowly or costs more.
     Slow,
 }
 
-/// Something that is read.
+/// A source of readings.
 pub trait Meter: Send + 'static {
-    /// What it reads, for people; the name of its thread.
+    /// Readable name of what it reads; also the name of its thread.
     const NAME: &'static str;
 
-    /// One round, told on the board.
+    /// Reads one round and publishes it on the board.
     fn read(&mut self, pace: Pace, board: &Board);
 }
 

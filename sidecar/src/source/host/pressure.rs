@@ -10,7 +10,7 @@ use super::files::Files;
 /// Total time in which some task waited, nanoseconds, from a file such as `memory.pressure` or `/proc/pressure/io`.
 ///
 /// # Errors
-/// Why there is none: kernels may be built or started without it.
+/// The reason for a missing value: kernels may be built or started without it.
 pub fn stalled_ns(files: &mut Files, path: impl AsRef<Path>) -> Result<f64, Missing> {
     some_us(files.text(path)?)
         .map(|us| us * 1e3)

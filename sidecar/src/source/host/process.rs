@@ -1,27 +1,27 @@
-//! What /proc says of one process: `stat` and its children. <https://docs.kernel.org/filesystems/proc.html>
+//! One process in /proc: `stat` and its children. <https://docs.kernel.org/filesystems/proc.html>
 
 use super::files::Files;
 
-/// Most processes of one rank that are read, its own included.
+/// Maximum number of processes read for one rank, including its own.
 const MOST: usize = 32;
 
 /// Counters of a process that only grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Page faults that had to read, of all its threads.
+    /// Page faults that required a disk read, over all threads.
     pub major_faults: u64,
-    /// Time in which its main thread waited for a disk, clock ticks. Zero where the kernel does not count it.
+    /// Time that its main thread waited for a disk, clock ticks. Zero if the kernel does not count it.
     pub disk_ticks: u64,
 }
 
 impl Stat {
-    /// Of process `pid`; `None`: it has ended.
+    /// Counters of process `pid`; `None` if it has ended.
     pub fn of(files: &mut Files, pid: u32) -> Option<Stat> {
         parse(files.text(format!("proc/{pid}/stat")).ok()?)
     }
 }
 
-/// The fields behind the name, which may hold anything: majflt is the 12th of all, delayacct_blkio_ticks the 42nd.
+/// The fields after the name, which may hold any characters: majflt is the 12th of all, delayacct_blkio_ticks the 42nd.
 fn parse(stat: &str) -> Option<Stat> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse().ok();
@@ -31,7 +31,7 @@ fn parse(stat: &str) -> Option<Stat> {
     })
 }
 
-/// `pid` and its children, and theirs: workers that load data. Only those that main threads started are found.
+/// `pid` and its descendants, such as data loader workers. Only those started by main threads are found.
 pub fn family(files: &mut Files, pid: u32) -> Vec<u32> {
     let mut family = vec![pid];
     let mut next = 0;

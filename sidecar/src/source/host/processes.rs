@@ -16,7 +16,7 @@ use super::trainer::Trainer;
 use super::{Readings, pace};
 use crate::source::trainers::Trainers;
 
-/// Waiting less than this in a second is told only once in so many rounds: ranks in order cost their job little.
+/// A wait shorter than this per second is sent only once in this many rounds: healthy ranks cost their job little.
 const CALM_NS: f64 = 5e6;
 const CALM_ROUNDS: u32 = 5;
 
@@ -30,7 +30,7 @@ pub struct Processes {
     told: BTreeMap<Option<Rank>, Told>,
 }
 
-/// What was told last, and how many rounds ago.
+/// The last readings sent, and how many rounds ago.
 #[derive(Debug, Default)]
 struct Told {
     readings: Readings,
@@ -38,7 +38,7 @@ struct Told {
 }
 
 impl Processes {
-    /// Those of `trainers`, under `root`.
+    /// The processes of `trainers`, under `root`.
     pub fn new(root: &Path, trainers: Trainers) -> Processes {
         Processes {
             files: Files::new(root),
@@ -51,8 +51,7 @@ impl Processes {
 }
 
 impl Told {
-    /// Whether `now` is told: at once when something was waited for, and now and then when nothing was. All is told in
-    /// slow rounds.
+    /// Whether to send `now`: at once after a wait, otherwise from time to time. Slow rounds send everything.
     fn is_news(&mut self, now: &Readings) -> bool {
         self.rounds += 1;
         let waited = now.iter().any(|(signal, now)| {

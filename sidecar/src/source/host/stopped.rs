@@ -1,4 +1,4 @@
-//! Time in which a CPU quota was used up, of whoever the quota holds.
+//! Time during which a CPU quota was exhausted, for all processes under the quota.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::cgroup::{Groups, Quota};
 use super::files::Files;
 use super::grown::Grown;
 
-/// What each quota counts, read once a round: ranks may share one.
+/// The counter of each quota, read once a round: ranks may share a quota.
 pub type Round = BTreeMap<Quota, Result<f64, Missing>>;
 
 /// See the module.
@@ -19,12 +19,12 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// Looks whose quota it is.
+    /// Finds the quota that applies.
     pub fn look(&mut self, files: &mut Files, groups: &Groups) {
         self.quota = groups.quota(files);
     }
 
-    /// The time since it was first read, nanoseconds.
+    /// Throttled time since the first read, nanoseconds.
     pub fn read(&mut self, files: &mut Files, round: &mut Round) -> Reading {
         let Some(quota) = &self.quota else {
             return Reading::Missing(Missing::Unsupported);

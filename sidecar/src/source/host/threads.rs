@@ -1,7 +1,7 @@
-//! How long threads were ready and no CPU was free for them.
+//! How long threads were runnable without a free CPU.
 //!
-//! A trainer has hundreds of threads, of which few do anything. All are looked at now and then; those that ran or
-//! waited most since are followed, with their files kept open; those that slept are not.
+//! A trainer has hundreds of threads, few of them active. All are checked from time to time; those that ran or waited
+//! most since then are followed, with their files kept open. Sleeping threads are not.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use paceline_health::event::Reading;
 use super::files::{Files, Kept};
 use super::grown::Grown;
 
-/// Threads that are looked at, of the rank's own process and of each of its children (its main thread, and the next).
+/// Maximum number of threads checked: in the rank's own process, and in each child (main thread and next).
 const OWN: usize = 64;
 const OF_CHILD: usize = 2;
-/// Threads that are followed.
+/// Maximum number of followed threads.
 const FOLLOWED: usize = 8;
 
-/// Of one rank's processes.
+/// Threads of one rank's processes.
 #[derive(Debug, Default)]
 pub struct Threads {
-    /// All that were looked at, by process and thread: time on a CPU and waiting for one, ns.
+    /// All checked threads, by process and thread: time on a CPU and waiting for one, ns.
     seen: BTreeMap<(u32, u32), u64>,
     followed: BTreeMap<(u32, u32), Kept>,
     waited: Grown<(u32, u32)>,
 }
 
 impl Threads {
-    /// Looks at all threads of `processes`, the rank's own first, and chooses whom to follow.
+    /// Checks all threads of `processes`, the rank's own first, and chooses which to follow.
     pub fn choose(&mut self, files: &mut Files, processes: &[u32]) {
         let mut busy = Vec::new();
         let mut seen = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Threads {
         }
     }
 
-    /// Time that those who are followed have waited since they were first, ns.
+    /// Time that followed threads have waited since they were first followed, ns.
     pub fn waited_ns(&mut self) -> Reading {
         self.followed.retain(|key, file| {
             let Some((_, waited)) = file.read(parse) else {
@@ -85,8 +85,8 @@ impl Threads {
     }
 }
 
-/// `/proc/PID/task/TID/schedstat`: time on a CPU, time waiting for one, turns. A kernel that does not count says zero
-/// to all. <https://docs.kernel.org/scheduler/sched-stats.html>
+/// `/proc/PID/task/TID/schedstat`: time on a CPU, time waiting for one, timeslices. A kernel without accounting reports
+/// only zeros. <https://docs.kernel.org/scheduler/sched-stats.html>
 fn parse(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     let (ran, waited, turns) = (

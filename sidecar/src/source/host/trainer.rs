@@ -1,4 +1,4 @@
-//! One rank: its process, the children that load data for it, and the group whose quota holds it.
+//! One rank: its process, its data loader children, and the group whose quota applies to it.
 
 use paceline_health::event::{HostSignal, Reading};
 
@@ -10,7 +10,7 @@ use super::process::{Stat, family};
 use super::stopped::{Round, Stopped};
 use super::threads::Threads;
 
-/// Whether the kernel counts waiting for disks by task; off by default since Linux 5.14.
+/// Whether the kernel counts disk waits per task; off by default since Linux 5.14.
 const DELAY_ACCOUNTING: &str = "proc/sys/kernel/task_delayacct";
 
 /// See the module.
@@ -25,7 +25,7 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Of process `pid`.
+    /// A trainer with process `pid`.
     pub fn new(pid: u32) -> Trainer {
         Trainer {
             pid,
@@ -37,17 +37,17 @@ impl Trainer {
         }
     }
 
-    /// Its process.
+    /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The groups that it is in.
+    /// Its control groups.
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
 
-    /// Looks at all of it, and reads what costs more.
+    /// Updates everything, and reads values that cost more.
     pub fn look(&mut self, files: &mut Files, readings: &mut Readings) {
         self.groups = Groups::of(files, self.pid);
         self.stopped.look(files, &self.groups);
@@ -59,7 +59,7 @@ impl Trainer {
                 continue;
             };
             self.major_faults.take(*process, stat.major_faults as f64);
-            // Where nobody counts there is nothing but zeros.
+            // Without accounting there are only zeros.
             if accounts || stat.disk_ticks > 0 {
                 self.disk_ticks.take(*process, stat.disk_ticks as f64);
             }
@@ -75,7 +75,7 @@ impl Trainer {
         readings.insert(HostSignal::DiskWaitNs, disk);
     }
 
-    /// Reads what tells of the last second.
+    /// Reads values that change every second.
     pub fn read(&mut self, files: &mut Files, round: &mut Round, readings: &mut Readings) {
         readings.insert(HostSignal::RunQueueNs, self.threads.waited_ns());
         readings.insert(HostSignal::CpuThrottledNs, self.stopped.read(files, round));

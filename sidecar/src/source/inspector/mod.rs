@@ -1,7 +1,7 @@
-//! What NVIDIA's NCCL Inspector writes, where the one place for a profiler plugin is taken by it: how long collectives
-//! take, by communicator. It knows no steps; with the hook or a step log beside it, slow links are found.
+//! Output of NVIDIA's NCCL Inspector, for jobs in which it takes the only slot for a profiler plugin: durations of
+//! collectives, by communicator. It has no steps; together with the hook or a step log, slow links are found.
 //!
-//! A thread reads, so that a file system that hangs holds up nobody.
+//! A separate thread reads, so that a hung file system blocks nothing else.
 
 mod record;
 mod tally;
@@ -24,18 +24,18 @@ use super::yields::{Read, Yields};
 use super::{Losses, Send, Source};
 use crate::{host, warn};
 
-/// Files are looked at this often, and the directory every so many looks.
+/// Polling interval of files; the directory is listed once in this many polls.
 const LOOK: Duration = Duration::from_millis(200);
 const LIST_EVERY: u32 = 10;
-/// Files that are followed.
+/// Maximum number of followed files.
 const MAX_FILES: usize = 256;
-/// Records that were read and not taken yet.
+/// Maximum number of queued records.
 const MAX_WAITING: usize = 16 << 10;
 
 #[derive(Debug, Default)]
 struct Shared {
     over: AtomicBool,
-    /// Records that were too many, and lines that were none.
+    /// Records beyond the limit, and invalid lines.
     dropped: AtomicU64,
     torn: AtomicU64,
 }
@@ -50,12 +50,12 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Reads what is added from now on to `path`, a file or a directory of files.
+    /// Reads what is added to `path` from now on, a file or a directory of files.
     pub fn new(path: PathBuf) -> Inspector {
         Inspector::of(path, host::hostname())
     }
 
-    /// Files of this host only: in a shared directory the others are for the sidecars there.
+    /// Only files of this host: in a shared directory, the sidecars of other hosts read theirs.
     fn of(path: PathBuf, host: String) -> Inspector {
         let (sender, records) = sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared::default());
@@ -69,7 +69,7 @@ impl Inspector {
             shared: Arc::clone(&shared),
             seen: yields.read(),
         };
-        // What stands there now is of another job, or of an earlier one.
+        // Existing content is from another or an earlier job.
         reader.list(false);
         let thread = std::thread::Builder::new()
             .name("inspector".into())
@@ -89,7 +89,7 @@ impl Inspector {
     }
 }
 
-/// The thread.
+/// State of the thread.
 struct Reader {
     path: PathBuf,
     host: String,
@@ -120,7 +120,7 @@ impl Reader {
         }
     }
 
-    /// Finds new files. `old`: what stands in them is read as well.
+    /// Finds new files. `old`: their current content is read as well.
     fn list(&mut self, old: bool) {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
@@ -138,7 +138,7 @@ impl Reader {
     }
 }
 
-/// Reads on in one file; false when it is not for us.
+/// Continues to read one file; returns false if it is not for this host.
 fn follow_on(
     path: &Path,
     follow: &mut Follow,
@@ -210,7 +210,7 @@ impl Source for Inspector {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Asked at the end only.
+        // Called only at the end.
         self.yields.over();
         true
     }
@@ -218,7 +218,7 @@ impl Source for Inspector {
 
 impl Drop for Inspector {
     fn drop(&mut self) {
-        // Nobody waits for the thread: it may hang in a file system.
+        // Do not wait for the thread: it may hang in a file system.
         self.shared.over.store(true, Ordering::Relaxed);
     }
 }

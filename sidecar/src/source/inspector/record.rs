@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-/// Longest name that is kept.
+/// Maximum length of a name.
 const MAX_NAME: usize = 128;
-/// A collective takes less than this, microseconds.
+/// Upper bound of a collective's duration, microseconds.
 const MAX_US: f64 = 1e12;
 
-/// What is taken from a line.
+/// The contents of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// The communicator, the same on all of its ranks.
     pub comm: u64,
-    /// What the application calls it; empty: it does not.
+    /// The application's name for it; empty if none.
     pub name: Arc<str>,
-    /// Place in it, and how many there are.
+    /// Rank in the communicator.
     pub rank: u32,
-    /// Ranks in it.
+    /// Number of ranks in it.
     pub ranks: u32,
-    /// The process.
+    /// Host of the process.
     pub host: Arc<str>,
-    /// Its number there.
+    /// Process ID.
     pub pid: u32,
-    /// What was done, if it is timed by the GPU.
+    /// The collective, if it was timed by the GPU.
     pub done: Option<Done>,
 }
 
@@ -35,9 +35,9 @@ pub struct Record {
 pub struct Done {
     /// `AllReduce`.
     pub collective: Arc<str>,
-    /// Its number among those of its kind in the communicator.
+    /// Sequence number among collectives of its kind in the communicator.
     pub number: u64,
-    /// Payload.
+    /// Payload, bytes.
     pub bytes: u64,
     /// From its first channel's start to its last one's end, nanoseconds.
     pub dur_ns: u64,
@@ -46,10 +46,10 @@ pub struct Done {
 /// Why a line is not one of NCCL Inspector's.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Not JSON, or of another shape.
+    /// Not JSON, or a different structure.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("{0}")]
     Value(&'static str),
 }
@@ -88,7 +88,7 @@ struct RawColl {
     coll_timing_source: String,
 }
 
-/// Reads a line. Sends and receives, proxies and drop counts have no collective.
+/// Parses a line. Sends and receives, proxies and drop counts have no collective.
 ///
 /// # Errors
 /// [`RecordError`].
@@ -112,7 +112,7 @@ pub fn read(line: &[u8]) -> Result<Record, RecordError> {
 }
 
 fn done(raw: RawColl) -> Result<Option<Done>, RecordError> {
-    // When the host enqueued it says nothing of how long it took. Older versions name no source, and have this one.
+    // The host's enqueue times do not show how long it took. Older versions name no source, and use the GPU's.
     if !matches!(raw.coll_timing_source.as_str(), "" | "kernel_gpu") {
         return Ok(None);
     }

@@ -1,9 +1,9 @@
-//! From collectives to what a rank did in a step: NCCL counts collectives, and knows no steps.
+//! Sums collectives by rank and step: NCCL numbers collectives, but has no steps.
 //!
-//! Collectives of one kind in one communicator have the same number on all ranks. Where steps are seen as well (by the
-//! hook, or in a log), their pace says how many collectives a step has; so many of them, by their numbers, are then one
-//! step, the same on all ranks, though it may begin a few collectives before or after the real one. Until that is
-//! known, and where it is no whole number, nothing is told.
+//! Collectives of one kind in one communicator have the same numbers on all ranks. If steps are known as well (from the
+//! hook or a log), their rate gives the number of collectives per step. That many consecutive collectives then form one
+//! step, the same on all ranks, though it may start a few collectives before or after the real one. Until this number
+//! is known, and if it is not an integer, nothing is sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use paceline_health::id::Rank;
 
 use super::record::{Done, Record};
 
-/// Kinds of collectives in communicators, and processes, that are followed.
+/// Maximum number of kinds of collectives in communicators, and of processes.
 const MAX_STREAMS: usize = 1024;
 const MAX_PROCESSES: usize = 256;
-/// Steps that must have gone by, and so many times the collectives of a step: the files may lag by a few.
+/// Minimum number of steps, also as a multiple of the collectives per step: the files may lag by a few.
 const MIN_STEPS: u64 = 50;
 const MIN_TIMES: u64 = 10;
-/// Collectives that no member leaves before the last one has come.
+/// Collectives that no rank can leave before the last rank has entered.
 const ALL_MEET: [&str; 3] = ["AllReduce", "ReduceScatter", "AllGather"];
-/// How far from a whole number the collectives of a step may be.
+/// Maximum deviation of the collectives per step from an integer.
 const WHOLE: f64 = 0.3;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// The latest step of this node's ranks, their highest number, and their epoch.
+    /// The latest step of this node's ranks, the highest rank, and the restart number.
     step: u64,
     highest: Option<u32>,
     restart: u32,
-    /// By process: ranks of its largest communicator, and its place in it.
+    /// By process: size of its largest communicator, and its rank in it.
     processes: BTreeMap<u32, (u32, u32)>,
     largest: u32,
     streams: BTreeMap<(u64, Arc<str>, u32), Stream>,
-    /// Steps of which a collective is missing, and what could not be followed.
+    /// Steps with a missing collective, and collectives beyond the limits.
     lost: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct Tally {
 struct Stream {
     ranks: u32,
     name: Arc<str>,
-    /// The first number that was seen, and the step in which that was.
+    /// The first number seen, and the step at that time.
     first: (u64, u64),
     a_step: Option<u64>,
     is_told: bool,
@@ -61,13 +61,13 @@ struct Open {
 }
 
 impl Tally {
-    /// Takes note of where this node's ranks are.
+    /// Records the steps of this node's ranks.
     pub fn notice(&mut self, pulses: &[Pulse]) {
         self.step = pulses.iter().map(|pulse| pulse.step).max().unwrap_or(self.step);
         self.highest = pulses.iter().map(|pulse| pulse.rank.0).max();
         let restart = pulses.iter().map(|pulse| pulse.restart).max();
         if restart.is_some_and(|restart| restart != self.restart) {
-            // Other processes, other communicators.
+            // New processes have new communicators.
             *self = Tally {
                 restart: restart.unwrap_or_default(),
                 step: self.step,
@@ -78,19 +78,19 @@ impl Tally {
         }
     }
 
-    /// Steps that could not be told.
+    /// Number of lost steps.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Communicators are told again to a new journal.
+    /// Sends communicators again to a new journal.
     pub fn introduce(&mut self) {
         self.streams
             .values_mut()
             .for_each(|stream| stream.is_told = false);
     }
 
-    /// Takes a collective; gives what it completes.
+    /// Adds a collective; sends what it completes.
     pub fn take(&mut self, record: &Record, tell: &mut dyn FnMut(Event)) {
         if self.processes.len() < MAX_PROCESSES || self.processes.contains_key(&record.pid) {
             let known = self
@@ -157,7 +157,7 @@ impl Tally {
         }));
     }
 
-    /// The global rank of a process: its place in the communicator of all ranks, as far as there is one.
+    /// The global rank of a process: its rank in the communicator of all ranks, if there is one.
     fn rank(&self, pid: u32) -> Option<Rank> {
         let (ranks, rank) = *self.processes.get(&pid)?;
         let is_whole = ranks == self.largest && self.highest.is_some_and(|highest| highest < ranks);
@@ -166,7 +166,7 @@ impl Tally {
 }
 
 impl Stream {
-    /// How many collectives a step has, by the pace of both.
+    /// Learns the number of collectives per step from the rates of both.
     fn learn(&mut self, number: u64, step: u64) {
         let (from, from_step) = self.first;
         let (done, steps) = (number.saturating_sub(from), step.saturating_sub(from_step));
@@ -180,7 +180,7 @@ impl Stream {
         }
     }
 
-    /// Adds a collective; gives the step that it completes, and how many steps are lost by what is missing.
+    /// Adds a collective; returns the step that it completes, and the steps lost because of missing ones.
     fn add(&mut self, done: &Done, a_step: u64) -> (Option<Open>, u64) {
         let step = done.number / a_step;
         let mut lost = 0;

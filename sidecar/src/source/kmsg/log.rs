@@ -1,40 +1,40 @@
-//! Records from `/dev/kmsg`, one a read, or lines from a file that grows, is cut or replaced.
+//! Records from `/dev/kmsg`, one per read, or lines from a file that grows, is truncated or replaced.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The kernel gives whole records, and refuses a buffer that is too small for one.
+/// The kernel returns whole records, and rejects a buffer that is too small for one.
 const BUFFER: usize = 16 << 10;
-/// Records read in one poll at most: the rest is read in the next.
+/// Maximum records read in one poll; the rest is read in the next.
 const MAX_RECORDS: usize = 4096;
-/// Pieces of a file, likewise: 1 MiB. What stood there before may be gigabytes, and whoever polls does more than that.
+/// The same for pieces of a file: 1 MiB. Existing content may be gigabytes, and the polling thread has other work.
 const MAX_PIECES: usize = (1 << 20) / BUFFER;
-/// Longest line of a file that is kept.
+/// Maximum length of a line from a file.
 const MAX_LINE: usize = 8 << 10;
 
-/// How a record stands to the beginning of the watch.
+/// Whether a record is from before or after the start of monitoring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
-    /// From before it.
+    /// From before the start.
     Old,
-    /// From after it.
+    /// From after the start.
     New,
 }
 
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is none.
+    /// The file does not exist.
     #[error("no such file")]
     Missing,
-    /// This user may not read it.
+    /// This user has no permission to read it.
     #[error(
         "{0}; the kernel shows its log to root, or to all with kernel.dmesg_restrict=0 (in a container: to those it is mounted for)"
     )]
     Denied(io::Error),
-    /// It failed in another way.
+    /// Another error.
     #[error("{0}")]
     Failed(io::Error),
 }
@@ -49,7 +49,7 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// A log. After an error it can be opened again, and goes on where it was.
+/// A log. After an error it can be reopened, and continues where it was.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
@@ -65,29 +65,29 @@ enum Kind {
     File(Lines),
 }
 
-/// What was read of a device, which gives one record a read and numbers them.
+/// Progress in a device, which returns one record per read and numbers them.
 #[derive(Debug)]
 struct Records {
     next: Option<u64>,
     lost: u64,
-    /// The end was not reached yet: what is read was there before. (Their stamps do not say so: the kernel takes them
-    /// from a clock of its own, which nobody corrects and no program can ask.)
+    /// The end was not reached yet: the records are from before. (Their timestamps do not show this: they come from a
+    /// separate kernel clock, which is not adjusted and which programs cannot read.)
     old: bool,
 }
 
-/// What was read of a file.
+/// Progress in a file.
 #[derive(Debug)]
 struct Lines {
     path: PathBuf,
     /// Its device and inode.
     identity: (u64, u64),
     read: u64,
-    /// What stands before this is from before the watch.
+    /// Content before this offset is from before the start of monitoring.
     old: u64,
     rest: Vec<u8>,
     /// The line is too long: it is skipped to its end.
     skipping: bool,
-    /// Another file has its name. This one is read to its end once more before it is left.
+    /// Another file has its name. This one is read to its end once more before it is closed.
     replaced: bool,
     is_pipe: bool,
 }
@@ -98,7 +98,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Log {
-    /// Opens it. `existing` says how what a file holds already stands to the watch; what a device holds is from before.
+    /// Opens a log. `existing` is the age of a file's current content; a device's current records are old.
     pub fn open(path: &Path, existing: Age) -> Result<Log, OpenError> {
         let file = open(path)?;
         let meta = file.metadata()?;
@@ -129,12 +129,12 @@ impl Log {
         })
     }
 
-    /// Whether it can be read: it is closed by an error.
+    /// Whether it is open: an error closes it.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Opens it again: what was read is not read twice.
+    /// Reopens it, without reading anything twice.
     pub fn reopen(&mut self) -> Result<(), OpenError> {
         let mut file = open(&self.path)?;
         let meta = file.metadata()?;
@@ -147,7 +147,7 @@ impl Log {
         Ok(())
     }
 
-    /// Records that were gone before they were read.
+    /// Records that were overwritten before they were read.
     pub fn lost(&self) -> u64 {
         match &self.kind {
             Kind::Device(records) => records.lost,
@@ -155,15 +155,15 @@ impl Log {
         }
     }
 
-    /// Whether the last read came to the end.
+    /// Whether the last read reached the end.
     pub fn has_caught_up(&self) -> bool {
         self.caught_up
     }
 
-    /// Reads what there is, without waiting. An error closes it.
+    /// Reads available records without waiting. An error closes the log.
     ///
     /// # Errors
-    /// What the system says.
+    /// If reading fails.
     pub fn read(&mut self, mut tell: impl FnMut(&str, Age)) -> io::Result<()> {
         let Some(file) = &mut self.file else {
             return Ok(());
@@ -180,7 +180,7 @@ impl Log {
     }
 }
 
-/// What one read gives; `None` at the end.
+/// The result of one read; `None` at the end.
 fn piece<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     let count = loop {
         match from.read(buffer) {
@@ -194,7 +194,7 @@ fn piece<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> io::Result<Option<&'
 }
 
 impl Records {
-    /// Gives whether the end was reached.
+    /// Returns whether the end was reached.
     fn read(
         &mut self,
         from: &mut impl Read,
@@ -208,7 +208,7 @@ impl Records {
                     self.old = false;
                     return Ok(true);
                 }
-                // Records were overwritten; the next one's number says how many.
+                // Records were overwritten; the next one's number shows how many.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(error),
             }
@@ -220,7 +220,7 @@ impl Records {
         if let Some(number) = number(record) {
             let due = self.next.unwrap_or(number);
             if number < due {
-                return; // read before the log was opened again
+                return; // read before the log was reopened
             }
             self.lost += number - due;
             self.next = Some(number + 1);
@@ -234,7 +234,7 @@ fn identity(meta: &Metadata) -> (u64, u64) {
 }
 
 impl Lines {
-    /// Gives whether the end was reached.
+    /// Returns whether the end was reached.
     fn read(
         &mut self,
         file: &mut File,
@@ -251,7 +251,7 @@ impl Lines {
         Ok(false)
     }
 
-    /// At the end: whether there is more, because the file was cut or replaced.
+    /// At the end: whether there is more, because the file was truncated or replaced.
     fn follow(&mut self, file: &mut File, tell: &mut impl FnMut(&str, Age)) -> io::Result<bool> {
         if self.is_pipe {
             return Ok(false);
@@ -261,7 +261,7 @@ impl Lines {
             self.begin(self.identity);
             return Ok(true);
         }
-        // Whoever writes may keep to the old file until the new one has something in it.
+        // The writer may still use the old file until the new one has content.
         let other = std::fs::metadata(&self.path)
             .is_ok_and(|meta| identity(&meta) != self.identity && (meta.len() > 0 || !meta.is_file()));
         if !other {
@@ -270,7 +270,7 @@ impl Lines {
         if std::mem::replace(&mut self.replaced, true) {
             *file = open(&self.path)?;
             if !self.rest.is_empty() {
-                // It gets no end any more.
+                // Its last line will not be completed.
                 self.take(b"\n", tell);
             }
             self.begin(identity(&file.metadata()?));
@@ -278,7 +278,7 @@ impl Lines {
         Ok(true)
     }
 
-    /// Of a file that was opened again, only what was not read.
+    /// Continues a reopened file after what was already read.
     fn resume(&mut self, file: &mut File, meta: &Metadata) -> io::Result<()> {
         if self.is_pipe {
             return Ok(());
@@ -291,7 +291,7 @@ impl Lines {
         Ok(())
     }
 
-    /// All of what is there now is new.
+    /// Starts a new file: all of its content is new.
     fn begin(&mut self, identity: (u64, u64)) {
         self.identity = identity;
         (self.read, self.old, self.skipping, self.replaced) = (0, 0, false, false);

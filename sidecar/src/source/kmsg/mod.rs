@@ -1,7 +1,7 @@
-//! The kernel log: XIDs and GPUs that fell off the bus, as `/dev/kmsg` (or a file like it) has them.
+//! The kernel log: XIDs and GPUs that fell off the bus, from `/dev/kmsg` or a file in its format.
 //!
-//! What was written before the watch began is told as such: it is worth knowing, and nothing is done for it. Where the
-//! log cannot be read that is told once, and NVML's events are all there is.
+//! Records from before the start of monitoring are marked as such: they are informative, but trigger no action. An
+//! unreadable log is reported once; then only NVML's events are available.
 
 mod log;
 
@@ -21,13 +21,13 @@ use crate::host;
 
 /// The kernel's log.
 pub const DEVICE: &str = "/dev/kmsg";
-/// One that could not be read is tried again this often.
+/// Retry interval of an unreadable log.
 const RETRY: Duration = Duration::from_secs(60);
-/// A file that is not there yet may come any moment.
+/// Retry interval of a file that does not exist yet.
 const RETRY_FILE: Duration = Duration::from_millis(500);
-/// Addresses whose UUID is kept.
+/// Maximum number of PCI addresses with a known UUID.
 const MAX_UUIDS: usize = 1024;
-/// Records lost are told again at most this often.
+/// Minimum interval between reports of lost records.
 const TELL_LOST: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -35,24 +35,24 @@ const TELL_LOST: Duration = Duration::from_secs(10);
 pub struct Kmsg {
     path: PathBuf,
     log: Option<Log>,
-    /// It was not there: what is in it once it comes has been written since.
+    /// The file did not exist: all of its later content is new.
     was_missing: bool,
-    /// The boot's name, and where it can be read.
+    /// ID of this boot; empty if unknown.
     boot: String,
     retry_at_ns: u64,
-    /// What was last told of it.
+    /// The state and the number of lost records last sent.
     told: Option<(KernelAccess, u64)>,
     told_at_ns: u64,
     lines: KernelLog,
     uuids: BTreeMap<String, GpuId>,
     bursts: Bursts,
-    /// What stood there before the watch began, and whether all of it was read.
+    /// Faults from before the start of monitoring, and whether all of them were read.
     before: Bursts,
     is_before_read: bool,
 }
 
 impl Kmsg {
-    /// Reads `path`, now and later. What stands in it now is from before the watch.
+    /// Reads `path`, now and later. Its current content is from before the start of monitoring.
     pub fn new(path: PathBuf) -> Kmsg {
         let opened = Log::open(&path, Age::Old);
         Kmsg {
@@ -71,7 +71,7 @@ impl Kmsg {
         }
     }
 
-    /// Whether NVIDIA's driver is loaded: without it no line of the log is about a GPU of ours.
+    /// Whether NVIDIA's driver is loaded: without it, no line of the log concerns our GPUs.
     pub fn is_of_use() -> bool {
         ["/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvidia0"]
             .iter()
@@ -117,7 +117,7 @@ impl Kmsg {
         self.tell(now_ns, state, &error.to_string(), send);
     }
 
-    /// Reads what there is.
+    /// Reads available records.
     fn read(&mut self, now_ns: u64, send: &mut Send<'_>) -> Result<(), std::io::Error> {
         let Kmsg {
             log: Some(log),
@@ -136,7 +136,7 @@ impl Kmsg {
             *is_before_read |= !is_old;
             lines.read(record, |line| match line {
                 KernelLine::Boot if is_old => {
-                    // What stands above is of another boot.
+                    // Earlier lines are from another boot.
                     uuids.clear();
                     *before = Bursts::default();
                 }
@@ -193,7 +193,7 @@ impl Source for Kmsg {
     }
 
     fn introduce(&mut self, _send: &mut Send<'_>) {
-        // The new journal knows nothing of what was told to the old one.
+        // A new journal lacks everything that was sent to the old one.
         self.told = None;
         self.bursts.tell_again();
         self.before.tell_again();

@@ -1,5 +1,5 @@
-//! Where the threads that ask the library meet the agent, which never asks it. Threads put up what is so; the agent
-//! takes what it has not told yet. Nothing here grows: readings replace each other, equal faults are counted.
+//! Passes data from the threads that call the library to the agent, which never does. Threads publish their state; the
+//! agent sends what is new. Nothing here grows: readings replace each other, equal faults are counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,8 @@ use crate::host::monotonic_ns;
 use crate::source::Send;
 use crate::source::bursts::Bursts;
 
-/// A round that has not come back for so long is told: half a second before five, so that the finding is there by
-/// then.
+/// A round that takes longer than this is reported: half a second less than five, so that the finding is raised within
+/// five.
 pub const SILENT_NS: u64 = 4_500_000_000;
 /// See the module.
 #[derive(Debug, Default)]
@@ -27,25 +27,25 @@ pub struct Board(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     node: Option<Status>,
-    /// Of the thread that opens the library.
+    /// Desk of the thread that opens the library.
     node_desk: Option<Arc<Desk>>,
     gpus: BTreeMap<GpuId, Seat>,
-    /// GPUs that were not found yet, by NVML's number: they have no name.
+    /// GPUs that were not identified yet, by NVML's index: they have no UUID.
     strangers: BTreeMap<u32, Stranger>,
     readings: BTreeMap<GpuId, GpuReading>,
     faults: Bursts,
-    /// Grows when everything is to be told again.
+    /// Increases when everything must be sent again.
     epoch: u64,
-    /// What all rounds took together.
+    /// Total time of all rounds.
     busy_ns: u64,
 }
 
-/// One GPU, for good: one that is lost stays.
+/// One GPU; a lost one stays.
 #[derive(Debug)]
 struct Seat {
     pci: Arc<str>,
     status: Status,
-    /// Why there are no events of it.
+    /// Why it has no events.
     no_events: Option<String>,
     desk: Arc<Desk>,
     holders: Option<Vec<GpuProcess>>,
@@ -58,7 +58,7 @@ struct Stranger {
     status: Option<Status>,
 }
 
-/// Whether something can be read, and whether that was told.
+/// Whether something can be read, and whether that was sent.
 #[derive(Debug)]
 struct Status {
     access: Access,
@@ -93,16 +93,16 @@ impl Status {
         )
     }
 
-    /// What is to be told of it now, if anything, given what is so.
+    /// Returns the current state if it must be sent.
     fn news(&mut self, news: News) -> Option<News> {
         (self.told.replace(news.0) != Some(news.0)).then_some(news)
     }
 }
 
-/// A state, words for people, and how long it has been so.
+/// A state, its description, and its duration.
 type News = (Access, String, u64);
 
-/// That a call does not come back, if it does not.
+/// The state of a call that has not returned, if there is one.
 fn silence(desk: &Desk, now_ns: u64) -> Option<News> {
     let (for_ns, call) = desk.busy(now_ns).filter(|(for_ns, _)| *for_ns >= SILENT_NS)?;
     Some((Access::Silent, format!("{call} has not returned"), for_ns))
@@ -120,7 +120,7 @@ impl Seat {
 }
 
 impl State {
-    /// What is so of the node as a whole: no driver, or GPUs without a name.
+    /// State of the node as a whole: no driver, or unidentified GPUs.
     fn node_now(&self, status: &Status, now_ns: u64) -> News {
         let silent = self.node_desk.as_ref().and_then(|desk| silence(desk, now_ns));
         let troubled = || {
@@ -147,12 +147,12 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread that opens the library notes its calls there.
+    /// Sets the desk at which the thread that opens the library records its calls.
     pub fn seat_keeper(&self, desk: Arc<Desk>) {
         self.state().node_desk = Some(desk);
     }
 
-    /// Whether the node's GPUs can be read at all.
+    /// Sets whether the node's GPUs can be read at all.
     pub fn node(&self, access: Access, text: &str) {
         let mut state = self.state();
         match &mut state.node {
@@ -166,12 +166,12 @@ impl Board {
         }
     }
 
-    /// Nobody is looked for any more: the library is opened anew.
+    /// Forgets unidentified GPUs: the library is reopened.
     pub fn forget_strangers(&self) {
         self.state().strangers.clear();
     }
 
-    /// A GPU is looked for, with its calls noted at `desk`, and there is trouble with it or not yet.
+    /// Adds an unidentified GPU, whose calls are recorded at `desk`, and its problem, if any.
     pub fn stranger(&self, index: u32, desk: &Arc<Desk>, trouble: Option<(Access, String)>) {
         let mut state = self.state();
         let stranger = state.strangers.entry(index).or_insert_with(|| Stranger {
@@ -184,7 +184,7 @@ impl Board {
         }
     }
 
-    /// A GPU was found, or found again.
+    /// Adds a GPU that was found, or found again.
     pub fn seat(&self, index: u32, gpu: &Gpu) {
         let mut state = self.state();
         state.strangers.remove(&index);
@@ -199,21 +199,21 @@ impl Board {
         seat.desk = Arc::clone(&gpu.desk);
     }
 
-    /// Whether one GPU can be read.
+    /// Sets whether one GPU can be read.
     pub fn gpu(&self, gpu: &GpuId, access: Access, text: impl Into<String>) {
         if let Some(seat) = self.state().gpus.get_mut(gpu) {
             seat.status.set(access, text);
         }
     }
 
-    /// Why there are no events of a GPU; `None`: there are.
+    /// Sets why a GPU has no events; `None` if it has events.
     pub fn no_events(&self, gpu: &GpuId, why: Option<String>) {
         if let Some(seat) = self.state().gpus.get_mut(gpu) {
             seat.no_events = why;
         }
     }
 
-    /// Whether some GPU can be read.
+    /// Whether any GPU can be read.
     pub fn any_readable(&self) -> bool {
         let state = self.state();
         state
@@ -222,7 +222,7 @@ impl Board {
             .any(|seat| seat.status.access == Access::Readable)
     }
 
-    /// New readings of a GPU, or of an instance of one. What was not fetched yet is kept unless it is read anew.
+    /// Adds readings of a GPU, or of an instance of one. Older readings that were not sent yet stay unless replaced.
     pub fn readings(&self, gpu: &Gpu, readings: Readings) {
         let mut state = self.state();
         let reading = state
@@ -237,7 +237,7 @@ impl Board {
         reading.readings.extend(readings);
     }
 
-    /// Who holds a GPU now.
+    /// Sets the processes that hold a GPU.
     pub fn holders(&self, gpu: &GpuId, processes: Vec<GpuProcess>) {
         if let Some(seat) = self.state().gpus.get_mut(gpu)
             && seat.holders.as_ref() != Some(&processes)
@@ -247,7 +247,7 @@ impl Board {
         }
     }
 
-    /// The library told of a fault; `text` is the instance.
+    /// Adds a fault reported by the library; `text` is the instance.
     pub fn fault(&self, gpu: Option<&GpuId>, kind: GpuFaultKind, xid: u32, text: &str) {
         let mut state = self.state();
         let pci = gpu
@@ -264,22 +264,22 @@ impl Board {
         });
     }
 
-    /// A round took so long.
+    /// Adds the duration of a round.
     pub fn took(&self, ns: u64) {
         self.state().busy_ns += ns;
     }
 
-    /// What all rounds took together.
+    /// Total time of all rounds.
     pub fn busy_ns(&self) -> u64 {
         self.state().busy_ns
     }
 
-    /// Faults that were too many to be told apart.
+    /// Faults lost because there were too many kinds.
     pub fn lost(&self) -> u64 {
         self.state().faults.lost()
     }
 
-    /// Everything is to be told again; threads read everything in their next round when they see this number change.
+    /// Sends everything again; threads read everything in their next round when they see the epoch change.
     pub fn tell_again(&self) {
         let mut state = self.state();
         state.epoch += 1;
@@ -299,7 +299,7 @@ impl Board {
         self.state().epoch
     }
 
-    /// Sends what is new.
+    /// Sends changes.
     pub fn poll(&self, now_ns: u64, send: &mut Send<'_>) {
         let mut events = Vec::new();
         {
@@ -323,7 +323,7 @@ impl Board {
                     .told
                     .is_some_and(|told| !matches!(told, Access::Readable | Access::NoEvents));
                 if now.0 == Access::NoEvents && unread {
-                    // It could not be read and now it can; that there are no events comes after.
+                    // It became readable; the lack of events is sent afterwards.
                     let readable = (Access::Readable, String::new(), now.2);
                     let readable = seat.status.news(readable);
                     events.extend(readable.map(|news| access(Some(gpu), Arc::clone(&seat.pci), news)));

@@ -1,4 +1,4 @@
-//! NVML's return codes: their names, and what they mean for whether a GPU can be read.
+//! NVML's return codes: their names, and whether a GPU can be read after them.
 //!
 //! Source: enum nvmlReturn_t, <https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html>
 
@@ -11,35 +11,35 @@ use paceline_health::event::{Access, Missing};
 pub struct Code(pub u32);
 
 impl Code {
-    /// The library was not initialized, or the driver has gone since.
+    /// The library was not initialized, or the driver has been unloaded since.
     pub const UNINITIALIZED: Code = Code(1);
-    /// Also what a driver says of a field that it does not know yet.
+    /// Also a driver's answer for a field that it does not know yet.
     pub const INVALID_ARGUMENT: Code = Code(2);
-    /// The GPU has no such thing.
+    /// The GPU does not support it.
     pub const NOT_SUPPORTED: Code = Code(3);
-    /// It takes more privilege.
+    /// More privileges are needed.
     pub const NO_PERMISSION: Code = Code(4);
-    /// The buffer is too small; the call said how large it must be.
+    /// The buffer is too small; the call returned the required size.
     pub const INSUFFICIENT_SIZE: Code = Code(7);
     /// There is no driver.
     pub const DRIVER_NOT_LOADED: Code = Code(9);
-    /// Nothing happened in the time given.
+    /// Nothing happened within the timeout.
     pub const TIMEOUT: Code = Code(10);
     /// This version of the library lacks the function.
     pub const FUNCTION_NOT_FOUND: Code = Code(13);
-    /// The GPU has fallen off the bus or cannot be reached otherwise.
+    /// The GPU has fallen off the bus or is unreachable for another reason.
     pub const GPU_IS_LOST: Code = Code(15);
-    /// The GPU wants a reset before it is used again.
+    /// The GPU must be reset before it is used again.
     pub const RESET_REQUIRED: Code = Code(16);
-    /// The library and the driver are of different versions.
+    /// The library and the driver have different versions.
     pub const VERSION_MISMATCH: Code = Code(18);
     /// This version of the library does not know this version of a structure.
     pub const ARGUMENT_VERSION_MISMATCH: Code = Code(25);
-    /// The function was withdrawn.
+    /// The function was removed.
     pub const DEPRECATED: Code = Code(26);
-    /// No GPU of that name.
+    /// No such GPU.
     pub const GPU_NOT_FOUND: Code = Code(28);
-    /// Something else, also after a driver was unloaded under us.
+    /// Another error, also after a driver was unloaded while in use.
     pub const UNKNOWN: Code = Code(999);
 
     /// `Ok` for success.
@@ -85,7 +85,7 @@ impl Code {
         NAMES.get(self.0 as usize).copied().unwrap_or("unknown")
     }
 
-    /// The GPU, or this version of library and driver, has no such signal: asking again will not help.
+    /// The GPU, or this version of library and driver, does not have the signal: a retry will not help.
     pub fn is_unsupported(self) -> bool {
         [
             Code::INVALID_ARGUMENT,
@@ -97,7 +97,7 @@ impl Code {
         .contains(&self)
     }
 
-    /// It is not about one signal: the whole GPU, or the driver, does not answer.
+    /// Not specific to one signal: the whole GPU, or the driver, does not respond.
     pub fn is_fatal(self) -> bool {
         [
             Code::UNINITIALIZED,
@@ -110,7 +110,7 @@ impl Code {
         .contains(&self)
     }
 
-    /// What it means for reading, when it is the answer to everything.
+    /// The state of access if every call returns this code.
     pub fn access(self) -> Access {
         match self {
             Code::GPU_IS_LOST | Code::GPU_NOT_FOUND => Access::Lost,
@@ -121,7 +121,7 @@ impl Code {
         }
     }
 
-    /// The same as the reason why a signal has no value.
+    /// The reason for a signal's missing value.
     pub fn missing(self) -> Missing {
         if self.is_unsupported() {
             Missing::Unsupported

@@ -1,4 +1,4 @@
-//! Where a thread notes which call it is in, so that others see when one does not come back, and what calls cost.
+//! Records a thread's current call, so that other threads detect a call that does not return, and the cost of calls.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ pub struct Desk(Mutex<Work>);
 
 #[derive(Debug, Default)]
 struct Work {
-    /// When the round that is under way began, and the call that it is in.
+    /// Start of the current round, and its current call.
     round: Option<(u64, &'static str)>,
     /// Time in the driver in this round.
     spent_ns: u64,
-    /// The same by call, where somebody wants to know.
+    /// The same by call, if enabled.
     by_call: Option<BTreeMap<&'static str, u64>>,
 }
 
@@ -28,7 +28,7 @@ impl Desk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A round of calls begins.
+    /// Starts a round of calls.
     pub fn begin(&self, first: &'static str) -> Round<'_> {
         let mut work = self.work();
         work.round = Some((monotonic_ns(), first));
@@ -36,7 +36,7 @@ impl Desk {
         Round(self)
     }
 
-    /// Does one call. Nothing is held while it runs.
+    /// Makes one call. No lock is held meanwhile.
     pub fn time<T>(&self, call: &'static str, run: impl FnOnce() -> T) -> T {
         if let Some(round) = &mut self.work().round {
             round.1 = call;
@@ -53,7 +53,7 @@ impl Desk {
         result
     }
 
-    /// For how long the round under way has run, and the call it is in.
+    /// Duration of the current round so far, and its current call.
     pub fn busy(&self, now_ns: u64) -> Option<(u64, &'static str)> {
         let (since_ns, call) = self.work().round?;
         Some((now_ns.saturating_sub(since_ns), call))
@@ -64,12 +64,12 @@ impl Desk {
         self.work().spent_ns
     }
 
-    /// From now on calls are told apart.
+    /// Enables [`Desk::by_call`].
     pub fn tell_apart(&self) {
         self.work().by_call = Some(BTreeMap::new());
     }
 
-    /// Time in the driver since then, by call.
+    /// Time in the driver by call, since enabled.
     pub fn by_call(&self) -> BTreeMap<&'static str, u64> {
         self.work().by_call.clone().unwrap_or_default()
     }

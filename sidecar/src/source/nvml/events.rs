@@ -1,7 +1,7 @@
-//! XID, ECC and other events, in a thread of their own that waits for them.
+//! XID, ECC and other events, in a separate thread that waits for them.
 //!
-//! The kernel log tells more: NVML has no events of some XIDs and merges several into the last one. Both are read, and
-//! joined by whoever judges them.
+//! The kernel log has more: NVML has no events for some XIDs and merges several into the last one. Both are read, and
+//! the detector combines them.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::library::{Gpu, Library, ask};
 
 /// An XID; its number comes with the event.
 const XID: u64 = 0x8;
-/// Event types (nvml.h, nvmlEventType), and what they are to us.
+/// Event types (nvml.h, nvmlEventType), and our kinds of faults.
 const KINDS: [(u64, Kind); 10] = [
     (0x1, Kind::EccCorrected),
     (0x2, Kind::EccUncorrected),
@@ -31,18 +31,18 @@ const KINDS: [(u64, Kind); 10] = [
     (0x4000, Kind::Unavailable),
     (0x8000, Kind::RecoveryAction),
 ];
-/// Longest wait: after it the thread looks whether it is to end.
+/// Maximum wait; then the thread checks whether to stop.
 const WAIT_MS: u32 = 500;
-/// After an error.
+/// Pause after an error.
 const PAUSE: Duration = Duration::from_secs(2);
-/// What NVML says of an event that is not of an instance.
+/// NVML's value for an event without an instance.
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// Waits for events of the GPUs that are `found`, now and later, until `halt`.
+/// Waits for events of the GPUs received through `found` until `halt`.
 pub fn run(library: &Library, found: &Receiver<Gpu>, board: &Board, halt: &Halt) {
     let mut gpus: Vec<Gpu> = Vec::new();
     loop {
-        // After an error some GPU may be lost: the others are registered anew, in a new set.
+        // After an error, a GPU may be lost: the remaining ones are registered again, in a new set.
         if let Err(code) = listen(library, &mut gpus, found, board, halt) {
             for gpu in &gpus {
                 board.no_events(&gpu.uuid, Some(format!("nvmlEventSetWait_v2: {code}")));
@@ -65,7 +65,7 @@ fn listen(
     let mut registered = Vec::new();
     let mut new = gpus.clone();
     loop {
-        // Its own desk is its worker's.
+        // The GPU's own desk belongs to its worker.
         new.extend(found.try_iter().map(|mut gpu| {
             gpu.desk = Arc::default();
             gpu
@@ -82,7 +82,7 @@ fn listen(
             gpus.retain(|known| known.uuid != gpu.uuid);
             gpus.push(gpu);
         }
-        // A set of nobody cannot be waited for.
+        // An empty set cannot be waited for.
         if registered.is_empty() {
             if halt.sleep(PAUSE / 20) {
                 return Ok(());
@@ -91,7 +91,7 @@ fn listen(
         }
         let waited = set.wait();
         if matches!(waited, Ok(_) | Err(Code::TIMEOUT)) && fresh {
-            // Only that shows that it works.
+            // Only a completed wait shows that events work.
             registered.iter().for_each(|gpu| board.no_events(gpu, None));
         }
         match waited {
@@ -152,13 +152,13 @@ impl<'a> Set<'a> {
 impl Drop for Set<'_> {
     fn drop(&mut self) {
         if let Some(Ok(function)) = self.library.raw().map(|raw| raw.nvmlEventSetFree.as_ref()) {
-            // SAFETY: NVML made it, and nobody else has it.
+            // SAFETY: NVML created it, and it has no other user.
             unsafe { function(self.set) };
         }
     }
 }
 
-/// The handle says which GPU it is: a lost one cannot be asked for its UUID.
+/// The GPU is identified by its handle: a lost one no longer returns its UUID.
 fn put_up(data: &nvmlEventData_t, gpus: &[Gpu], board: &Board) {
     let gpu = gpus.iter().find(|gpu| gpu.handle() == data.device);
     let text = match (data.gpuInstanceId, data.computeInstanceId) {

@@ -1,4 +1,4 @@
-//! The thread that opens the library, starts a thread for each GPU, and begins anew when the driver is gone.
+//! The thread that opens the library, starts a thread for each GPU, and starts over when the driver is gone.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::halt::Halt;
 use super::library::Library;
 use super::worker::Worker;
 
-/// After a refusal the library is tried again after this, then after twice as long, up to the longest.
+/// Delay before the library is retried after a failure; doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// When no GPU could be read for so long, library and driver are opened anew.
+/// After this time without a readable GPU, library and driver are reopened.
 const BEGIN_ANEW: Duration = Duration::from_secs(20);
-/// Address space of a thread; the driver's library wants some.
+/// Stack size of a thread; the driver's library needs some.
 const STACK: usize = 1 << 20;
 
 /// See the module. It ends with `halt`.
@@ -50,13 +50,13 @@ pub fn run(path: Option<PathBuf>, board: &Arc<Board>, halt: &Halt) {
     }
 }
 
-/// From an opened library to its end.
+/// Lifetime of an opened library.
 struct Generation {
     library: Arc<Library>,
     board: Arc<Board>,
     desk: Arc<Desk>,
     halt: Arc<Halt>,
-    /// One ends by itself only when the driver is gone.
+    /// A worker ends by itself only when the driver is gone.
     workers: Vec<JoinHandle<()>>,
     events: Option<JoinHandle<()>>,
 }
@@ -73,7 +73,7 @@ impl Generation {
         }
     }
 
-    /// Whether some GPU could be read.
+    /// Runs to the end; returns whether any GPU could be read.
     fn live(mut self, halt: &Halt) -> bool {
         let worked = match self.begin() {
             Ok(()) => self.watch(halt),
@@ -82,8 +82,8 @@ impl Generation {
                 false
             }
         };
-        // The library is shut down after its last call: who is in one that hangs is waited for, since beginning anew
-        // beside it would only hang once more.
+        // The library is shut down after its last call. A thread in a hung call is waited for, because a new start
+        // beside it would only hang again.
         self.halt.set();
         for thread in self.workers.into_iter().chain(self.events) {
             while !thread.is_finished() && !halt.sleep(Duration::from_millis(100)) {}
@@ -127,7 +127,7 @@ impl Generation {
         spawned.map_err(failed).ok()
     }
 
-    /// Until the driver is gone, or nothing can be read for long.
+    /// Watches until the driver is gone, or nothing could be read for long.
     fn watch(&mut self, halt: &Halt) -> bool {
         let mut readable = Instant::now();
         let mut worked = false;

@@ -1,7 +1,7 @@
-//! The library: found, opened, asked for its GPUs. What cannot be opened says why.
+//! Finds and opens the library, and lists its GPUs. A failure includes the reason.
 //!
-//! Raw calls, because the safe ones lose what we need: signed values, event bits that they do not know, and the
-//! return code of each field.
+//! Raw calls, because the safe ones lose what we need: signed values, event bits unknown to them, and the return code
+//! of each field.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::path::Path;
@@ -17,15 +17,15 @@ use paceline_health::id::GpuId;
 use super::code::Code;
 use super::desk::Desk;
 
-/// What the dynamic linker is asked for.
+/// Library name for the dynamic linker.
 pub const DEFAULT: &str = "libnvidia-ml.so.1";
-/// What an NVIDIA driver leaves in the file system of a host.
+/// Traces of an NVIDIA driver in the file system of a host.
 const TRACES: [&str; 3] = [
     "/proc/driver/nvidia/version",
     "/dev/nvidiactl",
     "/sys/module/nvidia",
 ];
-/// Most GPUs of a node that are read.
+/// Maximum number of GPUs read on a node.
 const MOST_GPUS: u32 = 64;
 
 /// The library, initialized. It is shut down with the last of its GPUs.
@@ -33,24 +33,24 @@ const MOST_GPUS: u32 = 64;
 pub struct Library {
     /// `None` only while it is dropped.
     nvml: Option<Nvml>,
-    /// The driver's version, `580.82.07`; empty: it does not say.
+    /// The driver's version, `580.82.07`; empty if unknown.
     pub driver: Arc<str>,
 }
 
 /// Why there are no GPUs to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// In one word.
+    /// The state of access.
     pub access: Access,
-    /// For people.
+    /// Readable text.
     pub text: String,
 }
 
 impl Library {
-    /// Opens the library at `path`, or where the system has it.
+    /// Opens the library at `path`, or the system's.
     ///
     /// # Errors
-    /// [`Refusal`], which tells no driver from a driver that does not work.
+    /// [`Refusal`], which distinguishes a missing driver from one that does not work.
     pub fn open(path: Option<&Path>) -> Result<Library, Refusal> {
         let file = path.map_or(OsStr::new(DEFAULT), Path::as_os_str);
         let nvml = Nvml::builder().lib_path(file).init().map_err(|error| {
@@ -64,15 +64,15 @@ impl Library {
         })
     }
 
-    /// The functions.
+    /// The library's functions.
     pub fn raw(&self) -> Option<&NvmlLib> {
         self.nvml.as_ref().map(Nvml::lib)
     }
 
-    /// How many GPUs this process may see.
+    /// Number of GPUs visible to this process.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's return code.
     pub fn count(&self) -> Result<u32, Code> {
         let mut count = 0;
         let raw = self.raw().ok_or(Code::UNINITIALIZED)?;
@@ -83,10 +83,10 @@ impl Library {
         Ok(count.min(MOST_GPUS))
     }
 
-    /// The GPU of this index.
+    /// The GPU with this index.
     ///
     /// # Errors
-    /// What the library answers; a GPU that is lost has no handle.
+    /// The library's return code; a lost GPU has no handle.
     pub fn gpu(self: &Arc<Library>, index: u32, desk: Arc<Desk>) -> Result<Gpu, Code> {
         let mut handle = null_mut();
         let raw = self.raw().ok_or(Code::UNINITIALIZED)?;
@@ -99,10 +99,10 @@ impl Library {
         Gpu::of(self, handle, desk)
     }
 
-    /// The GPU once more, which may have another handle after it was lost.
+    /// Looks up the GPU again, which may have another handle after it was lost.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's return code.
     pub fn again(self: &Arc<Library>, gpu: &Gpu) -> Result<Gpu, Code> {
         let uuid = CString::new(gpu.uuid.as_str()).map_err(|_| Code::INVALID_ARGUMENT)?;
         let mut handle = null_mut();
@@ -122,7 +122,7 @@ impl Drop for Library {
         if let Some(nvml) = self.nvml.take()
             && nvml.lib().nvmlShutdown.is_err()
         {
-            // The wrapper would panic; a library without this function is none of NVIDIA's.
+            // The wrapper would panic; a library without this function is not NVIDIA's.
             std::mem::forget(nvml);
         }
     }
@@ -151,13 +151,13 @@ fn refusal(error: &NvmlError, absent: bool) -> Refusal {
 #[derive(Clone, Copy, Debug)]
 struct Handle(nvmlDevice_t);
 
-// SAFETY: a handle is a name that NVML hands out; "NVML is thread-safe so it is safe to make simultaneous NVML calls
-// from multiple threads" (https://docs.nvidia.com/deploy/nvml-api/). We never look behind it.
+// SAFETY: a handle is an opaque name from NVML; "NVML is thread-safe so it is safe to make simultaneous NVML calls from
+// multiple threads" (https://docs.nvidia.com/deploy/nvml-api/). We never dereference it.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// A GPU, or an instance of one: its names, kept because a lost one cannot be asked for them.
+/// A GPU, or an instance of one: its names, kept because a lost one no longer returns them.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     /// The library that it belongs to.
@@ -169,7 +169,7 @@ pub struct Gpu {
     pub pci: Arc<str>,
     /// Product name.
     pub model: Arc<str>,
-    /// Where its calls are noted.
+    /// Where its calls are recorded.
     pub desk: Arc<Desk>,
 }
 
@@ -181,7 +181,7 @@ macro_rules! ask {
         match function {
             Some(function) => gpu.desk.time(stringify!($function), || {
                 // SAFETY: the signature is the header's, the library is open as long as the GPU refers to it, the
-                // handle is one that it gave out, and what is pointed to outlives the call.
+                // handle came from it, and the pointers' targets outlive the call.
                 $crate::source::nvml::code::Code::check(unsafe { function(gpu.handle(), $($argument),*) })
             }),
             None => Err($crate::source::nvml::code::Code::FUNCTION_NOT_FOUND),
@@ -209,14 +209,14 @@ impl Gpu {
     /// An instance of this GPU.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's return code.
     pub fn instance(&self, handle: nvmlDevice_t) -> Result<Gpu, Code> {
         let mut instance = Gpu {
             handle: Handle(handle),
             ..self.clone()
         };
         instance.uuid = GpuId(instance.ask_uuid()?.into());
-        // An instance without a name of its own is called as its GPU.
+        // An instance without its own name gets that of its GPU.
         if let Ok(model) = instance.ask_model() {
             instance.model = model.into();
         }
@@ -241,7 +241,7 @@ impl Gpu {
     }
 
     fn ask_pci(&self) -> Result<String, Code> {
-        // SAFETY: integers and characters only, for which zero is a value.
+        // SAFETY: integers and characters only, for which zero is a valid value.
         let mut info: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
         ask!(self, nvmlDeviceGetPciInfo_v3, &mut info)?;
         let function = string(&info.busId)
@@ -251,12 +251,12 @@ impl Gpu {
     }
 }
 
-/// A bus id as Linux writes it.
+/// A bus ID in Linux's format.
 fn bus_id(domain: u32, bus: u32, device: u32, function: u8) -> String {
     format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
 }
 
-/// What stands in a buffer before its zero byte.
+/// The text in a buffer up to its zero byte.
 pub(super) fn string(buffer: &[std::os::raw::c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().map(|byte| *byte as u8).collect();
     match CStr::from_bytes_until_nul(&bytes) {

@@ -1,9 +1,9 @@
 //! GPUs, through NVIDIA's management library.
 //!
-//! The agent's thread never calls the library: a GPU that fails may keep a caller for minutes. A thread opens it
-//! (`keeper`), one more per GPU reads it (`worker`), one waits for events (`events`); they put up what they find
-//! (`board`) and the source tells it. A missing library, a driver that is gone, a GPU that is lost or silent are
-//! told as what they are, tried again with growing pauses, and never taken for health.
+//! The agent's thread never calls the library: a failing GPU may block a caller for minutes. One thread opens it
+//! (`keeper`), one per GPU reads it (`worker`), one waits for events (`events`); they publish on the `board`, and the
+//! source sends it. A missing library, an unloaded driver, and a lost or unresponsive GPU are reported as such, retried
+//! with growing pauses, and never treated as healthy.
 
 mod board;
 mod code;
@@ -35,7 +35,7 @@ pub struct NvmlSource {
 }
 
 impl NvmlSource {
-    /// Begins to read the GPUs of this node through the library at `path`, or where the system has it.
+    /// Starts reading the GPUs of this node through the library at `path`, or the system's.
     pub fn new(path: Option<PathBuf>) -> NvmlSource {
         let source = NvmlSource {
             board: Arc::default(),
@@ -82,7 +82,7 @@ impl Source for NvmlSource {
 
 impl Drop for NvmlSource {
     fn drop(&mut self) {
-        // Nobody waits for the threads: one may hang in the driver.
+        // Do not wait for the threads: one may hang in the driver.
         self.halt.set();
     }
 }

@@ -1,8 +1,8 @@
-//! How often a signal is read, and when it is told.
+//! How often a signal is read, and when it is sent.
 //!
-//! What a fault shows in is read every second, so that it is known within two; what only trends, or costs the driver
-//! more, every ten. What can explain a slow step is told with every reading; the rest when it has changed, and all of
-//! it every ten seconds: a quiet GPU costs its job a few hundred bytes a second.
+//! Signals of faults are read every second, so that a fault is known within two; signals that change slowly, or cost
+//! the driver more, every ten. Signals that can explain a slow step are sent with every reading; the rest on a change,
+//! and all of them every ten seconds: a quiet GPU costs its job a few hundred bytes a second.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ pub enum Pace {
     Slow,
 }
 
-/// Every so many fast rounds is a slow one.
+/// One in this many fast rounds is slow.
 pub const SLOW_EVERY: u64 = 10;
 
-/// Told with every reading: the detector judges them over time.
+/// Sent with every reading: the detector judges them over time.
 fn is_told_always(signal: GpuSignal) -> bool {
     matches!(
         signal,
@@ -36,12 +36,12 @@ fn is_told_always(signal: GpuSignal) -> bool {
     )
 }
 
-/// What was told of a GPU.
+/// Readings last sent for a GPU.
 #[derive(Debug, Default)]
 pub struct Told(BTreeMap<GpuSignal, Reading>);
 
 impl Told {
-    /// What of `readings` is to be told now; everything, when `all`.
+    /// The part of `readings` to send now; everything if `all`.
     pub fn news(
         &mut self,
         readings: BTreeMap<GpuSignal, Reading>,

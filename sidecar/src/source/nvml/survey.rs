@@ -1,4 +1,4 @@
-//! Everything that can be read of every GPU, once: what `paceline gpus` shows.
+//! Everything that can be read from every GPU, once, for `paceline gpus`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,15 +17,15 @@ use super::pace::Pace;
 use super::readings::reader::{Reader, Readings};
 use crate::host::monotonic_ns;
 
-/// Between the two rounds: a rate needs two samples that are apart.
+/// Time between the two rounds: a rate needs two separate samples.
 const APART: Duration = Duration::from_millis(250);
 
-/// What there is on this machine.
+/// The GPUs of this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survey {
     /// Version of the driver.
     pub driver: Arc<str>,
-    /// The GPUs, in NVML's order, instances after the GPU that they are of.
+    /// The GPUs, in NVML's order, each followed by its instances.
     pub gpus: Vec<SurveyedGpu>,
 }
 
@@ -34,7 +34,7 @@ pub struct Survey {
 pub struct SurveyedGpu {
     /// Its number in the driver's list.
     pub index: u32,
-    /// UUID; `None`: the GPU has no handle.
+    /// UUID; `None` if the GPU has no handle.
     pub gpu_uuid: Option<GpuId>,
     /// PCI bus id.
     pub pci_bus_id: Arc<str>,
@@ -46,16 +46,16 @@ pub struct SurveyedGpu {
     pub text: String,
     /// Every signal with its value, `unsupported`, or an error.
     pub signals: Readings,
-    /// Who holds it.
+    /// Processes that hold it.
     pub processes: Vec<GpuProcess>,
     /// Time in the driver of one slow round, by function, microseconds.
     pub calls_us: BTreeMap<&'static str, u64>,
-    /// What the driver says each field took, microseconds.
+    /// Latency of each field, as reported by the driver, microseconds.
     pub fields_us: BTreeMap<GpuSignal, u64>,
 }
 
-/// Reads everything once, each GPU in a thread of its own, for at most `deadline`. Nothing here waits for a call that
-/// does not come back: its thread is left behind.
+/// Reads everything once, each GPU in a separate thread, for at most `deadline`. A call that does not return is not
+/// waited for: its thread is abandoned.
 ///
 /// # Errors
 /// [`Refusal`] when there is nothing to read.
@@ -74,7 +74,7 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
                 Ok(gpu) => ask(index, &gpu),
                 Err(code) => vec![unread(index, None, code.access(), code.to_string())],
             };
-            // Who asked may have given up.
+            // The caller may have given up.
             let _ = sender.send((index, answer));
         };
         if let Err(error) = Builder::new().spawn(run) {
@@ -119,7 +119,7 @@ fn open(path: Option<&Path>, deadline: Duration) -> Result<(Arc<Library>, u32), 
             })?;
             Ok((Arc::new(library), count))
         });
-        // Who asked may have given up.
+        // The caller may have given up.
         let _ = sender.send(opened);
     };
     let refusal = |access, text: String| Refusal { access, text };
@@ -154,7 +154,7 @@ fn ask(index: u32, gpu: &Gpu) -> Vec<SurveyedGpu> {
     let mut reader = Reader::new(gpu.clone());
     let second = reader.read(Pace::Slow).and_then(|_| {
         std::thread::sleep(APART);
-        // Only the second round counts: the first one also asks for what there is not.
+        // Only the second round counts: the first one also reads unsupported signals.
         let _round = gpu.desk.begin("nvmlDeviceGetFieldValues");
         reader.tell_apart();
         reader.read(Pace::Slow)

@@ -1,4 +1,4 @@
-//! The thread of one GPU. Only it waits when the GPU does not answer.
+//! The thread of one GPU. Only it blocks when the GPU does not respond.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::readings::mig::{self, Instance};
 use super::readings::reader::{Reader, Round};
 use crate::host::monotonic_ns;
 
-/// A GPU that fails is asked again after this, then after twice as long, up to the longest.
+/// Delay before a failing GPU is retried; doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -28,7 +28,7 @@ pub struct Worker {
     library: Arc<Library>,
     desk: Arc<Desk>,
     board: Arc<Board>,
-    /// Where the GPU is announced to those who wait for its events.
+    /// Announces the GPU to the thread that waits for its events.
     found: Sender<Gpu>,
     gpu: Option<Gpu>,
     reader: Option<Reader>,
@@ -39,7 +39,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// For the GPU of this number, which is looked for first: that too may take long.
+    /// For the GPU with this index, which must be found first: that, too, may take long.
     pub fn new(index: u32, library: Arc<Library>, board: Arc<Board>, found: Sender<Gpu>) -> Worker {
         let desk = Arc::default();
         board.stranger(index, &desk, None);
@@ -115,7 +115,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The GPU; one that failed is looked for again, since it may have another handle.
+    /// Finds the GPU; one that failed is looked up again, because it may have another handle.
     fn find(&mut self) -> Result<Gpu, Code> {
         let found = match (&self.gpu, &self.reader) {
             (Some(gpu), Some(_)) => return Ok(gpu.clone()),
@@ -123,7 +123,7 @@ impl Worker {
             (None, _) => self.library.gpu(self.index, Arc::clone(&self.desk))?,
         };
         self.board.seat(self.index, &found);
-        // Nobody may listen: events are not to be had everywhere.
+        // There may be no receiver: events are not available everywhere.
         let _ = self.found.send(found.clone());
         self.gpu = Some(found.clone());
         Ok(found)
@@ -152,7 +152,7 @@ impl Worker {
     }
 }
 
-/// It is not this GPU: the driver went away, or came back as another.
+/// Not this GPU's fault: the driver was unloaded, or replaced by another version.
 fn is_the_driver(code: Code) -> bool {
     [
         Code::UNINITIALIZED,

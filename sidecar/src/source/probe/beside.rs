@@ -1,13 +1,12 @@
-//! For how long a rank stood still in the collectives of a step, by their times on its GPU.
+//! A rank's exposed time in the collectives of a step, by their times on its GPU.
 //!
-//! All start and end by one clock, that of the rank's own GPU, so those of different communicators can be laid side by
-//! side: what they cover together is counted once. That is standing still only where nothing went on meanwhile. A
-//! collective runs beside the work if another communicator's begins while it is on, or if the next one of its own
-//! begins as it ends, as buckets do that were queued while the GPU was at work on the next. Of communicators in which
-//! such were seen nothing is said.
+//! All times are from one clock, that of the rank's own GPU, so collectives of different communicators can be compared:
+//! time that they cover together is counted once. It is exposed only if no work ran meanwhile. A collective overlaps
+//! with work if one of another communicator starts while it runs, or if the next one of its own starts as it ends, like
+//! buckets that were queued while the GPU worked on the next. Communicators with such collectives get no result.
 //!
-//! Messages count differently: a stage of a pipeline needs what it receives before it can go on, while its sends continue
-//! beside its compute. So receives are exposed and sends are not, and neither affects the collectives beside them.
+//! Messages count differently: a pipeline stage needs the data that it receives before it can continue, while its sends
+//! overlap with its compute. So receives are exposed and sends are not, and neither affects concurrent collectives.
 
 use std::collections::BTreeMap;
 
@@ -22,17 +21,17 @@ pub(super) struct Interval {
     pub(super) function: Function,
 }
 
-/// Kept of one step; of more nothing is said.
+/// Maximum number per step; beyond it there is no result.
 pub(super) const MOST: usize = 4096;
-/// Work between two collectives takes longer.
+/// Work between two collectives takes longer than this.
 const QUEUED_NS: u64 = 20_000;
 
-/// By communicator: how long the rank stood still in it; `None`: it may have worked meanwhile.
+/// By communicator: the rank's exposed time in it; `None` if it may have worked meanwhile.
 pub(super) fn exposed(intervals: &mut [Interval]) -> BTreeMap<u64, Option<u64>> {
     intervals.sort_unstable_by_key(|met| (met.start_ns, met.end_ns, met.comm));
     let mut all: BTreeMap<u64, Option<u64>> = BTreeMap::new();
     let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
-    // Those that are on, and the end of what is covered.
+    // The running collectives, and the end of the covered time.
     let mut on: Vec<(u64, u64)> = Vec::new();
     let mut covered = 0;
     for met in intervals.iter() {
@@ -103,7 +102,7 @@ mod tests {
         check(
             "gradients beside a tensor-parallel backward pass",
             &[(1, 10, 30), (2, 12, 14), (2, 16, 18), (2, 40, 42)],
-            // What the first covers of the second's time is counted once.
+            // Time that both cover is counted once.
             &[(1, None), (2, Some(2))],
         );
         check(

@@ -1,10 +1,10 @@
-//! Collectives of one process, as the NCCL plugin records them, as sums of a step and communicator; on request also one
-//! by one. Nothing is joined across ranks here.
+//! Sums of one process's collectives by step and communicator, from the NCCL plugin's records; on request also single
+//! collectives. Nothing is joined across ranks here.
 //!
-//! A sum is only reported when it holds the same collectives on every member: all that are fit to compare, each with its
-//! times on the GPU. A step of which a record was lost, or that was sampled in part, is no sum and is counted.
+//! A sum is only reported if it covers the same collectives on every rank: all that are fit to compare, each with its
+//! GPU times. A step with a lost record, or one that was sampled in part, has no sum and is counted.
 //!
-//! Sends and receives of a pipeline are summed as well, marked as unfit: the time that members spend in them is waiting,
+//! Sends and receives of a pipeline are summed as well, marked as unfit: the time that ranks spend in them is waiting,
 //! not transfer (`messages.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use super::functions::{self, Met};
 use super::messages::{self, Messages};
 use super::sum::Sum;
 
-/// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
+/// The host runs ahead of the GPU: the maximum number of later steps, and of collectives, to wait for times.
 const MAX_STEPS: usize = 64;
 const MAX_WAITING: usize = 1 << 14;
 
@@ -28,30 +28,30 @@ const MAX_WAITING: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     steps: BTreeMap<u64, Step>,
-    /// Enqueued, and not timed yet: by ticket the step, communicator and function.
+    /// Enqueued and not timed yet, by ticket: step, communicator and function.
     waiting: BTreeMap<u32, (u64, u64, Function)>,
-    /// Steps up to this one were told or are lost. The first that is seen is seen in part.
+    /// Steps up to this one were sent or lost. The first step seen is incomplete.
     closed: Option<u64>,
-    /// The last ticket before the first of those that are open.
+    /// The last ticket before the first open step.
     before: u32,
     /// Communicators whose messages have been timed before.
     timed_messages: BTreeSet<u64>,
-    /// Of these each is told, in this epoch.
+    /// Requests for single collectives, in this restart.
     wants: Vec<Want>,
     restart: u32,
-    /// The last ones.
+    /// The last collectives enqueued.
     pub(super) entered: Entered,
-    /// Steps that were timed, and not wholly.
+    /// Number of steps that were timed only in part.
     pub(super) in_part: u64,
 }
 
-/// A step that is over.
+/// A completed step.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) step: u64,
-    /// What the rank did in each communicator, if that was timed as a whole.
+    /// The sums by communicator, if timed completely.
     pub(super) sums: Vec<event::Comm>,
-    /// And collective by collective, in those where that was asked for; of a step that was timed in part too.
+    /// Single collectives of requested communicators; also of a step that was timed in part.
     pub(super) exact: Vec<event::Collectives>,
     /// When the last of them ended, by the GPU's clock.
     pub(super) gpu_end_ns: Option<u64>,
@@ -59,7 +59,7 @@ pub(super) struct Done {
 
 #[derive(Debug, Default)]
 struct Step {
-    /// First and last ticket, and how many came: tickets have no gap, or some are lost.
+    /// First and last ticket, and the number seen: a gap in the tickets means lost records.
     first: u32,
     last: u32,
     seen: u32,
@@ -69,7 +69,7 @@ struct Step {
     sums: BTreeMap<u64, Sum>,
     messages: BTreeMap<u64, Messages>,
     singles: Singles,
-    /// One more than may be laid side by side, at most: a step need not end.
+    /// At most one more than `beside::MOST`: a step may never end.
     met: Vec<Met>,
     gpu_end_ns: Option<u64>,
     is_sampled: bool,
@@ -84,8 +84,8 @@ impl Step {
         }
     }
 
-    /// Keeps the messages of pipelines that were all timed. False if some of a communicator were not, although its
-    /// messages usually are: the rank's waiting in them would count as its own work.
+    /// Keeps the messages of pipelines that were all timed. False if a communicator's were not, although they usually
+    /// are: the rank's waiting in them would count as its own work.
     fn keep_pipelines(&mut self, timed_before: &mut BTreeSet<u64>) -> bool {
         let (sums, mut is_whole) = (&self.sums, true);
         self.messages.retain(|comm, messages| {
@@ -105,7 +105,7 @@ impl Step {
 }
 
 impl Collectives {
-    /// Of which communicators each collective is told from here on.
+    /// Sets the requests for single collectives from now on.
     pub(super) fn want(&mut self, wants: &[Want], restart: u32) {
         self.restart = restart;
         if self.wants != wants {
@@ -113,7 +113,7 @@ impl Collectives {
         }
     }
 
-    /// A collective was enqueued in a step; 0: nobody knows yet in which.
+    /// Adds a collective that was enqueued in a step; 0 if not known yet.
     pub(super) fn enqueued(&mut self, did: &Collective, step: u64) {
         self.entered.enqueued(did);
         let number = step;
@@ -151,7 +151,7 @@ impl Collectives {
         }
     }
 
-    /// The GPU's times of one have come.
+    /// Adds the GPU's times of a collective.
     pub(super) fn timed(&mut self, timed: &Timed) {
         let Some((step, comm, function)) = self.waiting.remove(&timed.ticket) else {
             return;
@@ -172,7 +172,7 @@ impl Collectives {
             }
         } else if let Some(sum) = step.sums.get_mut(&comm) {
             sum.timed(timed.duration_ns);
-            // Not of a message: what a stage sends may go on into the next step.
+            // Not for a message: a stage's send may continue into the next step.
             step.gpu_end_ns = step.gpu_end_ns.max(Some(end_ns));
         }
         if step.met.len() <= beside::MOST {
@@ -189,7 +189,7 @@ impl Collectives {
         }
     }
 
-    /// The next step that is over, if there is one.
+    /// The next completed step, if there is one.
     pub(super) fn next(&mut self, rank: Rank, restart: u32) -> Option<Done> {
         let latest = *self.steps.keys().next_back()?;
         let (&number, step) = self.steps.iter().next()?;

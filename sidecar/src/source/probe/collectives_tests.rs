@@ -53,7 +53,7 @@ fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<
 fn sums_of_whole_steps() {
     let (sums, in_part) = play(|_| true, |ticket| Some(u64::from(ticket) * 100));
     let steps: Vec<u64> = sums.iter().map(|comm| comm.step).collect();
-    // The first step was seen in part, the last one may go on.
+    // The first step was seen in part, the last one may continue.
     assert_eq!(steps[..4], [11, 11, 12, 12]);
     assert_eq!(steps.last(), Some(&19));
     let two = [(sums[0].comm, sums[0].dur_ns), (sums[1].comm, sums[1].dur_ns)];
@@ -103,8 +103,7 @@ fn what_never_ends_is_not_waited_for_for_ever() {
     assert!(collectives.waiting.is_empty());
 }
 
-/// What is kept of a step that goes on for ever has a bound; its end is known all the same, and how long the rank stood
-/// still is not.
+/// The stored data of an endless step is limited; its end is still known, but its exposed time is not.
 #[test]
 fn a_step_of_very_many() {
     let mut collectives = Collectives::default();
@@ -127,7 +126,7 @@ fn a_step_of_very_many() {
     );
 }
 
-/// What a stage of a pipeline does in a step: it receives and sends, and all meet for the gradients.
+/// A pipeline stage's step: it receives, sends, and takes part in the collective for the gradients.
 fn stage(times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
     let mut collectives = Collectives::default();
     let mut sums = Vec::new();
@@ -167,13 +166,13 @@ fn messages_are_sums_of_their_own() {
         .map(|sum| (sum.step, sum.comm, sum.collectives, sum.unfit, sum.bytes))
         .collect();
     assert_eq!(of[..2], [(2, 7, 1, 0, 1 << 20), (2, 8, 2, 2, 48)]);
-    // Step 2 has tickets 6, 7 and 8: it stood still for what it received and for the gradients.
+    // Step 2 has tickets 6, 7 and 8: its receive and the gradients were exposed.
     let exposed: Vec<_> = sums[..2].iter().map(|sum| (sum.dur_ns, sum.exposed_ns)).collect();
     assert_eq!(exposed, [(100_008, Some(100_008)), (200_013, Some(100_006))]);
     assert!(sums[1].functions.is_empty());
 }
 
-/// Where a message's time is missing that usually comes, what the rank waited for would look like its work: no sum at all.
+/// If a message's usual time is missing, the rank's waiting would look like its own work: no sum at all.
 #[test]
 fn messages_that_are_not_timed_once() {
     let (sums, in_part) = stage(|ticket| (ticket != 31).then_some(100));
@@ -186,7 +185,7 @@ fn messages_that_are_not_timed_once() {
     assert!(steps(7).all(|step| step != 10) && in_part == 1, "{sums:?}");
 }
 
-/// A ring passes its blocks on beside the work; who gathers only sends; a group with collectives is judged by these.
+/// Ring attention overlaps with work; a gather only sends; a communicator with collectives is judged by them.
 #[test]
 fn messages_of_no_pipeline() {
     let (send, receive) = (Function::Send, Function::Receive);
@@ -230,7 +229,7 @@ fn messages_of_no_pipeline() {
     }
 }
 
-/// NCCL may give no times of a message: the gradients' sums come all the same.
+/// NCCL may return no times of a message: the gradients' sums are still sent.
 #[test]
 fn messages_that_are_never_timed() {
     for never in [None, Some(0)] {

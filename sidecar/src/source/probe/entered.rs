@@ -1,6 +1,6 @@
-//! The last collectives that a process has enqueued, by communicator, as the NCCL plugin records them: reported when the
-//! rank does not move. Left out are messages, which are not numbered alike on all members, and functions that the ring does
-//! not tell apart.
+//! The last collectives enqueued by a process, by communicator, from the NCCL plugin's records: reported when the rank
+//! makes no progress. Left out are messages, which are numbered differently on each rank, and functions that the ring
+//! does not distinguish.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use paceline_ring::{Collective, Duty, Function};
 
 use super::ring::Ring;
 
-/// Communicators of one rank that are remembered.
+/// Maximum number of communicators stored for one rank.
 const MOST: usize = 256;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Entered {
-    /// When the latest was enqueued, and the last of each function, the latest first.
+    /// Time of the latest collective, and the last one of each function, latest first.
     comms: BTreeMap<u64, (u64, Vec<LastCollective>)>,
 }
 
 impl Entered {
-    /// A collective was enqueued. What a CUDA graph replays has the number that it had: it says nothing new.
+    /// Adds an enqueued collective. One that a CUDA graph replays has its old number and adds nothing new.
     pub(super) fn enqueued(&mut self, did: &Collective) {
         if did.function.is_message() || did.function == Function::Other {
             return;
@@ -46,8 +46,8 @@ impl Entered {
         *at_ns = did.enqueued_ns;
     }
 
-    /// Of the process of this ring, if it is one of these ranks. Nothing where records were lost, or the plugin has stopped:
-    /// the rank would seem to be behind.
+    /// Collectives of this ring's process, if it is one of these ranks. `None` if records were lost or the plugin has
+    /// stopped: the rank would seem to be behind.
     pub(super) fn of(ring: &Ring, ranks: &[(Rank, u32)], now_ns: u64) -> Option<event::Entered> {
         let attach = ring.attach.as_ref().filter(|_| ring.alive)?;
         let is_asked = ranks.contains(&(attach.rank, attach.restart));
@@ -65,7 +65,7 @@ impl Entered {
         })
     }
 
-    /// The communicator with the latest first.
+    /// The communicator of the latest collective comes first.
     fn comms(&self, now_ns: u64) -> Vec<CommEntered> {
         let mut latest: Vec<_> = self.comms.iter().collect();
         latest.sort_by_key(|(_, (at_ns, _))| std::cmp::Reverse(*at_ns));

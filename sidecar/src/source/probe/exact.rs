@@ -1,6 +1,6 @@
-//! Each collective of those communicators of which that was asked for, where otherwise only sums are told.
+//! Single collectives of requested communicators; otherwise only sums are sent.
 //!
-//! Bounded twice: so many of one step, and so many a second of one process. What does not fit is counted in the event.
+//! Limited per step, and per second of one process. The rest is counted in the event.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use paceline_health::event::{self, MOST_OF_STEP, Want};
 use paceline_health::id::Rank;
 use paceline_ring::{Collective, Timed};
 
-/// Told a second by one process, and at once after a pause. One is some 16 bytes on the wire.
+/// Limit per second of one process, and at once after a pause. Each takes about 16 bytes on the wire.
 const A_SECOND: u64 = 2048;
 const AT_ONCE: u64 = 4096;
 
-/// Those of one step.
+/// Single collectives of one step.
 #[derive(Debug, Default)]
 pub(super) struct Singles(BTreeMap<u64, Vec<Single>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Single {
     ticket: u32,
-    /// Its time is 0 until the GPU's have come.
+    /// Its duration is 0 until the GPU's times have arrived.
     did: event::Collective,
 }
 
 impl Singles {
-    /// One that is to be timed was enqueued.
+    /// Adds an enqueued collective that will be timed.
     pub(super) fn enqueued(&mut self, did: &Collective) {
         let of_comm = self.0.entry(did.comm).or_default();
         if of_comm.len() < MOST_OF_STEP {
@@ -39,12 +39,12 @@ impl Singles {
         }
     }
 
-    /// The GPU's times of one have come.
+    /// Adds the GPU's times of a collective.
     pub(super) fn timed(&mut self, timed: &Timed) {
         let Some(of_comm) = self.0.get_mut(&timed.comm) else {
             return;
         };
-        // Tickets rise, and begin anew at 2³².
+        // Tickets increase, and wrap at 2³².
         let first = of_comm.first().map_or(0, |single| single.ticket);
         let behind = |ticket: u32| ticket.wrapping_sub(first);
         let place = of_comm.binary_search_by_key(&behind(timed.ticket), |single| behind(single.ticket));
@@ -53,7 +53,7 @@ impl Singles {
         }
     }
 
-    /// What is told of them. `there_were`: how many of a communicator would have been told, had nothing been lost.
+    /// The events to send. `there_were`: the number in a communicator that would have been sent without losses.
     pub(super) fn told(
         self,
         rank: Rank,
@@ -77,13 +77,13 @@ impl Singles {
     }
 }
 
-/// Whether a communicator is to be told so in a step.
+/// Whether a communicator's single collectives are requested in a step.
 pub(super) fn is_wanted(wants: &[Want], restart: u32, comm: u64, step: u64) -> bool {
     let is_this = |want: &Want| want.comm == comm && want.restart == restart && step <= want.until;
     wants.iter().any(is_this)
 }
 
-/// How many may be told now.
+/// How many may be sent now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     left: u64,
@@ -98,7 +98,7 @@ impl Budget {
         }
     }
 
-    /// Time passes.
+    /// Advances time.
     pub(super) fn refill(&mut self, now_ns: u64) {
         let passed_ns = u128::from(now_ns.saturating_sub(self.at_ns));
         let more = (passed_ns * u128::from(A_SECOND) / 1_000_000_000).min(u128::from(AT_ONCE)) as u64;
@@ -108,7 +108,7 @@ impl Budget {
         }
     }
 
-    /// Takes what fits: a step as a whole, or nothing of it.
+    /// Takes a whole step if it fits, otherwise nothing of it.
     pub(super) fn take(&mut self, mut did: event::Collectives) -> event::Collectives {
         let needed = did.each.len() as u64;
         if needed > self.left {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(told(budget.take(did(4000))), (4000, 3));
         assert_eq!(told(budget.take(did(100))), (0, 103));
         assert_eq!(told(budget.take(did(96))), (96, 3), "a smaller one still fits");
-        // A tenth of a second, as the rings are read.
+        // In tenths of a second, like reads of the rings.
         for tick in 1..=5 {
             budget.refill(S + tick * S / 10);
         }

@@ -1,7 +1,7 @@
 //! Sums of a communicator's collectives by function, in their order.
 //!
-//! Those that NCCL launches together are stamped together: each of a batch is told as long as all of it. The collectives of
-//! one communicator run one after the other, so what they cover is counted once, and is the first one's.
+//! Collectives launched together have the same times: each appears as long as its batch. A communicator's collectives
+//! run one after the other, so the time that they cover is counted once, for the first one.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ pub(super) struct Met {
     pub(super) at: Interval,
 }
 
-/// By communicator: time in it, nanoseconds, and the same by function. `first`: the step's first ticket, as they begin anew at
-/// 2³².
+/// By communicator: time in it, nanoseconds, and the same by function. `first`: the step's first ticket, because
+/// tickets wrap at 2³².
 pub(super) fn sums(met: &mut [Met], first: u32) -> BTreeMap<u64, (u64, Vec<FunctionSum>)> {
     met.sort_unstable_by_key(|met| (met.at.comm, met.ticket.wrapping_sub(first)));
     let mut all = BTreeMap::new();
@@ -81,7 +81,7 @@ mod tests {
         );
     }
 
-    /// `ncclGroupStart`, four collectives, `ncclGroupEnd`: each is told as long as all four.
+    /// `ncclGroupStart`, four collectives, `ncclGroupEnd`: each appears as long as all four.
     #[test]
     fn a_batch_is_counted_once() {
         let mut all: Vec<Met> = (1..=4)

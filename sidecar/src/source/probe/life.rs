@@ -1,4 +1,4 @@
-//! Whether the process that writes a ring lives.
+//! Whether the process that writes a ring is alive.
 
 use std::fs::File;
 
@@ -6,17 +6,17 @@ use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use crate::host::Process;
 
-/// How that is known.
+/// How to find out.
 #[derive(Debug)]
 pub(super) enum Life {
-    /// It is seen: by its number, in the header.
+    /// It is visible: by its process ID in the header.
     Seen(Process),
-    /// It is in another container, where numbers mean other processes: it holds a lock on its ring as long as it lives.
+    /// It is in another container, where process IDs differ: it holds a lock on its ring as long as it lives.
     Lock(File),
 }
 
 impl Life {
-    /// Of the writer with this number.
+    /// For the writer with this process ID.
     pub(super) fn of(pid: u32) -> Life {
         Life::Seen(Process::of(pid))
     }
@@ -24,16 +24,16 @@ impl Life {
     pub(super) fn is_alive(&self) -> bool {
         match self {
             Life::Seen(process) => process.is_alive(),
-            // A kernel that cannot say is no proof of a death.
+            // An error is no proof that it is dead.
             Life::Lock(file) => fcntl_getlk(file, &write_lock()).map_or(true, |lock| lock.is_some()),
         }
     }
 
-    /// Its number as we see it, if we see it; `pid`: what it says itself.
+    /// Its process ID in our namespace, if visible; `pid`: the ID that it reports itself.
     pub(super) fn number(&self, pid: u32) -> Option<u32> {
         match self {
             Life::Seen(_) => Some(pid),
-            // Who is in a namespace that is not shown here has the number 0 (fcntl(2)).
+            // A process in a namespace that is not visible here has ID 0 (fcntl(2)).
             Life::Lock(file) => {
                 let holder = fcntl_getlk(file, &write_lock()).ok()??.pid?;
                 u32::try_from(holder.as_raw_nonzero().get()).ok()

@@ -1,7 +1,7 @@
 //! Sends and receives of one communicator in one step.
 //!
 //! In a pipeline they show how long a stage waits for its neighbors. Other uses do not count: ring attention passes
-//! blocks in one direction beside the compute, and in a gather every rank but the root only sends. NCCL may never report
+//! blocks in one direction during compute, and in a gather every rank but the root only sends. NCCL may never report
 //! the time of a message, so they are awaited for fewer steps than collectives.
 
 use std::collections::BTreeSet;
@@ -10,10 +10,10 @@ use paceline_ring::{Collective, Function};
 
 use super::sum::Sum;
 
-/// Later steps during which times of messages are awaited.
+/// Number of later steps during which times of messages are awaited.
 pub(super) const MAX_STEPS: usize = 4;
 
-/// The sum, and the ranks of the communicator at the other ends.
+/// The sum, and the peers' ranks in the communicator.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     pub(super) sum: Sum,
@@ -22,7 +22,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// A message was enqueued.
+    /// Adds an enqueued message.
     pub(super) fn enqueued(&mut self, did: &Collective) {
         self.sum.enqueued(did.bytes);
         let peers = match did.function {
@@ -32,7 +32,7 @@ impl Messages {
         peers.insert(did.sequence);
     }
 
-    /// Whether they are those of a pipeline: a stage receives from each rank that it sends to, activations in one
+    /// Whether they belong to a pipeline: a stage receives from each rank that it sends to, activations in one
     /// direction and gradients in the other.
     pub(super) fn are_of_a_pipeline(&self) -> bool {
         !self.sent_to.is_empty() && self.sent_to == self.received_from

@@ -1,13 +1,13 @@
-//! Durations of steps in which the GPU timed no collectives. A host enqueues up to ten steps at once and then waits, so the
-//! time between two enqueues says little of one step. A GPU does one step after the other: each ends about a usual step after the
-//! one before, and not before it was enqueued.
+//! Durations of steps without GPU times of collectives. A host enqueues up to ten steps at once and then waits, so the
+//! time between two enqueues says little about one step. A GPU runs one step after the other: each ends about a usual
+//! step's duration after the previous one, and not before it was enqueued.
 
 use std::collections::VecDeque;
 
-/// Timed steps whose mean is a usual one, and the multiple of their median from which on one is an exception.
+/// Number of timed steps in the usual duration, and the multiple of their median that makes an exception.
 const USUAL: usize = 32;
 const EXCEPTION: u64 = 4;
-/// By one part in so many the clocks of host and GPU may drift apart.
+/// The clocks of host and GPU may drift apart by one part in this many.
 const DRIFT: i128 = 50_000;
 
 /// When a rank's steps end on its GPU, measured or estimated.
@@ -16,15 +16,15 @@ pub(super) struct Pace {
     /// When the GPU ended the last step, by its own clock.
     last: Option<i128>,
     was_timed: bool,
-    /// Durations of the latest steps of which both ends were timed, ns.
+    /// Durations of the latest steps with both ends timed, ns.
     timed: VecDeque<u64>,
-    /// The least time from enqueue to the end on the GPU, with the difference of both clocks in it, ns; and when it was measured.
+    /// Minimum time from enqueue to the end on the GPU, including the clocks' offset, ns; and when it was measured.
     least_delay: Option<(i128, u64)>,
 }
 
 impl Pace {
-    /// The duration of a step, ns, that was enqueued at `at_ns` by the host's clock and ended at `gpu_end_ns` by the GPU's, if that
-    /// was timed. Takes all steps in their order. `None`: only the host's clock says when the one before ended.
+    /// Duration, ns, of a step enqueued at `at_ns` by the host's clock that ended at `gpu_end_ns` by the GPU's, if
+    /// timed. Call it for all steps in order. `None` if only the host's clock shows the previous step's end.
     pub(super) fn step(&mut self, at_ns: u64, gpu_end_ns: Option<u64>) -> Option<u64> {
         let was_timed = std::mem::replace(&mut self.was_timed, gpu_end_ns.is_some());
         let from = self.last.take();
@@ -34,7 +34,7 @@ impl Pace {
             self.measure(at_ns, end - i128::from(at_ns));
         }
         self.last = timed.or(estimate);
-        // An error of the estimates before it is not this step's.
+        // Errors of earlier estimates must not count as this step's.
         let end = if was_timed { timed.or(estimate) } else { estimate };
         let by_gpu = from
             .zip(end)
@@ -49,17 +49,17 @@ impl Pace {
         dur_ns
     }
 
-    /// The step before the next one is not known.
+    /// The step before the next one is unknown.
     pub(super) fn gap(&mut self) {
         self.last = None;
         self.was_timed = false;
     }
 
-    /// When a step ends on the GPU that follows one which ended at `from`; `None` before any were timed.
+    /// Estimated end on the GPU of a step that follows one that ended at `from`; `None` before any step was timed.
     fn estimate(&self, from: Option<i128>, at_ns: u64) -> Option<i128> {
         let usual = i128::from(self.usual()?);
         let (delay, measured_ns) = self.least_delay?;
-        // Less than it may be: what the clocks have drifted apart is no delay.
+        // A lower bound: clock drift is not a delay.
         let drift = i128::from(at_ns.saturating_sub(measured_ns)) / DRIFT;
         let earliest = i128::from(at_ns) + delay - drift;
         Some(from.map_or(earliest, |from| earliest.max(from + usual)))
@@ -90,11 +90,11 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const STEP: u64 = 100 * MS;
-    /// The GPU's clock is behind the host's.
+    /// How far the GPU's clock is behind the host's.
     const BEHIND: u64 = 7_000_000 * MS;
 
-    /// Durations in ms of 100 steps that the GPU makes one after the other, of which the host enqueues ten at once; eight of
-    /// 32 are timed. `extra`: how much longer a step takes.
+    /// Durations in ms of 100 steps that the GPU runs one after the other, and that the host enqueues ten at a time;
+    /// eight of 32 are timed. `extra`: additional ms of a step.
     fn durations(extra: impl Fn(u64) -> u64) -> Vec<u64> {
         let (mut pace, mut out) = (Pace::default(), Vec::new());
         let (mut host, mut gpu) = (10_000_000 * MS, 10_000_000 * MS);
@@ -119,7 +119,7 @@ mod tests {
         );
     }
 
-    /// Timed ones to the millisecond; others when the host waits again.
+    /// Timed steps are exact to the millisecond; others show it when the host waits again.
     #[test]
     fn steps_that_take_longer() {
         let timed = durations(|step| 300 * u64::from(step == 35));
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(untimed.iter().position(|ms| *ms == 400), Some(49), "{untimed:?}");
     }
 
-    /// Steps that differ in turn: estimates add up to what they took, as far as seven steps of a window can say.
+    /// Alternating durations: the estimates add up to the real time, as exactly as seven steps of a window allow.
     #[test]
     fn steps_that_alternate() {
         let durations = durations(|step| 100 * (step % 2));
@@ -137,7 +137,7 @@ mod tests {
         assert!((mean - 150.0).abs() < 10.0, "{mean}: {durations:?}");
     }
 
-    /// A step that is not known, as one of which records were lost: the estimates go on after it.
+    /// An unknown step, for example because of lost records: the estimates continue after it.
     #[test]
     fn estimates_go_on_after_a_gap() {
         let (mut pace, mut gpu) = (Pace::default(), 10_000_000 * MS);
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// The GPU is ten steps behind for a thousand steps, and then the host stalls: the queue hides that, and it is no long step.
+    /// The GPU is ten steps behind for a thousand steps, then the host stalls: the queue hides it, and no step is long.
     #[test]
     fn a_stall_of_the_host_that_the_queue_hides() {
         let (mut pace, mut gpu) = (Pace::default(), 10_000_000 * MS);
@@ -169,14 +169,14 @@ mod tests {
         }
     }
 
-    /// Where nothing is ever timed the host's clock is all there is.
+    /// If nothing is ever timed, only the host's clock is available.
     #[test]
     fn nothing_is_timed() {
         let mut pace = Pace::default();
         assert!((0..100).all(|step| pace.step(step * MS, None).is_none()));
     }
 
-    /// Steps that become shorter between windows do not become negative, and estimates do not run away.
+    /// Steps that become shorter between windows do not become negative, and estimates do not diverge.
     #[test]
     fn steps_that_become_shorter() {
         let (mut pace, mut gpu, mut total) = (Pace::default(), 10_000_000 * MS, 0);

@@ -17,10 +17,10 @@ use super::life::Life;
 use super::steps::Steps;
 use crate::warn;
 
-/// Communicators of one rank that are remembered; a job that makes new ones for ever is not followed further.
+/// Maximum number of communicators stored for one rank; any later ones are ignored.
 const MOST_GROUPS: usize = 256;
 
-/// How the name of the NCCL plugin's ring ends.
+/// File name suffix of the NCCL plugin's ring.
 const PLUGIN: &str = "-nccl.ring";
 
 /// One ring of this node.
@@ -30,7 +30,7 @@ pub(super) struct Ring {
     path: PathBuf,
     life: Life,
     pub(super) alive: bool,
-    /// Its process has gone since that was last asked.
+    /// Its process has exited since the last call.
     died: bool,
     /// Nothing more can be read from it.
     broken: bool,
@@ -39,26 +39,26 @@ pub(super) struct Ring {
     layout: Option<event::Layout>,
     /// By communicator.
     groups: BTreeMap<u64, event::Group>,
-    /// What was said of the step whose record follows, and the ring's position before that.
+    /// The work record of the step whose record follows, and the ring's position before it.
     work: Option<(Work, u64)>,
     detached: bool,
-    /// It is the NCCL plugin's, which has neither steps nor an end of its own.
+    /// It is the NCCL plugin's, which records neither steps nor its end.
     is_plugin: bool,
-    /// The same process has a hook, which knows more of the rank.
+    /// The same process has a hook, which has more data on the rank.
     pub(super) has_hook: bool,
     pub(super) collectives: Collectives,
     budget: Budget,
-    /// Of a plugin: found where no hook tells them.
+    /// A plugin's steps, found if there is no hook.
     steps: Steps,
-    /// Frames on their way: their number, and the ring's position behind the record that they were made from.
+    /// Frames in flight: their number, and the ring's position after their record.
     on_the_way: VecDeque<(u64, u64)>,
-    /// Records of a rank that never declared itself.
+    /// Records without a declared rank.
     nameless: u64,
     /// No earlier sidecar has read from it.
     pub(super) is_from_begin: bool,
-    /// What the writers had dropped before this sidecar came: an earlier one told of it.
+    /// Records dropped before this sidecar started: an earlier one reported them.
     dropped_before: u64,
-    /// This incarnation has said whose ring it is, should an earlier one have read that already.
+    /// This incarnation has sent the ring's introduction, which an earlier one may have read already.
     introduced: bool,
 }
 
@@ -91,7 +91,7 @@ impl Ring {
             path,
             reader,
         };
-        // What a sidecar before this one read and let go: who writes here.
+        // The writer's identity: an earlier sidecar may have read and released its records.
         if let Some(Record::Role(role)) = ring.reader.role() {
             ring.role = Arc::from(role.text.as_str());
         }
@@ -111,18 +111,18 @@ impl Ring {
         self.died |= lived && !self.alive;
     }
 
-    /// Whether its process has gone since the last call, without a goodbye: the ring was read to its end before.
+    /// Whether its process has died without a goodbye since the last call; the ring was read to its end before.
     pub(super) fn has_died(&mut self) -> bool {
         std::mem::take(&mut self.died) && self.attach.is_some() && !self.detached && !self.is_plugin
     }
 
-    /// Of which communicators each collective is told.
+    /// Sets the requests for single collectives.
     pub(super) fn want(&mut self, wants: &[Want]) {
         let restart = self.attach.as_ref().map_or(0, |attach| attach.restart);
         self.collectives.want(wants, restart);
     }
 
-    /// Sends every record that is there.
+    /// Sends all available records.
     pub(super) fn read(&mut self, now_ns: u64, send: &mut Send<'_>) {
         if !self.introduced {
             self.introduced = true;
@@ -194,14 +194,14 @@ impl Ring {
         self.tell_collectives(send);
     }
 
-    /// Sends the sums of steps that are over. Of a step that is not, a sidecar that dies takes what it had along.
+    /// Sends the sums of completed steps. Those of an open step are lost if the sidecar dies.
     fn tell_collectives(&mut self, send: &mut Send<'_>) {
         let Some(attach) = &self.attach else { return };
         let (rank, restart) = (attach.rank, attach.restart);
         while let Some(done) = self.collectives.next(rank, restart) {
             let step = self.steps.told(rank, restart, &done).filter(|_| !self.has_hook);
             let sums = done.sums.into_iter().map(Event::Comm);
-            // A communicator's step closes by its sums: what is more exact comes before them.
+            // Sums close a communicator's step: single collectives come before them.
             let exact: Vec<Event> = done
                 .exact
                 .into_iter()
@@ -217,13 +217,13 @@ impl Ring {
         }
     }
 
-    /// What a step's record still needs is not let go before it.
+    /// Keeps a record that the following step record still needs.
     fn release(&mut self, position: u64) {
         let kept = self.work.map_or(position, |(_, before)| before);
         self.reader.release(position.min(kept));
     }
 
-    /// The event of a record that needs to know whose it is.
+    /// The event of a record that needs a rank.
     fn of_rank(&mut self, record: Record) -> Option<Event> {
         let Some(attach) = &self.attach else {
             self.nameless += 1;
@@ -278,7 +278,7 @@ impl Ring {
         }
     }
 
-    /// A writer repeats its layout and groups, for a sidecar that was not there: only what is new is sent on.
+    /// A writer repeats its layout and groups for sidecars that start later: only changes are sent.
     fn layout(&mut self, layout: event::Layout) -> Option<Event> {
         let new = self.layout.replace(layout) != Some(layout);
         new.then_some(Event::Layout(layout))
@@ -294,7 +294,7 @@ impl Ring {
         Some(Event::Group(group))
     }
 
-    /// Lets go of the slots whose frames are safe.
+    /// Releases the slots whose frames are safe.
     pub(super) fn settled(&mut self, seq: u64) {
         let mut position = None;
         while let Some(front) = self.on_the_way.front().copied().filter(|front| front.0 <= seq) {
@@ -323,10 +323,10 @@ impl Ring {
         }
     }
 
-    /// Where the rank is; `None` when it never said who it is, or has ended in order.
+    /// The rank's progress; `None` if it never declared itself or has ended cleanly.
     pub(super) fn pulse(&self, now_ns: u64) -> Option<Pulse> {
         let attach = self.attach.as_ref().filter(|_| !self.detached)?;
-        // A process that NCCL was in may end without a word, and mostly does.
+        // A process with only the plugin may end without a goodbye, and usually does.
         if self.is_plugin && (!self.alive || self.has_hook) {
             return None;
         }
@@ -348,13 +348,13 @@ impl Ring {
         })
     }
 
-    /// The rank that trains here, and its process, if that is seen from here.
+    /// The rank that trains here, and its process, if visible from here.
     pub(super) fn trainer(&self) -> Option<(Rank, u32)> {
         let attach = self.attach.as_ref().filter(|_| self.alive && !self.detached)?;
         Some((attach.rank, self.life.number(attach.pid)?))
     }
 
-    /// The rank and epoch that ended in order here.
+    /// The rank and restart number that ended cleanly here.
     pub(super) fn ended(&self) -> Option<(Rank, u32)> {
         self.attach
             .as_ref()
@@ -367,7 +367,7 @@ impl Ring {
         (!self.is_plugin && self.attach.is_some()).then(|| self.reader.pid())
     }
 
-    /// The process that writes.
+    /// The process ID of the writer.
     pub(super) fn pid(&self) -> u32 {
         self.reader.pid()
     }
@@ -388,7 +388,7 @@ impl Ring {
         }
     }
 
-    /// Its process is gone and all that it wrote was read.
+    /// Its process has exited, and everything it wrote was read.
     pub(super) fn is_over(&self) -> bool {
         !self.alive
     }

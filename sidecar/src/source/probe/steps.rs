@@ -1,4 +1,4 @@
-//! Steps of a process that has no hook: found in its sequence of collectives, and told like a hook's without phases.
+//! Steps of a process without a hook: found in its sequence of collectives, and sent like a hook's, without phases.
 
 use std::collections::VecDeque;
 
@@ -10,17 +10,17 @@ use paceline_ring::{CADENCE_WORDS, Collective, Reader};
 use super::collectives::Done;
 use super::pace::Pace;
 
-/// What repeats in the first minute may be a part of one long step. `PACELINE_STEPS_AFTER` says another time, in seconds.
+/// A repetition in the first minute may be part of one long step. `PACELINE_STEPS_AFTER` sets another time, in seconds.
 const PATIENCE_S: u64 = 60;
 const PATIENCE: &str = "PACELINE_STEPS_AFTER";
-/// Steps that ended and of which collectives are still on the GPU.
+/// Maximum number of ended steps with collectives still on the GPU.
 const MOST_ENDED: usize = 1024;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Steps {
     cadence: Cadence,
-    /// What the plugin was told.
+    /// The last instruction to the plugin.
     led: Led,
     ended: VecDeque<Ended>,
     /// The last step, reported or left out.
@@ -37,7 +37,7 @@ struct Ended {
 }
 
 impl Steps {
-    /// Of a ring that was just opened: from its beginning, or from where another sidecar left it.
+    /// For a ring that was just opened: from its beginning, or from where another sidecar left it.
     pub(super) fn of(reader: &Reader) -> Steps {
         let patience_s = std::env::var(PATIENCE)
             .ok()
@@ -58,7 +58,7 @@ impl Steps {
         }
     }
 
-    /// The step of a collective; 0: not known yet. `ranks`: of its communicator.
+    /// The step of a collective; 0 if not known yet. `ranks`: size of its communicator.
     pub(super) fn of_collective(&mut self, did: &Collective, ranks: u32, reader: &Reader) -> u64 {
         let seen = Did {
             comm: did.comm,
@@ -91,12 +91,12 @@ impl Steps {
         place.step
     }
 
-    /// The step of a send or receive; 0: not known yet.
+    /// The step of a send or receive; 0 if not known yet.
     pub(super) fn of_message(&mut self, did: &Collective) -> u64 {
         self.cadence.pass(did.ticket)
     }
 
-    /// The step that is over, if how long it took is known, and whether it was like others.
+    /// The completed step, if its duration is known; its kind shows whether it is like other steps.
     pub(super) fn told(&mut self, rank: Rank, restart: u32, done: &Done) -> Option<event::Step> {
         while self.ended.front().is_some_and(|ended| ended.step < done.step) {
             self.ended.pop_front();

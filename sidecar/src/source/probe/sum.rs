@@ -10,19 +10,19 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// One more was enqueued.
+    /// Adds an enqueued one.
     pub(super) fn enqueued(&mut self, bytes: u64) {
         self.enqueued += 1;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The GPU's time of one has arrived.
+    /// Adds the GPU's time of one.
     pub(super) fn timed(&mut self, duration_ns: u64) {
         self.timed += 1;
         self.dur_ns = self.dur_ns.saturating_add(duration_ns);
     }
 
-    /// All of them have their times.
+    /// Whether all of them are timed.
     pub(super) fn is_timed(&self) -> bool {
         self.timed == self.enqueued
     }

@@ -1,7 +1,7 @@
-//! One question to NCCL's RAS service and its answer, within a deadline and a size.
+//! One query to NCCL's RAS service and its response, limited in time and size.
 //!
-//! The language is that of `ncclras`: lines both ways, then the answer until the service closes (src/ras/client.cc of
-//! <https://github.com/NVIDIA/nccl>). A service that knows no JSON (before 2.28.7) answers as text.
+//! The protocol is that of `ncclras`: lines both ways, then the response until the service closes the connection
+//! (src/ras/client.cc of <https://github.com/NVIDIA/nccl>). A service without JSON (before 2.28.7) responds with text.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -12,22 +12,22 @@ use paceline_health::event::RasReport;
 use super::text::TextError;
 use super::{json, text};
 
-/// Version of the language that is spoken.
+/// Version of the protocol.
 const PROTOCOL: u32 = 2;
-/// Longest line of the service before its answer.
+/// Maximum length of a line before the response.
 const MAX_LINE: u64 = 1 << 10;
 
-/// What an answer may take.
+/// Limits of a query.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Until somebody has answered the call, and for each line before the answer.
+    /// Timeout for connecting, and for each line before the response.
     pub connect: Duration,
     /// How long the service may wait for its other processes, whole seconds. It collects twice, and waits five seconds
     /// more each time (RAS_COLLECTIVE_EXTRA_TIMEOUT_SEC).
     pub peers: Duration,
-    /// For all of it.
+    /// Timeout for everything together.
     pub whole: Duration,
-    /// Bytes of an answer.
+    /// Maximum bytes of a response.
     pub bytes: u64,
 }
 
@@ -42,45 +42,45 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens.
+    /// No process listens.
     #[error("{address}: {problem}")]
     Absent {
-        /// Where.
+        /// The address.
         address: String,
-        /// What the system says.
+        /// The system's error.
         problem: io::Error,
     },
-    /// The connection failed, or the time was over.
+    /// The connection failed or timed out.
     #[error("{during}: {problem}")]
     Broken {
-        /// In which part of the talk.
+        /// The stage of the exchange.
         during: &'static str,
-        /// What the system says.
+        /// The system's error.
         problem: io::Error,
     },
-    /// Somebody else than NCCL listens there.
+    /// A program other than NCCL listens there.
     #[error("`{asked}` was answered by {answer:?}")]
     Stranger {
-        /// What was said.
+        /// The request.
         asked: String,
-        /// What came.
+        /// The response.
         answer: String,
     },
-    /// The answer is no JSON of the right shape.
+    /// The response is not JSON of the expected structure.
     #[error("the answer in JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// The answer is no text of the right shape.
+    /// The response is not text of the expected structure.
     #[error("the answer as text: {0}")]
     Text(#[from] TextError),
 }
 
-/// Asks once.
+/// Sends one query.
 ///
 /// # Errors
-/// [`AskError`]; it never takes longer than `limits.whole`, but for the time in which a name is looked up.
+/// [`AskError`]; it never takes longer than `limits.whole`, except for a name lookup.
 pub fn ask(address: &str, limits: &Limits) -> Result<RasReport, AskError> {
     let until = Instant::now() + limits.whole;
     let mut talk = Talk::connect(address, until, limits)?;
@@ -93,14 +93,14 @@ pub fn ask(address: &str, limits: &Limits) -> Result<RasReport, AskError> {
         let asked = hello;
         return Err(AskError::Stranger { asked, answer });
     }
-    // A refusal of either leaves the service's own way, which will do.
+    // If the service refuses either, its default is good enough.
     talk.say(&format!("TIMEOUT {}", limits.peers.as_secs()))?;
     talk.say("SET FORMAT json")?;
     talk.send("VERBOSE STATUS")?;
     talk.answer(limits.bytes)
 }
 
-/// Reads an answer to its end. What it begins with says what it is, whatever was agreed.
+/// Reads a response to its end. Its first byte shows its format, whatever was negotiated.
 ///
 /// # Errors
 /// [`AskError`].
@@ -149,7 +149,7 @@ impl Talk {
         sent.map_err(|problem| AskError::Broken { during, problem })
     }
 
-    /// Says a line and gives the line that comes back.
+    /// Sends a line and returns the line that comes back.
     fn say(&mut self, line: &str) -> Result<String, AskError> {
         self.send(line)?;
         let during = "waiting for a line";
@@ -170,7 +170,7 @@ impl Talk {
     }
 }
 
-/// A stream that gives up at a moment, however slowly bytes drip in.
+/// A stream with a deadline, however slowly bytes arrive.
 struct Timed {
     stream: TcpStream,
     until: Instant,

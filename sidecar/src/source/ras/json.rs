@@ -1,4 +1,4 @@
-//! The answer as JSON (NCCL 2.28.7 and later), read as it comes: one communicator is in memory at a time.
+//! The response as JSON (NCCL 2.28.7 and later), parsed as a stream: one communicator is in memory at a time.
 //!
 //! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>
 
@@ -14,11 +14,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use super::mend::Mend;
 use super::tally::{Communicator, Member, Tally, Who};
 
-/// Ranks of one communicator.
+/// Maximum number of ranks of one communicator.
 const MAX_RANKS: usize = 1 << 16;
-/// Kinds of collectives that one rank counts.
+/// Maximum number of kinds of collectives per rank.
 const MAX_KINDS: usize = 32;
-/// Kinds that there are, so that their names take no memory (src/include/nccl_common.h of NCCL).
+/// Known kinds, so that their names take no memory (src/include/nccl_common.h of NCCL).
 const KINDS: [&str; 11] = [
     "Broadcast",
     "Reduce",
@@ -33,10 +33,10 @@ const KINDS: [&str; 11] = [
     "Scatter",
 ];
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// The error and its position.
 pub fn read(input: impl Read) -> Result<RasReport, serde_json::Error> {
     let mut tally = Tally::default();
     let input = std::io::BufReader::new(Mend::new(input));
@@ -197,7 +197,7 @@ impl RawComm {
     }
 }
 
-/// Negative numbers stand for what is not known.
+/// Negative numbers mean unknown.
 fn who(host: &str, pid: i64, device: i64) -> Who {
     let host = if host == "unknown" { "" } else { host };
     Who {

@@ -1,10 +1,10 @@
-//! JSON as NCCL writes it, made whole: version 2.28.9 leaves out a comma between two members of an object. Bytes pass
-//! through; a comma is put before a string that follows a value directly, which no JSON has.
+//! Repairs NCCL's JSON: version 2.28.9 leaves out a comma between two members of an object. Bytes pass through; a comma
+//! is inserted before a string that directly follows a value, which valid JSON never has.
 
 use std::io::{self, Read};
 
 const PIECE: usize = 8 << 10;
-/// Longest string that is passed on: names and addresses are far shorter.
+/// Maximum length of a string: names and addresses are far shorter.
 const MAX_STRING: usize = 4 << 10;
 
 /// See the module.
@@ -16,12 +16,12 @@ pub struct Mend<R> {
     /// Length of the string that is being read.
     string: Option<usize>,
     escaped: bool,
-    /// The last byte outside of strings that is no white space.
+    /// The last byte outside of strings that is not whitespace.
     last: u8,
 }
 
 impl<R: Read> Mend<R> {
-    /// Mends what `inner` gives.
+    /// Repairs the output of `inner`.
     pub fn new(inner: R) -> Mend<R> {
         Mend {
             inner,

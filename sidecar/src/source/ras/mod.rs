@@ -1,7 +1,7 @@
-//! NCCL's RAS service (2.24 and later): who has launched fewer collectives, which ranks are dead, when a job hangs.
+//! NCCL's RAS service (2.24 and later): ranks with fewer collectives or dead ones, when a job hangs.
 //!
-//! The agent never waits for it: a thread asks, which lives as long as there is something to ask, with deadlines for
-//! all it does. Nobody there, silence and garbage are told as what they are, and tried again with growing pauses.
+//! The agent never waits for it: a thread sends the queries, with deadlines for everything, and lives only as long as
+//! needed. A missing service, a timeout and an invalid response are reported as such, and retried with growing pauses.
 
 mod client;
 mod json;
@@ -20,9 +20,9 @@ use self::when::{When, Why};
 use super::{Send, Source};
 use crate::warn;
 
-/// Where NCCL listens unless NCCL_RAS_ADDR says otherwise.
+/// NCCL's default address, without NCCL_RAS_ADDR.
 pub const ADDRESS: &str = "localhost:28028";
-/// Longest text of an error that is told.
+/// Maximum length of a reported error.
 const MAX_TEXT: usize = 200;
 
 type Answer = Result<RasReport, AskError>;
@@ -34,7 +34,7 @@ pub struct Ras {
     limits: Limits,
     when: When,
     asker: Option<Asker>,
-    /// Why it was asked last, while there is no answer yet.
+    /// Reason of the pending query.
     asking: Option<Why>,
     told: RasReport,
     errors: u64,
@@ -47,7 +47,7 @@ struct Asker {
 }
 
 impl Ras {
-    /// Asks at this address, HOST:PORT, when it is worth it.
+    /// Queries this address, HOST:PORT, when it is useful.
     pub fn new(address: String, limits: Limits) -> Ras {
         Ras {
             address,
@@ -60,7 +60,7 @@ impl Ras {
         }
     }
 
-    /// Where the trainers' NCCL listens, by the environment that they and we share; `None`: its service is off.
+    /// The address of the trainers' NCCL, from the environment that they share with us; `None` if its service is off.
     pub fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
         let is_off = variable("NCCL_RAS_ENABLE").is_some_and(|value| value.trim() == "0");
         let address = variable("NCCL_RAS_ADDR").filter(|value| !value.trim().is_empty());
@@ -84,7 +84,7 @@ impl Ras {
             Ok(mut report) => {
                 report.still = why == Why::Still;
                 if why == Why::Regular {
-                    // In a job that runs, counts differ at every moment.
+                    // In a running job, counts differ at any time.
                     report
                         .ranks
                         .retain(|rank| !matches!(rank.state, RasState::Behind | RasState::Ahead));
@@ -165,7 +165,7 @@ impl Source for Ras {
         let answer = match self.asker.as_ref().map(|asker| asker.answers.try_recv()) {
             Some(Ok(answer)) => answer,
             Some(Err(TryRecvError::Empty)) => return,
-            // The thread is gone; the next question starts another.
+            // The thread is gone; the next query starts another.
             Some(Err(TryRecvError::Disconnected)) | None => {
                 (self.asking, self.asker) = (None, None);
                 return;

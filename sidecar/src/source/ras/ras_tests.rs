@@ -24,28 +24,28 @@ const LIMITS: Limits = Limits {
     bytes: 1 << 20,
 };
 
-/// What a service of NCCL may be like.
+/// Possible behaviors of NCCL's service.
 #[derive(Clone, Copy)]
 enum Service {
     /// 2.28.7 and later.
     Json(&'static str),
-    /// Before: it knows no format.
+    /// Before that, without formats.
     Text(&'static str),
-    /// It takes the call and says nothing.
+    /// Accepts the connection and sends nothing.
     Mute,
-    /// It says hello and no more.
+    /// Sends its greeting and nothing more.
     Stuck,
-    /// It closes so many bytes before the end.
+    /// Closes this many bytes before the end.
     Cut(&'static str, usize),
-    /// One byte at a time, for ever.
+    /// One byte at a time, forever.
     Drips,
-    /// Something else listens there.
+    /// Another program listens there.
     Http,
-    /// Without end.
+    /// Sends data without end.
     Endless,
 }
 
-/// Serves as many calls as it gets; tells what it was asked.
+/// Serves this many connections; returns the requests.
 fn serve(service: Service, calls: usize) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -53,7 +53,7 @@ fn serve(service: Service, calls: usize) -> (String, JoinHandle<Vec<String>>) {
         let mut asked = Vec::new();
         for _ in 0..calls {
             let (stream, _) = listener.accept().unwrap();
-            // A client that gave up is not there to be told.
+            // The client may have given up.
             let _ = talk(service, stream, &mut asked);
         }
         asked
@@ -121,7 +121,7 @@ fn json_is_asked_for_and_read() {
         (&*report.nccl, report.comms, report.uneven, report.size),
         ("2.28.9", 2, 2, 4)
     );
-    // Rank 1 of the pair is rank 2 of all: once is enough.
+    // Rank 1 of the pair is rank 2 of the job: reported once.
     let told: Vec<_> = report.ranks.iter().map(short).collect();
     assert_eq!(told, [(RasState::Behind, Some(2), 100, "AllReduce", 148, 150)]);
     assert_eq!(
@@ -208,7 +208,7 @@ fn what_is_no_answer_is_told_as_what_it_is() {
         "waiting for the answer: unexpected end of file",
     );
     check(Service::Drips, "the answer as text: timed out");
-    // Its bytes are limited, whatever they hold.
+    // Its bytes are limited, whatever they contain.
     let patient = Limits {
         whole: Duration::from_secs(60),
         ..LIMITS
@@ -234,7 +234,7 @@ fn still(idle_s: u64) -> Vec<Pulse> {
     }]
 }
 
-/// Polls until an answer was taken; gives what was told.
+/// Polls until a response was handled; returns the reports.
 fn poll(source: &mut Ras, now_ns: u64) -> Vec<RasReport> {
     let mut told = Vec::new();
     let begun = Instant::now();
@@ -247,7 +247,7 @@ fn poll(source: &mut Ras, now_ns: u64) -> Vec<RasReport> {
             told.push(report);
             1
         });
-        // The agent's thread is never held up.
+        // The agent's thread is never blocked.
         assert!(polled.elapsed() < Duration::from_millis(200));
         assert!(begun.elapsed() < Duration::from_secs(30));
         if source.asking.is_none() {
@@ -261,7 +261,7 @@ fn poll(source: &mut Ras, now_ns: u64) -> Vec<RasReport> {
 fn a_source_asks_while_ranks_stand_still() {
     let (address, served) = serve(Service::Json(BEHIND_JSON), 3);
     let mut source = Ras::new(address, LIMITS);
-    // A job that runs: counts that differ are nothing.
+    // In a running job, different counts mean nothing.
     source.notice(&still(0), SECOND);
     assert_eq!(
         poll(&mut source, 40 * SECOND)
@@ -292,7 +292,7 @@ fn trouble_is_told_once_and_counted() {
     source.notice(&still(60), 60 * SECOND);
     assert!(poll(&mut source, 60 * SECOND).is_empty());
     assert_eq!(source.errors, 2);
-    // Where nobody ever listened nothing is told.
+    // If no service ever listened, nothing is reported.
     let nobody = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -1,4 +1,4 @@
-//! What an answer comes to: which ranks stand out among those of their communicator, by the counts alone.
+//! Evaluates a response: which ranks differ from the rest of their communicator, by the counts alone.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -8,41 +8,41 @@ use std::sync::Arc;
 use paceline_health::event::{RasAccess, RasRank, RasReport, RasState};
 use paceline_health::id::Rank;
 
-/// Ranks that are told of.
+/// Maximum number of ranks reported.
 const MAX_TOLD: usize = 32;
-/// Ranks that stand out and are kept while an answer is read.
+/// Maximum number of differing ranks stored while a response is read.
 const MAX_KEPT: usize = 4096;
 
-/// One rank's process and GPU, by which it is the same in all communicators of an answer.
+/// One rank's process and GPU, which identify it in all communicators of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
-    /// An address.
+    /// Address of its host.
     pub host: Arc<str>,
-    /// Its process there; zero: not told.
+    /// Its process ID there; zero if unknown.
     pub pid: u32,
     /// Its CUDA device.
     pub device: u32,
 }
 
-/// One communicator of an answer.
+/// One communicator of a response.
 #[derive(Clone, Debug, Default)]
 pub struct Communicator {
     /// Its hash.
     pub hash: u64,
-    /// Ranks that it has.
+    /// Number of its ranks.
     pub size: u32,
-    /// Those that answered.
+    /// Ranks that responded.
     pub members: Vec<Member>,
-    /// Those that did not, with how.
+    /// Ranks that did not, with their state.
     pub missing: Vec<(Who, u32, RasState)>,
 }
 
-/// A rank that answered.
+/// A rank that responded.
 #[derive(Clone, Debug, Default)]
 pub struct Member {
-    /// Who it is.
+    /// Its process and GPU.
     pub who: Who,
-    /// Its number in the communicator.
+    /// Its rank in the communicator.
     pub rank: u32,
     /// An error or an abort.
     pub trouble: Option<RasState>,
@@ -53,11 +53,11 @@ pub struct Member {
 /// Ranks that have launched the same number of a collective.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// That number.
+    /// Number of launched collectives.
     pub launched: u64,
-    /// How many they are.
+    /// Number of ranks in the group.
     pub count: u32,
-    /// Those that are known.
+    /// The identified ones.
     pub known: Vec<Who>,
 }
 
@@ -66,7 +66,7 @@ pub struct Group {
 pub struct Tally {
     /// Version of NCCL.
     pub nccl: String,
-    /// Communicators told of so far.
+    /// Communicators seen so far.
     pub comms: u32,
     uneven: BTreeSet<u64>,
     size: u32,
@@ -76,7 +76,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Takes a communicator of which everything was told.
+    /// Adds a fully described communicator.
     pub fn communicator(&mut self, comm: Communicator) {
         self.comms = self.comms.saturating_add(1);
         if comm.size > self.size {
@@ -112,7 +112,7 @@ impl Tally {
         }
     }
 
-    /// A communicator has so many ranks; which they are is not told.
+    /// Adds the size of a communicator whose ranks are not listed.
     pub fn has_size(&mut self, size: u32) {
         if size > self.size {
             self.size = size;
@@ -120,14 +120,14 @@ impl Tally {
         }
     }
 
-    /// A rank's number is told beside its process, in a communicator of so many.
+    /// Adds the rank of a process in a communicator of this size.
     pub fn number(&mut self, who: &Who, rank: u32, size: u32) {
         if size == self.size && self.numbers.len() < MAX_KEPT {
             self.numbers.insert(who.clone(), rank);
         }
     }
 
-    /// Ranks of a communicator have launched different numbers of a collective. What most of them did is the measure.
+    /// Compares ranks that have launched different numbers of a collective. The majority is the reference.
     pub fn compare(&mut self, hash: u64, collective: &str, groups: impl Iterator<Item = Group>) {
         let groups: Vec<Group> = groups.collect();
         let usual = groups.iter().max_by_key(|group| (group.count, group.launched));
@@ -157,7 +157,7 @@ impl Tally {
         }
     }
 
-    /// A rank is missing, or has an error.
+    /// Adds a rank that is missing or has an error.
     pub fn stands_out(&mut self, who: &Who, state: RasState, hash: u64) {
         self.uneven.insert(hash);
         self.keep(who, rank(who, state, hash));
@@ -171,7 +171,7 @@ impl Tally {
         }
     }
 
-    /// The answer in short.
+    /// Summarizes the response.
     pub fn finish(self) -> RasReport {
         let mut ranks = self.out;
         for (who, rank) in &mut ranks {

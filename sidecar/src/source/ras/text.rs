@@ -1,4 +1,4 @@
-//! The answer as text (NCCL 2.24 and later), of `VERBOSE STATUS`: ranks of a communicator that differ from most are
+//! The response to `VERBOSE STATUS` as text (NCCL 2.24 and later): ranks of a communicator that differ from most are
 //! listed under its counts.
 //!
 //! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>
@@ -11,15 +11,15 @@ use paceline_health::event::{RasReport, RasState};
 use super::json::number;
 use super::tally::{Group, Tally, Who};
 
-/// Longest line that is looked at.
+/// Maximum length of a line.
 const MAX_LINE: u64 = 4 << 10;
-/// Groups of communicators, and of counts in one of them, that are kept.
+/// Maximum number of groups of communicators, and of counts in one of them.
 const MAX_GROUPS: usize = 4096;
 
-/// Why a text is no answer.
+/// Why a text is not a valid response.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// It cannot be read on.
+    /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The beginning is not NCCL's.
@@ -30,7 +30,7 @@ pub enum TextError {
     Cut(u64),
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 ///
 /// # Errors
 /// [`TextError`].
@@ -41,7 +41,7 @@ pub fn read(mut input: impl BufRead) -> Result<RasReport, TextError> {
         page.lines += 1;
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
-        // RCCL, its sister for other GPUs, speaks the same language.
+        // RCCL, its counterpart for AMD GPUs, uses the same format.
         if page.lines == 1 && !text.starts_with("NCCL version ") && !text.starts_with("RCCL version ") {
             return Err(TextError::Stranger(text.chars().take(80).collect()));
         }
@@ -54,7 +54,7 @@ pub fn read(mut input: impl BufRead) -> Result<RasReport, TextError> {
     Ok(page.tally.finish())
 }
 
-/// The next line; what is too long of it is skipped.
+/// Reads the next line; the excess of an overlong one is skipped.
 fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let count = input.by_ref().take(MAX_LINE).read_until(b'\n', line)?;
@@ -64,7 +64,7 @@ fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(count > 0)
 }
 
-/// What the lines stand under.
+/// The section of the current lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Section {
     /// The summary and its tables.
@@ -76,7 +76,7 @@ enum Section {
     Ranks(RasState),
     /// Counts of a communicator.
     Counts,
-    /// Nothing that is looked at.
+    /// Ignored.
     Other,
 }
 
@@ -114,7 +114,7 @@ impl Page {
         self.section = section;
     }
 
-    /// Counts that were gathered are compared.
+    /// Compares the collected counts.
     fn close(&mut self) {
         let groups = std::mem::take(&mut self.counts);
         if !groups.is_empty() {
@@ -176,11 +176,11 @@ impl Page {
         }
     }
 
-    /// Lines of a communicator's counts.
+    /// Parses a line of a communicator's counts.
     fn count(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("Communicator ranks have different ") {
             self.close();
-            // `.. AllReduce operation counts`, or `.. status`, under which nothing is counted.
+            // `.. AllReduce operation counts`, or `.. status`, which has no counts.
             let counted = rest.strip_suffix(" operation counts");
             self.collective = counted.unwrap_or_default().to_owned();
             return;

@@ -1,36 +1,36 @@
-//! When it is worth to ask: while ranks of this node stand still, and now and then.
+//! When to query: while ranks of this node make no progress, and from time to time.
 //!
-//! Every process of a job answers for all of it, so few sidecars ask: the one with rank 0 first, the next ones later,
-//! should that node be the one in trouble.
+//! Every process of a job responds for the whole job, so few sidecars query: the one with rank 0 first, the next ones
+//! later, in case that node is the one in trouble.
 
 use std::time::Duration;
 
 use paceline_health::event::Pulse;
 
-/// Ranks that stand still for so long are asked about, at the earliest.
+/// Minimum time without progress before a query.
 const STILL: Duration = Duration::from_secs(8);
-/// And at the latest, however slow the job's steps are.
+/// Upper limit of that time, however slow the job's steps are.
 const STILL_AT_MOST: Duration = Duration::from_secs(120);
-/// Times the longest pause that ended by itself.
+/// That time as a multiple of the longest pause that ended by itself.
 const BEYOND_USUAL: u64 = 2;
-/// Later by so much for each rank that is lower than all of this node's.
+/// Added to that time for each rank below this node's lowest.
 const LATER: Duration = Duration::from_millis(500);
-/// Nodes whose ranks are all as high do not ask.
+/// Nodes whose lowest rank is this or higher do not query.
 const LAST_ASKING: u32 = 64;
-/// Between two questions while ranks stand still; twice as long each time.
+/// Delay between two queries while ranks make no progress; doubles each time.
 const PAUSE: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// Now and then, by the node with rank 0; longer and longer where nobody answers.
+/// Intervals of regular queries, by the node with rank 0; they grow without responses.
 const FIRST: Duration = Duration::from_secs(30);
 const REGULAR: Duration = Duration::from_secs(300);
 const LONGEST_REGULAR: Duration = Duration::from_secs(3600);
 
-/// Why it is asked.
+/// Reason of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Ranks stand still: counts mean something.
+    /// Ranks make no progress: counts are meaningful.
     Still,
-    /// It is time.
+    /// A regular query is due.
     Regular,
 }
 
@@ -52,12 +52,12 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl When {
-    /// Takes note of where this node's ranks are.
+    /// Records the progress of this node's ranks.
     pub fn notice(&mut self, pulses: &[Pulse], now_ns: u64) {
         self.lowest = pulses.iter().map(|pulse| pulse.rank.0).min();
         let still_ns = pulses.iter().map(|pulse| pulse.idle_ns).max().unwrap_or(0);
         if still_ns < self.still_ns {
-            // It went on by itself: so long is nothing unusual here.
+            // It resumed by itself: such a pause is usual here.
             self.usual_ns = self.usual_ns.max(self.still_ns);
         }
         if still_ns < ns(STILL) && now_ns >= self.still_due_ns.saturating_add(ns(LONGEST_PAUSE)) {
@@ -70,7 +70,7 @@ impl When {
         }
     }
 
-    /// Whether to ask now.
+    /// Whether to query now, and why.
     pub fn due(&self, now_ns: u64) -> Option<Why> {
         let lowest = self.lowest.filter(|rank| *rank < LAST_ASKING)?;
         let usual = self.usual_ns.saturating_mul(BEYOND_USUAL);
@@ -81,7 +81,7 @@ impl When {
         (self.regular_due_ns != 0 && lowest == 0 && now_ns >= self.regular_due_ns).then_some(Why::Regular)
     }
 
-    /// It was asked.
+    /// Records a query.
     pub fn asked(&mut self, why: Why, now_ns: u64) {
         if why == Why::Still {
             self.pause_ns = self
@@ -94,7 +94,7 @@ impl When {
         self.regular_due_ns = now_ns + ns(REGULAR);
     }
 
-    /// There was an answer, or none.
+    /// Records whether there was a response.
     pub fn answered(&mut self, answered: bool) {
         self.regular_ns = if answered {
             ns(REGULAR)
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Seconds at which a node asks, of 600, whose ranks begin with `lowest` and stand still as `still` says.
+    /// Seconds of 600 at which a node with `lowest` queries; `still` returns its seconds without progress.
     fn asked(lowest: u32, still: impl Fn(u64) -> u64, answers: bool) -> Vec<(u64, Why)> {
         let mut when = When::default();
         let mut asked = Vec::new();
@@ -146,7 +146,7 @@ mod tests {
     fn a_job_that_runs_is_asked_now_and_then_by_one_node() {
         let asked_at = asked(0, |_| 0, true);
         assert_eq!(asked_at, [(31, Why::Regular), (331, Why::Regular)]);
-        // Nobody answers: less and less often.
+        // Without responses: less and less often.
         assert_eq!(asked(0, |_| 0, false).len(), 1);
         assert_eq!(asked(8, |_| 0, true), []);
         assert_eq!(When::default().due(SECOND), None);
@@ -163,7 +163,7 @@ mod tests {
                 .collect::<Vec<u64>>()
         };
         assert_eq!(times(0), [108, 128, 168, 248, 408]);
-        // The others later, in their order; those far behind never.
+        // Other nodes later, in order of their ranks; those with high ranks never.
         assert_eq!(times(8).first(), Some(&112));
         assert_eq!(times(56).first(), Some(&136));
         assert!(times(64).is_empty());
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_usual_is_not_asked_about() {
-        // Steps of 30 s, in which nothing moves for that long.
+        // Steps of 30 s, without progress for that long.
         let still = |second: u64| second % 30;
         let asked = asked(0, still, true);
         let still = asked.iter().filter(|(_, why)| *why == Why::Still).count();

@@ -1,4 +1,4 @@
-//! What the kernel says a thread does: its state, and where it sleeps in a system call, on which file system.
+//! A thread's activity from the kernel: its state, the system call in which it sleeps, and on which file system.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,13 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use super::parse::short;
 use crate::source::host::files::Files;
 
-/// A process's main thread, as the kernel knows it.
+/// The kernel's view of a process's main thread.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KernelView {
     pub state: ThreadState,
-    /// Since the machine started, clock ticks.
+    /// Clock ticks since boot.
     pub start_time: u64,
-    /// `read of /data/x.bin (nfs4 at /data)`; empty: not known, or it does not sleep.
+    /// `read of /data/x.bin (nfs4 at /data)`; empty if unknown or not sleeping.
     pub waits_in: String,
     pub waits_for: WaitFor,
 }
@@ -26,16 +26,16 @@ pub struct Signals {
     pub blocked: u64,
 }
 
-/// File systems that other machines serve; those of FUSE begin with `fuse`.
+/// Network file systems; those of FUSE begin with `fuse`.
 const NETWORK_FILE_SYSTEMS: [&str; 14] = [
     "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "wekafs", "9p", "virtiofs", "afs",
     "orangefs", "panfs",
 ];
-/// FUSE of this machine: containers.
+/// Local FUSE file systems, used by containers.
 const LOCAL_FUSE: [&str; 2] = ["fuse.fuse-overlayfs", "fuse.lxcfs"];
-/// What is no storage.
+/// File systems that are not storage.
 const NO_STORAGE: [&str; 4] = ["devtmpfs", "proc", "sysfs", "devpts"];
-/// Functions of the kernel in which a thread waits for pages of a file (a page fault is no system call).
+/// Kernel functions in which a thread waits for pages of a file (a page fault is no system call).
 const WAITS_FOR_PAGES: [&str; 7] = [
     "folio_wait",
     "wait_on_page",
@@ -46,8 +46,8 @@ const WAITS_FOR_PAGES: [&str; 7] = [
     "request_wait_answer",
 ];
 
-/// A system call that tells what is waited for, by its number on this machine; `None` in the place of what: the file that
-/// it takes first tells.
+/// Name of a system call that shows what the thread waits for, by its number on this machine; `None` if the file in its
+/// first argument shows that.
 fn name_of(call: i64) -> Option<(&'static str, Option<WaitFor>)> {
     Some(match call {
         libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv => ("read", None),
@@ -70,10 +70,10 @@ fn name_of(call: i64) -> Option<(&'static str, Option<WaitFor>)> {
     })
 }
 
-/// Looks at the main thread of a process; `None`: it is not there.
+/// Looks at the main thread of a process; `None` if the process is gone.
 pub fn look(files: &mut Files, pid: u32) -> Option<KernelView> {
     let stat = files.text(format!("proc/{pid}/stat")).ok()?;
-    // The name may hold anything.
+    // The name may contain any characters.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = ThreadState::from_letter(fields.next()?);
     let start_time = fields.nth(18)?.parse().ok()?;
@@ -88,7 +88,7 @@ pub fn look(files: &mut Files, pid: u32) -> Option<KernelView> {
     })
 }
 
-/// What a process does with signals.
+/// A process's handled and blocked signals.
 pub fn signals(files: &mut Files, pid: u32) -> Option<Signals> {
     let status = files.text(format!("proc/{pid}/status")).ok()?;
     let bits = |name: &str| {
@@ -101,10 +101,10 @@ pub fn signals(files: &mut Files, pid: u32) -> Option<Signals> {
     })
 }
 
-/// The system call in which it sleeps, or else the kernel's function, and what it sleeps for.
+/// The system call in which it sleeps, or else the kernel function, and what it waits for.
 fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     let Some((number, argument)) = files.text(format!("proc/{pid}/syscall")).ok().and_then(call) else {
-        // A page fault, or where other processes may not be looked at that closely.
+        // A page fault, or no permission to read other processes' system calls.
         let place = files.text(format!("proc/{pid}/wchan")).ok()?;
         let is_page = WAITS_FOR_PAGES.iter().any(|begin| place.starts_with(begin));
         let what = if is_page {
@@ -124,7 +124,7 @@ fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     Some(match std::fs::read_link(&link) {
         Ok(path) => {
             let (file, what) = described(files, pid, &path);
-            // Only of local files: who serves others may not answer.
+            // Only for local files: the server of others may not respond.
             let is_pipe = what == WaitFor::LocalFile && is_fifo(&link);
             let what = if is_pipe { WaitFor::Pipe } else { what };
             (format!("{name} of {file}"), what)
@@ -133,7 +133,7 @@ fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     })
 }
 
-/// `/proc/PID/syscall`: number and arguments, in hexadecimal; `running` where it is in none.
+/// `/proc/PID/syscall`: number and arguments, in hexadecimal; `running` if it is in none.
 /// <https://docs.kernel.org/filesystems/proc.html>
 fn call(text: &str) -> Option<(i64, u64)> {
     let mut words = text.split_ascii_whitespace();
@@ -142,13 +142,13 @@ fn call(text: &str) -> Option<(i64, u64)> {
     Some((number, u64::from_str_radix(argument, 16).ok()?))
 }
 
-/// Whether it is a pipe, whatever its name: as far as this machine knows without asking who serves the file.
+/// Whether it is a pipe, whatever its name, as far as known without contacting a file server.
 fn is_fifo(link: &Path) -> bool {
     let kind = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     kind.is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Fifo)
 }
 
-/// A file with its file system; a pipe or socket as what it is.
+/// Describes a file with its file system, or a pipe or socket.
 fn described(files: &mut Files, pid: u32, path: &Path) -> (String, WaitFor) {
     let name = short(&path.to_string_lossy());
     if let Some((kind, _)) = name.split_once(":[") {
@@ -173,15 +173,14 @@ fn described(files: &mut Files, pid: u32, path: &Path) -> (String, WaitFor) {
     (format!("{name} ({kind} at {})", point.display()), what)
 }
 
-/// The mount that holds `path`: where, and of which type.
-/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/x rw`
+/// Point and type of the mount that contains `path`. `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/x rw`
 fn mount_of(text: &str, path: &Path) -> Option<(PathBuf, String)> {
     let mounts = text.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let point = before.split(' ').nth(4)?.replace("\\040", " ");
         Some((PathBuf::from(point), after.split(' ').next()?.to_owned()))
     });
-    // Of two at one place the later one lies on top.
+    // Of two mounts at the same point, the later one is on top.
     mounts
         .filter(|(point, _)| path.starts_with(point))
         .max_by_key(|(point, _)| point.components().count())

@@ -1,8 +1,8 @@
-//! What ranks that do not move are doing: the Python stacks of their main threads and loader workers, and what the
-//! kernel says of them. Ranks that move are not asked.
+//! Activity of ranks without progress: the Python stacks of their main threads and loader workers, and the kernel's
+//! view of them. Ranks that make progress are not queried.
 //!
-//! A request is a signal, which the Python hook has faulthandler answer without the GIL. A thread of its own asks and
-//! waits, which lives as long as there is something to ask.
+//! A request is a signal, for which the Python hook registers faulthandler: it answers without the GIL. A separate
+//! thread sends requests and waits, and lives only as long as needed.
 
 mod ask;
 mod kernel;
@@ -23,12 +23,12 @@ use super::trainers::Trainers;
 use super::{Send, Source};
 use crate::warn;
 
-/// Ranks of a node that are asked at once.
+/// Maximum number of ranks of a node queried at once.
 const MAX_RANKS: usize = 32;
 
 /// A rank, its restart count, its process.
 type Asked = (Rank, u32, u32);
-/// What it does, and what its loader workers do.
+/// A rank, its restart count, its activity, and that of its loader workers.
 type Answer = (Rank, u32, Activity, Vec<WorkerActivity>);
 
 /// The source of [`Event::Stacks`].
@@ -37,11 +37,11 @@ pub struct StackSource {
     ring_dir: PathBuf,
     trainers: Trainers,
     when: When,
-    /// Ranks to ask next.
+    /// Ranks to query next.
     due: Vec<Asked>,
-    /// Ranks that stand still and whose process is not known here.
+    /// Ranks without progress whose process is unknown here.
     unseen: Vec<Answer>,
-    /// When each rank moved last, and when the ranks that are asked now were chosen.
+    /// When each rank last made progress, and when the currently queried ranks were chosen.
     moved_ns: BTreeMap<Rank, u64>,
     asked_ns: u64,
     thread: Option<Thread>,
@@ -55,7 +55,7 @@ struct Thread {
 }
 
 impl StackSource {
-    /// Of the ranks of `trainers`, whose hooks answer under `ring_dir`.
+    /// For the ranks of `trainers`, whose hooks answer under `ring_dir`.
     pub fn new(ring_dir: PathBuf, trainers: Trainers) -> StackSource {
         StackSource {
             ring_dir,
@@ -143,7 +143,7 @@ impl Source for StackSource {
         match self.thread.as_ref().map(|thread| thread.answers.try_recv()) {
             Some(Ok(answers)) => {
                 self.is_asking = false;
-                // What a rank did before it moved says nothing of now.
+                // A rank's activity before its last progress is outdated.
                 let is_still = |(rank, ..): &Answer| self.moved_ns.get(rank) <= Some(&self.asked_ns);
                 for stacks in merged(answers.into_iter().filter(is_still).collect()) {
                     send(Provenance::Live, Event::Stacks(stacks));
@@ -162,7 +162,7 @@ fn unseen() -> Activity {
     }
 }
 
-/// Ranks that do the same are one event.
+/// Merges ranks with the same activity into one event.
 fn merged(answers: Vec<Answer>) -> Vec<Stacks> {
     let mut all: Vec<Stacks> = Vec::new();
     for (rank, restart, main, workers) in answers {

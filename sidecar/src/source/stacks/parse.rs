@@ -1,5 +1,5 @@
-//! What faulthandler writes: the thread that handles the signal, which is the main one, or all threads, of which the main
-//! one is the last; the innermost frame first (<https://docs.python.org/3/library/faulthandler.html>).
+//! Output of faulthandler: the thread that handles the signal, which is the main one, or all threads, with the main one
+//! last; the innermost frame comes first (<https://docs.python.org/3/library/faulthandler.html>).
 //!
 //! ```text
 //! Stack (most recent call first):
@@ -17,11 +17,11 @@ use std::sync::Arc;
 use paceline_health::event::{MAX_FRAMES, StackFrame};
 use paceline_health::text::sanitize;
 
-/// Longest name of a file or function that is kept.
+/// Maximum length of a file or function name.
 const MAX_NAME: usize = 160;
 
-/// The frames of the main thread, innermost first, at most [`MAX_FRAMES`], and which of them is the innermost one of the
-/// user's own code. Of deeper stacks the innermost ones are kept, and that one.
+/// The frames of the main thread, innermost first, at most [`MAX_FRAMES`], and the index of the innermost one in the
+/// user's own code. Of deeper stacks, the innermost frames and that one are kept.
 pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
     let mut frames: Vec<StackFrame> = Vec::new();
     for line in text.lines() {
@@ -45,7 +45,7 @@ pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
     (frames, own)
 }
 
-/// `  File "/home/u/train.py", line 88 in next_batch`; `???` where it is not known.
+/// `  File "/home/u/train.py", line 88 in next_batch`; `???` if unknown.
 fn frame(line: &str) -> Option<StackFrame> {
     let (file, rest) = line.trim_start().strip_prefix("File ")?.rsplit_once(", line ")?;
     let (number, function) = rest.split_once(" in ")?;

@@ -1,4 +1,4 @@
-//! Real Python processes with the real hook are asked.
+//! Queries real Python processes with the real hook.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::*;
 
 const HOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/probe/python");
 
-/// A Python program that has the hook's stack handler, after it has printed a line.
+/// A Python program with the hook's stack handler that has printed a line.
 struct Program(Child);
 
 impl Program {
@@ -46,7 +46,7 @@ impl Drop for Program {
     }
 }
 
-/// Once it has gone on from its line, and sleeps.
+/// Queries the program once it has continued after its line and sleeps.
 fn asked(ring_dir: &Path, program: &Program) -> (Activity, Vec<WorkerActivity>) {
     let mut asker = Asker::new(ring_dir);
     let mut ask = || {
@@ -83,7 +83,7 @@ def next_batch():
 next_batch()
 ";
     let program = Program::new(dir.path(), script, &[]);
-    // As often as anybody likes.
+    // Works any number of times.
     for _ in 0..3 {
         let (main, workers) = asked(dir.path(), &program);
         assert_eq!(own(&main), ("next_batch".to_owned(), 11), "{main:?}");
@@ -138,7 +138,7 @@ time.sleep(60)
 ";
     for (then, variables, missing) in [
         ("", &[("PACELINE_STACKS", "off")][..], ask::NO_HANDLER),
-        // The program takes the signal later, blocks it, or becomes another program.
+        // The program handles the signal itself later, blocks it, or execs another program.
         (
             "signal.signal(int(_stacks._path.split('-')[-2]), lambda *_: sys.exit(3))",
             &[],
@@ -155,7 +155,7 @@ time.sleep(60)
             &[],
             ask::NO_HANDLER,
         ),
-        // Or it has closed what it inherited, and has a file of its own there.
+        // Or it has closed inherited descriptors, and has its own file there.
         (
             "import os; os.close(_stacks._file); os.open(os.devnull, os.O_WRONLY)",
             &[],
@@ -226,7 +226,7 @@ fn ranks_that_do_the_same_are_one_event() {
     assert_eq!(ranks, [&[Rank(0), Rank(2)][..], &[Rank(1)]]);
 }
 
-/// The events that come of ranks 0 and 1 of which rank 1 has not moved for `still_s`, twice a second apart.
+/// Events for ranks 0 and 1 where rank 1 has made no progress for `still_s`, at two times a second apart.
 fn events_of(trainers: Trainers, dir: &Path, still_s: [u64; 2]) -> Vec<Stacks> {
     let mut source = StackSource::new(dir.to_owned(), trainers);
     let mut events = Vec::new();
@@ -263,6 +263,6 @@ fn a_rank_of_another_container_says_so_and_one_that_has_moved_says_nothing() {
     let trainers = Trainers::default();
     trainers.are(BTreeMap::from([(Rank(1), std::process::id())]));
     assert_eq!(events_of(trainers.clone(), dir.path(), [6, 7]).len(), 1);
-    // It went on while it was asked.
+    // It made progress while it was queried.
     assert_eq!(events_of(trainers, dir.path(), [6, 0]), []);
 }

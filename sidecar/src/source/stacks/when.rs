@@ -1,32 +1,31 @@
-//! When ranks are asked what they do: once they have not moved for longer than is usual here, and then more and more
-//! rarely.
+//! When to query ranks: once they have made no progress for longer than usual here, and then less and less often.
 
 use std::time::Duration;
 
 use paceline_health::event::{Phase, Pulse};
 use paceline_health::id::Rank;
 
-/// A rank that has not moved for so long is asked, at the earliest: before the collective libraries give up, and before
-/// anybody is named.
+/// Minimum time without progress before a query: before the collective libraries time out, and before any rank is named
+/// in a finding.
 const STILL: Duration = Duration::from_secs(5);
-/// And at the latest, however slow the job's steps are.
+/// Upper limit of that time, however slow the job's steps are.
 const STILL_AT_MOST: Duration = Duration::from_secs(30);
-/// Times the longest pause that ended by itself.
+/// That time as a multiple of the longest pause that ended by itself.
 const BEYOND_USUAL: u64 = 2;
-/// Checkpoints and evaluations are long on purpose: so many times as long.
+/// Factor on that time for checkpoints and evaluations, which take long by design.
 const PATIENCE: u64 = 6;
-/// Between two requests while ranks stand still; twice as long each time.
+/// Delay between two requests while ranks make no progress; doubles each time.
 const PAUSE: Duration = Duration::from_secs(15);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// Times are CLOCK_MONOTONIC ns.
 #[derive(Debug, Default)]
 pub struct When {
-    /// Ranks that live and their restart counts, summed: a change is no recovery.
+    /// Number of live ranks, and the sum of their restart counts: a change is not a recovery.
     group: (usize, u64),
-    /// The longest that a rank stands still now, checkpoints and evaluations aside.
+    /// The longest current time without progress, except in checkpoints and evaluations.
     still_ns: u64,
-    /// The longest that ended by itself.
+    /// The longest such time that ended by itself.
     usual_ns: u64,
     due_ns: u64,
     pause_ns: u64,
@@ -37,7 +36,7 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl When {
-    /// Takes note of where this node's ranks are; gives the ranks to ask now, with their restart counts.
+    /// Records the progress of this node's ranks; returns the ranks to query now, with their restart counts.
     pub fn notice(&mut self, pulses: &[Pulse], now_ns: u64) -> Vec<(Rank, u32)> {
         let living = || pulses.iter().filter(|pulse| pulse.alive);
         let restarts = living().map(|pulse| u64::from(pulse.restart)).sum();
@@ -83,7 +82,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Seconds of 600 at which ranks are asked of which rank 1 stands still as `still` says.
+    /// Seconds of 600 at which ranks are queried; `still` returns rank 1's seconds without progress.
     fn asked(phase: Phase, still: impl Fn(u64) -> u64) -> Vec<u64> {
         let pulse = |rank, idle_s| Pulse {
             rank: Rank(rank),
@@ -116,7 +115,7 @@ mod tests {
     #[test]
     fn a_healthy_job_is_not_asked() {
         assert!(asked(Phase::Wait, |_| 0).is_empty());
-        // Steps of 14 s, in which nothing moves for that long: once, until that is known.
+        // Steps of 14 s, without progress for that long: queried once, until that is known to be usual.
         assert_eq!(asked(Phase::Compute, |second| second % 14), [5]);
     }
 }

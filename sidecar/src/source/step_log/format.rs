@@ -1,5 +1,5 @@
-//! What steps look like in a log: a table of what frameworks print, and the user's own pattern. The regular
-//! expressions of the `regex` crate take time that grows with the line alone.
+//! Formats of steps in a log: a table for known frameworks, and the user's own pattern. Regular expressions of the
+//! `regex` crate take time that is linear in the line's length.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -7,17 +7,17 @@ use std::sync::OnceLock;
 
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
-/// Longest pattern, and most memory of a compiled one.
+/// Maximum length of a pattern, and maximum memory of a compiled one.
 const MAX_PATTERN: usize = 2000;
 const MAX_COMPILED: usize = 1 << 20;
-/// Step numbers past this are not believed.
+/// Step numbers above this are ignored.
 const MAX_STEP: u64 = 1 << 53;
-/// A step takes less than this, seconds.
+/// Upper bound of a step's duration, seconds.
 const MAX_SECONDS: f64 = 1e6;
-/// Lines of one format after which others are not tried any more.
+/// After this many lines of one format, others are no longer tried.
 const SURE: u32 = 3;
 
-/// What one framework prints: its name, a pattern, and where it is printed. Groups: `step`, `ms` or `seconds` a step.
+/// Formats of frameworks: name, pattern, and the code that prints it. Groups: `step`, and `ms` or `seconds` per step.
 const TABLE: [(&str, &str, &str); 7] = [
     (
         "Megatron-LM",
@@ -50,7 +50,7 @@ const TABLE: [(&str, &str, &str); 7] = [
         r"^\s*(?:(?:Epoch \d+|Training)[^:%|]{0,40}:)?\s*(?:\d+%\|[^|]*\|)?\s*(?P<step>\d+)/(?P<total>\d+) \[[0-9:]+<[0-9:?]+,",
         "https://github.com/tqdm/tqdm/blob/master/tqdm/std.py",
     ),
-    // Of a log that an older version of Paceline or a script of one's own writes: `step 12 123.4 ms`.
+    // Logs of an older version of Paceline or of a custom script: `step 12 123.4 ms`.
     (
         "plain",
         r"^\s*\[?step[ =:#]*(?P<step>\d+)\]?[ ,:]+(?:took |time[ =:]+)?(?P<ms>[0-9.]+) ?ms\b",
@@ -69,29 +69,29 @@ fn table() -> &'static [(&'static str, Regex)] {
     })
 }
 
-/// A pattern that a user gave, compiled.
+/// A user's pattern, compiled.
 #[derive(Clone, Debug)]
 pub struct StepPattern(Regex);
 
-/// Why a pattern is none.
+/// Why a pattern is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PatternError {
     /// Too long.
     #[error("at most {MAX_PATTERN} bytes")]
     TooLong,
-    /// No regular expression, or too large a one.
+    /// Not a regular expression, or too large.
     #[error("{0}")]
     Regex(#[from] regex::Error),
-    /// It does not say which number is the step.
+    /// The group for the step number is missing.
     #[error("the group (?P<step>\\d+) is missing: it marks the number of the step")]
     NoStep,
-    /// A group that means nothing.
+    /// An unknown group.
     #[error("group {0}: must be step, ms or seconds")]
     Unknown(String),
 }
 
 impl StepPattern {
-    /// Compiles a pattern with the groups `step` and, where lines say how long a step took, `ms` or `seconds`.
+    /// Compiles a pattern with the groups `step` and, if lines contain the duration of a step, `ms` or `seconds`.
     ///
     /// # Errors
     /// [`PatternError`].
@@ -111,28 +111,28 @@ impl StepPattern {
     }
 }
 
-/// What a line says of a step.
+/// The step data in a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
     /// Its number.
     pub step: u64,
-    /// How long a step took, seconds; `None`: the line does not say.
+    /// Duration of a step, seconds; `None` if the line does not contain it.
     pub seconds: Option<f64>,
-    /// Steps in all; zero: the line does not say.
+    /// Total number of steps; zero if the line does not contain it.
     pub total: u64,
 }
 
-/// Reads lines of one log: the first format of which a few were seen is the log's.
+/// Parses lines of one log: its format is the first one with a few matches.
 #[derive(Debug)]
 pub struct Lines {
     formats: Vec<(&'static str, Regex, u32)>,
     chosen: Option<usize>,
-    /// Total of the first bar: others count other things.
+    /// Total of the first bar: other bars count other things.
     total: u64,
 }
 
 impl Lines {
-    /// Reads lines like `pattern`, else those of the table.
+    /// Parses lines by `pattern`, otherwise by the table.
     pub fn new(pattern: Option<StepPattern>) -> Lines {
         let formats = match pattern {
             Some(StepPattern(regex)) => vec![("--step-regex", regex, 0)],
@@ -158,7 +158,7 @@ impl Lines {
             .map(|(name, ..)| *name)
     }
 
-    /// What a line says, if it is about a step.
+    /// Parses a line; `None` if it is not about a step.
     pub fn read(&mut self, line: &[u8]) -> Option<Line> {
         let text = plain(line);
         let range = match self.chosen {
@@ -203,7 +203,7 @@ fn line_of(found: &Captures<'_>) -> Option<Line> {
     })
 }
 
-/// Without the escape sequences that colour a line (ECMA-48, 5.4: CSI, parameters, a final byte).
+/// Removes the escape sequences that color a line (ECMA-48, 5.4: CSI, parameters, a final byte).
 fn plain(line: &[u8]) -> Cow<'_, [u8]> {
     if !line.contains(&0x1b) {
         return line.into();
@@ -294,7 +294,7 @@ mod tests {
             assert!(lines.read(line.as_bytes()).is_some());
         }
         assert_eq!(lines.read(b" 12%|# | 120/1000 [01:02<07:30,  1.95it/s]"), None);
-        // Another bar than that of training.
+        // A bar other than that of training.
         let mut bars = Lines::new(None);
         assert!(bars.read(b"1/1000 [00:02<07:30,  1.95it/s]").is_some());
         assert!(bars.read(b"1/50 [00:02<07:30,  1.95it/s]").is_none());

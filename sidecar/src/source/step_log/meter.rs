@@ -1,39 +1,38 @@
-//! From lines to steps: how long one took, and whether the log has stopped.
+//! From lines to steps: their duration, and whether the log has stopped.
 
 use std::time::Duration;
 
 use super::format::Line;
 
-/// Where lines do not say how long a step took, so much time is measured at once: when a line was read is known to a
-/// tenth of a second.
+/// If lines contain no duration, this much time is measured at once: read times are only exact to a tenth of a second.
 const WINDOW: Duration = Duration::from_secs(2);
-/// A log is silent after so many times its longest pause, and not before so long: evaluations and checkpoints print
-/// nothing.
+/// A log is silent after this multiple of its longest pause, but not before the minimum: evaluations and checkpoints
+/// print nothing.
 const SILENT_PAUSES: u64 = 5;
 const SILENT: Duration = Duration::from_secs(30);
 
-/// One step of the job, or the mean of those since the one before.
+/// One step of the job, or the mean of those since the previous one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Its number, which never goes back.
     pub step: u64,
-    /// How long it took, nanoseconds.
+    /// Its duration, nanoseconds.
     pub dur_ns: u64,
 }
 
 /// See the module. Times are CLOCK_MONOTONIC ns.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Added to what lines say: a count that begins anew goes on.
+    /// Added to the lines' step numbers: a count that starts over is continued.
     base: u64,
     last: Option<(u64, u64)>,
-    /// Where the time that is measured began: step, and when.
+    /// Start of the measured time: step and time.
     since: Option<(u64, u64)>,
     longest_ns: u64,
 }
 
 impl Meter {
-    /// Takes a line that was read then.
+    /// Adds a line that was read at `at_ns`.
     pub fn take(&mut self, line: Line, at_ns: u64) -> Option<Measured> {
         let mut step = self.base.saturating_add(line.step);
         if let Some((last, last_ns)) = self.last {
@@ -41,7 +40,7 @@ impl Meter {
                 return None;
             }
             if step < last {
-                // A new epoch, or training that was begun again.
+                // A new epoch, or restarted training.
                 self.base += last + 1 - step;
                 step = last + 1;
                 self.since = None;
@@ -63,8 +62,8 @@ impl Meter {
         Some(Measured { step, dur_ns })
     }
 
-    /// The step that the job is in, and for how long the log has been silent; `None` before the first line. Pauses as
-    /// they are usual are no silence.
+    /// The job's current step, and how long the log has been silent; `None` before the first line. Usual pauses do not
+    /// count as silence.
     pub fn place(&self, now_ns: u64) -> Option<(u64, u64)> {
         let (step, at_ns) = self.last?;
         let idle_ns = now_ns.saturating_sub(at_ns);
@@ -101,7 +100,7 @@ mod tests {
             .iter()
             .map(|step| (step.step, step.dur_ns / 1_000_000))
             .collect();
-        // A count that went back goes on.
+        // A count that went back is continued.
         assert_eq!(said, [(10, 500), (20, 600), (21, 700), (22, 800)]);
     }
 
@@ -109,7 +108,7 @@ mod tests {
     fn what_they_do_not_say_is_measured() {
         let mut meter = Meter::default();
         let mut said = Vec::new();
-        // 50 ms a step, seen in pieces of a tenth of a second.
+        // 50 ms per step, read every tenth of a second.
         for step in 1..=200_u64 {
             let at_ns = (step * 50).div_ceil(100) * 100 * 1_000_000;
             said.extend(meter.take(line(step, None), at_ns));

@@ -1,7 +1,7 @@
-//! Steps from what a job prints, where neither hook nor plugin can be loaded into it: of the whole job, by the wall.
+//! Steps from a job's output, if neither hook nor plugin can be loaded into it: for the whole job, by wall-clock time.
 //!
-//! The log stands for rank 0. It is silent as soon as a rank of this node is seen by better means. A thread reads and
-//! matches, so that a file system that hangs holds up nobody.
+//! The log represents rank 0. It is ignored as soon as a better source sees a rank of this node. A separate thread
+//! reads and matches, so that a hung file system blocks nothing else.
 
 mod format;
 mod meter;
@@ -23,22 +23,22 @@ use super::yields::{Read, Yields};
 use super::{Losses, Send, Source};
 use crate::{host, warn};
 
-/// A log is looked at this often.
+/// Polling interval of a log.
 const LOOK: Duration = Duration::from_millis(50);
-/// One that cannot be read, this often.
+/// Retry interval of an unreadable log.
 const RETRY: Duration = Duration::from_secs(5);
-/// Steps that were read and not taken yet.
+/// Maximum number of queued steps.
 const MAX_WAITING: usize = 4096;
 
-/// A line about a step, when it was read, and what kind of log it is.
+/// A line about a step, when it was read, and the log's format.
 type Said = (Line, u64, &'static str);
 
-/// What the thread shares with the source.
+/// State shared by the thread and the source.
 #[derive(Debug, Default)]
 struct Shared {
     over: AtomicBool,
     lost: AtomicU64,
-    /// How often everything that is there was read.
+    /// Number of times that all available content was read.
     rounds: AtomicU64,
 }
 
@@ -49,17 +49,17 @@ pub struct StepLog {
     shared: Arc<Shared>,
     yields: Yields,
     meter: Meter,
-    /// Ranks that this job has, by its environment; zero: not known.
+    /// Number of ranks of this job from its environment; zero if unknown.
     world_size: u32,
     attach: Option<Attach>,
     is_attached: bool,
-    /// Beats since the first line, by which it is known whether somebody sees more.
+    /// Beats since the first line, which show whether there is a better source.
     beats: u32,
-    /// Ranks of this node are, or were, seen by better means.
+    /// Ranks of this node are, or were, seen by a better source.
     is_better_seen: bool,
-    /// The last beat has a pulse of the log.
+    /// The last beat contains a pulse from the log.
     has_pulse: bool,
-    /// The end has come: rounds after which there is nothing more to read.
+    /// At the end: the number of rounds after which everything has been read.
     last_round: Option<u64>,
     waiting: Vec<Measured>,
 }
@@ -70,13 +70,13 @@ impl StepLog {
         let (sender, said) = sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        // Before the thread: what stands in it now is old.
+        // Before the thread starts: the current content is old.
         let follow = Follow::new(path.clone(), false);
         let hint = match &pattern {
             Some(_) => "fits --step-regex",
             None => "is a step in a known format: set --step-regex to your format",
         };
-        // What the command prints has no name of its own.
+        // The command's output has no name.
         let name = if path.starts_with("/proc") {
             PathBuf::from("its output")
         } else {
@@ -110,7 +110,7 @@ impl StepLog {
         }
     }
 
-    /// It is known that nobody sees more than the log.
+    /// Whether it is known that there is no better source than the log.
     fn may_speak(&self) -> bool {
         !self.is_better_seen && (self.beats > 0 || self.last_round.is_some())
     }
@@ -129,7 +129,7 @@ impl StepLog {
     }
 }
 
-/// The thread.
+/// Main function of the thread.
 fn read(
     mut follow: Follow,
     path: &std::path::Path,
@@ -238,7 +238,7 @@ impl Source for StepLog {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Asked at the end only: nobody else will come. The round that is under way may have missed the last lines.
+        // Called only at the end: no better source will appear. The current round may have missed the last lines.
         let round = self.shared.rounds.load(Ordering::Acquire);
         let is_read = round >= *self.last_round.get_or_insert(round + 2);
         if is_read {
@@ -266,7 +266,7 @@ fn step(attach: &Attach, measured: Measured) -> Step {
 
 impl Drop for StepLog {
     fn drop(&mut self) {
-        // Nobody waits for the thread: it may hang in a file system.
+        // Do not wait for the thread: it may hang in a file system.
         self.shared.over.store(true, Ordering::Relaxed);
     }
 }

@@ -1,10 +1,10 @@
-//! MessagePack taken apart into what repeats and what does not: its skeleton (everything but the payload of numbers), and
-//! the numbers, each as what it differs from the last one in the same place. Knows nothing of events: the place of a number
-//! is what stands before it in the skeleton. Putting together gives back every byte.
+//! Splits MessagePack into repetitive and other parts: its skeleton (everything but the payload of numbers), and the
+//! numbers, each as the difference from the last one in the same place. Independent of events: a number's place is
+//! determined by the preceding bytes of the skeleton. Joining restores every byte.
 
 use paceline_health::codec::hash::fnv;
 
-/// Numbers are told apart by so many bytes of the skeleton before them, their own marker the last of these.
+/// A number's place is this many bytes of the skeleton before it, including its own marker as the last one.
 const PLACE: usize = 10;
 const SLOTS: usize = 1024;
 
@@ -12,28 +12,29 @@ const SLOTS: usize = 1024;
 #[derive(Clone)]
 pub struct Last(Box<[u64; SLOTS]>);
 
-/// A message taken apart.
+/// A split message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     /// Everything but the payload of numbers.
     pub skeleton: Vec<u8>,
-    /// How many bits each number's difference has; of floating point numbers also how many zero bytes follow it.
+    /// The number of bits of each number's difference; for floating point numbers also the number of zero bytes after
+    /// it.
     pub widths: Vec<u8>,
-    /// The differences, bit after bit.
+    /// The differences, as a bit string.
     pub bits: Vec<u8>,
 }
 
-/// What stands at a place of the skeleton.
+/// An element of the skeleton.
 enum Token {
-    /// So many bytes as they are.
+    /// This many bytes, copied unchanged.
     Plain(usize),
-    /// A marker, and a payload of so many bytes.
+    /// An integer: a marker, and a payload of this many bytes.
     Whole(usize),
-    /// The same of a floating point number.
+    /// The same for a floating point number.
     Float(usize),
 }
 
-/// `None`: nothing that we write, or its length is not there.
+/// `None`: an encoding that we do not produce, or a truncated length.
 fn token(bytes: &[u8]) -> Option<Token> {
     let length = |head: usize| {
         let claim = bytes.get(1..head)?;
@@ -43,7 +44,7 @@ fn token(bytes: &[u8]) -> Option<Token> {
         head.checked_add(claim)
     };
     Some(match *bytes.first()? {
-        // The length of a byte string: what is inside is MessagePack again.
+        // The length of a byte string: its contents are MessagePack again.
         0xc4 => Token::Plain(2),
         0xc5 | 0xdc | 0xde => Token::Plain(3),
         0xc6 | 0xdd | 0xdf => Token::Plain(5),
@@ -66,7 +67,7 @@ impl Default for Last {
 }
 
 impl Last {
-    /// Of the place at the end of `skeleton`.
+    /// The value for the place at the end of `skeleton`.
     fn at(&mut self, skeleton: &[u8]) -> &mut u64 {
         let place = &skeleton[skeleton.len().saturating_sub(PLACE)..];
         &mut self.0[(fnv(place) >> 32) as usize % SLOTS]
@@ -74,7 +75,7 @@ impl Last {
 }
 
 impl Columns {
-    /// Takes a message apart, and learns its numbers. `None`: it is none of ours.
+    /// Splits a message, and stores its numbers. `None`: not one of our messages.
     pub fn split(message: &[u8], last: &mut Last) -> Option<Columns> {
         let mut columns = Columns::default();
         let mut bits = Bits::default();
@@ -120,7 +121,7 @@ impl Columns {
         Some(columns)
     }
 
-    /// Puts a message together, of at most `limit` bytes. `None`: these are no columns.
+    /// Joins a message of at most `limit` bytes. `None`: invalid columns.
     pub fn join(
         skeleton: &[u8],
         widths: &[u8],
@@ -155,7 +156,7 @@ impl Columns {
             } else {
                 was.wrapping_add(unzigzag(difference))
             };
-            // More than the payload has room for was never written.
+            // A value larger than its payload was never written.
             if payload < 8 && value >> (payload * 8) != 0 {
                 return None;
             }
@@ -171,7 +172,7 @@ impl Columns {
     }
 }
 
-/// Small differences of either sign as small numbers.
+/// Maps small differences of either sign to small numbers.
 fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ ((difference as i64 >> 63) as u64)
 }
@@ -183,12 +184,12 @@ fn unzigzag(number: u64) -> u64 {
 #[derive(Default)]
 struct Bits {
     bytes: Vec<u8>,
-    /// Bits of the last byte that are free.
+    /// Free bits in the last byte.
     free: u32,
 }
 
 impl Bits {
-    /// The lowest `width` bits of `value`; the highest of these is one and not written.
+    /// Writes the lowest `width` bits of `value`, except for the highest of these, which is always one.
     fn put(&mut self, value: u64, width: u32) {
         for bit in (0..width.saturating_sub(1)).rev() {
             if self.free == 0 {

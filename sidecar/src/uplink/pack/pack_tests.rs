@@ -11,10 +11,10 @@ use crate::uplink::Uplink;
 use crate::uplink::spool::last_seq;
 use crate::uplink::wire::{Ack, Down, Hello, Up, Welcome, decode_up, encode};
 
-/// [`fingerprint`] of what the dictionary makes of itself. A dictionary that changes needs a new number: sidecars of other
-/// versions have the old one.
+/// [`fingerprint`] of the dictionary's own result. A changed dictionary needs a new number: sidecars of other versions
+/// have the old one.
 const FINGERPRINT: u64 = 5_384_923_642_566_290_054;
-/// A message of this dictionary.
+/// A message packed with this dictionary.
 const PACKED: &str = "c10136629b761e92924f9ffd7d8741e31c91408b8f8d4b080e18f0020000000000007f80b022e0117008b8045c022e0117008b8045c022e0117000";
 
 /// FNV-1a.
@@ -24,7 +24,7 @@ fn fingerprint(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Every message that the sidecars of a simulated job say, with its node; steps are a second, readings every tenth.
+/// Every message of a simulated job's sidecars, with its node; one step per second, readings every tenth second.
 fn said(spec: &str, provenance: Provenance) -> Vec<(String, Vec<u8>)> {
     let mut messages = Vec::new();
     let mut uplinks: BTreeMap<String, Uplink> = BTreeMap::new();
@@ -34,7 +34,7 @@ fn said(spec: &str, provenance: Provenance) -> Vec<(String, Vec<u8>)> {
             continue;
         }
         let job = paceline_health::id::JobId::from("scale");
-        // Hours apart, as those of real sidecars are not: what they have in common is not to be learnt.
+        // Hours apart, unlike those of real sidecars: their common parts must not be learned.
         let agent = fingerprint(node.as_bytes());
         let uplink = uplinks.entry(node.to_owned()).or_insert_with(|| {
             let me = Hello {
@@ -71,13 +71,13 @@ fn said(spec: &str, provenance: Provenance) -> Vec<(String, Vec<u8>)> {
     messages
 }
 
-/// GPUs and hosts are read every tenth second, not all nodes in the same one.
+/// GPUs and hosts are read every tenth second, with nodes spread over different seconds.
 fn is_left_out(event: &Event, at_ns: u64, node: &str) -> bool {
     let is_slow = matches!(event, Event::Gpu(_) | Event::Host(_) | Event::Port(_));
     is_slow && !(at_ns / 1_000_000_000 + fingerprint(node.as_bytes()) % 10).is_multiple_of(10)
 }
 
-/// What is rare first: what is near the end costs least to point at.
+/// Rare contents first: references to the end are the cheapest.
 fn dictionary() -> Vec<u8> {
     let rich = "nodes=2 gpus=2 steps=8 self=1s host=on comms=on seed=3";
     let plain = "nodes=2 gpus=8 steps=12 self=1s host=on seed=4";
@@ -101,7 +101,7 @@ fn made_of_what_is_said() {
     std::fs::write(std::env::var("PACELINE_DICTIONARY").unwrap(), dictionary()).unwrap();
 }
 
-/// Bytes of a rank's step on the wire, with seal and frame around every message: plain and packed.
+/// Bytes per rank step on the wire, including seal and frame of every message: plain and packed.
 fn of_a_rank_step(spec: &str, rank_steps: f64) -> (f64, f64) {
     let around = |bytes: usize| 22 + bytes + if bytes > 255 { 9 } else { 2 };
     let messages = said(spec, Provenance::Sim);
@@ -133,7 +133,7 @@ fn a_dictionary_never_changes() {
     );
 }
 
-/// What was once packed is read for ever.
+/// Packed messages stay readable in all later versions.
 #[test]
 fn what_an_older_sidecar_packed_is_read() {
     let bytes = |hex: &str| -> Vec<u8> {
@@ -154,7 +154,7 @@ fn real() -> Vec<Vec<u8>> {
 
 #[test]
 fn a_bomb_is_as_small_as_it_says() {
-    // A megabyte and a byte of zeros, which deflate to a thousandth.
+    // A megabyte and one byte of zeros, which deflate to a thousandth.
     let check = |claimed: usize, zeros: usize, limit: &str| {
         let mut packed = vec![MARK, DICTIONARY];
         put_number(&mut packed, claimed);
@@ -176,7 +176,7 @@ fn a_bomb_is_as_small_as_it_says() {
     check(MAX_MESSAGE_BYTES + 1, MAX_MESSAGE_BYTES + 1, "at most");
     check(1000, 1 << 26, "not what was packed");
     check((1 << 28) - 1, 1 << 20, "at most");
-    // Numbers of eight bytes that take one of skeleton and one of width: nine times as much comes of it as was inflated.
+    // Eight-byte numbers that take one byte of skeleton and one of width: the result is nine times the inflated size.
     let mut many = vec![0xcf; 200_000];
     let skeleton = many.len();
     many.extend(vec![0; skeleton]);
@@ -258,7 +258,7 @@ fn packs_only_for_who_reads_it() {
 }
 
 proptest! {
-    /// Whatever MessagePack it is: the same bytes come back.
+    /// Any MessagePack is restored exactly.
     #[test]
     fn every_byte_comes_back(
         numbers in proptest::collection::vec((any::<u64>(), 0u32..64, any::<f64>(), any::<f32>(), any::<i32>()), 4..60),
@@ -291,7 +291,7 @@ proptest! {
         prop_assert!(made.is_none_or(|made| made.len() <= 1 << 10));
     }
 
-    /// A message damaged in one place is refused or read as another, never a panic and never too large.
+    /// A message damaged in one place is rejected or read as another, without a panic and within the size limit.
     #[test]
     fn damaged_bytes_never_panic(at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let mut packed = pack(real().pop().unwrap());

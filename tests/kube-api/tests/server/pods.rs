@@ -1,4 +1,4 @@
-//! Evictions, and tokens that are a pod's.
+//! Evictions, and tokens bound to a pod.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A page of measurements has the date of its figures and the command that repeats them.
+//! A page of measurements has the date of its figures and the command that reproduces them.
 
 use super::none;
 use crate::{files, read};

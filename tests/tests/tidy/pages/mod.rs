@@ -1,4 +1,4 @@
-//! Markdown pages: layout, links and words. One rule a file; this one takes a page apart.
+//! Markdown pages: layout, links and words. One rule per file; this one parses pages.
 
 mod anchors;
 mod measurements;
@@ -9,7 +9,7 @@ mod words;
 
 use crate::{files, read};
 
-/// Pages that the code prints (`launcher/src/cli/reference.rs`): their text is held there.
+/// Generated pages (`launcher/src/cli/reference.rs`), whose text is tested there.
 const GENERATED: [&str; 3] = ["docs/commands.md", "docs/settings.md", "docs/exit-codes.md"];
 
 /// A line outside fenced code: its number, from 1, and its text.
@@ -41,7 +41,7 @@ fn lines(page: &str) -> Vec<Line<'_>> {
     found
 }
 
-/// Pages that people write.
+/// Pages written by hand.
 fn written() -> Vec<String> {
     let pages = files(&[".md"]);
     let is_written = |page: &String| !GENERATED.contains(&page.as_str());
@@ -60,7 +60,7 @@ fn links(page: &str) -> Vec<String> {
     lines(page).iter().flat_map(targets).collect()
 }
 
-/// Fails with every problem at once.
+/// Fails with all problems at once.
 fn none(problems: &[String]) {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! The architecture lists files in the order in which a fact passes them: each path that it names exists.
+//! The architecture page lists files in the order of the data flow: each path exists.
 
 use super::{lines, none};
 use crate::{read, root};

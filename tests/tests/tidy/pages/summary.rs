@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{links, none};
 use crate::{files, read};
 
-/// What a new user and a new site read.
+/// The groups for new users and new sites.
 const FIRST: [&str; 3] = ["Getting started", "Running jobs", "Running a site"];
 const PAGES: usize = 15;
 const LINES: usize = 150;

@@ -5,7 +5,7 @@ use crate::read;
 
 const COLUMNS: usize = 120;
 
-/// Lines of prose that are too long. A table's row cannot be wrapped.
+/// Prose lines that are too long. A table's row cannot be wrapped.
 fn wide(name: &str, page: &str) -> Vec<String> {
     let long = lines(page)
         .into_iter()

@@ -1,14 +1,14 @@
-//! Prose has none of the words that this project used to write in place of nouns.
+//! Prose has none of the words that this project used in place of nouns.
 
 use super::{lines, none, written};
 use crate::read;
 
-/// As they stand in a sentence, in small letters.
+/// As in a sentence, in lower case.
 const BANNED: [&str; 6] = ["told", "nobody", "whom", "whoever", "of ours", "mended"];
-/// Where one of them is a name.
+/// Pages where one of them is a name.
 const NAMES: [(&str, &str); 1] = [("docs/security.md", "nobody")];
 
-/// A line without what stands between backticks, in small letters, and with blanks in place of signs.
+/// A line without inline code, in lower case, with blanks in place of punctuation.
 fn plain(line: &str) -> String {
     let outside = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
     let letters = outside.chars().map(|one| match one.is_alphanumeric() {

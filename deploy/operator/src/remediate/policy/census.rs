@@ -1,4 +1,5 @@
-//! What is out of service everywhere: how much more may be, and whether so many alarm at once that nothing may.
+//! The nodes out of service in the cluster: how many more may be taken out, and whether so many have findings at once
+//! that none may.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +10,19 @@ use super::marks::NodeView;
 use super::rules::{Mode, Rules};
 use crate::timestamp;
 
-/// Open: so many alarmed at once. Only a person closes it.
+/// The open breaker: so many nodes had findings at once. Only an administrator closes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breaker {
-    /// Since when.
+    /// When it opened.
     #[serde(with = "timestamp")]
     pub since: u64,
-    /// Nodes that had alarmed.
+    /// Nodes with findings at that time.
     pub nodes: u32,
-    /// Of so many.
+    /// Nodes in total.
     pub of: u32,
 }
 
-/// What is out, in earnest or not: they are counted apart.
+/// Nodes out of service. Act and shadow mode are counted separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Out {
     nodes: BTreeSet<String>,
@@ -31,23 +32,23 @@ struct Out {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Nodes of the cluster, of which shares are taken.
+    /// Nodes of the cluster on which percentages are based.
     pub nodes: u32,
     meant: Out,
     shadow: Out,
     alarming: BTreeSet<String>,
-    /// Open, if it is.
+    /// The breaker, if it is open.
     pub breaker: Option<Breaker>,
 }
 
 /// Why a node is not taken out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// So many are out already.
+    /// The limit of nodes is reached.
     MostOut(u32),
-    /// So many of the cluster's.
+    /// The limit of the cluster's nodes is reached.
     Cluster(u32, u32),
-    /// So many of a job's.
+    /// The limit of a job's nodes is reached.
     Job(String, u32, u32),
 }
 
@@ -66,8 +67,8 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Census {
-    /// Of all nodes that something is known of. `fleet`: those of the cluster of which shares are taken; others may be out of service,
-    /// and are no part of a storm.
+    /// Counts all nodes with a state. `fleet`: the nodes on which percentages are based; other nodes can be out of
+    /// service but do not count for the breaker.
     pub fn of<'a>(
         all: impl IntoIterator<Item = (&'a String, &'a Health)>,
         fleet: &BTreeSet<String>,
@@ -90,7 +91,7 @@ impl Census {
         census
     }
 
-    /// A node was decided about.
+    /// Counts a node after its decision.
     pub fn count(&mut self, name: &str, health: &Health) {
         for (out, is_out) in [
             (&mut self.meant, health.rung.is_out()),
@@ -104,12 +105,12 @@ impl Census {
         }
     }
 
-    /// Whether anything may be done about a node.
+    /// Whether any action on a node is allowed.
     pub fn lets_act(&self, node: &NodeView, rules: &Rules) -> bool {
         rules.mode == Mode::Act && !node.hold && self.breaker.is_none()
     }
 
-    /// Whether one more may go. `jobs`: whose it is, and how many nodes each has.
+    /// Whether one more node may be taken out. `jobs`: the jobs that report it, with their number of nodes.
     ///
     /// # Errors
     /// Why it may not.
@@ -136,12 +137,12 @@ impl Census {
         Ok(())
     }
 
-    /// How many are out in earnest.
+    /// The number of nodes out of service in act mode.
     pub fn out(&self) -> u32 {
         u32::try_from(self.meant.nodes.len()).unwrap_or(u32::MAX)
     }
 
-    /// Nodes that have raised something within the window.
+    /// The number of nodes with new findings within the window.
     pub fn alarming(&self) -> u32 {
         u32::try_from(self.alarming.len()).unwrap_or(u32::MAX)
     }
@@ -159,7 +160,7 @@ impl Census {
     }
 }
 
-/// Whether something that could lead to a deed was raised of it just now.
+/// Whether a finding that can cause an action was raised within the window.
 fn is_alarming(health: &Health, rules: &Rules, now: u64) -> bool {
     let window_ms = rules.guard.breaker_window_s * 1000;
     health.incidents.values().any(|incident| {

@@ -1,4 +1,4 @@
-//! A drain's time, and what came of its rounds.
+//! A drain's deadline, and the results of its rounds.
 
 use super::health::{Drain, Health, State};
 use super::incident::Incident;
@@ -6,19 +6,19 @@ use super::marks::NodeView;
 use super::rules::{Rules, Rung};
 use super::step::Scene;
 
-/// Pods that did not leave in time are looked at so much more rarely.
+/// Factor by which checks slow down for pods that are left after the deadline.
 const SLOWER: u64 = 6;
 
-/// What a round of a drain came to.
+/// The result of a round of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Pods that are still there.
     pub left: u32,
-    /// What holds one of them.
+    /// What blocks one of them.
     pub blocked: Option<String>,
 }
 
-/// A drain that begins now. Its time begins with our cordon.
+/// Starts a drain. Its time starts with the cordon.
 pub(super) fn begin(node: &NodeView, scene: &Scene<'_>) -> Drain {
     Drain {
         until: scene.now + scene.rules.drain.deadline_s * 1000,
@@ -30,7 +30,8 @@ pub(super) fn begin(node: &NodeView, scene: &Scene<'_>) -> Drain {
     }
 }
 
-/// It did not end in time, and has its time once more: for a fault that is `new`, or by a person's word. `by`: the fault that asks for it.
+/// Restarts the deadline of a drain that missed it: for a `new` fault, or on an administrator's request. `by`: the
+/// fault that requires it.
 pub(super) fn begin_again(
     health: &mut Health,
     node: &NodeView,
@@ -59,7 +60,7 @@ pub(super) fn begin_again(
     health.note(now, "evict", format!("{fault}, once more: {why}"));
 }
 
-/// A drain has its time whole: what passes while nobody may be asked to leave is none of it.
+/// A drain has its full time: periods without permission to evict do not count.
 pub(super) fn pause(health: &mut Health, may_evict: bool, now: u64) {
     let Some(drain) = health.drain.as_mut().filter(|drain| !drain.done) else {
         return;
@@ -71,12 +72,12 @@ pub(super) fn pause(health: &mut Health, may_evict: bool, now: u64) {
     }
 }
 
-/// Pods that are still there when their time is over: said once, as what was a drain waits for others then.
+/// Pods are left after the deadline: noted once, since the drain then depends on others.
 pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     let Some(drain) = &health.drain else { return };
     if !drain.done && drain.is_over(now) && health.state == State::Draining {
         let left = drain.left.map_or("some".to_owned(), |left| left.to_string());
-        // Where no kubelet is heard pods never end, and their job's next ones may wait for their names.
+        // Without a kubelet, pods never end, and the job's next pods may wait for their names.
         let silent = "the node is not Ready: its pods end when they are deleted by force, or by the taint node.kubernetes.io/out-of-service";
         let is_ready = node.condition("Ready") == Some("True");
         let unended = if is_ready { "they do not end" } else { silent };
@@ -89,14 +90,14 @@ pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     }
 }
 
-/// Whether it is time to ask pods to leave. Those that did not leave in time are asked on as long as there is a reason for it.
+/// Whether evictions are due. After the deadline, evictions continue while there is a reason.
 pub fn is_due(health: &Health, now: u64) -> bool {
     let has_reason = health.open().next().is_some();
     let drain = health.drain.as_ref();
     drain.is_some_and(|drain| !drain.done && now >= drain.next && (has_reason || !drain.is_over(now)))
 }
 
-/// A round of a drain has ended.
+/// Records the end of a round.
 pub fn drained(health: &mut Health, round: Round, rules: &Rules, now: u64) {
     let Some(drain) = &mut health.drain else { return };
     if drain.done {

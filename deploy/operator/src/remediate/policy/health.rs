@@ -1,4 +1,4 @@
-//! All that is known of a node: the status of its NodeHealth.
+//! The state of a node: the status of its NodeHealth.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use super::incident::{self, Heard, Incident, Report};
 use super::rules::Rung;
 use crate::timestamp;
 
-/// Entries of the history that are kept.
+/// Limit of the history's entries.
 const MOST_HISTORY: usize = 20;
-/// The decisions why a node is where it is: the last of them outlives what is noted later.
+/// Decisions that explain the node's state: the last of them is kept longer than other entries.
 const TAKEN: [&str; 7] = [
     "condition",
     "label",
@@ -20,61 +20,61 @@ const TAKEN: [&str; 7] = [
     "adopted",
     "unreadable",
 ];
-/// Times out of service that are remembered.
+/// Limit of remembered times out of service.
 const MOST_REMEDIES: usize = 16;
 
-/// Where a node stands.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum State {
-    /// Nothing speaks against it.
+    /// It has no findings.
     #[default]
     Healthy,
-    /// Something was heard, and nothing is done.
+    /// It has findings, and no action is taken.
     Suspect,
-    /// It bears marks, and takes new pods.
+    /// It has marks, and accepts new pods.
     Flagged,
-    /// It takes no new pods; those that run, run.
+    /// It accepts no new pods; running pods stay.
     OutOfService,
-    /// Its pods are asked to leave.
+    /// Its pods are being evicted.
     Draining,
-    /// They have left.
+    /// All pods have left.
     Drained,
-    /// Some did not leave in time.
+    /// Some pods did not leave by the deadline.
     DrainBlocked,
-    /// Nothing speaks against it any more; it is checked.
+    /// Its findings have cleared; it is being checked.
     Recovering,
-    /// It is left to people.
+    /// An administrator must decide.
     Held,
-    /// The Node is no more.
+    /// The Node no longer exists.
     Gone,
 }
 
-/// How pods leave.
+/// The eviction of pods.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// Until then they are asked.
+    /// The deadline.
     #[serde(with = "timestamp")]
     pub until: u64,
-    /// Since when nobody may be asked; that time is added to `until`. `None`: they may.
+    /// Since when evictions are not allowed; that time is added to `until`. `None`: they are allowed.
     #[serde(default, with = "timestamp::maybe", skip_serializing_if = "Option::is_none")]
     pub paused: Option<u64>,
-    /// The next round.
+    /// When the next round is due.
     #[serde(default, with = "timestamp")]
     pub next: u64,
-    /// Pods that were there when it was last looked; `None`: not looked yet.
+    /// Pods left at the last round; `None`: no round yet.
     #[serde(default)]
     pub left: Option<u32>,
-    /// What holds them, such as the budget's name.
+    /// What blocks them, such as the budget's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
-    /// Nobody is left.
+    /// No pods are left.
     #[serde(default)]
     pub done: bool,
 }
 
 impl Drain {
-    /// Whether its time is over; while it is paused none passes.
+    /// Whether the deadline has passed; no time passes while it is paused.
     pub fn is_over(&self, now: u64) -> bool {
         self.paused.unwrap_or(now) >= self.until
     }
@@ -86,43 +86,44 @@ impl Drain {
 pub struct Check {
     /// The Job's name.
     pub name: String,
-    /// It has failed when it has not passed by then.
+    /// Deadline; a preflight that has not passed by then has failed.
     #[serde(with = "timestamp")]
     pub until: u64,
 }
 
-/// How trust returns.
+/// The return to service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Recovery {
-    /// Checks in a row that found nothing.
+    /// Consecutive checks without problems.
     pub clean: u32,
-    /// The next one.
+    /// When the next check is due.
     #[serde(with = "timestamp")]
     pub next: u64,
-    /// The preflight that runs.
+    /// The running preflight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preflight: Option<Check>,
     /// Preflights that failed.
     pub failures: u32,
-    /// Why the last one could not run.
+    /// Why the last preflight could not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unrun: Option<String>,
 }
 
-/// What was decided.
+/// A decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its number on this node; 0: it was not kept. A key `n` would be `false` to YAML 1.1, in which schemas are written.
+    /// Its number on this node; 0: it was not stored. A key `n` would be `false` in YAML 1.1, in which schemas are
+    /// written.
     #[serde(default, alias = "n")]
     pub number: u64,
     /// When.
     #[serde(default, with = "timestamp")]
     pub at: u64,
-    /// Which kind: one word.
+    /// The kind: one word.
     #[serde(default)]
     pub what: String,
-    /// In words.
+    /// The message.
     #[serde(default)]
     pub says: String,
 }
@@ -131,65 +132,65 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Health {
-    /// Which Node: one of the same name that was made later is another.
+    /// The Node's uid: a new Node can have the same name.
     pub node_uid: String,
-    /// Its boot, as it was last seen.
+    /// The last known boot ID.
     pub boot: String,
-    /// The most GPUs that it was seen with: as many must pass the preflight.
+    /// The largest number of GPUs ever seen: as many must pass the preflight.
     pub gpus: u32,
-    /// It was seen with slices of GPUs (MIG), which a preflight cannot measure.
+    /// GPU slices (MIG) were seen, which a preflight cannot measure.
     pub sliced: bool,
-    /// Pods on it had devices by claims (DRA), of which its capacity says nothing.
+    /// Pods on it had devices by claims (DRA), which its capacity does not show.
     pub claims: bool,
-    /// Where it stands.
+    /// The state.
     pub state: State,
-    /// Why.
+    /// The reason of the state.
     pub reason: String,
-    /// Since when it stands there.
+    /// Since when it is in this state.
     #[serde(with = "timestamp")]
     pub since: u64,
-    /// What it was taken as far as.
+    /// The rung that was reached.
     pub rung: Rung,
-    /// What it would have been, were it meant.
+    /// The rung that would have been reached in act mode.
     pub shadow: Rung,
-    /// By what our cordon is known.
+    /// The ID of the operator's cordon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mark: Option<String>,
-    /// The cordon was seen on the node with our mark.
+    /// The cordon was seen on the node with the operator's mark.
     pub cordoned: bool,
-    /// It comes back by a person's word only.
+    /// Only an administrator returns it to service.
     pub held: bool,
-    /// A person's word that was heeded, as long as it stands on the node.
+    /// The administrator's repair annotation that was processed, while it is on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repaired: Option<String>,
-    /// Jobs for whose sake it was taken out of service.
+    /// Jobs whose findings took it out of service.
     pub jobs: Vec<String>,
-    /// What was heard.
+    /// The reported incidents.
     pub incidents: BTreeMap<String, Incident>,
-    /// Reports for which there was no room beside what counts more.
+    /// Reports that were dropped because more important ones filled the limit.
     pub unkept: u64,
-    /// How pods leave.
+    /// The eviction of pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// What keeps us from doing what was decided.
+    /// What keeps the operator from applying a decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hindered: Option<String>,
-    /// How trust returns.
+    /// The return to service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
     /// When it was taken out of service, milliseconds since 1970.
     pub remedies: Vec<u64>,
-    /// What was last refused; it is said once.
+    /// The last refusal; it is noted once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What was decided, oldest first.
+    /// Decisions, oldest first.
     pub history: VecDeque<Entry>,
-    /// Decisions in all.
+    /// The total number of decisions.
     pub decisions: u64,
 }
 
 impl Health {
-    /// Of a node of which nothing was heard.
+    /// The state of a node without reports.
     pub fn of(node_uid: &str, boot: &str, now: u64) -> Health {
         Health {
             node_uid: node_uid.to_owned(),
@@ -199,7 +200,7 @@ impl Health {
         }
     }
 
-    /// Takes a report in.
+    /// Processes a report.
     pub fn hear(&mut self, report: Report, now: u64) {
         let (words, job) = (
             format!("{} of {}", report.finding, report.subject),
@@ -229,12 +230,12 @@ impl Health {
         self.note(now, verb, format!("{words} (job {job}){again}"));
     }
 
-    /// What counts.
+    /// Incidents that are not closed.
     pub fn open(&self) -> impl Iterator<Item = &Incident> {
         self.incidents.values().filter(|incident| incident.is_open())
     }
 
-    /// Whether it has GPUs, as far as it can be told from who ran there, and from what was said of it.
+    /// Whether it has GPUs that its capacity does not show, judged by pods that ran there and by its reports.
     pub fn has_hidden_gpus(&self) -> bool {
         self.claims
             || self
@@ -243,13 +244,13 @@ impl Health {
                 .any(|incident| incident.subject.starts_with("gpu "))
     }
 
-    /// The worst of what it is out for, else of all; of several the last.
+    /// The most severe incident of those that took it out of service, otherwise of all; the last one of equals.
     pub fn worst(&self) -> Option<&Incident> {
         self.open()
             .max_by_key(|incident| (incident.ripe, incident.severity))
     }
 
-    /// Something was decided.
+    /// Adds a decision to the history.
     pub fn note(&mut self, now: u64, what: &str, says: impl Into<String>) {
         self.decisions += 1;
         self.history.push_back(Entry {
@@ -265,7 +266,7 @@ impl Health {
         }
     }
 
-    /// It stands there now.
+    /// Sets the state.
     pub fn stand(&mut self, now: u64, state: State, reason: impl Into<String>) {
         if self.state != state {
             self.since = now;
@@ -274,7 +275,7 @@ impl Health {
         self.reason = reason.into();
     }
 
-    /// It is taken out of service.
+    /// Records that it is taken out of service.
     pub fn remedied(&mut self, now: u64) {
         self.remedies.push(now);
         if self.remedies.len() > MOST_REMEDIES {
@@ -282,7 +283,7 @@ impl Health {
         }
     }
 
-    /// How often it was taken out within the window.
+    /// How often it was taken out of service within the window.
     pub fn remedies_within(&self, now: u64, window_ms: u64) -> u32 {
         let within = self
             .remedies
@@ -291,7 +292,7 @@ impl Health {
         u32::try_from(within.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether there is anything to remember of it.
+    /// Whether there is nothing to remember about it.
     pub fn is_blank(&self) -> bool {
         self.incidents.is_empty() && self.history.is_empty() && self.rung == Rung::None
     }

@@ -1,4 +1,4 @@
-//! What was heard about a node: one incident for each finding and subject of each job, so that each GPU clears by itself.
+//! Reports about a node: one incident for each finding and subject of each job, so that each GPU clears by itself.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,51 +10,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::timestamp;
 
-/// Incidents of one node that are remembered.
+/// Limit of incidents of one node.
 const MOST: usize = 32;
-/// And of one job: whoever says much pushes out what he said himself, and nothing of another's.
+/// Limit of incidents of one job: a job with many reports displaces only its own.
 const MOST_OF_A_JOB: usize = 12;
-/// What was not said for longer makes room for what is: aggregators say it each minute.
+/// An incident without a report for longer is displaced first: aggregators repeat reports every minute.
 const FRESH_MS: u64 = 300_000;
 
-/// One thing that somebody said about one node.
+/// A job's report about one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// By what it is known: job, finding and subject.
+    /// Its key: job, finding and subject.
     pub key: String,
-    /// Namespace and name of the job that says it.
+    /// Namespace and name of the reporting job.
     pub job: String,
     /// Nodes of that job.
     pub job_nodes: u32,
-    /// What.
+    /// The finding.
     pub finding: Finding,
-    /// About whom, in words.
+    /// The subject, as text.
     pub subject: String,
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
     /// Where the evidence comes from.
     pub provenance: Provenance,
     /// The job's own policy only observes it.
     pub observe_only: bool,
-    /// What its table asks for.
+    /// The action that the policy table requires.
     pub order: Option<Order>,
-    /// Whether it holds.
+    /// Whether the finding holds, rather than being cleared.
     pub holds: bool,
 }
 
-/// Why an incident counts no more.
+/// Why an incident was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Closed {
-    /// Whoever said it says that it is over.
+    /// Its reporter cleared it.
     Resolved,
-    /// Nothing was heard for too long.
+    /// There was no report for too long.
     Expired,
-    /// A person says that the node was repaired.
+    /// An administrator marked the node as repaired.
     Repaired,
-    /// The node was started again, which is what it asked for.
+    /// The node was rebooted, as the incident required.
     Rebooted,
-    /// A person put the node back into service.
+    /// An administrator returned the node to service.
     Overridden,
 }
 
@@ -62,64 +62,64 @@ pub enum Closed {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incident {
-    /// What.
+    /// The finding.
     pub finding: Finding,
-    /// About whom, in words.
+    /// The subject, as text.
     #[serde(default)]
     pub subject: String,
-    /// Namespace and name of the job that said it.
+    /// Namespace and name of the reporting job.
     #[serde(default)]
     pub job: String,
     /// Nodes of that job.
     #[serde(default)]
     pub job_nodes: u32,
-    /// How bad it was at worst.
+    /// The highest severity so far.
     #[serde(default = "worst")]
     pub severity: Severity,
-    /// The least trusted of its evidence.
+    /// The provenance of its evidence; the least trusted one.
     #[serde(default = "least")]
     pub provenance: Provenance,
     /// The job's policy only observes it.
     #[serde(default)]
     pub observe_only: bool,
-    /// What its table asks for.
+    /// The action that the policy table requires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// When it was raised; anew when it came back.
+    /// When it was raised, or raised again.
     #[serde(default = "timestamp::now_ms", with = "timestamp")]
     pub since: u64,
-    /// When it was last said to hold.
+    /// The last report that it holds.
     #[serde(default = "timestamp::now_ms", with = "timestamp")]
     pub heard: u64,
     /// How often it was raised.
     #[serde(default)]
     pub times: u32,
-    /// How often it was said in all.
+    /// The number of reports.
     #[serde(default)]
     pub said: u64,
-    /// The node's boot in which it was raised.
+    /// The node's boot ID when it was raised.
     #[serde(default)]
     pub boot: String,
-    /// It was trusted, bad and old enough to take the node out of service.
+    /// It was trusted, severe and old enough to take the node out of service.
     #[serde(default)]
     pub ripe: bool,
-    /// Over, and why.
+    /// Why it was closed; `None`: it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
 }
 
-/// Of one whose severity was not kept: it does not end early for that.
+/// Default if the severity is missing: the incident must not end early because of that.
 fn worst() -> Severity {
     Severity::Critical
 }
 
-/// Of one of which it was not kept: nothing new is done for it until it is said again.
+/// Default if the provenance is missing: no new action until the next report.
 fn least() -> Provenance {
     Provenance::Sim
 }
 
 impl Incident {
-    /// One that is raised now.
+    /// A new incident.
     fn of(report: Report, now: u64, boot: &str) -> Incident {
         Incident {
             finding: report.finding,
@@ -140,12 +140,12 @@ impl Incident {
         }
     }
 
-    /// Whether it counts.
+    /// Whether it is open.
     pub fn is_open(&self) -> bool {
         self.closed.is_none()
     }
 
-    /// Whether a new start of the node is what it asks for.
+    /// Whether it requires a reboot of the node.
     pub fn ends_with_reboot(&self) -> bool {
         self.order.is_some_and(|order| {
             use Remedy::{DrainP2p, DrainReset, RebootNode, RecoverImex, ResetGpu};
@@ -156,32 +156,32 @@ impl Incident {
         })
     }
 
-    /// In few words.
+    /// A short description.
     pub fn words(&self) -> String {
         format!("{} of {} (job {})", self.finding, self.subject, self.job)
     }
 }
 
-/// What came of a report.
+/// The effect of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// An incident was raised, closed or made worse.
+    /// An incident was raised, closed or became more severe.
     News,
     /// Nothing new.
     Same,
-    /// There was no room: it, or something that counts less, is not kept.
+    /// The limit was reached: it, or a less important one, was dropped.
     Unkept {
-        /// It is another that went.
+        /// Another incident was dropped.
         is_other: bool,
     },
 }
 
-/// Takes a report in.
+/// Processes a report.
 pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64, boot: &str) -> Heard {
     let key = report.key.clone();
     let news = |is_news| if is_news { Heard::News } else { Heard::Same };
     let Some(known) = incidents.get_mut(&key) else {
-        // What was never heard of is not over.
+        // An unknown incident cannot be cleared.
         if !report.holds {
             return Heard::Same;
         }
@@ -198,7 +198,7 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
     known.said += 1;
     if !report.holds {
         let was_open = known.is_open();
-        // One that a person had overridden is news when it comes back from now on.
+        // An overridden incident that clears counts as new when it returns.
         known.closed = match known.closed {
             None | Some(Closed::Overridden) => Some(Closed::Resolved),
             closed => closed,
@@ -206,7 +206,7 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
         return news(was_open);
     }
     let again = match known.closed {
-        // The same said on is no news to a person who has decided about it.
+        // A repeated report does not undo an administrator's decision.
         Some(Closed::Overridden) => return Heard::Same,
         Some(_) => true,
         None => false,
@@ -232,7 +232,8 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
     news(again || is_worse)
 }
 
-/// Makes room behind what was just heard of `job`: `newest`, which goes itself where nothing counts less. What went.
+/// Enforces the limits after a report of `job`: drops the least important incident, possibly `newest` itself, and
+/// returns it.
 fn forget(
     incidents: &mut BTreeMap<String, Incident>,
     newest: &str,
@@ -258,8 +259,10 @@ fn forget(
     incidents.remove_entry(&least)
 }
 
-/// What is over counts least, but for what a person has decided about; what a node is out for counts most. Of as bad ones those of a
-/// job that says much go first, and the last of it: what is said again each minute would push out one another for ever.
+/// The importance of an incident. Closed ones are the least important, except those that an administrator overrode;
+/// those for which the node is out of service are the most important. Among equals, incidents of a job with many
+/// reports go first, the newest of them before older ones: otherwise reports repeated every minute would displace each
+/// other forever.
 fn worth(
     incident: &Incident,
     of_job: usize,

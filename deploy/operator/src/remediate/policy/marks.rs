@@ -1,7 +1,7 @@
-//! How a node should look, and the patches that make it so. Pure: nodes as JSON in, patches out.
+//! The operator's marks on a node, and the patches that set them. Pure: nodes as JSON in, patches out.
 //!
-//! What is ours has names of our own; the one thing that has no owner, `spec.unschedulable`, is ours only where our annotation
-//! stands beside it, and both are written at once.
+//! The marks have names of the operator's own. `spec.unschedulable` has no owner; it is the operator's only together
+//! with its annotation, and both are written at once.
 
 use serde_json::{Map, Value, json};
 
@@ -13,59 +13,59 @@ use crate::timestamp;
 pub const TAINT: &str = "paceline.dev/unhealthy";
 /// The label's key.
 pub const LABEL: &str = "paceline.dev/health";
-/// The condition's type: True is bad, as in node-problem-detector's.
+/// The condition's type: True is bad, as with node-problem-detector.
 pub const CONDITION: &str = "PacelineFault";
-/// Says that the cordon is ours.
+/// Annotation that marks the cordon as the operator's.
 pub const MARK: &str = "paceline.dev/cordoned-by";
-/// A person's word: the node is left as it is.
+/// An administrator's annotation: the node is left unchanged.
 pub const HOLD: &str = "paceline.dev/hold";
-/// A person's word: the node was repaired.
+/// An administrator's annotation: the node was repaired.
 pub const REPAIRED: &str = "paceline.dev/repaired";
-/// A person's word: pods that did not leave in time are asked once more.
+/// An administrator's annotation: evict the remaining pods again.
 pub const DRAIN: &str = "paceline.dev/drain";
-/// Longest message of a condition.
+/// Size limit of a condition's message.
 const WORDS: usize = 512;
 
-/// What we look at of a node; the rest of it is not kept.
+/// The parts of a node that are used; the rest is not kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
     /// Its name.
     pub name: String,
-    /// Which of that name.
+    /// Its uid.
     pub uid: String,
     /// Its resourceVersion.
     pub version: String,
-    /// Its boot.
+    /// Its boot ID.
     pub boot: String,
-    /// Takes no new pods.
+    /// It is cordoned.
     pub unschedulable: bool,
-    /// Our mark beside that.
+    /// The operator's mark of the cordon.
     pub mark: Option<String>,
-    /// A person's word.
+    /// The hold annotation is set.
     pub hold: bool,
-    /// A person's word.
+    /// The repair annotation.
     pub repaired: Option<String>,
-    /// A person's word.
+    /// The drain annotation.
     pub drain: Option<String>,
-    /// Our label.
+    /// The operator's label.
     pub label: Option<String>,
-    /// All of its taints, others' too.
+    /// All of its taints.
     pub taints: Vec<Value>,
     /// Its conditions: type and status.
     pub conditions: Vec<(String, String)>,
-    /// Our condition's reason and message.
+    /// Reason and message of the operator's condition.
     pub fault: Option<(String, String)>,
-    /// GPUs that it has, those that pods cannot be given now too: of NVIDIA's device plugin, which keeps its word there as 0 when
-    /// they are gone. `None`: it never had any.
+    /// The capacity of NVIDIA's device plugin, including GPUs that cannot be allocated now; it stays in the Node as 0
+    /// when the GPUs are gone. `None`: it never had any.
     pub gpus: Option<u32>,
-    /// It has GPUs of whatever vendor, as far as device plugins say.
+    /// It has GPUs of any vendor, according to device plugins.
     pub has_gpus: bool,
-    /// Some of them are cut (MIG) and given out by other names than `nvidia.com/gpu`.
+    /// Some GPUs are partitioned (MIG) and allocated under names other than `nvidia.com/gpu`.
     pub has_slices: bool,
 }
 
 impl NodeView {
-    /// Of an object of the API; `None`: it has no name.
+    /// Parses an API object; `None`: it has no name.
     pub fn of(node: &Value) -> Option<NodeView> {
         let meta = &node["metadata"];
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -97,7 +97,7 @@ impl NodeView {
         })
     }
 
-    /// Somebody else cordoned it.
+    /// Whether it was cordoned by someone other than the operator.
     pub fn is_cordoned_by_another(&self) -> bool {
         self.unschedulable && self.mark.is_none()
     }
@@ -113,7 +113,7 @@ impl NodeView {
         found.map(|taint| taint["value"].as_str().unwrap_or_default())
     }
 
-    /// How far it was taken, by what it bears of ours.
+    /// The rung that it has reached, according to its marks.
     pub fn bears(&self) -> Rung {
         if self.unschedulable && self.mark.is_some() {
             Rung::Cordon
@@ -126,7 +126,7 @@ impl NodeView {
         }
     }
 
-    /// It bears something that only we put there.
+    /// Whether it has a mark that only the operator sets.
     pub fn bears_ours(&self) -> bool {
         self.mark.is_some() || self.our_taint().is_some() || self.label.is_some()
     }
@@ -137,21 +137,21 @@ fn is_gpu(resource: &str) -> bool {
     resource.contains('/') && (resource.contains("gpu") || resource.starts_with("nvidia.com/"))
 }
 
-/// How a node should look, as far as it is ours.
+/// The operator's marks that a node should have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The condition's reason and message; `None`: it is False, where there is one at all.
+    /// The condition's reason and message; `None`: it is False, or does not exist.
     pub condition: Option<(String, String)>,
     /// The label's value.
     pub label: Option<String>,
     /// The taint's value.
     pub taint: Option<String>,
-    /// By what our cordon is known.
+    /// The ID of the operator's cordon.
     pub cordon: Option<String>,
 }
 
 impl Marks {
-    /// What a node's health asks for.
+    /// The marks for a node's state.
     pub fn of(health: &Health) -> Marks {
         let rung = health.rung;
         let finding = health
@@ -175,8 +175,8 @@ impl Marks {
         }
     }
 
-    /// The merge patch that brings the node there; `None`: it is there. Bound to the version that was looked at, so that nothing
-    /// which others write meanwhile is lost.
+    /// The merge patch that sets the marks; `None`: they are set. Bound to the version that was read, so that no
+    /// concurrent write is lost.
     pub fn patch(&self, node: &NodeView) -> Option<Value> {
         let (mut annotations, mut labels, mut spec) = (Map::new(), Map::new(), Map::new());
         if node.label != self.label {
@@ -229,7 +229,7 @@ impl Marks {
         Some(patch)
     }
 
-    /// The strategic merge patch of the node's status; `None`: it is so.
+    /// The strategic merge patch for the node's status; `None`: it is up to date.
     pub fn status_patch(&self, node: &NodeView, now: u64) -> Option<Value> {
         let is_bad = node.condition(CONDITION) == Some("True");
         let (status, reason, message) = match &self.condition {
@@ -244,7 +244,7 @@ impl Marks {
             _ => return None,
         };
         let at = timestamp::write(now);
-        // Seconds: Kubernetes' Time has no more.
+        // Kubernetes' Time has whole seconds.
         let at = format!("{}Z", at.split('.').next().unwrap_or_default());
         let mut condition = json!({
             "type": CONDITION,
@@ -253,7 +253,7 @@ impl Marks {
             "message": message,
             "lastHeartbeatTime": at,
         });
-        // That of what it was before stays, where it says another thing now.
+        // The transition time changes only with the status, not with the reason.
         if (status == "True") != is_bad {
             condition["lastTransitionTime"] = json!(at);
         }
@@ -261,7 +261,7 @@ impl Marks {
     }
 }
 
-/// `gpu-lost` as `GpuLost`, as reasons are written.
+/// Converts `gpu-lost` to `GpuLost`, the format of reasons.
 pub fn camel(name: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();

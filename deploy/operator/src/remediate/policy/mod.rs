@@ -1,14 +1,16 @@
-//! What is to be done about a node, decided: no clock, socket or cluster is known here. Times are milliseconds since 1970 and come in.
+//! Decides what to do about a node, without access to a clock, socket or cluster. Times are arguments, in milliseconds
+//! since 1970.
 //!
-//! - [`rules`]: how far each finding goes, how much may be done at all.
-//! - [`incident`]: what was heard about a node.
-//! - [`health`]: all that is known of a node; it is the status of its NodeHealth and outlives us.
-//! - [`census`]: what is out of service everywhere, and the breaker.
-//! - [`mod@step`]: the next state of a node; `wanted`: what its faults ask for; [`drain`]: its time; [`recovery`]: how trust returns.
-//! - [`marks`]: how a node should look, and the patch that makes it so.
+//! - [`rules`]: how far each finding goes, and the limits.
+//! - [`incident`]: reports about a node.
+//! - [`health`]: the state of a node; it is the status of its NodeHealth and survives restarts.
+//! - [`census`]: nodes out of service in the cluster, and the breaker.
+//! - [`mod@step`]: the next state of a node; `wanted`: what its faults require; [`drain`]: evictions; [`recovery`]: the
+//!   return to service.
+//! - [`marks`]: the marks of a node, and the patch that sets them.
 //!
-//! A node's state is level-triggered: it follows from what stands in its NodeHealth and on the node, never from the order in which
-//! things were heard. What is decided is written down before it is done, so that whoever comes next goes on from there.
+//! A node's state is level-triggered: it follows from its NodeHealth and the Node, never from the order of reports. A
+//! decision is recorded before it is applied, so that the next leader can continue.
 
 pub mod census;
 pub mod drain;
@@ -28,16 +30,6 @@ pub use rules::{Mode, Rules, Rung};
 pub use step::{Scene, step};
 
 #[cfg(test)]
-mod cordon_tests;
-#[cfg(test)]
-mod crd_tests;
-#[cfg(test)]
-mod guard_tests;
-#[cfg(test)]
-mod property_tests;
-#[cfg(test)]
-mod recovery_tests;
-#[cfg(test)]
-mod step_tests;
+mod tests;
 #[cfg(test)]
 mod world;

@@ -1,4 +1,4 @@
-//! How trust returns.
+//! The return of a node to service.
 
 use super::health::{Check, Health, Recovery};
 use super::marks::NodeView;
@@ -24,7 +24,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     }
     if drains {
         if node.bears() < Rung::Cordon {
-            // Marked later, for a fault that is over, it would be emptied while new jobs run on it.
+            // A later cordon, for a cleared fault, would evict new jobs.
             restore(health);
             health.note(
                 now,
@@ -52,7 +52,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         return;
     }
     if health.rung.is_out() && recovery.preflight == Preflight::Required {
-        // A Job that ended is kept for a day: the next one is another by its time, also of another incident.
+        // Ended Jobs are kept for a day: the time makes the name unique, also across incidents.
         let name = format!("paceline-preflight-{}-{now}", short(&health.node_uid));
         state.preflight = Some(Check {
             name: name.clone(),
@@ -64,7 +64,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     health.note(now, "recovered", "no findings about it any more");
 }
 
-/// A preflight Job has ended, or its time is over.
+/// A preflight Job has ended, or its deadline has passed.
 pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now: u64) {
     let Some(recovery) = &mut health.recovery else {
         return;
@@ -93,8 +93,8 @@ pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now
     }
 }
 
-/// A preflight came to no end of its own: not begun, or taken away. That says nothing about the node, which stays where it is; it is tried
-/// again, and not at once: whoever must mend it is a person.
+/// A preflight did not run to completion: it did not start, or was removed. That gives no information about the node,
+/// whose state stays; it is retried, with a pause, since a person must fix the cause.
 pub fn unrun(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     let Some(recovery) = &mut health.recovery else {
         return;
@@ -113,7 +113,7 @@ pub fn unrun(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     health.note(now, "preflight-unrun", format!("could not run: {says}"));
 }
 
-/// The API server refuses what a preflight needs: it is tried on until its time is over.
+/// The API server rejects what a preflight needs: it is retried until its deadline.
 pub fn refused(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     let Some(recovery) = &mut health.recovery else {
         return;
@@ -125,7 +125,7 @@ pub fn refused(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     }
 }
 
-/// Nothing of ours stays on it; how often it was out is remembered.
+/// Removes all marks; how often the node was out of service is remembered.
 pub(super) fn restore(health: &mut Health) {
     health.rung = Rung::None;
     health.shadow = Rung::None;
@@ -136,7 +136,7 @@ pub(super) fn restore(health: &mut Health) {
     health.jobs.clear();
 }
 
-/// What else speaks against a node.
+/// Other problems of a node.
 pub fn problem(node: &NodeView, conditions: &[String]) -> Option<String> {
     if node.condition("Ready") != Some("True") {
         return Some("it is not Ready".to_owned());
@@ -147,7 +147,7 @@ pub fn problem(node: &NodeView, conditions: &[String]) -> Option<String> {
     bad.map(|kind| format!("its condition {kind} is True"))
 }
 
-/// Short enough for a name, and the same for the same node.
+/// A hash of the uid that is short enough for a name.
 fn short(uid: &str) -> String {
     // FNV-1a, 64 bits: <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>.
     let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

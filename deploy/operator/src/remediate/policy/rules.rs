@@ -1,4 +1,4 @@
-//! How far each finding goes and how much may be done at all: `policy/remediate.toml`, and a file of the user's own over it.
+//! How far each finding goes, and the limits: `policy/remediate.toml`, overridden by a user's file.
 
 use std::collections::BTreeMap;
 
@@ -7,49 +7,49 @@ use serde::{Deserialize, Serialize};
 
 const TABLE: &str = include_str!("../../../policy/remediate.toml");
 
-/// Nobody means a longer time; what is added to times stays within a u64.
+/// The longest meaningful time; sums of times stay within a u64.
 const LONGEST_S: u64 = 31_536_000;
 
-/// How much is meant.
+/// The mode of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// What is heard is written down.
+    /// Reports are recorded.
     Observe,
-    /// All is decided and nothing is done; it is said what would have been.
+    /// Decisions are made and logged, but not applied.
     Shadow,
-    /// It is done.
+    /// Decisions are applied.
     Act,
 }
 
-/// What may be done to a node. Each includes those before it.
+/// Actions on a node. Each includes the previous ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rung {
     /// Nothing.
     #[default]
     None,
-    /// An Event says it.
+    /// An Event.
     Event,
     /// A condition of the node.
     Condition,
     /// A label.
     Label,
-    /// A taint (NoSchedule): from here on the node is out of service for what comes new.
+    /// A taint (NoSchedule): from here on the node is out of service for new pods.
     Taint,
-    /// The node is cordoned.
+    /// A cordon.
     Cordon,
-    /// Its pods are asked to leave.
+    /// The eviction of its pods.
     Evict,
 }
 
 impl Rung {
-    /// Whether the node takes nothing new.
+    /// Whether the node accepts no new pods.
     pub fn is_out(self) -> bool {
         self >= Rung::Taint
     }
 
-    /// As it stands in the table.
+    /// Its name in the table.
     pub fn word(self) -> &'static str {
         match self {
             Rung::None => "none",
@@ -63,27 +63,27 @@ impl Rung {
     }
 }
 
-/// Which pods a drain is about.
+/// The pods that a drain evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pods {
-    /// Those that hold devices.
+    /// Pods with devices.
     Gpu,
-    /// All that a drain of kubectl would take.
+    /// All pods that kubectl drain would evict.
     All,
 }
 
-/// Whether a node has to pass a preflight.
+/// Whether a node must pass a preflight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preflight {
-    /// Before it comes back.
+    /// Required before it returns.
     Required,
-    /// Clean checks are enough.
+    /// Checks without problems are enough.
     None,
 }
 
-/// `[guard]`; the table says what each means.
+/// `[guard]`; the table explains each value.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -124,19 +124,19 @@ pub struct Recovery {
     pub problem_conditions: Vec<String>,
 }
 
-/// What one finding is worth.
+/// The rule for one finding.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindingRule {
-    /// As far as it goes.
+    /// The last rung that it can reach.
     pub rung: Rung,
-    /// How much of it is meant, at most.
+    /// The mode, at most.
     #[serde(default = "act")]
     pub mode: Mode,
-    /// Less than this is written down.
+    /// The minimum severity; less severe ones are only recorded.
     #[serde(default = "critical")]
     pub severity: Severity,
-    /// Its own, instead of the guard's.
+    /// Its own debounce time, instead of the guard's.
     pub debounce_s: Option<u64>,
 }
 
@@ -148,34 +148,34 @@ fn critical() -> Severity {
     Severity::Critical
 }
 
-/// All of it.
+/// The whole policy.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// The most that any finding gets.
+    /// The highest mode of all findings.
     pub mode: Mode,
-    /// How much.
+    /// The limits.
     pub guard: Guard,
-    /// How pods are asked to leave.
+    /// Evictions.
     pub drain: Drain,
-    /// How trust returns.
+    /// The return to service.
     pub recovery: Recovery,
     finding: BTreeMap<Finding, FindingRule>,
 }
 
-/// Why a policy is none.
+/// Why a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// Not TOML, or something in it is unknown.
+    /// Not TOML, or it has an unknown key.
     #[error("{0}")]
     Text(String),
-    /// A value that makes no sense.
+    /// An invalid value.
     #[error("{0} must be {1}")]
     Value(String, &'static str),
 }
 
 impl Rules {
-    /// The table with `text` over it, value by value.
+    /// The built-in table, with the values in `text` replacing its own.
     ///
     /// # Errors
     /// [`RulesError`]
@@ -218,7 +218,7 @@ impl Rules {
         })
     }
 
-    /// All that are seconds.
+    /// All values that are times in seconds.
     fn times(&self) -> impl Iterator<Item = (String, u64)> {
         let (guard, drain, recovery) = (&self.guard, &self.drain, &self.recovery);
         let named = [
@@ -242,22 +242,22 @@ impl Rules {
             .chain(own)
     }
 
-    /// What a finding is worth; `None`: it is written down.
+    /// The rule for a finding; `None`: it is only recorded.
     pub fn finding(&self, finding: Finding) -> Option<&FindingRule> {
         self.finding.get(&finding)
     }
 
-    /// How much of a finding is meant.
+    /// The effective mode of a finding.
     pub fn mode_of(&self, rule: &FindingRule) -> Mode {
         self.mode.min(rule.mode)
     }
 
-    /// How long a finding must hold, milliseconds.
+    /// The debounce time of a finding, milliseconds.
     pub fn debounce_ms(&self, rule: &FindingRule) -> u64 {
         rule.debounce_s.unwrap_or(self.guard.debounce_s) * 1000
     }
 
-    /// Nodes of `all` that may be out, by percent, at least 1.
+    /// The number of nodes of `all` that may be out, by percentage, at least 1.
     pub fn share(percent: u32, all: u32) -> u32 {
         u32::try_from(u64::from(all) * u64::from(percent) / 100)
             .unwrap_or(u32::MAX)

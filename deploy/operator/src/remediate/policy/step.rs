@@ -1,4 +1,5 @@
-//! The next state of a node. Called again and again with what there is to see; called twice with the same it changes nothing.
+//! The next state of a node. It is called repeatedly with the current observations; with the same ones, a second call
+//! changes nothing.
 
 use super::census::Census;
 use super::drain::{begin, begin_again, blocked, pause};
@@ -9,20 +10,20 @@ use super::recovery::{recover, restore};
 use super::rules::{Mode, Rules, Rung};
 use super::wanted::{Wanted, wanted};
 
-/// What there is to see besides the node.
+/// The observations besides the node.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
-    /// Now.
+    /// The current time.
     pub now: u64,
-    /// Since when we are in charge: what was only heard before leads to nothing.
+    /// When this leader's term started: incidents without a report since then cause no action.
     pub started: u64,
     /// The policy.
     pub rules: &'a Rules,
-    /// What is out everywhere.
+    /// The nodes out of service.
     pub census: &'a Census,
 }
 
-/// Brings `health` to what the node and the scene ask for.
+/// Updates `health` from the node and the scene.
 pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     let now = scene.now;
     if health.node_uid != node.uid {
@@ -38,7 +39,7 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     heed_repair(health, node, now);
     heed_boot(health, node, now);
     expire(health, scene);
-    // Also while a person holds it: what he does to our cordon afterwards is then known for what it is.
+    // Also during a hold: an administrator's change of the cordon is then recognized afterwards.
     health.cordoned |= health.rung >= Rung::Cordon && node.bears() == Rung::Cordon;
     let may_evict = scene.census.lets_act(node, scene.rules) && node.bears() == Rung::Cordon;
     pause(health, may_evict, now);
@@ -81,7 +82,7 @@ impl State {
 }
 
 fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
-    // Once: the annotation may stand on, and what is raised after it is not repaired.
+    // Only once: the annotation can stay on the node, and it does not cover later incidents.
     if health.repaired == node.repaired {
         return;
     }
@@ -92,7 +93,7 @@ fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
         close(health, Closed::Repaired, |_| true);
         health.held = false;
         health.remedies.clear();
-        // Perhaps one was taken out for good.
+        // A GPU may have been removed permanently.
         health.gpus = node.gpus.unwrap_or(0);
         health.sliced = node.has_slices;
         health.claims = false;
@@ -133,7 +134,7 @@ fn expire(health: &mut Health, scene: &Scene<'_>) {
             format!("no report about {closed} faults for {} s", expiry_ms / 1000),
         );
     }
-    // What is over for as long is forgotten, unless the node is still out for it.
+    // Incidents closed for that long are dropped, unless they keep the node out of service.
     if health.rung == Rung::None {
         health.incidents.retain(|_, incident| {
             incident.is_open() || scene.now.saturating_sub(incident.heard) < 2 * expiry_ms
@@ -150,13 +151,13 @@ fn close(health: &mut Health, how: Closed, is_meant: impl Fn(&Incident) -> bool)
     meant.map(|incident| incident.closed = Some(how)).count()
 }
 
-/// What people did to our cordon, or before it came onto the node. A cordon that was decided is not one yet: until it is there,
-/// somebody else's may be.
+/// Handles changes of the cordon by others, including a cordon set before the operator's own. A decided cordon does not
+/// exist yet: until it is on the node, another party's may be.
 fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
     if health.rung < Rung::Cordon || node.bears() == Rung::Cordon {
         return;
     }
-    // Both are written at once: our mark alone is what is left of our cordon.
+    // Mark and cordon are written at once: the mark alone is what remains of the operator's cordon.
     let was_ours = health.cordoned || (node.mark.is_some() && node.mark == health.mark);
     if !was_ours && !node.unschedulable {
         return;
@@ -184,7 +185,7 @@ fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
     }
 }
 
-/// Takes the node as far as its faults ask for and the guard lets it. Why it is not taken further.
+/// Takes the node as far as its faults require and the limits allow. Returns why it is not taken further.
 fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<String> {
     let wanted = wanted(health, scene);
     shadow(health, &wanted, scene);
@@ -239,7 +240,7 @@ fn take_out(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
     }
 }
 
-/// What would be done, were it meant.
+/// Records what would be done in act mode.
 fn shadow(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
     let mut target = wanted.shadow.rung;
     if target <= health.shadow || target <= health.rung {
@@ -262,7 +263,7 @@ fn shadow(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
     }
 }
 
-/// Where it stands now follows from what is known of it.
+/// Derives the state.
 fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
     let is_open = health.open().next().is_some();
     let drain = health.drain.as_ref();
@@ -318,13 +319,13 @@ fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
         reason.push_str(&more);
     }
     if state == State::Healthy {
-        // The next time it is told anew.
+        // The next time it is noted again.
         health.unkept = 0;
     }
     health.stand(now, state, reason);
 }
 
-/// Said once, until it is another.
+/// Noted once, until the reason changes.
 fn refuse(health: &mut Health, now: u64, says: &str) {
     let kind = says.split(':').next().unwrap_or_default();
     if health.refused.as_deref() != Some(kind) {

@@ -1,4 +1,4 @@
-//! What the faults of a node ask for, and which of them asks.
+//! What the faults of a node require, and which fault requires it.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::incident::Incident;
 use super::rules::{FindingRule, Mode, Rung};
 use super::step::Scene;
 
-/// What the faults that are ripe ask for.
+/// What the ripe faults require.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// The fault, in words, that was not enough before and is now enough to ask pods to leave.
+    /// Description of the fault that newly requires eviction.
     pub(super) new: Option<String>,
-    /// In earnest.
+    /// In act mode.
     pub(super) act: Asked,
-    /// Were it meant.
+    /// In shadow mode.
     pub(super) shadow: Asked,
-    /// Jobs that say it, with their nodes.
+    /// The reporting jobs, with their number of nodes.
     pub(super) jobs: BTreeMap<String, u32>,
 }
 
-/// How far faults ask for, and the one that asks for it: others may be worse, and ask for less.
+/// The required rung, and the fault that requires it: other faults can be more severe and require less.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) rung: Rung,
@@ -41,7 +41,7 @@ impl Asked {
     }
 }
 
-/// What they ask for now; those that are enough to take the node out are marked so.
+/// The current requirements; faults that take the node out of service are marked as ripe.
 pub(super) fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
     let mut wanted = Wanted::default();
     let open = health
@@ -55,7 +55,7 @@ pub(super) fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
         if !is_ripe(incident, rule, scene) {
             continue;
         }
-        // Work that runs stays correct: it is left to end.
+        // The running work stays correct, so the job may finish.
         let waits = incident.order.is_some_and(|order| order.when == When::JobEnd);
         let rung = if waits {
             rule.rung.min(Rung::Cordon)
@@ -79,7 +79,7 @@ pub(super) fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
     wanted
 }
 
-/// Trusted, bad enough, reported since we are in charge, reported of late, and for long enough.
+/// Trusted, severe enough, reported in this term and recently, and held long enough.
 fn is_ripe(incident: &Incident, rule: &FindingRule, scene: &Scene<'_>) -> bool {
     let since = |then: u64| scene.now.saturating_sub(then);
     incident.provenance == Provenance::Live
@@ -97,7 +97,7 @@ mod tests {
     use super::super::marks::TAINT;
     use super::super::world::{MINUTE, World, report};
 
-    /// Two that are as bad, of which the last by its name asks for a condition.
+    /// Two faults of equal severity; the one with the last name requires only a condition.
     #[test]
     fn what_is_done_names_the_fault_that_asked_for_it() {
         let mut world = World::acting();
@@ -123,7 +123,7 @@ mod tests {
             "{}",
             says("evict")
         );
-        // And so does what stands on the node.
+        // And so do the node's marks.
         assert!(
             world.health.reason.starts_with("gpu-lost"),
             "{}",

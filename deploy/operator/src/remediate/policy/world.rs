@@ -1,4 +1,4 @@
-//! One node and what is around it, for tests: what was decided is done to what we see of the node.
+//! One node and its environment, for tests: decisions are applied to the node's view.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::*;
 pub(super) const SECOND: u64 = 1000;
 pub(super) const MINUTE: u64 = 60 * SECOND;
 pub(super) const DAY: u64 = 86_400 * SECOND;
-/// What tests begin at: some time.
+/// The start time of tests.
 pub(super) const BEGIN: u64 = 1_795_000_000_000;
 
 pub(super) fn node(name: &str) -> NodeView {
@@ -45,7 +45,7 @@ pub(super) fn over(mut report: Report) -> Report {
     report
 }
 
-/// One node, and a cluster around it.
+/// One node in a cluster.
 pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) health: Health,
@@ -55,7 +55,7 @@ pub(super) struct World {
     pub(super) breaker: Option<Breaker>,
     pub(super) started: u64,
     pub(super) now: u64,
-    /// Whether the API server lets us.
+    /// Whether the API server allows patches.
     pub(super) may_patch: bool,
 }
 
@@ -83,7 +83,7 @@ impl World {
         self.step();
     }
 
-    /// One look, and the node as the patch makes it.
+    /// One step, and the node after its patch.
     pub(super) fn step(&mut self) {
         let name = self.node.name.clone();
         let all = self.others.iter().map(|(name, health)| (name, health));
@@ -121,7 +121,7 @@ impl World {
         );
     }
 
-    /// So much later; it is looked each second, and what holds is said each minute.
+    /// Advances the time: a step each second, and reports that hold are repeated each minute.
     pub(super) fn later(&mut self, ms: u64, said: &[Report]) -> &mut World {
         let until = self.now + ms;
         while self.now < until {
@@ -145,7 +145,7 @@ impl World {
     }
 }
 
-/// A merge patch on what we see of a node.
+/// Applies a merge patch to a node's view.
 pub(super) fn apply(node: &mut NodeView, patch: &serde_json::Value) {
     assert_eq!(patch["metadata"]["resourceVersion"], node.version.as_str());
     if let Some(unschedulable) = patch["spec"].get("unschedulable") {

@@ -1,24 +1,24 @@
-//! Steps far longer than usual, and time in which nothing was heard: who tells of them, and what nobody does.
+//! Steps far longer than usual, and time without reports: whether incidents account for them.
 
 use serde::{Deserialize, Serialize};
 
-/// More of them in a row are a slowness, and more than one in so many steps are a habit: both are incidents' to tell.
+/// More of them in a row are a slowdown, and more than one in this many steps are a pattern: incidents cover both.
 const ALONE: u32 = 2;
 const RARE: u32 = 64;
 
-/// Who tells of what a step took too long.
+/// What accounts for the excess time of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Teller {
-    /// Incidents that are open.
+    /// Open incidents.
     Incidents {
-        /// What a step would take without them, over what it takes.
+        /// What a step would take without them, divided by what it takes.
         left_ratio: f64,
-        /// They tell of this step's length: whom it waited for is one of theirs, or all are.
+        /// They account for this step's length: it waited for one of their ranks, or they cover all ranks.
         is_theirs: bool,
     },
-    /// It is far too long by itself, and rules have not seen it.
+    /// It is far too long by itself, and no rule has seen it.
     Stall,
-    /// Nobody so far.
+    /// Nothing so far.
     Nobody,
 }
 
@@ -34,22 +34,22 @@ impl Teller {
 /// Steps that are far too long.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Long {
-    /// How many in a row, and what those that rules have seen took beyond ordinary ones, seconds.
+    /// Number in a row, and the excess over ordinary steps of those that rules have seen, seconds.
     pub row: u32,
     pub more_s: f64,
-    /// What was left of a step without incidents when that began.
+    /// Share of a step's time without incidents when they began.
     left_ratio: f64,
-    /// Some were there before, so many ordinary steps ago.
+    /// Ordinary steps since the last ones, if there were any.
     before: Option<u32>,
 }
 
 impl Long {
-    /// Whether another one would be by itself.
+    /// Whether another one would be isolated.
     pub fn is_rare(&self) -> bool {
         self.row < ALONE && self.before.is_none_or(|steps| steps >= RARE)
     }
 
-    /// Takes a step that took so much more, 0: an ordinary one. Seconds that nobody else tells of.
+    /// Takes a step's excess time; 0: an ordinary step. Returns the seconds that nothing else accounts for.
     pub fn step(&mut self, more_s: f64, teller: Teller) -> f64 {
         if more_s > 0.0 {
             self.row += 1;
@@ -77,23 +77,23 @@ impl Long {
         }
     }
 
-    /// An incident that was raised since they began tells of them.
+    /// Whether an incident raised since they began accounts for them.
     pub fn is_told(&self, left_ratio: f64) -> bool {
         left_ratio < 0.99 * self.left_ratio
     }
 }
 
-/// Time in which nothing was heard, of which steps may tell yet.
+/// Time without reports that later steps may still account for.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Late {
     pub owed_s: f64,
-    /// How much sooner than they took steps have been told since, the most, and now.
+    /// How much sooner than they took steps have been reported since: the maximum, and now.
     pub most_s: f64,
     pub ahead_s: f64,
 }
 
 impl Late {
-    /// Takes a step that was told so many seconds sooner than it took. Seconds that were heard of after all.
+    /// Takes a step that was reported this much sooner than it took. Returns the seconds now accounted for.
     pub fn step(&mut self, sooner_s: f64) -> f64 {
         self.ahead_s += sooner_s;
         let most_s = self.ahead_s.clamp(self.most_s, self.owed_s.max(self.most_s));

@@ -1,5 +1,5 @@
-//! The ledger: what the job's GPUs did with their time. What incidents lost is theirs to say; here is kept what no
-//! incident tells, and that no second is counted twice.
+//! The ledger: how the job's GPUs spent their time. Incidents account for their own losses; the ledger keeps the rest,
+//! and counts no second twice.
 
 mod long;
 
@@ -14,35 +14,35 @@ use crate::event::StepKind;
 use crate::stats;
 use crate::time::Time;
 
-/// Ordinary steps that tell what is usual.
+/// Number of ordinary steps that define the usual step.
 pub(crate) const USUAL: usize = 32;
-/// Fewer tell nothing.
+/// Fewer are not enough.
 const ENOUGH: usize = 4;
-/// This many times as long as usual a step is no ordinary one.
+/// A step of this many times the usual length is not ordinary.
 const LONG: f64 = 4.0;
-/// One of at least so many seconds says nothing of the job's speed: it stood.
+/// Such a step of at least this many seconds is a stall, which says nothing about the job's speed.
 const STALL_S: f64 = 1.0;
-/// Long steps that an incident may still take over: those that it needs to be sure, of several ranks.
+/// Long steps that an incident may still take over: enough to confirm incidents on several ranks.
 const MAX_BOOKINGS: usize = 64;
-/// A step is told later than this, and this many times as late as one takes, only where nothing was heard.
+/// A step that arrives later than this, and later than this many usual steps, means that reports were missing.
 const LATE_S: f64 = 10.0;
 const LATE: f64 = 10.0;
-/// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a
-/// hook in a process that is new, which sees no record of its very first step.
+/// A group whose first record has at most this number counts its steps from the start, whatever it resumed from. So
+/// does a hook in a new process, which has no record of its very first step.
 const ANEW: u64 = 2;
-/// So many of its first records may be missing.
+/// This many of its first records may be missing.
 const MISSED: u64 = 16;
 
-/// How long the job stood still for silent ranks, which is an incident's to tell, seconds.
+/// How long the job stood still because of silent ranks, which an incident accounts for; seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stood {
     /// In this step.
     pub here_s: f64,
-    /// In one that is still to come.
+    /// In a later one.
     pub left_s: f64,
 }
 
-/// What a step took, what it would take were no rank slower than its peers, and what its ranks worked, a mean; seconds.
+/// A step's duration, its duration if no rank were slower than its peers, and its ranks' mean work; seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Took {
     pub all_s: f64,
@@ -51,7 +51,7 @@ pub struct Took {
 }
 
 impl Took {
-    /// The same in a step of which only the time is known.
+    /// The same for a step with only a known duration.
     pub fn in_step(self, all_s: f64) -> Took {
         let times = if self.all_s > 0.0 { all_s / self.all_s } else { 0.0 };
         Took {
@@ -65,39 +65,39 @@ impl Took {
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Up to the present size: since when, and how many there are.
+    /// Total before the current size, start of that size, and its number of ranks.
     before: f64,
     since: Option<Time>,
     ranks: f64,
-    /// Up to the end of the last step.
+    /// Total at the end of the last step.
     accounted: f64,
     pub warm_up: f64,
     pub checkpoint: f64,
-    /// Long steps that came back at a fixed distance, undeclared.
+    /// Long steps that recurred at a fixed interval, undeclared.
     pub pause: f64,
     pub restart: f64,
-    /// Steps far longer than those before and after them, of which no incident tells.
+    /// Steps far longer than those before and after them, without an incident that accounts for them.
     stall: f64,
     long: Long,
-    /// Nothing was heard of what happened in them.
+    /// Time without reports.
     unheard: f64,
     late: Late,
     /// The latest ordinary steps, seconds.
     usual: VecDeque<Took>,
-    /// First steps of the epoch whose share of warm-up is not known yet, and their time.
+    /// First steps of the epoch whose share of warm-up is not known yet: number and time.
     warming: (f64, f64),
-    /// When the last step closed, the highest as the group counts, and its latest with a checkpoint.
+    /// When the last step closed, the group's highest step number, and its latest step with a checkpoint.
     last: Option<Time>,
     highest: u64,
     saved: Option<u64>,
-    /// Steps before this one were made before the restart, and what it lost in this epoch to those that were made
-    /// again, seconds.
+    /// Steps below this number were completed before the restart, and the time lost in this epoch to repeating them,
+    /// seconds.
     made: u64,
     again_s: f64,
     restarted: bool,
-    /// What the latest long steps were booked under, so that an incident can take over what it explains.
+    /// How the latest long steps were booked, so that an incident can take over what it explains.
     booked: VecDeque<Booking>,
-    /// Seconds of the step that comes next which an incident tells of.
+    /// Seconds of the next step that an incident accounts for.
     told_s: f64,
 }
 
@@ -109,7 +109,7 @@ struct Booking {
     rank_s: f64,
 }
 
-/// What a long step is booked under.
+/// How a long step is booked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Overhead {
     Checkpoint,
@@ -118,7 +118,7 @@ enum Overhead {
 }
 
 impl Ledger {
-    /// A rank of a group of so many attached.
+    /// A rank of a group of this size attached.
     pub fn attach(&mut self, at: Time, ranks: u32) {
         let ranks = f64::from(ranks);
         if self.ranks != ranks {
@@ -128,7 +128,7 @@ impl Ledger {
         }
     }
 
-    /// A new group of ranks begins.
+    /// A new group of ranks starts.
     pub fn begin_epoch(&mut self) {
         self.settle();
         self.warming = (0.0, 0.0);
@@ -138,7 +138,7 @@ impl Ledger {
         self.restarted = self.last.is_some();
     }
 
-    /// How much of a standstill a step of so many seconds may hold. What nobody saw of the first one was before it.
+    /// How much standstill a step of this length can contain. What exceeds a first step came before it.
     pub fn room_s(&self, longest_s: f64) -> f64 {
         if self.is_first() {
             return f64::INFINITY;
@@ -146,12 +146,12 @@ impl Ledger {
         (longest_s - self.usual_s().unwrap_or(0.0)).max(0.0)
     }
 
-    /// Of the job, or after a restart.
+    /// Whether the next step is the job's first, or the first after a restart.
     fn is_first(&self) -> bool {
         self.restarted || self.warming.0 == 0.0 && self.usual.is_empty()
     }
 
-    /// A step that is far too long, by itself.
+    /// Whether a step is far too long, as an isolated case.
     pub fn is_stall(&self, matrix: &StepMatrix<'_>, steady: bool, stood: Stood) -> bool {
         let moved_s = matrix.dur_s - stood.here_s;
         let is_long = self.usual_s().is_some_and(|usual| moved_s > LONG * usual);
@@ -159,7 +159,7 @@ impl Ledger {
         is_ordinary && is_long && moved_s >= STALL_S && self.long.is_rare()
     }
 
-    /// Takes a step; what it took is `matrix`'s to say.
+    /// Takes a step; its duration is in `matrix`.
     pub fn row(&mut self, matrix: &StepMatrix<'_>, steady: bool, stood: Stood, teller: Teller, took: Took) {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
@@ -174,7 +174,7 @@ impl Ledger {
             self.leap(matrix, began, usual, stood.left_s);
         }
         self.highest = self.highest.max(matrix.step);
-        // What nobody declared may be an evaluation: nobody can go back to it.
+        // An undeclared pause may be an evaluation, and no job resumes from one.
         if matrix.kind == StepKind::Checkpoint {
             self.saved = Some(matrix.step);
         }
@@ -190,7 +190,7 @@ impl Ledger {
         let told_s = std::mem::take(&mut self.told_s);
         let moved_s = (matrix.dur_s - stood_s - told_s).max(0.0);
         if matrix.step < self.made {
-            // It was made before, and is made again; what it took too long incidents tell.
+            // A repeated step; incidents account for its excess.
             let again_s = moved_s * teller.left_ratio();
             self.again_s += again_s;
             self.restart += again_s * self.ranks;
@@ -205,14 +205,14 @@ impl Ledger {
             }
             StepKind::Train => {
                 if let Some(usual) = usual {
-                    // The usual step may not have followed yet what incidents tell.
+                    // The usual step may not reflect the incidents yet.
                     let usual = usual / teller.left_ratio().max(0.01);
                     let more_s = if moved_s > LONG * usual {
                         moved_s - usual
                     } else {
                         0.0
                     };
-                    // What is booked now was lost in the steps before, unless this one stalled by itself.
+                    // Time booked now was lost in the steps before, unless this step is an isolated stall.
                     let first = matrix.step.saturating_sub(u64::from(self.long.row));
                     let stalled_s = self.long.step(more_s, teller);
                     self.book(first, Overhead::Stall, stalled_s * self.ranks);
@@ -234,7 +234,7 @@ impl Ledger {
             }
             StepKind::Checkpoint => self.book(matrix.step, Overhead::Checkpoint, beyond(usual)),
             StepKind::PeriodicPause => self.book(matrix.step, Overhead::Pause, beyond(usual)),
-            // Until it comes back.
+            // Until it recurs.
             StepKind::Outlier => self.book(matrix.step, Overhead::Stall, beyond(usual)),
             StepKind::WarmUp | StepKind::Evaluation => {}
         }
@@ -259,13 +259,13 @@ impl Ledger {
         }
     }
 
-    /// Before a step is taken: an incident tells of so many seconds of it.
+    /// Before a step is taken: an incident accounts for this many seconds of it.
     pub fn report(&mut self, seconds: f64) {
         self.told_s += seconds;
     }
 
-    /// An incident that was raised now tells of so many seconds of a long step before. What is left of a step that
-    /// seemed to have stalled by itself is of a pause that comes back.
+    /// An incident raised now accounts for this many seconds of an earlier long step. What is left of a step that
+    /// looked like an isolated stall belongs to a recurring pause.
     pub fn take_over(&mut self, step: u64, seconds: f64) {
         let ranks = self.ranks;
         let Some(booking) = self.booked.iter_mut().find(|booking| booking.step == step) else {
@@ -282,36 +282,35 @@ impl Ledger {
         *self.overhead(under) -= told;
     }
 
-    /// Before a step is taken: an incident that is raised in it tells of so many seconds of the steps after `start`,
-    /// too.
+    /// Before a step is taken: an incident raised in it also accounts for this many seconds of the steps after `start`.
     pub fn tell_late(&mut self, start: u64, step: u64, seconds: f64) {
         let steps = step.saturating_sub(start + 1).max(1) as f64;
         let again = self.made.min(step).saturating_sub(start + 1) as f64;
         let told_s = (seconds * (again / steps).min(1.0)).clamp(0.0, self.again_s);
         self.again_s -= told_s;
         self.restart -= told_s * self.ranks;
-        // Those of a first warm-up are compared with what is usual beside the incident.
+        // In a first warm-up there is no usual step yet: it will be measured during the incident.
         if self.warming.0 > 0.0 && self.usual_s().is_some() {
             self.warming.1 -= (seconds - told_s).max(0.0);
         }
     }
 
-    /// Rank-seconds from the last step, up to which so many were `accounted` for, or the first rank, to the beginning
-    /// of this one; of groups of each size that there were meanwhile.
+    /// Rank-seconds from the last step (or the first rank) to the start of this one, over groups of every size in
+    /// between. `accounted`: the total at the last step.
     fn idle(&self, matrix: &StepMatrix<'_>, accounted: f64, stood_s: f64) -> f64 {
         let began = Time(matrix.at.0.saturating_sub((matrix.dur_s * 1e9) as u64));
-        // The job stood in the step; of one that nobody saw, before.
+        // What exceeds the step came before it.
         let stood_before_s = (stood_s - matrix.dur_s).max(0.0);
         (self.total(began) - accounted - stood_before_s * self.ranks).max(0.0)
     }
 
-    /// The first step after a restart: which of those that follow were made before. Numbers that go on say it
-    /// themselves. Where they begin anew, it is what came after the last checkpoint, from which each further restart
-    /// takes up, too; where none was seen, nothing is said to be lost of which that is not known.
+    /// At the first step after a restart: finds which of the next steps are repeated. Step numbers that continue show
+    /// it directly. If they start over, the steps after the last checkpoint are repeated, and each further restart
+    /// resumes from that checkpoint too. Without a known checkpoint, no step counts as repeated.
     fn take_up(&mut self, step: u64) {
-        // An attempt may have ended before it had got as far as the one before it.
+        // An attempt may have ended before it got as far as the one before it.
         let furthest = self.highest.max(self.made.saturating_sub(1));
-        // Nobody takes up what is far before the checkpoint, or the end: the first records are missing.
+        // No job resumes far before its checkpoint or its end: the first records are missing.
         let is_before = step <= MISSED && step * 2 < self.saved.unwrap_or(self.highest);
         if step > ANEW && !is_before {
             self.made = furthest + 1;
@@ -322,14 +321,14 @@ impl Ledger {
         self.saved = self.saved.and(Some(0));
     }
 
-    /// Rank-seconds from the first rank on.
+    /// Rank-seconds since the first rank.
     pub fn total(&self, now: Time) -> f64 {
         let present = self.since.map_or(0.0, |since| now.since(since).as_secs_f64());
         self.before + present * self.ranks
     }
 
-    /// Rank-seconds of which nothing can be said: those in which nothing was heard, and those since the last step
-    /// ended, beyond an ordinary one and what the job `stood_s` still in them, before the step has ended.
+    /// Rank-seconds of unknown use: those without reports, and those since the last step ended, beyond an ordinary step
+    /// and beyond `stood_s`, the job's standstill in the unfinished step.
     pub fn unsettled(&self, now: Time, stood_s: f64) -> f64 {
         let (Some(last), Some(usual)) = (self.last, self.usual_s()) else {
             return 0.0;
@@ -338,15 +337,15 @@ impl Ledger {
         self.unheard + open_s * self.ranks
     }
 
-    /// Rank-seconds lost to steps that stalled, where a step would take this share of its time without incidents.
+    /// Rank-seconds lost to stalled steps. `left_ratio`: share of a step's time without incidents.
     pub fn stalled(&self, left_ratio: f64) -> f64 {
         let is_told = self.long.is_told(left_ratio);
         let pending_s = if is_told { 0.0 } else { self.long.more_s };
         self.stall + pending_s * self.ranks
     }
 
-    /// From the end of the step that ended last: more time than steps have passed, but for a standstill that is still
-    /// to come.
+    /// Books the time since the last step that its steps do not explain as unreported, except for a standstill in a
+    /// later step.
     fn leap(&mut self, matrix: &StepMatrix<'_>, began: Time, usual: f64, stood_s: f64) {
         let steps = matrix.step.saturating_sub(self.highest).max(1) as f64;
         let passed_s = (steps * usual).max(matrix.dur_s);
@@ -367,12 +366,12 @@ impl Ledger {
         self.middle(|step| step.all_s)
     }
 
-    /// The same of what they would take were no rank slower than its peers.
+    /// The median of what they would take if no rank were slower than its peers.
     pub fn even_s(&self) -> Option<f64> {
         self.middle(|step| step.even_s)
     }
 
-    /// The same of what their ranks worked, a mean over the ranks: no step is shorter.
+    /// The median of their ranks' mean work: no step is shorter.
     pub fn work_s(&self) -> Option<f64> {
         self.middle(|step| step.work_s)
     }
@@ -385,7 +384,7 @@ impl Ledger {
         stats::median(&mut usual)
     }
 
-    /// What the first steps took beyond ordinary ones.
+    /// Books what the first steps took beyond ordinary ones.
     fn settle(&mut self) {
         let (steps, took_s) = std::mem::take(&mut self.warming);
         if let Some(usual) = self.usual_s() {

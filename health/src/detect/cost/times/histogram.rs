@@ -1,11 +1,11 @@
-//! A histogram as its counts, for a snapshot: its buckets are mostly empty.
+//! A histogram as its counts, for a snapshot: most of its buckets are empty.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Three digits, as long as need be.
+/// Three digits, with as many buckets as needed.
 pub fn empty() -> Histogram<u64> {
-    // One to five digits are possible.
+    // One to five digits are valid.
     Histogram::new(3).expect("a constant number of digits")
 }
 

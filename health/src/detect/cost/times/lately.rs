@@ -1,4 +1,4 @@
-//! Steps as they were compared, for whoever draws them. Kept only where somebody asked; nothing is concluded from it.
+//! Compared steps, for display. Kept only on request; no rule uses them.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::detect::step::rows::{Row, Sample};
 use crate::event::Signal;
 use crate::report::step_snapshot::{ABSENT, StepSnapshot, cell};
 
-/// The last steps that nobody has fetched yet.
+/// The latest steps that have not been fetched.
 #[derive(Debug, Default)]
 pub struct Lately {
     most: usize,
@@ -15,12 +15,12 @@ pub struct Lately {
 }
 
 impl Lately {
-    /// Keeps so many from now on; the oldest is dropped for the next.
+    /// Keeps this many from now on; a new one replaces the oldest.
     pub fn keep(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// The oldest.
+    /// Removes the oldest step.
     pub fn poll(&mut self) -> Option<StepSnapshot> {
         self.steps.pop_front()
     }
@@ -37,8 +37,7 @@ impl Lately {
     }
 }
 
-/// A row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks. `None`: nobody
-/// came.
+/// A closed row, with its ranks compared. `about`: time, epoch and number of ranks. `None`: no rank reported.
 pub fn seen(row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) -> Option<StepSnapshot> {
     if row.len() == 0 {
         return None;
@@ -86,7 +85,7 @@ fn nth(values: &mut [f64], share: f64) -> f64 {
     *values.select_nth_unstable_by(index, f64::total_cmp).1
 }
 
-/// Means over the ranks that told where their step went.
+/// Means over the ranks that reported their phases.
 fn phases(row: &Row) -> Option<[f64; 5]> {
     let mut sums = [0.0; 5];
     let mut told = 0_u32;

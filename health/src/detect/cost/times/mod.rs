@@ -1,4 +1,4 @@
-//! How long steps and their parts take: of the job in a histogram each, of every rank in little memory.
+//! Durations of steps and their parts: one histogram each for the job, and little memory for every rank.
 
 mod histogram;
 mod lately;
@@ -18,23 +18,23 @@ use crate::id::Rank;
 use crate::report::history::{History, Record};
 use crate::report::{Part, PartTimes, RankTimes, Times as Told, Usual};
 
-/// Longer is not believed, and counts as this: an hour, in microseconds.
+/// Longer times are not plausible and count as this: an hour, in microseconds.
 const MOST: u64 = 3_600_000_000;
-/// Of jobs of more ranks the report has only steps and self-time of each.
+/// With more ranks, the report has only the step time and self-time of each.
 const ALL_PARTS: usize = 512;
 
-/// Of ordinary steps, but for checkpoints, which are taken wherever one was written.
+/// Times of ordinary steps. Checkpoints count wherever one was written.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Times {
-    /// By [`Part`]. It outlives restarts; numbers of ranks do not.
+    /// By [`Part`]. It survives restarts; rank numbers do not.
     job: Vec<Spread>,
-    /// By rank's number.
+    /// By rank number.
     ranks: Vec<Option<Box<Tally>>>,
-    /// All steps in little.
+    /// All steps, condensed.
     record: Record,
     #[serde(skip)]
     desk: Buckets,
-    /// For whoever draws them; no part of the state.
+    /// For display; not part of the state.
     #[serde(skip)]
     pub lately: Lately,
 }
@@ -52,19 +52,19 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Forgets the ranks: a new group of them counts anew.
+    /// Drops the ranks: a new group starts its own counts.
     pub fn clear_ranks(&mut self) {
         self.ranks.clear();
     }
 
-    /// Takes a row that closed, of the kind that it turned out to be.
+    /// Takes a closed row and its final kind.
     pub fn row(&mut self, row: &Row, kind: StepKind) {
         for (rank, sample) in row.samples() {
             self.one(rank, sample, kind);
         }
     }
 
-    /// Takes a row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks.
+    /// Takes a closed row, with its ranks compared. `about`: time, epoch and number of ranks.
     pub fn see(&mut self, row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) {
         if let Some(seen) = lately::seen(row, matrix, about) {
             self.record.take(&seen);
@@ -72,7 +72,7 @@ impl Times {
         }
     }
 
-    /// All steps so far in little.
+    /// All steps so far, condensed.
     pub fn history(&self) -> Option<History> {
         Some(self.record.told()).filter(|told| !told.columns.is_empty())
     }
@@ -93,7 +93,7 @@ impl Times {
         tally.take(micros, &mut self.desk);
     }
 
-    /// What is known so far.
+    /// The times so far.
     pub fn told(&self) -> Told {
         let parts = Part::ALL.iter().zip(&self.job);
         let parts = parts.filter_map(|(part, spread)| spread.told(*part)).collect();
@@ -128,7 +128,7 @@ impl Times {
     }
 }
 
-/// What of a sample is taken, by [`Part`], microseconds.
+/// The parts of a sample that count, by [`Part`], microseconds.
 fn micros(sample: &Sample, kind: StepKind) -> [Option<u64>; Part::ALL.len()] {
     let ordinary = |seconds: Option<f64>| seconds.filter(|_| kind == StepKind::Train);
     let known = |seconds: f64| ordinary(sample.compute_s.map(|_| seconds));
@@ -145,13 +145,13 @@ fn micros(sample: &Sample, kind: StepKind) -> [Option<u64>; Part::ALL.len()] {
     parts.map(|seconds| seconds.map(|seconds| ((seconds * 1e6).round() as u64).min(MOST)))
 }
 
-/// One part of all ranks: three digits, up to an hour.
+/// One part over all ranks: three digits, up to an hour.
 #[derive(Debug, Serialize, Deserialize)]
 struct Spread {
     #[serde(with = "histogram")]
     micros: Histogram<u64>,
     sum: u64,
-    /// To the microsecond.
+    /// Exact to the microsecond.
     longest: u64,
 }
 
@@ -166,7 +166,7 @@ impl Spread {
 
     fn take(&mut self, micros: Option<u64>) {
         let Some(micros) = micros else { return };
-        // It grows as far as an hour takes.
+        // It grows as needed, up to an hour.
         let _ = self.micros.record(micros);
         self.sum = self.sum.saturating_add(micros);
         self.longest = self.longest.max(micros);
@@ -175,7 +175,7 @@ impl Spread {
     fn told(&self, part: Part) -> Option<PartTimes> {
         let quantile = |quantile| {
             let value = self.micros.value_at_quantile(quantile);
-            // The middle of what it may be.
+            // The middle of the bucket.
             self.micros.median_equivalent(value).min(self.longest) as f64 / 1e6
         };
         (!self.micros.is_empty()).then(|| PartTimes {

@@ -1,6 +1,6 @@
-//! The times of one rank in a few hundred bytes: hdrhistogram's buckets at two digits, of which only those that hold
-//! something are kept, as differences of few bytes; the latest steps wait and are merged in together. A histogram
-//! of each part would be 13 KB, of which 16,384 ranks have eight each.
+//! The times of one rank in a few hundred bytes: hdrhistogram's buckets at two digits, of which only nonempty ones are
+//! kept, as differences of a few bytes; the latest steps are buffered and merged together. A histogram of each part
+//! would take 13 KB, and each of 16,384 ranks has eight.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,18 +8,18 @@ use crate::id::Rank;
 use crate::report::Part;
 
 const PARTS: usize = Part::ALL.len();
-/// Steps that wait to be merged.
+/// Steps buffered for a merge.
 const FRESH: usize = 32;
-/// A rank's buckets take no more; beyond, the part with the most buckets is kept half as exactly.
+/// Maximum bytes of a rank's buckets; beyond, the part with the most buckets loses half its precision.
 const MOST_BYTES: usize = 2048;
-/// Not known of this step. No bucket has this number.
+/// Not known for this step. No bucket has this number.
 const NONE: u16 = u16::MAX;
-/// The last bucket that there is.
+/// The last bucket.
 const LAST: u64 = 27 * HALF;
-/// More than any job has steps; a snapshot may say anything.
+/// More steps than any job has; a snapshot may contain anything.
 const MOST_STEPS: u64 = 1 << 48;
 
-/// Sub-buckets of a power of two: what two digits take (2 * 10^2 values, of which the lower half is the power before).
+/// Sub-buckets of a power of two, for two digits (2 * 10^2 values, of which the lower half is the power before).
 const HALF_BITS: u32 = 7;
 const HALF: u64 = 1 << HALF_BITS;
 
@@ -35,29 +35,29 @@ fn lowest(bucket: u64) -> u64 {
     (bucket - beyond * HALF) << beyond
 }
 
-/// A part while it is worked on: buckets in order with what they hold.
+/// A part in work: sorted buckets with their counts.
 #[derive(Debug, Default)]
 pub struct Buckets {
     counts: Vec<(u16, u64)>,
     merged: Vec<(u16, u64)>,
     fresh: Vec<u16>,
     bytes: Vec<u8>,
-    /// Where a part ends in `bytes`, and its buckets.
+    /// The end of each part in `bytes`, and its number of buckets.
     ends: [(usize, usize); PARTS],
 }
 
-/// One rank.
+/// The times of one rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Tally {
     fresh: [[u16; PARTS]; FRESH],
     waiting: u8,
-    /// Of each part: by how many bits its buckets are coarser, how many there are, and of each the difference to the
-    /// one before and its count, in bytes of which the highest bit says that another follows.
+    /// For each part: by how many bits its buckets are coarser, their number, and for each the difference to the one
+    /// before and its count, in bytes whose highest bit means that another follows.
     packed: Box<[u8]>,
 }
 
 impl Tally {
-    /// Of a rank of which nothing was taken yet. Ranks differ in when they merge, so that they do not all at once.
+    /// An empty tally. Ranks start with different buffer levels, so that they do not all merge at once.
     pub fn of(rank: Rank) -> Tally {
         Tally {
             fresh: [[NONE; PARTS]; FRESH],
@@ -66,7 +66,7 @@ impl Tally {
         }
     }
 
-    /// Takes a step, microseconds of each part.
+    /// Takes a step: microseconds of each part.
     pub fn take(&mut self, micros: [Option<u64>; PARTS], desk: &mut Buckets) {
         let at = usize::from(self.waiting) % FRESH;
         self.fresh[at] = micros.map(|micros| micros.map_or(NONE, bucket_of));
@@ -76,7 +76,7 @@ impl Tally {
         }
     }
 
-    /// How many steps had this part, and its quantiles in seconds: middles of buckets. `None`: none had it.
+    /// Number of steps with this part, and its quantiles in seconds: middles of buckets. `None`: no step had it.
     pub fn quantiles<const N: usize>(
         &self,
         part: usize,
@@ -122,7 +122,8 @@ impl Tally {
 }
 
 impl Buckets {
-    /// Reads the next part, joins what waits into it (`merged`), and says by how many bits its buckets are coarser.
+    /// Reads the next part, merges the buffered steps into it (`merged`), and returns by how many bits its buckets are
+    /// coarser.
     fn join(&mut self, bytes: &mut &[u8], fresh: &[[u16; PARTS]; FRESH], part: usize) -> u32 {
         let coarser = self.unpack(bytes);
         self.fresh.clear();
@@ -157,7 +158,7 @@ impl Buckets {
         self.counts.clear();
         let (coarser, buckets) = (number(bytes) as u32 % HALF_BITS, number(bytes));
         let mut bucket = 0_u64;
-        // A snapshot may be anything: there are never more buckets than bytes.
+        // A snapshot may contain anything: there are never more buckets than bytes.
         for _ in 0..buckets.min(bytes.len() as u64) {
             bucket = (number(bytes) << coarser).saturating_add(bucket).min(LAST);
             self.counts.push((bucket as u16, number(bytes).min(MOST_STEPS)));
@@ -165,7 +166,7 @@ impl Buckets {
         coarser
     }
 
-    /// Writes `merged` as the part.
+    /// Writes `merged` as a part.
     fn pack(&mut self, coarser: u32, part: usize) {
         put(&mut self.bytes, coarser.into());
         put(&mut self.bytes, self.merged.len() as u64);
@@ -178,7 +179,7 @@ impl Buckets {
         self.ends[part] = (self.bytes.len(), self.merged.len());
     }
 
-    /// Makes the part with the most buckets half as exact. Whether any could be.
+    /// Halves the precision of the part with the most buckets. Returns whether that was possible.
     fn coarsen(&mut self) -> bool {
         let packed = std::mem::take(&mut self.bytes);
         let largest = (0..PARTS).max_by_key(|part| self.ends[*part].1).unwrap_or(0);
@@ -204,7 +205,7 @@ impl Buckets {
     }
 }
 
-/// Passes over a part.
+/// Skips a part.
 fn skip(bytes: &mut &[u8]) {
     number(bytes);
     for _ in 0..number(bytes).min(bytes.len() as u64) {
@@ -213,7 +214,7 @@ fn skip(bytes: &mut &[u8]) {
     }
 }
 
-/// The next number; zero when there is none.
+/// The next number; zero at the end.
 fn number(bytes: &mut &[u8]) -> u64 {
     let mut value = 0;
     let mut shift = 0;

@@ -1,5 +1,5 @@
-//! What is told only beside the other GPUs: the power cap that one has and its peers do not, clocks and limits that are
-//! set differently.
+//! What shows only in comparison with the other GPUs: a power cap that limits one GPU and not its peers, and clocks and
+//! limits that are set differently.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::verdict::{Cause, Finding, Severity};
 
-/// GPUs below this are no fleet to differ from.
+/// Fewer GPUs are no fleet to compare with.
 const MIN_GPUS: usize = 4;
-/// One value is the others' when it has so many times the GPUs that this one has.
+/// A value is the fleet's if it has at least this many times the GPUs that have this GPU's value.
 const MAJORITY: usize = 3;
-/// Readings in a row in which a setting must differ.
+/// Consecutive readings in which a setting must differ.
 const APART: u32 = 3;
-/// Settings that should be alike on GPUs of one model.
+/// Settings that should be equal on GPUs of one model.
 const ALIKE: [(&str, GpuSignal, &str); 2] = [
     ("clock_set", GpuSignal::SmClockSetMhz, "sm_clock_set_mhz"),
     ("power_limit", GpuSignal::PowerLimitW, "power_limit_w"),
@@ -29,26 +29,26 @@ const ALIKE: [(&str, GpuSignal, &str); 2] = [
 /// See the module.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Fleet {
-    /// GPUs with a power counter, and those under the cap.
+    /// GPUs with a power counter, and those limited by the cap.
     gpus: usize,
     capped: usize,
-    /// How many GPUs of a model have which value of a setting.
+    /// Number of GPUs per value, by model and setting.
     values: BTreeMap<Arc<str>, BTreeMap<GpuSignal, Counts>>,
 }
 
-/// GPUs by the value that they have.
+/// Number of GPUs by value.
 type Counts = BTreeMap<i64, usize>;
 
-/// What is remembered of one GPU.
+/// State of one GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Member {
     power: Window,
     counted: bool,
     capped: bool,
-    /// Readings in which it was one of few under the cap: those that reach it together do not in the same instant.
+    /// Readings in which it was one of few at the cap: GPUs that reach it together do not reach it in the same instant.
     lonely: Streak,
     settings: BTreeMap<GpuSignal, i64>,
-    /// Readings in which a setting was not the others': those that are set together are not read in the same instant.
+    /// Readings in which a setting was not the fleet's: GPUs that are set together are not read in the same instant.
     apart: BTreeMap<GpuSignal, Streak>,
 }
 

@@ -1,4 +1,4 @@
-//! What is remembered of one GPU.
+//! State of one GPU.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::policy::GpuThresholds;
 use crate::time::Time;
 use crate::verdict::Finding;
 
-/// Codes that are kept of one GPU; more are not told apart.
+/// Maximum codes kept per GPU; further ones are ignored.
 const MAX_CODES: usize = 64;
-/// Links (or GPCs) that are told apart for one code.
+/// Maximum links (or GPCs) distinguished for one code.
 const MAX_SPOTS: usize = 32;
 
-/// Findings that a reset of the GPU, or a reboot of its node, ends.
+/// Findings that end with a reset of the GPU, or a reboot of its node.
 pub const ENDED_BY_RESET: [Finding; 5] = [
     Finding::GpuLost,
     Finding::GpuFault,
@@ -33,60 +33,60 @@ pub const ENDED_BY_RESET: [Finding; 5] = [
 /// One GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gpu {
-    /// As its readings write it.
+    /// As in its readings.
     pub pci: Arc<str>,
-    /// Its part in the fleet.
+    /// Its state in the fleet.
     pub member: Member,
-    /// Counters that begin anew with the driver, as last read.
+    /// Counters that restart with the driver, as last read.
     pub loaded: BTreeMap<GpuSignal, f64>,
     pub codes: BTreeMap<u32, Code>,
     pub holders: Vec<GpuProcess>,
     pub counters: Counters,
-    /// What was told last of each signal.
+    /// The last reported value of each signal.
     pub known: Option<Box<Values>>,
     pub memory: Memory,
-    /// The driver asked for a recovery: its taking that back ends it.
+    /// The driver requested a recovery: if it withdraws the request, the recovery is done.
     pub recovery_asked: bool,
 }
 
 /// One XID on one GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Code {
-    /// As the kernel log counted, and as NVML did: of the same fault, so the larger is how many there were.
+    /// Counted by the kernel log and by NVML: both see the same faults, so the larger is their number.
     pub by_kernel: u64,
     pub by_nvml: u64,
     pub entries: Option<(u64, u64)>,
-    /// The worst that it asked for.
+    /// The worst judgment.
     pub judged: Option<Judgement>,
     bursts: Bursts,
-    /// The same on one link, or at one place of the chip.
+    /// The same by link, or by place on the chip.
     spots: BTreeMap<String, Spot>,
-    /// Reboots of the node while it asked for one.
+    /// Reboots of the node while it requested one.
     pub reboots: u32,
 }
 
 impl Code {
-    /// How many there were.
+    /// Number of occurrences.
     pub fn count(&self) -> u64 {
         self.by_kernel.max(self.by_nvml)
     }
 
-    /// Takes note that there was one more.
+    /// Records an occurrence.
     pub fn seen(&mut self, at: Time, limits: &GpuThresholds) {
         self.bursts.take(at, limits);
     }
 
-    /// When there was one last.
+    /// Time of the last occurrence.
     pub fn last(&self) -> Option<Time> {
         self.bursts.last
     }
 
-    /// Bursts within the time, the latest included.
+    /// Bursts within the window, including the latest.
     pub fn bursts(&self) -> u32 {
         self.bursts.count()
     }
 
-    /// The same at one place: how many there in all, and in how many bursts. `count` more were seen.
+    /// Records `count` more at one place. Returns the total there, and the number of bursts.
     pub fn spot(&mut self, place: &str, count: u32, at: Time, limits: &GpuThresholds) -> (u32, u32) {
         if self.spots.len() >= MAX_SPOTS && !self.spots.contains_key(place) {
             return (count, 1);
@@ -104,10 +104,10 @@ struct Spot {
     bursts: Bursts,
 }
 
-/// What comes again and again is counted by its bursts: one goes on while the next comes soon after the last.
+/// Counts recurring events by bursts: a burst continues while the next event comes soon after the last.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bursts {
-    /// When each began, the latest last.
+    /// Start of each burst, the latest last.
     begun: VecDeque<Time>,
     last: Option<Time>,
 }
@@ -133,7 +133,7 @@ impl Bursts {
 }
 
 impl Gpu {
-    /// The state of an XID; `None`: there are too many of them to be real.
+    /// The state of an XID; `None`: too many XIDs to be real.
     pub fn code(&mut self, xid: u32) -> Option<&mut Code> {
         if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&xid) {
             return None;
@@ -147,7 +147,7 @@ impl Gpu {
         last.is_some_and(|last| at.since(last) <= span)
     }
 
-    /// The latest XID but this one within `span` before `at`.
+    /// The latest other XID within `span` before `at`.
     pub fn other_than(&self, xid: u32, at: Time, span: Duration) -> Option<u32> {
         let others = self.codes.iter().filter(|(own, _)| **own != xid);
         others
@@ -157,13 +157,13 @@ impl Gpu {
             .map(|(_, own)| own)
     }
 
-    /// It was reset, or recovered: what it asked for is done.
+    /// It was reset, or recovered: what its XIDs requested is done.
     pub fn recovered(&mut self) {
         self.recovery_asked = false;
         self.codes.values_mut().for_each(|code| code.judged = None);
     }
 
-    /// Its node was rebooted: its counters begin anew. What asked for that (`was_asked`) remembers.
+    /// Its node was rebooted: its counters restart. XIDs that requested the reboot (`was_asked`) count it.
     pub fn rebooted(&mut self, was_asked: bool) {
         for code in self.codes.values_mut() {
             let asks = code.judged.as_ref().is_some_and(Judgement::acts_on_node);
@@ -192,11 +192,11 @@ mod tests {
             let (_, at_place) = code.spot("GPC 1", 1, at, &limits);
             (code.bursts(), at_place)
         };
-        // Once a second for longer than the pause that ends a burst.
+        // Once per second, for longer than the pause that ends a burst.
         for second in 0..600 {
             assert_eq!(at(second), (1, 1), "second {second}");
         }
-        // After a pause it is another.
+        // After a pause, it is a new burst.
         assert_eq!(at(600 + 181), (2, 2));
     }
 }

@@ -1,4 +1,4 @@
-//! A GPU's memory near full, and a GPU that is held and does nothing.
+//! A GPU whose memory is nearly full, and a GPU that is held but idle.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::detect::faults::window::Since;
 use crate::event::{GpuProcess, GpuSignal};
 use crate::verdict::{Finding, Severity};
 
-/// What is remembered for it.
+/// State of these rules.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
     full: Since,
     idle: Since,
-    /// A kernel ran since the watch began: a job that has not yet started is not idle.
+    /// A kernel ran since monitoring began: a job that has not started yet is not idle.
     worked: bool,
 }
 
@@ -33,7 +33,7 @@ impl Memory {
             since.is_some_and(|since| at.since(since) >= Duration::from_secs_f64(seconds))
         };
         let full = self.full.holds(at, ratio >= limits.memory_full_ratio);
-        // Frameworks keep what they once took: a full GPU is worth knowing and no fault.
+        // Frameworks keep memory once allocated: a full GPU is worth reporting, but no fault.
         let part = lasts(full, limits.memory_full_s).then(|| {
             let mut part = look
                 .part(

@@ -1,4 +1,4 @@
-//! Counters and flags that NVML reads: each rule takes one reading and says whether its part holds.
+//! Counters and flags read from NVML: each rule takes one reading and reports whether its part holds.
 
 pub mod fleet;
 pub mod gpu;
@@ -26,17 +26,17 @@ use crate::time::Time;
 use crate::verdict::{Finding, Severity};
 use gpu::Gpu;
 
-/// While no more than this holds, the evidence of all of it is renewed with every reading.
+/// Up to this many active findings, the evidence of all is renewed with every reading.
 const RENEWED: usize = 1024;
 
-/// What is remembered of a GPU's readings.
+/// State of a GPU's readings.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     pub first_read: Option<Time>,
     pub rises: Rises,
-    /// Most NVLinks that were up.
+    /// Maximum NVLinks that were up.
     pub most_links: f64,
-    /// The last reading in which no uncorrectable error had been added.
+    /// The last reading without a new uncorrectable error.
     pub clean: Option<Time>,
     pub thermal: Window,
     pub corrected: Window,
@@ -49,9 +49,9 @@ pub struct Counters {
     pub narrow: Streak,
     pub links_down: Streak,
     pub answers: Streak,
-    /// Readings in which the driver asked for no recovery.
+    /// Readings in which the driver requested no recovery.
     pub unasked: Streak,
-    /// Parts that hold: for how many readings their reason has been gone, and what they asked for.
+    /// Active parts: number of readings since their reason has been gone, and what they request.
     holding: BTreeMap<Cow<'static, str>, (u32, (Severity, Order))>,
 }
 
@@ -62,9 +62,9 @@ pub struct ReadingParts {
 }
 
 impl ReadingParts {
-    /// A part, or that its reason is not there.
+    /// Reports a part, or `None` if its reason is absent.
     pub fn report(&mut self, finding: Finding, name: &'static str, part: Option<Part>) {
-        // Nothing is wrong with most GPUs at most times.
+        // Most GPUs have no problem most of the time.
         if part.is_some() || self.any_held {
             self.parts.push((finding, name, part));
         }
@@ -93,13 +93,13 @@ impl Look<'_> {
 }
 
 impl Counters {
-    /// How much a counter has risen since the job's start, and whether it has since the reading before.
+    /// How much a counter rose since the job's start, and whether it rose since the reading before.
     pub fn risen(&mut self, look: &Look<'_>, signal: GpuSignal) -> Option<(f64, bool)> {
         Some(self.rises.take(signal, look.value(signal)?))
     }
 
-    /// Whether a part is news: it holds and did not, or asks for something else, or its reason has been gone for long
-    /// enough. `renew`: its evidence is renewed with every reading. `None`: nothing to be said.
+    /// The change to report for a part: it is new, requests something else, or its reason has been gone for long
+    /// enough. `renew`: its evidence is renewed with every reading. `None`: nothing to report.
     fn latch(
         &mut self,
         name: &'static str,
@@ -124,7 +124,7 @@ impl Counters {
 }
 
 impl FaultRule {
-    /// One reading of one GPU.
+    /// Takes one reading of one GPU.
     pub(super) fn reading(&mut self, context: &FaultContext<'_>, reading: &GpuReading) {
         let key = (context.node.clone(), reading.gpu.clone());
         let known = self.gpus.get_mut(&key).is_some_and(|gpu| gpu.pci == reading.pci);
@@ -151,7 +151,7 @@ impl FaultRule {
         }
     }
 
-    /// Everything that is known of one GPU, once a reading.
+    /// Runs all rules for one GPU, once per reading.
     fn judge(&mut self, look: &Look<'_>, key: &(NodeId, GpuId)) {
         let (context, reading) = (look.context, look.reading);
         let Some(gpu) = self.gpus.get_mut(key) else {
@@ -202,7 +202,7 @@ impl FaultRule {
         }
     }
 
-    /// A GPU that was lost answers again.
+    /// Ends the finding of a lost GPU that answers again.
     fn returns(&mut self, look: &Look<'_>) {
         let (context, id) = (look.context, &look.reading.gpu);
         if !self.ledger.is_open(Finding::GpuLost, &subject(context, id)) {
@@ -218,7 +218,7 @@ impl FaultRule {
         }
     }
 
-    /// Uncorrectable errors: what was computed since the last reading without them is suspect.
+    /// Uncorrectable errors: everything computed since the last reading without them is suspect.
     fn tainted(&mut self, look: &Look<'_>, risen: f64, clean: Time) {
         let (context, id) = (look.context, &look.reading.gpu);
         let mut part = look
@@ -243,8 +243,8 @@ impl FaultRule {
     }
 }
 
-/// How many uncorrectable errors there are since the job's start, and when the last reading without new ones was.
-/// `None`: no new ones.
+/// Number of uncorrectable errors since the job's start, and the time of the last reading without new ones. `None`: no
+/// new ones.
 fn uncorrected(look: &Look<'_>, gpu: &mut Gpu) -> Option<(f64, Time)> {
     let (risen, now) = gpu.counters.risen(look, GpuSignal::EccUncorrected)?;
     if !now {
@@ -254,7 +254,7 @@ fn uncorrected(look: &Look<'_>, gpu: &mut Gpu) -> Option<(f64, Time)> {
     Some((risen, gpu.counters.clean.unwrap_or(look.context.at)))
 }
 
-/// Counters since driver load that begin anew: the GPU was reset, or its driver loaded again.
+/// Whether counters since driver load restarted: the GPU was reset, or its driver was reloaded.
 fn was_reset(look: &Look<'_>, gpu: &mut Gpu) -> bool {
     [GpuSignal::EnergyJ, GpuSignal::EccUncorrected]
         .into_iter()
@@ -267,7 +267,7 @@ fn was_reset(look: &Look<'_>, gpu: &mut Gpu) -> bool {
         })
 }
 
-/// The recovery that the driver asks for. Gives whether it has asked for none again for long enough.
+/// The recovery that the driver requests. Returns whether it has requested none for long enough.
 fn asked(look: &Look<'_>, gpu: &mut Gpu, parts: &mut ReadingParts) -> bool {
     let Some(number) = look.value(GpuSignal::RecoveryAction) else {
         return false;
@@ -298,7 +298,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
         let (burst, short) = counters
             .corrected_short
             .push(look.context.at, corrected, span / 10);
-        // The whole window for a warning; a storm shows in a tenth of it.
+        // A warning needs the whole window; a storm shows in a tenth of it.
         let rate = |rise: f64, over: Duration| rise / over.as_secs_f64().max(1.0);
         let slow = over >= span && rate(rise, over) >= limits.corrected_warning_per_s;
         let storm = short >= span / 10 && rate(burst, short) >= limits.corrected_critical_per_s;

@@ -12,16 +12,16 @@ use crate::fault::{Remedy, When};
 use crate::id::NodeId;
 use crate::verdict::{Finding, Severity};
 
-/// Models of the GPUs of one node that are kept.
+/// Maximum GPU models kept per node.
 const MAX_MODELS: usize = 16;
 
-/// Most NVLinks that were up at once on a GPU, by node and model: as many as are wired. A GPU counts the links that its
-/// silicon has; a card without a bridge, or one GPU of a baseboard in a virtual machine, has them and none is ever up.
+/// Maximum NVLinks up at once on a GPU, by node and model: as many as are wired. A GPU reports the links of its
+/// silicon; on a card without a bridge, or on one GPU of a baseboard in a virtual machine, they exist but are never up.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Wiring(BTreeMap<NodeId, BTreeMap<Arc<str>, f64>>);
 
 impl Wiring {
-    /// Takes one reading; gives how many links should be up on this GPU. 0: nothing says that any is wired.
+    /// Takes one reading; returns how many links should be up on this GPU. 0: no evidence that any is wired.
     fn expected(&mut self, look: &Look<'_>, up: f64) -> f64 {
         let models = self.0.entry(look.context.node.clone()).or_default();
         if models.len() >= MAX_MODELS && !models.contains_key(&look.reading.model) {
@@ -69,7 +69,7 @@ fn errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
         let Some((risen, now)) = counters.risen(look, signal) else {
             continue;
         };
-        // One that stopped rising is over after a while.
+        // A counter that stopped rising clears after a while.
         let part = now.then(|| {
             let part = look.part(severity, why).shows(name, risen);
             match severity {

@@ -1,4 +1,4 @@
-//! Readings of what makes a GPU slow: throttling, counted by time and not by samples, and its PCIe link.
+//! What makes a GPU slow: throttling, measured by time and not by samples, and its PCIe link.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::verdict::{Cause, Finding, Severity};
 
-/// Heat and power. The power cap is [`super::fleet`]'s: it means something only beside the peers.
+/// Heat and power. [`super::fleet`] handles the power cap, which means something only relative to the peers.
 pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     let (at, limits) = (look.context.at, look.context.limits);
     let mut report = |name, cause, part: Option<Part>| {
@@ -55,7 +55,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
         });
         report("brake", Cause::Power, part);
     }
-    // A margin says more than degrees: parts differ in what they bear.
+    // The margin is better evidence than the temperature: parts differ in what they tolerate.
     let degrees = match look.value(GpuSignal::MarginC) {
         Some(_) => None,
         None => look.value(GpuSignal::TemperatureC),

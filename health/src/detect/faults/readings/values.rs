@@ -1,11 +1,11 @@
-//! What a GPU's signals read last, found by number: each of them is asked for with every reading of every GPU.
+//! The last values of a GPU's signals, by number: each is looked up for every reading of every GPU.
 
 use serde::{Deserialize, Serialize};
 
 use crate::codec::serde_impls;
 use crate::event::{GpuReading, GpuSignal};
 
-/// See the module. What has not changed is not told each time: it is as it was told last.
+/// See the module. An unchanged value is not sent again: it stays as last sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Values(#[serde(with = "serde_impls::array")] [f64; GpuSignal::COUNT]);
 
@@ -16,7 +16,7 @@ impl Default for Values {
 }
 
 impl Values {
-    /// Takes what a reading tells.
+    /// Takes the values of a reading.
     pub fn take(&mut self, reading: &GpuReading) {
         for (signal, reading) in &reading.readings {
             if let Some(kept) = self.0.get_mut(*signal as usize) {
@@ -39,13 +39,13 @@ impl Values {
     }
 }
 
-/// A counter's value at the job's start (or after the last reset) and now, for the few that are followed.
+/// A counter's value at the job's start (or after the last reset) and now, for the few that are tracked.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rises(Vec<(GpuSignal, f64, f64)>);
 
 impl Rises {
-    /// Takes a counter's value; gives how much it has risen since the start, and whether since the last time. One
-    /// that fell began anew.
+    /// Takes a counter's value; returns how much it rose since the start, and whether it rose since the last value. One
+    /// that fell starts over.
     pub fn take(&mut self, signal: GpuSignal, value: f64) -> (f64, bool) {
         let Some((_, base, last)) = self.0.iter_mut().find(|(own, _, _)| *own == signal) else {
             self.0.push((signal, value, value));

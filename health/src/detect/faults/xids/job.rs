@@ -1,4 +1,4 @@
-//! XIDs that concern the job and not a GPU: counted once for all of them, and those that only follow others.
+//! XIDs that concern the job and not a GPU: counted once for all GPUs, and those that only follow other XIDs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::id::{GpuId, NodeId};
 use crate::time::Time;
 use crate::verdict::Finding;
 
-/// XIDs of the job that are told apart, and GPUs that are counted for each.
+/// Maximum XIDs of the job that are distinguished, and maximum GPUs counted for each.
 const MAX_CODES: usize = 64;
 const MAX_GPUS: usize = 1024;
 
-/// XIDs of the whole job: what concerns it and not a GPU.
+/// XIDs that concern the whole job and not a GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobXids {
     codes: BTreeMap<(Finding, u32), JobCode>,
-    /// XIDs 45 that wait for another to follow, by GPU: until when, how many so far, since when.
+    /// XIDs 45 that wait for another to follow, by GPU: deadline, number so far, and since when.
     alone: BTreeMap<(NodeId, GpuId), (Time, Waiting)>,
 }
 
@@ -41,12 +41,12 @@ struct JobCode {
 }
 
 impl JobXids {
-    /// Another XID came on this GPU: those that waited for it belong to it.
+    /// Another XID occurred on this GPU: those that waited for it belong to it.
     pub fn followed(&mut self, node: &NodeId, gpu: &GpuId) {
         self.alone.remove(&(node.clone(), gpu.clone()));
     }
 
-    /// On how many GPUs of the job an XID was seen.
+    /// Number of GPUs of the job with an XID.
     pub fn gpus(&self, finding: Finding, xid: u32) -> usize {
         self.codes.get(&(finding, xid)).map_or(1, |code| code.gpus.len())
     }
@@ -56,7 +56,7 @@ impl JobXids {
         self.alone.clear();
     }
 
-    /// Ends what has not been seen for long.
+    /// Ends XIDs that have not occurred for long.
     pub fn quiet(&mut self, context: &FaultContext<'_>, ledger: &mut Ledger) {
         let span = Duration::from_secs_f64(context.limits.xid_quiet_s);
         let job = context.job_subject();
@@ -119,7 +119,7 @@ impl JobXids {
 }
 
 impl FaultRule {
-    /// XID 45 follows another of its GPU: it is attached to that, and told alone only when none came.
+    /// XID 45 follows another of its GPU: it belongs to that one, and is reported alone only if there is none.
     pub(super) fn sympathetic(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>) {
         if seen.new == 0 {
             return;
@@ -147,7 +147,7 @@ impl FaultRule {
         waiting.entries.1 = context.entry;
     }
 
-    /// Those XIDs 45 that nothing came after.
+    /// Reports XIDs 45 that no other XID followed.
     pub(crate) fn follow_alone(&mut self, context: &FaultContext<'_>) {
         let due: Vec<(NodeId, GpuId)> = self
             .job_xids

@@ -1,4 +1,4 @@
-//! What was reported: XIDs and their like, from the kernel log and from NVML, counted once.
+//! Reported faults: XIDs and the like, from the kernel log and from NVML, counted once.
 
 pub mod job;
 mod reported;
@@ -14,30 +14,30 @@ use crate::verdict::{Finding, Severity, Subject};
 
 /// Follows another XID of its GPU.
 pub const SYMPATHETIC: u32 = 45;
-/// Uncorrectable ECC; what stands beside it says where, and how far it goes.
+/// Uncorrectable ECC; accompanying XIDs show its place and extent.
 const DOUBLE_BIT: u32 = 48;
 const REMAPS: [u32; 2] = [63, 64];
 const IN_DRAM: u32 = 171;
 const IN_SRAM: u32 = 172;
 /// The driver's own recovery verdict.
 const RECOVERY: u32 = 154;
-/// A fault of the application, told apart by GPC and TPC.
+/// A fault of the application, distinguished by GPC and TPC.
 pub const EXCEPTION: u32 = 13;
 /// Also a fault of the application.
 pub const PAGE_FAULT: u32 = 31;
-/// Contained: the application ends, the GPU goes on until the job has ended.
+/// Contained: the application ends, the GPU remains usable until the job has ended.
 pub const CONTAINED: u32 = 94;
 /// One report of an XID, resolved and judged.
 pub struct XidReport<'a> {
     pub xid: u32,
     pub gpu: &'a GpuId,
     pub judged: Judgement,
-    /// How many more than before.
+    /// Number of new occurrences.
     pub new: u64,
 }
 
 impl FaultRule {
-    /// Something was reported of a GPU.
+    /// Takes a report on a GPU.
     pub(super) fn fault(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
         if fault.kind == GpuFaultKind::Switch {
             return self.switch(context, fault);
@@ -73,8 +73,8 @@ impl FaultRule {
             code.entries.map_or(context.entry, |(first, _)| first),
             context.entry,
         ));
-        // The kernel log's words say more than NVML's number; of several the worst stands. A verdict of the driver's
-        // own replaces the one before.
+        // The kernel log's text is more precise than NVML's number; of several the worst counts. A new recovery verdict
+        // of the driver replaces the one before.
         let worse = code.judged.as_ref().is_none_or(|known| {
             xid == RECOVERY || (judged.severity, judged.order) >= (known.severity, known.order)
         });
@@ -95,7 +95,7 @@ impl FaultRule {
         }
     }
 
-    /// Puts an XID into the ledger, on its GPU or on the job.
+    /// Enters an XID in the ledger, on its GPU or on the job.
     fn book_xid(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>, fault: &GpuFault) {
         self.job_xids.followed(context.node, seen.gpu);
         if matches!(
@@ -115,7 +115,7 @@ impl FaultRule {
             self.suspect.taint(context, &mut self.ledger, until, &why, card);
         }
         self.hold_xid(context, seen, &fault.text);
-        // What stands beside XID 48 changes what 48 asks for, whichever came first.
+        // XIDs that accompany XID 48 change the action for 48, whichever came first.
         if REMAPS.contains(&seen.xid) || matches!(seen.xid, IN_DRAM | IN_SRAM) {
             let key = (context.node.clone(), seen.gpu.clone());
             let double_bit = self.gpus.get(&key).and_then(|gpu| gpu.codes.get(&DOUBLE_BIT));
@@ -163,7 +163,7 @@ impl FaultRule {
             }
         }
         if order.remedy == Remedy::Support && severity == Severity::Info && follows {
-            // It is sympathetic, and what it follows is there.
+            // It is sympathetic, and the XID that it follows is present.
             order.remedy = Remedy::None;
         }
         if seen.xid == DOUBLE_BIT && remap {
@@ -199,7 +199,7 @@ impl FaultRule {
             .hold(context, seen.judged.finding, &subject, &xid_name(seen.xid), part);
     }
 
-    /// XID 154: what the driver asks for holds until it takes it back.
+    /// XID 154: the driver's request holds until the driver withdraws it.
     fn recovery(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>) {
         match seen.judged.recovery {
             Some(Remedy::None) => self.recovered(context, seen.gpu),
@@ -209,7 +209,7 @@ impl FaultRule {
                 }
                 self.hold_xid(context, seen, "");
             }
-            // NVML gives the number without the words; the recovery action is read, too.
+            // NVML gives the number without the text; the recovery action is read as well.
             None if seen.new > 0 => {
                 let judged = Judgement {
                     finding: Finding::XidRecorded,
@@ -222,7 +222,7 @@ impl FaultRule {
         }
     }
 
-    /// The driver asks for nothing any more: the GPU has recovered.
+    /// The driver no longer requests anything: the GPU has recovered.
     pub(super) fn recovered(&mut self, context: &FaultContext<'_>, id: &GpuId) {
         let key = (context.node.clone(), id.clone());
         let Some(gpu) = self.gpus.get_mut(&key).filter(|gpu| gpu.recovery_asked) else {
@@ -234,7 +234,7 @@ impl FaultRule {
         }
     }
 
-    /// The GPU was reset, or its driver loaded again: that ends what a reset ends.
+    /// The GPU was reset, or its driver was reloaded: ends the findings that a reset clears.
     pub(super) fn reset(&mut self, context: &FaultContext<'_>, id: &GpuId) {
         if let Some(gpu) = self.gpus.get_mut(&(context.node.clone(), id.clone())) {
             gpu.recovered();
@@ -244,7 +244,7 @@ impl FaultRule {
         }
     }
 
-    /// An application's XID that comes again on one GPU and on no other is no application's.
+    /// An application's XID that recurs on one GPU and on no other is not the application's fault.
     fn repeats(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>, fault: &GpuFault) {
         if !matches!(seen.xid, EXCEPTION | PAGE_FAULT) {
             return;

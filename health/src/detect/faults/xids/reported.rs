@@ -1,4 +1,4 @@
-//! What was reported without an XID, without a GPU, or before the watch began.
+//! Faults reported without an XID, without a GPU, or before monitoring began.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::id::GpuId;
 use crate::verdict::{Finding, Severity, Subject};
 
 impl FaultRule {
-    /// What NVML or the kernel reported without an XID.
+    /// A fault that NVML or the kernel reported without an XID.
     pub(crate) fn reported(&mut self, context: &FaultContext<'_>, id: &GpuId, fault: &GpuFault) {
         use Finding::{EccCorrected, EccUncorrectable, GpuFault as Fault, GpuLost, RowRemap};
         use Severity::{Critical, Info, Warning};
@@ -72,7 +72,7 @@ impl FaultRule {
                 When::NextCheckpoint,
                 "Memory could not be remapped",
             ),
-            // Counted by their readings; what the driver asks for is read, too.
+            // Counted from readings; the driver's recovery request is read as well.
             GpuFaultKind::EccCorrected | GpuFaultKind::RecoveryAction => return,
             GpuFaultKind::Xid | GpuFaultKind::Switch => return,
         };
@@ -97,7 +97,8 @@ impl FaultRule {
         );
     }
 
-    /// A GPU is gone and the line does not say which: told of the node, unless one of its GPUs is known to be.
+    /// A GPU is lost and the line does not say which: reported for the node, unless one of its GPUs is known to be
+    /// lost.
     pub(crate) fn nameless(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
         let is_here =
             |subject: &Subject| matches!(subject, Subject::Gpu { node, .. } if node == context.node);
@@ -120,7 +121,7 @@ impl FaultRule {
         );
     }
 
-    /// From before the watch began: worth knowing, and nothing is done for it.
+    /// From before monitoring began: worth reporting, but requires no action.
     pub(super) fn seen_before(&mut self, context: &FaultContext<'_>, id: &GpuId, fault: &GpuFault) {
         let judged = context
             .tables
@@ -145,7 +146,7 @@ impl FaultRule {
             .hold(context, Finding::XidRecorded, &subject(context, id), &name, part);
     }
 
-    /// A fault of an NVSwitch concerns all GPUs of the node; NVIDIA publishes no table of what each asks for.
+    /// A fault of an NVSwitch concerns all GPUs of the node; NVIDIA publishes no table of actions for them.
     pub(crate) fn switch(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
         if fault.seen_by == FaultSource::KernelBefore {
             return;

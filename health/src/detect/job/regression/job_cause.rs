@@ -1,7 +1,7 @@
-//! Why the whole job became slower, as its GPUs say: most of them slow themselves down for heat or are held at a power
-//! limit, and were not before.
+//! Why the whole job became slower, according to its GPUs: most of them are throttled by heat or held at a power limit,
+//! and were not before.
 //!
-//! Peers cannot show it: all are alike. GPUs are compared with what they read before the change.
+//! Peers cannot show it: all are alike. GPU readings are compared with those from before the change.
 
 use std::collections::VecDeque;
 
@@ -15,26 +15,26 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Steps between two looks at what is usual, and looks that are kept: a change is dated back by some steps.
+/// Steps between two samples of the usual readings, and samples kept: a change is dated back by some steps.
 const LOOK_STEPS: u64 = 16;
 const LOOKS: usize = 8;
 
-/// What the job's GPUs read when nothing was wrong, medians, oldest first.
+/// Usual readings of the job's GPUs, medians, oldest first.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UsualCounters {
     looks: VecDeque<(Time, Facts)>,
-    /// When it began to look.
+    /// Start of the first sample.
     from: Option<Time>,
     steps: u64,
 }
 
 impl UsualCounters {
-    /// Other ranks are seen, on other GPUs.
+    /// Other ranks report, on other GPUs.
     pub fn reset(&mut self) {
         *self = UsualCounters::default();
     }
 
-    /// Takes a steady step in which the job is as fast as usual.
+    /// Takes a steady step in which the job has its usual speed.
     pub fn observe(&mut self, job_step: &JobStep<'_>) {
         let from = *self.from.get_or_insert(job_step.view.at);
         self.steps += 1;
@@ -49,7 +49,7 @@ impl UsualCounters {
         }
     }
 
-    /// What most GPUs read before `since`.
+    /// Typical readings before `since`.
     fn before(&self, since: Time) -> Option<&Facts> {
         let mut earlier = self.looks.iter().rev().filter(|(at, _)| *at <= since);
         earlier.next().map(|(_, facts)| facts)
@@ -80,8 +80,8 @@ impl UsualCounters {
     }
 }
 
-/// What the GPUs themselves say holds their clocks down, the larger part of the time; a cap that held them all along is
-/// how a full load looks.
+/// The reason for low clocks that the GPUs themselves report, for the larger part of the time. A cap that was always
+/// active is normal at full load.
 fn cause(now: &Facts, before: &Facts, limits: &Thresholds) -> Option<(Cause, &'static [Fact])> {
     let risen = |fact| {
         now.of(fact)

@@ -1,7 +1,8 @@
 //! Step-time regressions: the whole job becomes slower than it was, during a run or across a restart.
 //!
-//! The rule looks at the step that all ranks would make at the common levels of their roles, so that one slow rank does
-//! not move it; declared work within a role is taken out. The finding is always about all ranks, never about one.
+//! The rule uses the step time that all ranks would have at the common levels of their roles, so that one slow rank
+//! does not change it; declared work within a role is taken out. The finding is always about all ranks, never about
+//! one.
 
 mod job_cause;
 
@@ -19,9 +20,9 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Evidence, Finding};
 
-/// Steps that are kept to date a change.
+/// Steps kept to date a change.
 const KEPT: usize = bounds::JOB_STEPS;
-/// Roles that the evidence tells of.
+/// Maximum roles in the evidence.
 const TOLD: usize = 3;
 
 /// One steady step.
@@ -29,12 +30,12 @@ const TOLD: usize = 3;
 struct Row {
     step: u64,
     at: Time,
-    /// It stood out and was set apart: it dates a change that lasts, and tells nothing else.
+    /// It is an outlier: it dates a change that lasts, and proves nothing else.
     apart: bool,
     /// ln of the common step, seconds.
     value: f64,
     exposed_s: f64,
-    /// Of the role that loads longest.
+    /// Of the role with the longest data loading.
     data_s: f64,
     /// ln of the declared work of a step, mean over the ranks: tokens, squared lengths, routed tokens.
     work: [f64; 3],
@@ -46,22 +47,22 @@ struct Row {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Regression {
     recent: VecDeque<Row>,
-    /// The first step of this epoch, and how many were steady.
+    /// The first step of this epoch, and the number of steady steps.
     first: Option<(u64, Time)>,
     steps: u64,
-    /// What is usual, once enough was seen.
+    /// The usual level, once there are enough steps.
     reference: Option<Level>,
-    /// Transfers in the steps that told it, seconds.
+    /// Transfers in the steps of the reference, seconds.
     usual_exposed_s: f64,
-    /// What was usual before the restart.
+    /// The usual level before the restart.
     before: Option<Level>,
-    /// What GPUs read meanwhile.
+    /// Usual GPU readings.
     counters: UsualCounters,
     open: Vec<LevelShift>,
 }
 
 impl Regression {
-    /// A new group of ranks begins. One of another size has another step.
+    /// A new group of ranks starts. A group of another size has different steps.
     pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
         let first = self.reference.take();
         self.before = if resized {
@@ -69,7 +70,7 @@ impl Regression {
         } else {
             self.before.take().or(first)
         };
-        // Whether it still holds will be seen when the new group has settled.
+        // Whether it still holds is decided once the new group has settled.
         let ends = |slower: &LevelShift| resized || slower.finding != Finding::AllRanksSlow;
         out.extend(
             self.open
@@ -84,8 +85,8 @@ impl Regression {
         self.first = None;
     }
 
-    /// Other ranks are seen than before, or they have other roles: what is usual is learned anew. What holds is
-    /// measured by what it was.
+    /// The reporting ranks or their roles have changed: the usual level is learned again. Open findings keep their
+    /// reference.
     pub fn reset_window(&mut self) {
         self.recent.clear();
         self.counters.reset();
@@ -106,7 +107,7 @@ impl Regression {
         }
         self.steps += 1;
         if job_step.job_is_slow {
-            // It is said already, of those ranks that it is about.
+            // Already reported for the ranks concerned.
             self.open.retain(|slower| slower.finding != Finding::AllRanksSlow);
         }
         self.follow(job_step, out);
@@ -119,18 +120,18 @@ impl Regression {
         }
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
         let slower = self.open.iter().find(|slower| slower.finding == finding)?;
         Some(slower.outcome(ranks))
     }
 
-    /// Share of a step that would be won if nothing of this held.
+    /// Share of a step that would be gained without these findings.
     pub fn open_share(&self) -> f64 {
         self.open.iter().map(LevelShift::share).fold(0.0, f64::max)
     }
 
-    /// ln seconds of the latest steady steps, oldest first, at most so many.
+    /// ln seconds of the latest steady steps, oldest first, at most `count`.
     pub fn latest(&self, count: usize) -> Vec<f64> {
         let ordinary = self.recent.iter().rev().filter(|row| !row.apart);
         let mut values: Vec<f64> = ordinary.take(count).map(|row| row.value).collect();
@@ -138,7 +139,7 @@ impl Regression {
         values
     }
 
-    /// Steady steps of this epoch.
+    /// Number of steady steps in this epoch.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -166,7 +167,7 @@ impl Regression {
         }
     }
 
-    /// Brings what is open up to date.
+    /// Updates the open findings.
     fn follow(&mut self, job_step: &JobStep<'_>, out: &mut VecDeque<Claim>) {
         let table = &job_step.view.limits.shift;
         let latest = self.latest(table.held_steps as usize);
@@ -187,14 +188,14 @@ impl Regression {
         });
     }
 
-    /// Enough was seen to know what is usual, and to compare it with what was before.
+    /// With enough steps, sets the usual level and compares it with the one before the restart.
     fn settle(&mut self, job_step: &JobStep<'_>, table: &ShiftThresholds, out: &mut VecDeque<Claim>) {
         let values = self.latest(table.reference_steps as usize);
         if values.len() < table.reference_steps as usize {
             return;
         }
         let Some(now) = Level::of(&values) else { return };
-        // What holds since before the restart is measured by what was usual before it began.
+        // A slowdown from before the restart is compared with the usual level before it began.
         let exposed = self
             .recent
             .iter()
@@ -215,7 +216,7 @@ impl Regression {
         };
         if now.mean - base.mean >= base.bar(table) {
             self.raise(job_step, Finding::StepRegression, base, 0, out);
-            // Recovered, and slow again after another restart, is measured by the same.
+            // If it recovers and is slow again after another restart, the same level applies.
             self.before = Some(before);
         }
     }
@@ -233,7 +234,7 @@ impl Regression {
             return;
         }
         let bar = reference.bar(table);
-        // Faster than ever: that is the new measure, once it has held as long as the first took. A lull does not.
+        // A faster level becomes the new reference once it has lasted as long as the first took. A lull does not.
         let long = self.latest(table.reference_steps as usize);
         let is_faster = |value: &f64| reference.mean - value >= bar / 2.0;
         if latest.iter().all(is_faster) && reference.mean - stats::mean(&long) >= bar {
@@ -245,7 +246,7 @@ impl Regression {
             return;
         }
         let first = self.first_above(reference.mean + bar / 2.0);
-        // All that was before it tells more of the noise than the few steps that set the measure.
+        // All steps before the change show the noise better than the few steps that set the reference.
         let before = self.recent.range(..first).filter(|row| !row.apart);
         let before = Level::of(&before.map(|row| row.value).collect::<Vec<_>>());
         let noisier = before.map_or(reference.sigma, |before| before.sigma.max(reference.sigma));
@@ -264,8 +265,8 @@ impl Regression {
         if self.is_data(job_step, first, reference) {
             return;
         }
-        // Transfers are what a slow link slows down: that it is one takes longer to see. Beside a slow rank they are
-        // not known well.
+        // A slow link makes transfers longer, but takes longer to detect. With a slow rank, transfers are not known
+        // well.
         let long = self.recent.len() - first >= table.transfer_held_steps as usize;
         if self.is_transfer(first, reference) && (!long || job_step.link_is_slow || job_step.rank_is_slow) {
             return;
@@ -276,13 +277,13 @@ impl Regression {
         self.raise(job_step, Finding::AllRanksSlow, reference, first, out);
     }
 
-    /// The first of the steps up to now that all lie above `line`.
+    /// The first of the steps up to now that all exceed `line`.
     fn first_above(&self, line: f64) -> usize {
         let below = self.recent.iter().rposition(|row| row.value < line);
         below.map_or(0, |below| below + 1)
     }
 
-    /// Whether each step has more to do, as declared.
+    /// Whether each step has more declared work.
     fn is_more_work(&self, first: usize, change: f64) -> bool {
         let mean = |rows: &mut dyn Iterator<Item = &Row>, axis: usize| {
             let (mut sum, mut count) = (0.0, 0.0);
@@ -301,7 +302,7 @@ impl Regression {
         })
     }
 
-    /// Whether most of the change sits in data loading, and so much of it that it is told as that.
+    /// Whether most of the change is in data loading, and enough of it to be reported as that.
     fn is_data(&self, job_step: &JobStep<'_>, first: usize, reference: Level) -> bool {
         let mean = |rows: &mut dyn Iterator<Item = &Row>, pick: fn(&Row) -> f64| {
             let (sum, count) = rows.fold((0.0, 0.0), |sum, row| (sum.0 + pick(row), sum.1 + 1.0));
@@ -314,7 +315,7 @@ impl Regression {
             && after_s >= job_step.view.limits.shares.data_warning_ratio * step_s
     }
 
-    /// Whether most of the change sits in transfers.
+    /// Whether most of the change is in transfers.
     fn is_transfer(&self, first: usize, reference: Level) -> bool {
         let mean = |pick: fn(&Row) -> f64| {
             let values: Vec<f64> = self.recent.range(first..).map(pick).collect();
@@ -333,7 +334,7 @@ impl Regression {
         out: &mut VecDeque<Claim>,
     ) {
         let dated = match finding {
-            // The whole of the new group is slow, its warm-up too.
+            // The whole new group is slow, including its warm-up.
             Finding::StepRegression => self.first,
             _ => self.recent.get(first).map(|row| (row.step, row.at)),
         };
@@ -346,7 +347,7 @@ impl Regression {
         self.open.push(slower);
     }
 
-    /// Transfers, and the roles whose levels changed most, beside what they were.
+    /// Transfers, and the roles whose levels changed most, with their former values.
     fn evidence(&self, job_step: &JobStep<'_>, first: usize) -> Vec<Evidence> {
         let (Some(old), Some(new)) = (
             first.checked_sub(1).and_then(|last| self.recent.get(last)),
@@ -369,8 +370,8 @@ impl Regression {
     }
 }
 
-/// Looks for the cause of what is slower than it was; true when that is another one than before. What was slow before a
-/// restart had other GPUs, perhaps, and nothing is known of them.
+/// Looks for the cause of a slowdown; returns true if it changed. A slowdown across a restart may involve different
+/// GPUs, whose earlier readings are not known.
 fn explain(slower: &mut LevelShift, counters: &UsualCounters, job_step: &JobStep<'_>) -> bool {
     if slower.finding != Finding::AllRanksSlow {
         return false;

@@ -1,9 +1,8 @@
-//! How much of what ranks are slower than their peers, now in one step and now in another, is time spent waiting for a
-//! CPU.
+//! How much of the time by which ranks are slower than their peers, in varying steps, is CPU wait.
 //!
-//! Host counters are read once a second, and a second holds many steps: what a counter grew by is held against what its
-//! rank was slower in the steps of the same time. The counter explains an excess that it grows with, as far as it has
-//! seconds for it. Where cores are oversubscribed every rank waits for a CPU in proportion to its work; that
+//! Host counters are read once a second, and a second holds many steps: the increase of a counter is compared with the
+//! rank's excess in the steps of the same time. The counter explains an excess that it grows with, up to the seconds
+//! that it counted. Where cores are oversubscribed, every rank waits for a CPU in proportion to its work; that
 //! proportion, the median of its peers, explains no excess. A rank that sleeps, evaluates or saves does not wait for a
 //! CPU meanwhile.
 
@@ -14,15 +13,15 @@ use crate::id::Rank;
 use crate::stats;
 use crate::time::Time;
 
-/// Steps between two looks at the counters.
+/// Steps between two checks of the counters.
 const READ_EVERY: u64 = 4;
-/// Intervals between readings that are remembered, and fewest that decide.
+/// Intervals between readings that are remembered, and the minimum for a decision.
 const MEMORY: f64 = 32.0;
 const MIN_INTERVALS: f64 = 8.0;
 /// Standard errors by which the counter must grow with the excess.
 const SURE: f64 = 4.0;
 
-/// Of all ranks, by number.
+/// By rank number.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct CpuContention {
     ranks: Vec<RankWait>,
@@ -35,18 +34,18 @@ struct RankWait {
     steps: u64,
     own_s: f64,
     excess_s: f64,
-    /// Fading sums over the intervals before.
+    /// Decaying sums over earlier intervals.
     sums: Sums,
     /// Share of its excess that the counter explains; zero unless that is most of it.
     explained: f64,
 }
 
-/// Seconds of each interval: at work, slower than the peers, and waiting for a CPU.
+/// Seconds of each interval: self-time, excess over the peers, and CPU wait.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Sums {
     intervals: f64,
     own_s: f64,
-    /// The excess of the intervals in which there was one.
+    /// The excess of the intervals with a positive one.
     slower_s: f64,
     excess_s: f64,
     waited_s: f64,
@@ -73,12 +72,12 @@ impl Sums {
         }
     }
 
-    /// Time waiting for a CPU per second of work.
+    /// CPU wait per second of work.
     fn proportion(&self) -> Option<f64> {
         (self.intervals >= MIN_INTERVALS && self.own_s > 0.0).then(|| self.waited_s / self.own_s)
     }
 
-    /// Share of the excess that comes with time waiting for a CPU, beyond the `usual` proportion of all work.
+    /// Share of the excess that grows with CPU wait, beyond the `usual` proportion of all work.
     fn explained(&self, usual: f64) -> Option<f64> {
         if self.intervals < MIN_INTERVALS || self.slower_s <= 0.0 {
             return None;
@@ -92,13 +91,13 @@ impl Sums {
         let slope = together / variance;
         let left = mean(self.waited_squares) - mean(self.waited_s).powi(2) - slope * together;
         let error = (left.max(0.0) / variance / self.intervals).sqrt();
-        // Few intervals agree by chance.
+        // A few intervals may agree by chance.
         (slope - usual > SURE * error).then(|| (slope - usual).min(self.waited_s / self.slower_s))
     }
 }
 
 impl CpuContention {
-    /// Ranks stand elsewhere.
+    /// Ranks changed their place in the layout.
     pub fn reset(&mut self) {
         self.ranks.clear();
     }
@@ -114,7 +113,7 @@ impl CpuContention {
             self.ranks.resize(ranks, RankWait::default());
         }
         for (index, rank_step) in matrix.rank_steps.iter().enumerate() {
-            // A step without any time of its own has no excess.
+            // A step without self-time has no excess.
             if rank_step.self_s <= 0.0 {
                 continue;
             }
@@ -157,14 +156,14 @@ impl CpuContention {
         }
     }
 
-    /// Share of what a rank is slower than its peers that it waits for a CPU; zero unless that is most of it.
+    /// Share of a rank's excess over its peers that is CPU wait; zero unless that is most of it.
     pub fn explained(&self, rank: Rank) -> f64 {
         self.ranks.get(rank.0 as usize).map_or(0.0, |kept| kept.explained)
     }
 }
 
 impl RankWait {
-    /// A reading has come: seconds that it waited for a CPU since the one before, and when it was read.
+    /// A reading arrived: seconds of CPU wait since the one before, and its time.
     fn close(&mut self, waited: Option<(f64, Time)>) {
         let Some((waited_s, at)) = waited else { return };
         if self.from.is_some() {
@@ -179,7 +178,7 @@ impl RankWait {
 mod tests {
     use super::*;
 
-    /// Intervals of a second: what the rank was slower in each, and how long it waited for a CPU.
+    /// Intervals of a second: the rank's excess in each, and its CPU wait.
     fn explained(usual: f64, waited: impl Fn(f64) -> f64) -> Option<f64> {
         let mut sums = Sums::default();
         for interval in 0..40_u32 {

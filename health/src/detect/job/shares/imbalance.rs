@@ -1,5 +1,5 @@
-//! Work that differs, and what the step would be if it did not: experts by routed tokens, sequences by declared work,
-//! stages by their own levels.
+//! Uneven work, and the step time if it were even: experts by routed tokens, sequences by declared work, stages by
+//! their own levels.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,23 +7,23 @@ use crate::detect::job::job_step::JobStep;
 use crate::detect::step::matrix::RankStep;
 use crate::stats;
 
-/// Steps over which levels and fits are remembered.
+/// Steps over which levels and fits are averaged.
 const MEMORY: f64 = 64.0;
-/// Something always remains of a self-time.
+/// Share of a self-time that always remains.
 const LEAST: f64 = 0.05;
 
-/// Self-times with the work of experts evened out.
+/// Self-times with even work of experts.
 #[derive(Debug)]
 pub struct EvenExperts {
     pub own: Vec<f64>,
-    /// Tokens of the busiest, and the mean of all.
+    /// Tokens of the busiest rank, and the mean of all.
     pub most: f64,
     pub mean: f64,
     /// Share of the variance between ranks that routed tokens explain.
     pub explained: f64,
 }
 
-/// Self-time against routed tokens, both over their means within a step and a stage; sums that fade.
+/// Self-time against routed tokens, both divided by their means within a step and a stage; decaying sums.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Experts {
     xx: f64,
@@ -31,7 +31,7 @@ pub struct Experts {
     yy: f64,
 }
 
-/// The ranks of one stage: how many, and sums of tokens and self-time.
+/// The ranks of one stage: their number, and sums of tokens and self-time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     ranks: f64,
@@ -40,8 +40,8 @@ struct Sum {
 }
 
 impl Experts {
-    /// What each rank would do at its stage's mean of routed tokens. `None` when not all declared them, or when they
-    /// do not explain who is slow.
+    /// Self-time of each rank at its stage's mean of routed tokens. `None` if not all ranks declared them, or if they
+    /// do not explain which ranks are slow.
     pub fn even(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> Option<EvenExperts> {
         let rank_steps = &job_step.matrix.rank_steps;
         if rank_steps.iter().any(|rank_step| rank_step.sample.work[2] <= 0.0) {
@@ -69,7 +69,7 @@ impl Experts {
         if self.xx < 1e-6 || explained < enough || self.xy <= 0.0 {
             return None;
         }
-        // Time grows at most as the tokens do.
+        // Time grows at most in proportion to the tokens.
         let slope = (self.xy / self.xx).min(1.0);
         let mut most = (0.0_f64, 0.0);
         let even = rank_steps.iter().zip(own).map(|(rank_step, own)| {
@@ -90,25 +90,25 @@ impl Experts {
     }
 }
 
-/// Self-times with the stages at their mean.
+/// Self-times with all stages at their mean.
 #[derive(Debug)]
 pub struct EvenStages {
     pub own: Vec<f64>,
-    /// The heaviest group of the plan and the lightest, with their levels, and the mean of all, seconds.
+    /// The heaviest and the lightest group of the plan with their levels, and the mean of all, seconds.
     pub extremes: [(usize, f64); 2],
     pub mean: f64,
     /// Some stage is a single rank.
     pub alone: bool,
 }
 
-/// ln of each role's level, a mean over the latest steps: what lasts, not what one step happens to hold.
+/// ln of each role's level, a mean over the latest steps: the lasting level, not that of a single step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stages {
     levels: Vec<(f64, f64)>,
 }
 
 impl Stages {
-    /// What each rank would do if all stages (or declared roles) had the same work. `None` when there is only one.
+    /// Self-time of each rank if all stages (or declared roles) had the same work. `None` if there is only one.
     pub fn even(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> Option<EvenStages> {
         let plan = job_step.view.plan;
         // Experts differ by their load, which has a finding of its own.
@@ -117,7 +117,7 @@ impl Stages {
             return None;
         }
         self.levels.resize(plan.roles.len(), (0.0, 0.0));
-        // Sum of the levels of a group's ranks, and how many they are.
+        // Sum of the levels of a group's ranks, and their number.
         let mut groups = vec![(0.0, 0.0); plan.groups.len()];
         for (index, role) in plan.roles.iter().enumerate() {
             let level = self.level(index, job_step.common.get(index).copied().unwrap_or(0.0))?;
@@ -146,7 +146,7 @@ impl Stages {
         })
     }
 
-    /// A role's level, seconds, with this step in it. Zero: nobody of it reported now.
+    /// A role's level, seconds, including this step. Zero: none of its ranks reported in this step.
     fn level(&mut self, role: usize, now: f64) -> Option<f64> {
         let (level, steps) = &mut self.levels[role];
         if now > 0.0 {
@@ -157,19 +157,19 @@ impl Stages {
     }
 }
 
-/// Differences between ranks of a role that change from step to step, so that nobody owns them.
+/// Differences between ranks of a role that change from step to step, so that they belong to no single rank.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Unexplained {
-    /// How wide the ranks of a role lie apart, mean over the latest steps.
+    /// Spread between the ranks of a role, mean over the latest steps.
     spread: f64,
-    /// What each rank keeps of that, by number.
+    /// The lasting part of it by rank number.
     kept: Vec<f64>,
     steps: f64,
 }
 
 impl Unexplained {
-    /// The spread (1.4826 × MAD of ln self-time about the role's level) that no rank owns; zero when most of it stays
-    /// with the same ranks.
+    /// The spread (1.4826 × MAD of ln self-time about the role's level) that belongs to no rank; zero if most of it
+    /// stays with the same ranks.
     pub fn observe(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> f64 {
         let rank_steps = &job_step.matrix.rank_steps;
         self.steps = (self.steps + 1.0).min(MEMORY);
@@ -200,7 +200,7 @@ impl Unexplained {
     /// Self-times at the mean of the declared work of each role.
     pub fn at_usual_work(&self, job_step: &JobStep<'_>, own: &[f64]) -> Vec<f64> {
         let rank_steps = &job_step.matrix.rank_steps;
-        // What declared sequences explain; routed tokens are the experts' business.
+        // The part that declared sequences explain; routed tokens are handled with the experts.
         let explained: Vec<f64> = rank_steps
             .iter()
             .map(|rank_step| rank_step.self_s / rank_step.fair_s * (-rank_step.routed).exp())

@@ -1,9 +1,9 @@
 //! What the job itself costs, as shares of its steps: data loading, garbage collection, uneven experts, sequences and
 //! stages, transfers.
 //!
-//! Each is what the step would have been shorter without it, along the critical path, after what comes before it in
-//! this list was taken out, so that no second is counted twice. Ranks that are found slow are set to their peers'
-//! speed first: nobody is named here, and nobody's fault is the job's.
+//! Each share is how much shorter the step would have been without it, along the critical path, after the preceding
+//! items of this list were taken out, so that no second is counted twice. Ranks already found slow are set to their
+//! peers' speed first: these findings name no rank, and a rank's fault is not charged to the job.
 
 mod cpu_contention;
 mod imbalance;
@@ -26,7 +26,7 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// Steps over which the usual transfer is averaged, and how far above it one has risen.
+/// Steps over which the usual transfer is averaged, and the ratio to it that counts as a rise.
 const USUAL_STEPS: f64 = 64.0;
 const RISEN: f64 = 1.2;
 
@@ -45,7 +45,7 @@ pub struct Shares {
     experts: Experts,
     stages: Stages,
     unexplained: Unexplained,
-    /// What it found of late; none when work is declared.
+    /// Its latest spread; `None` if work is declared.
     spread: Option<f64>,
 }
 
@@ -85,7 +85,7 @@ impl Shares {
         (!is_even).then_some(even)
     }
 
-    /// Ends all that is open, and begins anew.
+    /// Ends all open findings, and starts over.
     pub fn end(&mut self, at: Time, job: &Subject, out: &mut VecDeque<Claim>) {
         for window in self.windows_mut() {
             out.extend(window.end(at, job));
@@ -93,26 +93,26 @@ impl Shares {
         self.on_layout_change();
     }
 
-    /// Other ranks are seen than before: the shares begin anew, what holds goes on.
+    /// The reporting ranks have changed: the shares start over, open findings continue.
     pub fn reset_window(&mut self) {
         for window in self.windows_mut() {
             window.reset_window();
         }
     }
 
-    /// Ranks stand elsewhere: what was learned of roles is forgotten.
+    /// Ranks changed their place: drops what was learned about roles.
     pub fn on_layout_change(&mut self) {
         (self.experts, self.stages) = (Experts::default(), Stages::default());
         self.unexplained = Unexplained::default();
         self.contention.reset();
     }
 
-    /// What there is to say of an open finding up to now.
+    /// Outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
         self.windows().find_map(|window| window.outcome_now(finding))
     }
 
-    /// Share of a step that would be won now if nothing of this held; transfers are needed.
+    /// Share of a step that would be gained now without these findings; transfers are necessary and do not count.
     pub fn open_share(&self) -> f64 {
         let avoidable = [
             &self.data,
@@ -129,7 +129,7 @@ impl Shares {
             .min(1.0)
     }
 
-    /// Whether something is lost that lies in the work of all, and not in what some ranks are slower than others.
+    /// Whether some loss comes from the work of all ranks, and not from ranks that are slower than others.
     pub fn is_work_uneven(&self) -> bool {
         let of_all = [&self.data, &self.gc, &self.expert, &self.sequence, &self.stage];
         of_all.into_iter().any(ShareWindow::is_open)
@@ -161,7 +161,7 @@ impl Shares {
         .into_iter()
     }
 
-    /// What most ranks of a role wait for their data; what one waits longer is its own trouble.
+    /// Data wait that most ranks of a role share; the extra wait of a single rank is its own problem.
     fn data(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         let matrix = job_step.matrix;
         let shared = |index: usize| {
@@ -207,7 +207,7 @@ impl Shares {
             let paused = |rank: &&RankStep| rank.sample.gc_s > 0.0;
             let pausing = matrix.rank_steps.iter().filter(paused).count();
             let mut evidence = vec![piece("gc_ratio", share, None)];
-            // Of a step in which none did it says nothing.
+            // In a step without a pause the number means nothing.
             if pausing > 0 {
                 evidence.push(piece("ranks_pausing", pausing as f64, None));
             }
@@ -224,7 +224,7 @@ impl Shares {
         )
     }
 
-    /// What ranks are slower than their roles, as far as they waited for a CPU meanwhile.
+    /// The excess of ranks over their roles, as far as they waited for a CPU meanwhile.
     fn cpu(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         self.contention.observe(job_step, &left.own);
         let ranks = job_step.matrix.rank_steps.iter().map(|step| step.rank);
@@ -288,7 +288,7 @@ impl Shares {
         )
     }
 
-    /// Declared work that differs. A spread that nobody owns and nothing explains is only noted.
+    /// Uneven declared work. A spread that belongs to no rank and has no known cause is only noted.
     fn sequence(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         let spread = self.unexplained.observe(job_step, &left.own);
         let explained = job_step.matrix.roles.iter().any(|role| role.works);
@@ -315,7 +315,7 @@ impl Shares {
         )
     }
 
-    /// Spread of self-times within a step that no rank owns and no declared work explains, if there is much of it.
+    /// Spread of self-times within a step that belongs to no rank and that no declared work explains, if it is large.
     pub fn unexplained_spread(&self, limits: &Thresholds) -> Option<f64> {
         self.spread.filter(|spread| *spread >= limits.shares.spread_ratio)
     }
@@ -323,7 +323,7 @@ impl Shares {
     fn stage(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         let even = self.stages.even(job_step, &left.own)?;
         if job_step.shifted && !self.stage.is_open() {
-            // A stage that became slow is no uneven partition.
+            // A stage that became slow is not an uneven partition.
             self.stage.reset_window();
             return None;
         }
@@ -333,7 +333,7 @@ impl Shares {
             cause: Cause::Imbalance,
             lost: true,
         };
-        // Where a stage is one rank, the stage's work and the rank's own trouble look the same.
+        // If a stage is one rank, the stage's work and the rank's own problem look the same.
         let worst = if even.alone {
             Severity::Warning
         } else {
@@ -361,14 +361,14 @@ impl Shares {
         )
     }
 
-    /// Time in collectives beyond waiting for the slowest.
+    /// Time in collectives beyond the wait for the slowest rank.
     fn transfer(&mut self, job_step: &JobStep<'_>) -> Option<Claim> {
-        // A rise is not yet the job's nature: a slow link, for one, is known a little later.
+        // A rise is not yet typical of the job: a slow link, for example, is detected a little later.
         let usual_s = self.usual_transfer_s.get_or_insert(job_step.exposed_s);
         *usual_s += (job_step.exposed_s - *usual_s) / USUAL_STEPS;
         let has_risen = job_step.exposed_s > RISEN * *usual_s;
         if job_step.link_is_slow || has_risen && !self.transfer.is_open() {
-            // Transfers are long for a reason that has a name, or may have.
+            // Long transfers have a known cause, or may have one.
             self.transfer.reset_window();
             return None;
         }
@@ -383,7 +383,7 @@ impl Shares {
             lost: false,
         };
         let matrix = job_step.matrix;
-        // A pipeline that nobody declared waits for its own stages: that looks the same.
+        // An undeclared pipeline waits for its own stages, which looks the same.
         let sure = job_step.view.plan.is_declared || matrix.micro_batches <= 1;
         let worst = if sure { Severity::Critical } else { Severity::Info };
         let evidence = || {

@@ -11,7 +11,7 @@ use crate::event::Signal;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// From which share on a finding is a warning, and critical.
+/// The shares from which a finding is a warning, and critical.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
     pub warning: f64,
@@ -34,11 +34,11 @@ impl Bars {
 pub struct Meaning {
     pub finding: Finding,
     pub cause: Cause,
-    /// What it takes is lost; otherwise it is needed, or nobody knows.
+    /// Its time is lost; otherwise it is necessary, or that is not known.
     pub lost: bool,
 }
 
-/// One step: its number and time, what of it was lost, how long it took, seconds.
+/// One step: its number and time, its loss and its duration, seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Part {
     step: u64,
@@ -62,9 +62,9 @@ struct Open {
     raised_step: u64,
     lost_s: f64,
     dur_s: f64,
-    /// Time of the latest steps, while the share is under the bar: perhaps it is over.
+    /// Time of the latest steps while the share is below the bar: it may be over.
     fading_s: f64,
-    /// Ranks that lose it.
+    /// Number of ranks that lose the time.
     ranks: f64,
     meaning: Meaning,
 }
@@ -89,8 +89,8 @@ impl Open {
 }
 
 impl ShareWindow {
-    /// Takes what the step lost, which may be less than nothing by chance, and says what that makes of the finding.
-    /// `evidence` is asked for when there is something to say; `worst` bounds the severity.
+    /// Takes the loss of a step, which may be negative by chance, and returns the change of the finding. `evidence` is
+    /// called only if there is something to report; `worst` bounds the severity.
     pub fn take(
         &mut self,
         job_step: &JobStep<'_>,
@@ -145,29 +145,29 @@ impl ShareWindow {
         lost / dur.max(1e-9)
     }
 
-    /// What an open finding loses of a step now, as a share of it.
+    /// Share of a step that an open finding loses now.
     pub fn open_share(&self) -> f64 {
         let open = self.open.as_ref().filter(|open| open.meaning.lost);
         open.map_or(0.0, |_| self.share().clamp(0.0, 1.0))
     }
 
-    /// Whether its finding holds.
+    /// Whether its finding is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Forgets the window; what is open goes on.
+    /// Clears the window; an open finding continues.
     pub fn reset_window(&mut self) {
         self.window.clear();
     }
 
-    /// Ends what is open and forgets the window.
+    /// Ends the open finding and clears the window.
     pub fn end(&mut self, at: Time, job: &Subject) -> Option<Claim> {
         self.window.clear();
         self.close(at, job)
     }
 
-    /// What there is to say of it up to now.
+    /// Outcome of the open finding so far.
     pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
         let open = self
             .open

@@ -1,5 +1,5 @@
-//! Which rank died first of its own. A rank that lost a peer, was stopped by its launcher or waited in vain has died of
-//! another's end, and is not the one to name.
+//! Finds the rank that died first on its own. A rank that lost a peer, was stopped by its launcher or timed out waiting
+//! died because of another's end, and is not the one to report.
 
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use crate::event::{Beat, Detach, Phase, Trouble, TroubleKind};
 use crate::id::{NodeId, Rank};
 use crate::time::Time;
 
-/// A process that is gone without an error may have been ended by its launcher, which reports that within this time,
+/// A process that is gone without an error may have been stopped by its launcher, which reports that within this time,
 /// nanoseconds.
 const GRACE_NS: u64 = 700_000_000;
-/// A peer that waits for so long waits for another rank, nanoseconds.
+/// A peer that waits for this long waits for another rank, nanoseconds.
 const WAITS_NS: u64 = 500_000_000;
-/// Goodbyes that are kept. Only the first matters.
+/// Maximum goodbyes kept. Only the first matters.
 const MOST_LEFT: usize = 8;
 
-/// A rank that died, and what is known of it.
+/// A rank that died, with the details.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
     pub node: NodeId,
     pub rank: Rank,
     /// Exit code, 128 + n for a signal.
     pub code: Option<i32>,
-    /// The exception, or what is known without one.
+    /// The exception, or a text if there is none.
     pub says: Arc<str>,
 }
 
 impl Death {
-    /// Of a process that is gone, and of which nothing else is known.
+    /// A process that is gone, without further details.
     pub fn quiet(node: NodeId, rank: Rank) -> Death {
         Death {
             node,
@@ -47,10 +47,10 @@ pub(super) struct Gone {
     pub node: NodeId,
     pub rank: Rank,
     pub idle_ns: u64,
-    /// When that was noticed.
+    /// When this was noticed.
     at: Time,
     step: u64,
-    /// Peers that live wait for another rank, or have gone on without it.
+    /// Live peers wait for another rank, or have continued without it.
     is_missed: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Left {
     pub node: NodeId,
     pub rank: Rank,
     pub step: u64,
-    /// How many troubles were known before.
+    /// Number of troubles before.
     pub after: usize,
 }
 
@@ -68,7 +68,7 @@ impl Endings {
     pub(super) fn beat(&mut self, at: Time, node: &NodeId, beat: &Beat) {
         let lives = |rank| beat.ranks.iter().any(|pulse| pulse.alive && pulse.rank == rank);
         self.gone.retain(|gone| !lives(gone.rank));
-        // Ranks that die later die of it: the first beat with a dead rank has the one.
+        // Ranks that die later die because of it: the first beat with a dead rank contains the first death.
         if self.gone.is_empty() {
             let gone = beat.ranks.iter().filter(|pulse| !pulse.alive).take(super::MOST);
             self.gone.extend(gone.map(|pulse| Gone {
@@ -102,8 +102,8 @@ impl Endings {
         }
     }
 
-    /// The rank that died first of its own while others lived, if one did. `stands`: the job was found to
-    /// stand already; a rank that is ended then is ended because of that.
+    /// The rank that died first on its own while others lived, if there is one. `stands`: the job was already found at
+    /// a standstill; a rank that ends then ends because of that.
     pub fn first_death(&self, now: Time, stands: bool) -> Option<Death> {
         let spoken = self.spoken_death(stands);
         // An orderly end of the job begins with a signal, and ends processes without an error.
@@ -115,17 +115,17 @@ impl Endings {
         self.has_trouble(rank) || self.gone.iter().any(|gone| gone.rank == rank)
     }
 
-    /// Whether a rank, or its launcher, had an error to report.
+    /// Whether a rank, or its launcher, reported an error.
     pub fn has_trouble(&self, rank: Rank) -> bool {
         self.troubles
             .iter()
             .any(|(_, trouble)| trouble.rank == Some(rank))
     }
 
-    /// Forgets the troubles of ranks that have trained on since: their exception ended nothing.
+    /// Drops the troubles of ranks that have kept training since: their exceptions ended nothing.
     pub fn forget(&mut self, lives: impl Fn(Rank) -> bool) {
         let is_kept = |(_, trouble): &(NodeId, Trouble)| !trouble.rank.is_some_and(&lives);
-        // Exits and goodbyes know how many troubles there were before them.
+        // Exits and goodbyes store the number of troubles before them.
         let mut kept: Vec<usize> = vec![0];
         kept.extend(self.troubles.iter().scan(0, |count, trouble| {
             *count += usize::from(is_kept(trouble));
@@ -138,7 +138,7 @@ impl Endings {
         self.troubles.retain(is_kept);
     }
 
-    /// By an exception, or by its exit code.
+    /// A death with an exception or an exit code.
     pub(super) fn spoken_death(&self, stands: bool) -> Option<Death> {
         for (index, (node, trouble)) in self.troubles.iter().enumerate() {
             if trouble.kind == TroubleKind::Signal || is_schedulers(trouble.kind) {
@@ -163,7 +163,7 @@ impl Endings {
         None
     }
 
-    /// Whether a rank's exit code is the first that is known of its end, and no consequence of something else.
+    /// Whether a rank's exit code is the first sign of its end, and no consequence of something else.
     pub(super) fn is_own_exit(&self, index: usize, rank: Rank, trouble: &Trouble) -> bool {
         let (node, _) = &self.troubles[index];
         let lost_others = self.troubles.iter().any(|(_, other)| {
@@ -180,7 +180,7 @@ impl Endings {
         !(lost_others || aborted || was_ended)
     }
 
-    /// Whether the launcher of a node had begun to end its workers by then.
+    /// Whether the launcher of a node had begun to stop its workers by then.
     fn is_stopped_before(&self, index: usize, node: &NodeId) -> bool {
         let mut before = self.troubles[..index].iter();
         before.any(|(on, other)| on == node && other.kind == TroubleKind::LauncherStop)
@@ -191,7 +191,7 @@ impl Endings {
         let of_rank = || self.troubles.iter().map(|(_, trouble)| trouble);
         let of_rank = || of_rank().filter(|trouble| trouble.rank == Some(rank));
         let spoken = of_rank().find(|trouble| trouble.kind != TroubleKind::Exit);
-        // A library that aborts prints why, and no rank: the launcher reports which rank aborted there.
+        // A library that aborts prints why, but no rank: the launcher reports which rank aborted there.
         let printed = self.troubles.iter().find(|(on, trouble)| {
             on == node && trouble.rank.is_none() && trouble.kind == TroubleKind::CollectiveMismatch
         });
@@ -208,7 +208,7 @@ impl Endings {
         }
     }
 
-    /// Its process was gone without an error of its own or of its launcher; others wait for it.
+    /// A process that is gone without an error of its own or of its launcher, while others wait for it.
     fn silent_death(&self, now: Time) -> Option<Death> {
         let gone = self.silent()?;
         let is_stopped = self
@@ -238,7 +238,7 @@ impl Endings {
         })
     }
 
-    /// The first rank that was gone without an error: of those in one beat, the one that was idle for longest.
+    /// The first rank that was gone without an error: of those in one beat, the one that was idle longest.
     pub(super) fn silent(&self) -> Option<&Gone> {
         let spoke = |rank| {
             self.troubles
@@ -249,7 +249,7 @@ impl Endings {
         silent.max_by_key(|gone| gone.idle_ns)
     }
 
-    /// The rank that detached before the first one that lost a peer or waited in vain; others trained on.
+    /// The rank that detached before the first one lost a peer or timed out; others kept training.
     pub(super) fn left_early(&self) -> Option<&Left> {
         let first = self.troubles.iter().position(|(_, trouble)| {
             matches!(
@@ -267,7 +267,7 @@ impl Endings {
     }
 }
 
-/// Whether processes that end after it end because they were asked to.
+/// Whether processes that end after it end on request.
 pub(super) fn is_stop(kind: TroubleKind) -> bool {
     matches!(kind, TroubleKind::Signal | TroubleKind::LauncherStop) || is_schedulers(kind)
 }

@@ -1,8 +1,8 @@
-//! Why the job ended: what came first of what processes and nodes said of their end, with what is only a consequence
-//! left out.
+//! Why the job ended: the first cause among the reports of processes and nodes about their end, without mere
+//! consequences.
 //!
-//! Order is that of the journal. Two nodes' words may be swapped by a second, so kinds that others cause (a peer that
-//! went away, a collective that waited in vain) count only when nothing else was said.
+//! The order is that of the journal. Reports of two nodes may be swapped by a second, so kinds that another rank causes
+//! (a lost peer, a collective timeout) count only if there is no other report.
 
 mod deaths;
 
@@ -19,30 +19,30 @@ use crate::report::{self, Ending, Heard, Reason};
 use crate::time::Time;
 use crate::verdict::{Finding, Verdict};
 
-/// Words that are kept. A job of thousands of ranks says the same thousands of times.
+/// Maximum reports kept. A job of thousands of ranks reports the same thousands of times.
 const MOST: usize = 64;
-/// Of these, in the report.
+/// Maximum of these in the report.
 const MOST_TOLD: usize = 8;
-/// A hang that was over so long before the end has nothing to do with it.
+/// A hang that was over this long before the end has nothing to do with it.
 const HUNG_S: f64 = 60.0;
-/// 128 + SIGABRT: the end that NCCL's watchdog brings about, without an exception of Python's
+/// 128 + SIGABRT: how NCCL's watchdog ends a process, without a Python exception
 /// (<https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html>: TORCH_NCCL_ASYNC_ERROR_HANDLING).
 const ABORTED: i32 = 134;
 /// 128 + SIGKILL.
 const KILLED: i32 = 137;
-/// 128 + SIGINT, SIGKILL, SIGTERM: codes of commands that somebody else ended.
+/// 128 + SIGINT, SIGKILL, SIGTERM: codes of commands that were ended from outside.
 const ENDED: [i32; 3] = [130, 137, 143];
 
-/// What was heard of ends.
+/// Reports of ends.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Endings {
     troubles: Vec<(NodeId, Trouble)>,
     exits: Vec<Exited>,
     /// Ranks whose process is gone and that have not detached.
     gone: Vec<Gone>,
-    /// Ranks that have detached, the first first.
+    /// Ranks that have detached, in order.
     left: Vec<Left>,
-    /// Counts signs that the job, or a rank of it, does not end in order.
+    /// Counts signs that the job, or one of its ranks, ends abnormally.
     signs: u64,
 }
 
@@ -51,12 +51,12 @@ pub struct Endings {
 struct Exited {
     node: NodeId,
     code: i32,
-    /// How much had been said before.
+    /// Number of troubles before.
     after: usize,
 }
 
 impl Endings {
-    /// Takes note of a frame.
+    /// Takes a frame.
     pub fn take(&mut self, at: Time, frame: &Frame) {
         match &frame.event {
             Event::Trouble(trouble) => {
@@ -75,7 +75,7 @@ impl Endings {
             }
             Event::Beat(beat) => self.beat(at, &frame.node, beat),
             Event::Detach(detach) => self.goodbye(&frame.node, detach),
-            // A new beginning: whoever died was replaced.
+            // A new start: a rank that died was replaced.
             Event::Attach(attach) => {
                 self.gone.retain(|gone| gone.rank != attach.rank);
                 self.left.retain(|left| left.rank != attach.rank);
@@ -84,8 +84,8 @@ impl Endings {
         }
     }
 
-    /// Ranks that lost a peer may be thousands within a second, and then as many exit codes follow: they leave room for
-    /// the exception of the rank that was lost, which may come later.
+    /// Thousands of ranks may lose a peer within a second, followed by as many exit codes: they leave room for the
+    /// exception of the lost rank, which may arrive later.
     fn has_room(&self, kind: TroubleKind) -> bool {
         let most = match kind {
             TroubleKind::PeerLost | TroubleKind::CollectiveTimeout => MOST / 2,
@@ -95,13 +95,13 @@ impl Endings {
         self.troubles.len() < most
     }
 
-    /// How much has been seen that belongs to no orderly end; it only grows.
+    /// Number of signs of an abnormal end so far; it only grows.
     pub fn signs(&self) -> u64 {
         self.signs
     }
 
-    /// A new group of ranks has begun: whatever the one before it died of was survived, and who left meanwhile is not
-    /// missed. What the scheduler wants of nodes that are still there stands.
+    /// A new group of ranks started: the job survived the end of the old one, and ranks that left are not missed. What
+    /// the scheduler reported for nodes that are still there remains.
     pub fn survived(&mut self) {
         let exits = std::mem::take(&mut self.exits);
         self.troubles.retain(|(node, trouble)| {
@@ -112,7 +112,7 @@ impl Endings {
         self.left.clear();
     }
 
-    /// All that was said is that a peer went away: whose process was gone without a word.
+    /// If peers only report that they lost a rank: the rank whose process was gone without an error.
     fn lost_peer(&self) -> Option<Ending> {
         let all_lost = self.troubles.iter().all(|(_, trouble)| {
             matches!(
@@ -135,10 +135,10 @@ impl Endings {
         })
     }
 
-    /// Why it ended; `None`: some node goes on. `open`: nodes whose command has not ended, as far as is known, and
-    /// whether nothing is heard of them any more.
+    /// Why it ended; `None`: some node continues. `open`: nodes whose command has not ended, as far as is known, and
+    /// whether they are unreachable.
     pub fn judge(&self, open: &[(NodeId, bool)]) -> Option<Ending> {
-        // Nobody may have told a code: where no launcher of ours is, words are all there is.
+        // There may be no exit code: without our launcher, troubles are all there is.
         let is_silent = self.exits.is_empty() && self.troubles.is_empty();
         if open.iter().any(|(_, is_lost)| !is_lost) || is_silent && open.is_empty() {
             return None;
@@ -154,12 +154,12 @@ impl Endings {
             .or_else(|| self.lost_peer())
             .or_else(|| self.of_words(|kind| kind != TroubleKind::LauncherStop));
         let ending = match (failed, found) {
-            // Whatever was said, the commands ended as they should; some of them because they were asked to.
+            // Whatever was reported, the commands ended normally; some of them because they were asked to.
             (None, Some(found)) if is_told && is_asked(&found) => Some(Ending {
                 code: Some(0),
                 ..found
             }),
-            // A wrapper may end with zero whatever its ranks said.
+            // A wrapper may exit with zero whatever its ranks reported.
             (None, _) if is_told => Some(Ending::success()),
             (_, Some(mut found)) => {
                 let own = self
@@ -167,7 +167,7 @@ impl Endings {
                     .iter()
                     .find(|exit| Some(&exit.node) == found.node.as_ref());
                 let command = own.or(failed).map(|exit| exit.code);
-                // A command that started the ranks may have a code of its own: it is none of theirs.
+                // A command that started the ranks may have an exit code of its own, which is not a rank's.
                 let known = match found.rank {
                     Some(rank) => self.code_of(rank),
                     None => command,
@@ -184,11 +184,11 @@ impl Endings {
         })
     }
 
-    /// Whichever came first: the end of a rank by its own doing, or a signal from outside; of the signal, its sender.
+    /// Whichever came first: a rank that ended on its own, or a signal from outside, with its sender.
     fn asked(&self) -> Option<Ending> {
         let is_first = |index: usize, trouble: &Trouble| match trouble.kind {
             TroubleKind::Signal | TroubleKind::Error | TroubleKind::CollectiveMismatch => true,
-            // An abort is mostly a watchdog's: another rank was waited for.
+            // An abort usually comes from a watchdog, because of another rank.
             TroubleKind::Exit if trouble.code != Some(ABORTED) => trouble
                 .rank
                 .is_some_and(|rank| self.is_own_exit(index, rank, trouble)),
@@ -200,7 +200,7 @@ impl Endings {
             .0;
         let (node, trouble) = &self.troubles[first];
         if trouble.kind == TroubleKind::Signal {
-            // Where one command fails, srun and mpirun end the others.
+            // If one command fails, srun and mpirun stop the others.
             let before = self
                 .exits
                 .iter()
@@ -212,7 +212,7 @@ impl Endings {
                 return Some(Ending { node: None, ..ending });
             }
         }
-        // An exit code may come before the exception that it is of.
+        // An exit code may arrive before the exception behind it.
         let spoken = |rank| {
             let mut others = self.troubles.iter();
             others.find(|(_, other)| other.rank == Some(rank) && other.kind != TroubleKind::Exit)
@@ -222,7 +222,7 @@ impl Endings {
             _ => (node, trouble),
         };
         let mut ending = of_trouble(node, trouble);
-        // What a library printed as it aborted names no rank; the launcher reports which rank aborted there.
+        // The output of a library that aborts names no rank; the launcher reports which rank aborted there.
         let mut others = self.troubles.iter();
         let aborted = others.find(|(on, other)| on == node && other.code == Some(ABORTED));
         if let Some((_, aborted)) =
@@ -233,7 +233,7 @@ impl Endings {
         Some(ending)
     }
 
-    /// A rank that ended in order while the others went on, and lost it.
+    /// A rank that ended normally while the others continued, and lost it.
     fn gone_early(&self) -> Option<Ending> {
         let left = self.left_early()?;
         let says = format!(
@@ -250,7 +250,7 @@ impl Endings {
         })
     }
 
-    /// The exit code of a rank's own process, if it was seen.
+    /// The exit code of a rank's own process, if it is known.
     fn code_of(&self, rank: crate::id::Rank) -> Option<i32> {
         let of_rank = self
             .troubles
@@ -269,7 +269,7 @@ impl Endings {
         told.collect()
     }
 
-    /// What is short of memory tells nothing, or only after those that it takes along.
+    /// A process that is out of memory reports nothing, or only after the ranks that it takes down.
     fn memory(&self) -> Option<Ending> {
         [
             TroubleKind::OomKill,
@@ -279,7 +279,7 @@ impl Endings {
         .into_iter()
         .find_map(|wanted| self.of_words(|kind| kind == wanted))
         .map(|mut ending| {
-            // The kernel reports how many it killed, the launcher which rank was killed there.
+            // The kernel reports how many processes it killed, the launcher which rank was killed there.
             let killed = self.troubles.iter().find(|(node, trouble)| {
                 Some(node) == ending.node.as_ref() && trouble.code == Some(KILLED) && trouble.rank.is_some()
             });
@@ -290,13 +290,13 @@ impl Endings {
         })
     }
 
-    /// The first of these kinds that was said.
+    /// The first trouble of these kinds.
     fn of_words(&self, is_meant: impl Fn(TroubleKind) -> bool) -> Option<Ending> {
         let (node, trouble) = self.troubles.iter().find(|(_, trouble)| is_meant(trouble.kind))?;
         Some(of_trouble(node, trouble))
     }
 
-    /// Nobody said anything: what the code tells, and who was gone first.
+    /// Without any trouble: what the exit code shows, and which rank was gone first.
     fn by_code(&self, node: &NodeId, code: i32) -> Ending {
         let mut ending = Ending::of_code(node, code);
         if let Some(gone) = self.silent() {
@@ -306,7 +306,7 @@ impl Endings {
     }
 }
 
-/// The end that a rank, or a node, met.
+/// The ending that a trouble shows.
 fn of_trouble(node: &NodeId, trouble: &Trouble) -> Ending {
     let reason = match trouble.kind {
         TroubleKind::Signal => Reason::Stopped,
@@ -336,18 +336,18 @@ fn of_trouble(node: &NodeId, trouble: &Trouble) -> Ending {
     }
 }
 
-/// What the scheduler says of a signal that it has sent.
+/// A scheduler's reason for a signal that it sent.
 fn is_schedulers(kind: TroubleKind) -> bool {
     use TroubleKind::{Cancelled, NodeFailed, Preempted, Requeued, TimeLimit};
     matches!(kind, Cancelled | NodeFailed | Preempted | Requeued | TimeLimit)
 }
 
-/// The job was asked to end, and may have done so in order.
+/// The job was asked to end, and may have ended normally.
 fn is_asked(ending: &Ending) -> bool {
     ending.reason == Reason::Stopped || ending.kind.is_some_and(is_schedulers)
 }
 
-/// Of many the first is named, and how many others there are.
+/// Names the first of the lost nodes, and the number of the others.
 fn lost(open: &[(NodeId, bool)]) -> Option<Ending> {
     let (first, others) = open.split_first()?;
     let says = match others.len() {
@@ -363,8 +363,8 @@ fn lost(open: &[(NodeId, bool)]) -> Option<Ending> {
     })
 }
 
-/// The same end with those for whom a collective waited, if the detector had named them. A watchdog that aborts says
-/// nothing: then the hang itself is what it was.
+/// The same ending with the rank that a collective waited for, if the detector had named it. A watchdog that aborts
+/// reports nothing: then the hang itself is the reason.
 pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
     let of = |finding| {
         let held = |verdict: &&Verdict| verdict.cleared_s.is_none_or(|at| now_s - at < HUNG_S);
@@ -379,7 +379,7 @@ pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
             ..ending
         },
-        // A job that stood was ended from outside: the reason is the rank it waited for, whichever rank ended first.
+        // A job at a standstill was ended from outside: the reason is the rank it waited for, not the first to end.
         Some(hang) if is_ended(&ending) => Ending {
             rank: None,
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),

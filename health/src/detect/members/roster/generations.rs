@@ -1,7 +1,7 @@
-//! One count of restarts for the job. torchrun counts by agent: each its own failures, so that one that has just joined
-//! begins at 0, and an agent that restarts to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
-//! <https://docs.pytorch.org/docs/stable/elastic/run.html>). The ranks of one group may come with different counts;
-//! what a node's counts mean is found when its ranks attach.
+//! One restart count for the job. torchrun counts per agent: each counts its own failures, so an agent that has just
+//! joined starts at 0, and an agent that restarts to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
+//! <https://docs.pytorch.org/docs/stable/elastic/run.html>). The ranks of one group may arrive with different counts;
+//! how a node's counts map to the job's is determined when its ranks attach.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::event::{Attach, Event};
 use crate::frame::Frame;
 use crate::id::NodeId;
 
-/// Nodes and, of each, processes that are remembered.
+/// Maximum nodes, and maximum processes of each, that are remembered.
 const MOST_NODES: usize = 1 << 16;
 const MOST_PROCESSES: usize = 1024;
 
@@ -21,23 +21,23 @@ const MOST_PROCESSES: usize = 1024;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Generations {
     nodes: BTreeMap<NodeId, Own>,
-    /// Nodes whose counts are not the job's.
+    /// Number of nodes whose counts are not the job's.
     shifted: usize,
-    /// The present group came without a greater count.
+    /// The present group started without a higher count.
     uncounted: bool,
 }
 
 /// A node's own counts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Own {
-    /// Added to one, it is the job's.
+    /// Difference to the job's count.
     add: i64,
-    /// Processes that have attached there, the latest last: one that says so again is none that is new.
+    /// Processes that have attached there, the latest last: one that attaches again is not new.
     processes: Vec<u32>,
 }
 
 impl Generations {
-    /// The frame with the job's count in the place of its node's.
+    /// The frame with the job's count instead of its node's.
     pub fn counted<'a>(&mut self, frame: &'a Frame, roster: &Roster) -> Cow<'a, Frame> {
         if let Event::Attach(attach) = &frame.event {
             self.attach(&frame.node, attach, roster);
@@ -73,10 +73,9 @@ impl Generations {
         own.processes.push(attach.pid);
         let is_missing = roster.member(attach.rank).is_none();
         let count = shift(attach.restart, own.add);
-        // A process that is new belongs to the present group, or to one that it begins by its size.
+        // A new process belongs to the present group, or to one that it starts by its size.
         let is_behind = count < roster.restart;
-        // The group has begun with nodes that counted nothing, and this one counts: it has come for the place that is
-        // free.
+        // The group started with nodes that counted nothing, and this one counts: it takes the free place.
         let is_ahead = count > roster.restart
             && self.uncounted
             && is_missing

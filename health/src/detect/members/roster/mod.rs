@@ -1,4 +1,4 @@
-//! Who takes part: ranks, nodes and their sidecars, as they declared themselves; and what of them was received.
+//! Members: ranks, nodes and their sidecars, as they declared themselves; and what was received from them.
 
 mod generations;
 mod node;
@@ -21,9 +21,9 @@ use crate::time::Time;
 use crate::verdict::Subject;
 pub use node::Node;
 
-/// A rank number above this is not believed: memory is bounded before it is allocated.
+/// A higher rank number is not plausible: memory is bounded before it is allocated.
 pub const MAX_RANKS: u32 = 1 << 20;
-/// Sources that are remembered as telling nothing.
+/// Maximum sources remembered as silent.
 const MAX_MUTE: usize = 4096;
 
 /// One rank in the current epoch.
@@ -34,39 +34,39 @@ pub struct Member {
     pub role: Arc<str>,
     pub layout: Option<Layout>,
     pid: u32,
-    /// It is known by the NCCL plugin alone: its steps are found in its collectives.
+    /// Only the NCCL plugin reports it: its steps are found in its collectives.
     #[serde(default)]
     pub is_by_collectives: bool,
-    /// First and last step received, and how many.
+    /// First and last step received, and their number.
     pub first_step: Option<u64>,
     pub last_step: u64,
     pub steps: u64,
-    /// It said goodbye.
+    /// It has detached.
     pub ended: bool,
 }
 
 impl Member {
-    /// Whether it may be the process of this number; zero on either side: not known.
+    /// Whether it may be the process with this ID; zero on either side: not known.
     pub fn may_be(&self, pid: u32) -> bool {
         self.pid == 0 || pid == 0 || self.pid == pid
     }
 }
 
-/// Everyone.
+/// All ranks and nodes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Roster {
     members: Vec<Option<Box<Member>>>,
     nodes: CursorMap<NodeId, Node>,
     pub world_size: u32,
-    /// The first rank whose declaration makes no sense, and of how many it said to be one.
+    /// The first rank with an impossible declaration, and the world size that it declared.
     pub misfit: Option<(Rank, u32)>,
     pub restart: u32,
     pub signals: Vec<Signal>,
     pub gaps: Gaps,
     pub sources: Vec<Arc<str>>,
-    /// Sources from which nothing comes, and why.
+    /// Sources without data, and why.
     pub mute: BTreeMap<(NodeId, Arc<str>), Arc<str>>,
-    /// Counts what changes where ranks stand.
+    /// Counts changes to the ranks' places in the layout.
     pub shape: u64,
     pub endings: Endings,
     generations: Generations,
@@ -78,7 +78,7 @@ impl Roster {
         self.members.get(rank.0 as usize)?.as_deref()
     }
 
-    /// The step that a rank is in, by those that have come of it; `None`: none has.
+    /// The current step of a rank, from the steps received; `None`: none was.
     pub fn step_of(&self, rank: Rank) -> Option<u64> {
         let member = self.member(rank)?;
         member.first_step.map(|_| member.last_step.saturating_add(1))
@@ -92,12 +92,12 @@ impl Roster {
             .filter_map(|(member, rank)| Some((Rank(rank), member.as_deref()?)))
     }
 
-    /// When a node was last heard.
+    /// When a node last reported.
     pub fn last_heard(&self, node: &NodeId) -> Option<Time> {
         Some(self.nodes.get(node)?.last_heard)
     }
 
-    /// The rack of a node, if it said so.
+    /// The rack of a node, if it declared one.
     pub fn rack_of(&self, node: &NodeId) -> Option<Arc<str>> {
         let rack = &self.nodes.get(node)?.rack;
         (!rack.is_empty()).then(|| rack.clone())
@@ -133,7 +133,7 @@ impl Roster {
         })
     }
 
-    /// Frames that should have come and did not.
+    /// Number of missing frames.
     pub fn frames_lost(&self) -> u64 {
         self.nodes
             .iter()
@@ -152,20 +152,20 @@ impl Roster {
         })
     }
 
-    /// Whether the frame came before: it is to be ignored.
+    /// Whether the frame was received before, and must be ignored.
     pub fn has_seen(&mut self, frame: &Frame) -> bool {
         let node = self.nodes.get_mut(&frame.node);
         node.is_some_and(|node| node.has_seen(frame.agent, frame.seq))
     }
 
-    /// Whether it is of an incarnation that another one has followed.
+    /// Whether it is from an incarnation that was replaced by another one.
     pub fn is_late(&mut self, frame: &Frame) -> bool {
         let node = self.nodes.get_mut(&frame.node);
         node.is_some_and(|node| node.is_past(frame.agent))
     }
 
-    /// Takes note of a late frame that did not come before: it fills a hole, and is no sign of life. How things stand
-    /// the incarnation that followed has said anew; what happened has happened.
+    /// Records a late frame that was not received before: it fills a gap, and is no sign of life. The new incarnation
+    /// has reported the state again; events still count.
     pub fn observe_late(&mut self, at: Time, frame: &Frame) {
         if let Some(node) = self.nodes.get_mut(&frame.node) {
             node.accept_late(frame.agent, frame.seq);
@@ -177,7 +177,7 @@ impl Roster {
         }
     }
 
-    /// The frame with the job's count of restarts in the place of its node's.
+    /// The frame with the job's restart count instead of its node's.
     pub fn counted<'a>(&mut self, frame: &'a Frame) -> Cow<'a, Frame> {
         let mut generations = std::mem::take(&mut self.generations);
         let counted = generations.counted(frame, self);
@@ -185,7 +185,7 @@ impl Roster {
         counted
     }
 
-    /// Takes note of a frame that did not come before.
+    /// Records a frame that was not received before.
     pub fn observe(&mut self, at: Time, frame: &Frame) {
         self.receive(at, frame);
         self.endings.take(at, frame);
@@ -257,7 +257,7 @@ impl Roster {
         }
     }
 
-    /// What came until `now` is not there any more: nobody is late for it who was not before.
+    /// Frames from before `now` will not come: no node becomes late because of this.
     pub fn resume(&mut self, now: Time, is_unheard: impl Fn(&NodeId) -> bool) {
         for (name, node) in self.nodes.iter_mut() {
             if !node.left && !is_unheard(name) {
@@ -266,7 +266,7 @@ impl Roster {
         }
     }
 
-    /// The aggregator did not listen for so long: nobody was silent in it.
+    /// The aggregator received nothing for this long: no node counts as silent for that time.
     pub fn excuse(&mut self, missed: Duration) {
         for (_, node) in self.nodes.iter_mut() {
             node.silent_from = node.silent_from + missed;
@@ -283,7 +283,7 @@ impl Roster {
         self.members.get_mut(rank.0 as usize)?.as_deref_mut()
     }
 
-    /// Books the frame on its node; finds holes and new incarnations.
+    /// Records the frame for its node; detects gaps and new incarnations.
     pub fn receive(&mut self, at: Time, frame: &Frame) {
         let new = || Node::new(at, frame.agent);
         let Some(node) = self.nodes.get_or_insert_with(&frame.node, new) else {
@@ -299,7 +299,7 @@ impl Roster {
         node.on_event(at, frame.seq, &frame.event);
     }
 
-    /// Whether the event begins a new group of ranks: a restart, a resize, or the same rank in another process (the
+    /// Whether the event starts a new group of ranks: a restart, a resize, or the same rank in another process (the
     /// script runs a second training, or was started again).
     pub fn begins_epoch(&self, event: &Event) -> bool {
         let Event::Attach(attach) = event else {
@@ -349,7 +349,7 @@ impl Roster {
     }
 }
 
-/// A rank or world size beyond all bounds is a wrong environment variable: ranks that cannot exist are not awaited.
+/// A rank or world size beyond all limits is a wrong environment variable: ranks that cannot exist are not expected.
 fn is_believable(attach: &Attach) -> bool {
     attach.rank.0 < MAX_RANKS && attach.world_size <= MAX_RANKS
 }

@@ -1,4 +1,4 @@
-//! One node, the sidecar that watches it, and those that did before.
+//! One node, its current sidecar, and earlier ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Beat, Event};
 use crate::time::Time;
 
-/// Earlier incarnations of a node's sidecar whose late frames are distinguished from those of a new one. Their numbers
-/// have no order: a clock may have been stepped.
+/// Earlier incarnations of a node's sidecar whose late frames are distinguished from those of a new one. Incarnation
+/// numbers have no order: a clock may have been stepped.
 const MOST_PAST: usize = 8;
 
-/// One node and the sidecar that watches it.
+/// One node and its current sidecar.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Node {
     lane: Lane,
-    /// Those that watched it before, the latest last.
+    /// Earlier sidecars, the latest last.
     past: VecDeque<Lane>,
     pub last_heard: Time,
-    /// Its silence counts from then on: as the last, but for what the aggregator itself missed since.
+    /// Start of its silence: the last report, plus the time that the aggregator itself missed since.
     pub silent_from: Time,
     pub left: bool,
     pub attached: bool,
     pub exit: Option<i32>,
     pub rack: Arc<str>,
     counters: Beat,
-    /// Losses of incarnations that are forgotten.
+    /// Losses of incarnations that are no longer kept.
     lost_before: u64,
     dropped_before: (u64, u64),
 }
 
-/// What was received of one incarnation.
+/// What was received from one incarnation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Lane {
     agent: u64,
-    /// Highest sequence received, and which of the 64 below it.
+    /// Highest sequence number received, and which of the last 64.
     highest: u64,
     window: u64,
     received: u64,
@@ -58,7 +58,7 @@ impl Node {
         }
     }
 
-    /// Frames of all incarnations that did not come. Numbers from the wire may be anything, so nothing here overflows.
+    /// Missing frames of all incarnations. Numbers from the wire may be anything, so nothing here overflows.
     pub fn lost(&self) -> u64 {
         let past = self.past.iter().map(Lane::lost);
         past.chain([self.lane.lost()])
@@ -78,12 +78,12 @@ impl Node {
         self.lane.agent == agent
     }
 
-    /// Whether this incarnation watched it, and another does now.
+    /// Whether this incarnation monitored it, and another one does now.
     pub fn is_past(&self, agent: u64) -> bool {
         !self.is_watched_by(agent) && self.past.iter().any(|lane| lane.agent == agent)
     }
 
-    /// Whether a frame came before.
+    /// Whether a frame was received before.
     pub fn has_seen(&self, agent: u64, seq: u64) -> bool {
         let mut lanes = self.past.iter().chain([&self.lane]);
         lanes.any(|lane| lane.agent == agent && lane.has_seen(seq))
@@ -107,7 +107,7 @@ impl Node {
         };
     }
 
-    /// Takes a frame of the incarnation that watches it.
+    /// Takes a frame of the current incarnation.
     pub fn on_event(&mut self, at: Time, seq: u64, event: &Event) {
         self.lane.accept(seq);
         (self.last_heard, self.silent_from) = (at, at);
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// Takes one of an earlier incarnation.
+    /// Takes a frame of an earlier incarnation.
     pub fn accept_late(&mut self, agent: u64, seq: u64) {
         if let Some(lane) = self.past.iter_mut().find(|lane| lane.agent == agent) {
             lane.accept(seq);
@@ -147,13 +147,13 @@ impl Lane {
         self.highest.saturating_sub(self.received)
     }
 
-    /// Whether a sequence number came before: exact for the last 64, older ones count as seen.
+    /// Whether a sequence number was received before: exact for the last 64, older ones count as received.
     fn has_seen(&self, seq: u64) -> bool {
         let behind = self.highest.checked_sub(seq);
         behind.is_some_and(|behind| behind >= 64 || self.window & (1 << behind) != 0)
     }
 
-    /// Takes one that did not.
+    /// Takes a new sequence number.
     fn accept(&mut self, seq: u64) {
         if seq > self.highest {
             let ahead = seq - self.highest;

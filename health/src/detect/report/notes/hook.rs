@@ -1,5 +1,5 @@
-//! What the hooks and NCCL plugins of ranks say that they do not see or do not do: a line of the report for all ranks
-//! that say the same.
+//! What the hooks and NCCL plugins of ranks report that they do not see or do not do: one line of the report for all
+//! ranks with the same note.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize};
 use crate::event::Mark;
 use crate::id::Rank;
 
-/// A mark of this kind is a note; its words follow.
+/// A mark of this kind is a note; its text follows.
 const KIND: &str = "note: ";
-/// Notes of the plugin begin so; the others are the hook's.
+/// Prefix of the plugin's notes; the others are the hook's.
 const PLUGIN: &str = "NCCL plugin: ";
-/// What notes are about; more kinds of them are not kept.
+/// Maximum topics of notes; notes on more are not kept.
 const MOST: usize = 16;
-/// Ranks that a line names.
+/// Maximum ranks listed in a line.
 const NAMED: usize = 4;
 
-/// The latest note of each rank about each thing.
+/// The latest note of each rank on each topic.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct HookNotes(BTreeMap<Arc<str>, BTreeMap<Rank, Arc<str>>>);
 
 impl HookNotes {
-    /// Forgets them: a new group of ranks begins.
+    /// Clears them: a new group of ranks starts.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Takes a mark, if it is a note. A later note of a rank about the same thing (its first two words) replaces the
+    /// Takes a mark, if it is a note. A later note of a rank on the same topic (its first two words) replaces the
     /// former.
     pub fn take(&mut self, mark: &Mark) {
         let Some(text) = mark.kind.strip_prefix(KIND) else {
@@ -42,7 +42,7 @@ impl HookNotes {
         }
     }
 
-    /// A line for each thing that is said, about the most ranks first, of `all` ranks.
+    /// A line for each note, those from the most ranks first, out of `all` ranks.
     pub fn lines(&self, all: usize) -> Vec<String> {
         let mut lines = Vec::new();
         for said in self.0.values() {
@@ -96,8 +96,8 @@ mod tests {
         });
     }
 
-    /// Ranks that say the same share a line; what a rank says anew about the same thing replaces what it said; the
-    /// user's marks are no notes.
+    /// Ranks with the same note share a line; a rank's new note on the same topic replaces the former; the user's marks
+    /// are no notes.
     #[test]
     fn a_line_for_all_ranks_that_say_the_same() {
         let mut notes = HookNotes::default();
@@ -127,7 +127,7 @@ mod tests {
         assert!(notes.lines(8).is_empty());
     }
 
-    /// However many different things a hook says, the report stays short.
+    /// However many different notes a hook writes, the report stays short.
     #[test]
     fn what_is_said_is_bounded() {
         let mut notes = HookNotes::default();

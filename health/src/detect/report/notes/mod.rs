@@ -1,4 +1,4 @@
-//! What limits the verdicts, in words: the notes of the report's coverage.
+//! Limits of the verdicts, as text: the notes of the report's coverage.
 
 mod hook;
 
@@ -8,9 +8,9 @@ use crate::detect::Detector;
 use crate::report::Undecided;
 use crate::time::Time;
 
-/// Lines of the report's coverage.
+/// Maximum lines of the report's coverage.
 const MOST: usize = 64;
-/// Ranks that one line names.
+/// Maximum ranks listed in one line.
 const MAX_NAMED: usize = 8;
 
 impl Detector {
@@ -19,8 +19,8 @@ impl Detector {
         self.roster.sources.iter().any(|source| &**source == "step-log")
     }
 
-    /// What keeps ranks or their steps from being seen by `now` and is worth a line at once: each with what it is
-    /// about, which stays the same while it lasts.
+    /// What currently keeps ranks or their steps from being seen and deserves an immediate line: each with a key, which
+    /// stays the same while it lasts.
     pub fn live_notes(&self, now: Time) -> Vec<(String, String)> {
         let waits = self.arrivals.waits(now, &self.policy.detector.arrivals);
         let mut notes: Vec<(String, String)> = waits
@@ -44,7 +44,7 @@ impl Detector {
         notes
     }
 
-    /// What limits the verdicts, in words.
+    /// Limits of the verdicts, as text.
     pub(crate) fn notes(&self, undecided: Option<&Undecided>) -> Vec<String> {
         let mut notes: Vec<String> = undecided.map(ToString::to_string).into_iter().collect();
         let attached = self.roster.members().count();
@@ -109,7 +109,7 @@ impl Detector {
         {
             notes.push(format!("{source}"));
         }
-        // What the hook does not see is seen in the log where one was named.
+        // What the hook does not see is in the log, if there is one.
         let is_told = |source: &str| source == "hook" && attached > 0 && self.reads_log();
         let mute = self.roster.mute.iter();
         let mute = mute.filter(|((_, source), _)| !is_told(source)).take(8);
@@ -142,7 +142,7 @@ impl Detector {
         })
     }
 
-    /// What waits in collectives alone do not tell.
+    /// What waits in collectives alone do not show.
     fn blurred(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.straggler.has_waits_only() {
@@ -173,7 +173,7 @@ impl Detector {
         notes
     }
 
-    /// Roles with too few ranks to compare. Before a step was seen nobody knows of roles.
+    /// Roles with too few ranks to compare. Before the first step, roles are not known.
     fn low_coverage(&self, attached: usize) -> Vec<String> {
         let wanted = self.policy.detector.straggler.min_peers as usize;
         let mut roles: Vec<(&str, usize)> = vec![("", attached)];

@@ -1,18 +1,18 @@
-//! How late ranks are in collectives that run beside their work, and what of a step that costs.
+//! How late ranks are in collectives that run concurrently with their work, and what that costs of a step.
 //!
-//! The longest a rank is in a collective beyond the member that is in it shortest is how far that one lags behind it
-//! there. Where work goes on meanwhile the sum of these is many times what the step lost: a lag that is there once
-//! shows in every collective after it. All ranks begin a step together, so a step has lost at least the largest lag in
-//! it. It may have lost more: a rank that has run out of work waits, begins its next collective late itself, and the
-//! lag grows no further. How fast it grew until then tells how far it would have come.
+//! A rank's time in a collective beyond the shortest time of any member is how far that member lags behind it there. If
+//! work continues meanwhile, the sum of these lags is many times what the step lost: a lag that occurs once shows in
+//! every later collective. All ranks begin a step together, so a step has lost at least its largest lag. It may have
+//! lost more: a rank that has run out of work waits, begins its next collective late itself, and the lag stops growing.
+//! Its growth until then shows how large it would have become.
 
 use crate::event::{ALL_GATHER, ALL_REDUCE, FunctionSum, OrderPart, part_sizes};
 
-/// A lag is scaled up from at least this share of what it is scaled to: of less it would be the host's jitter.
+/// A lag is scaled up only from at least this share of the whole: less would be the host's jitter.
 const LEAST_SHARE: f64 = 1.0 / 64.0;
 
-/// What each member of one communicator stood still for in a step of `step_s`, seconds, in the order of `members`;
-/// `None`: they do not tell the same collectives.
+/// How long each member of one communicator stood still in a step of `step_s`, seconds, in the order of `members`;
+/// `None`: they report different collectives.
 pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64>> {
     let first = members.first().filter(|functions| !functions.is_empty())?;
     let is_same = |functions: &&[FunctionSum]| {
@@ -33,7 +33,7 @@ pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64
         let lost = match first[place].function {
             ALL_GATHER => lags.of_gate(members),
             ALL_REDUCE => lags.of_buckets(step_s * 1e6),
-            // No next layer waits for gradients that are scattered.
+            // No next layer waits for scattered gradients.
             _ => lags.largest(),
         };
         for (all, lost_us) in all.iter_mut().zip(lost) {
@@ -43,7 +43,7 @@ pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64
     Some(all)
 }
 
-/// One function of a communicator: by member and part how far the last one lags behind, microseconds.
+/// One function of a communicator: by member and part, how far the last member lags behind, microseconds.
 struct Lags<'a> {
     sums: Vec<&'a FunctionSum>,
     by_member: Vec<Vec<f64>>,
@@ -71,7 +71,7 @@ impl<'a> Lags<'a> {
         self.by_member.iter().map(largest).collect()
     }
 
-    /// Of weights that are gathered: no rank computes a layer before all have asked for it, so after the first one all
+    /// For gathered weights: no rank computes a layer before all have called its collective, so after the first one all
     /// begin together, whatever they did before it. From there on the lag grows with the work.
     fn of_gate(&self, members: &[&[FunctionSum]]) -> Vec<f64> {
         let end = |sum: &FunctionSum| sum.parts.last().map_or(0, OrderPart::end_us);
@@ -94,9 +94,9 @@ impl<'a> Lags<'a> {
         lost
     }
 
-    /// Of gradients that are reduced while others are computed: nothing waits for them before the last one. The first
-    /// one found everybody at work; how much of the step lay before it tells what its lag is of the whole. Those after
-    /// it tell as much unless the ranks that wait are in one all the time.
+    /// For gradients that are reduced while others are computed: nothing waits for them before the last one. During the
+    /// first one all ranks still work; the part of the step before it shows what share of the whole its lag is. Later
+    /// ones show as much, unless the waiting ranks are in one all the time.
     fn of_buckets(&self, step_us: f64) -> Vec<f64> {
         let span = |sum: &FunctionSum| {
             let last = sum.parts.last().map_or(0, OrderPart::end_us);

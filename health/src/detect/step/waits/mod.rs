@@ -1,9 +1,9 @@
-//! S1: what ranks spent in collectives, where no phases say how long they worked.
+//! S1: time in collectives, used if no phases show how long ranks worked.
 //!
 //! A rank's step is its own work and its time in collectives; what they leave of it is self-time. In one collective the
-//! shortest time is the transfer, what a rank is longer in it is its wait, and who is in it shortest came last. Only
-//! durations on each rank's own clock are compared, and a rank is judged only in steps of which all its communicators
-//! told: a sum that was lost would look like work.
+//! shortest time is the transfer, a rank's additional time is its wait, and the member with the shortest time came
+//! last. Only durations on each rank's own clock are compared, and a rank is judged only in steps that all its
+//! communicators reported: a lost sum would look like work.
 
 mod lateness;
 
@@ -17,49 +17,49 @@ use crate::detect::comm::communicators::Comms;
 use crate::event::{self, FunctionSum};
 use crate::id::Rank;
 
-/// Steps whose sums are kept; more, and the oldest goes.
+/// Maximum steps whose sums are kept; the oldest is dropped first.
 const MAX_OPEN: usize = 64;
-/// Steps of which it is kept who came last: bits of a word.
+/// Steps for which the last ranks are kept: bits of a word.
 const KEPT: u64 = 64;
-/// Latest steps by which a rank comes last more often than its share, and standard errors by which it must.
+/// Latest steps in which a rank must come last more often than its share, and by how many standard errors.
 const LATEST: u64 = 16;
 const SURE: f64 = 4.0;
-/// Largest share of a step in receives that a pipeline's bubble explains: eight stages with four micro-batches wait 64
+/// Maximum share of a step in receives that a pipeline's bubble explains: eight stages with four micro-batches wait 64
 /// %.
 const MAX_RECEIVING: f64 = 0.75;
-/// Share of a communicator's members without which nobody can say who came last.
+/// Share of a communicator's members that must report before a rank can count as last.
 const ENOUGH: f64 = 0.75;
 
 /// Sums of steps that have not closed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
-    /// Some rank's steps come without phases.
+    /// Some rank's steps arrive without phases.
     is_needed: bool,
     open: BTreeMap<u64, Met>,
     closed: Option<u64>,
-    /// By rank's number: in how many communicators it was in the last step that closed.
+    /// By rank number: number of its communicators in the last closed step.
     usual: Vec<u8>,
-    /// By rank's number: whether it came last somewhere, the latest step in the lowest bit.
+    /// By rank number: whether it came last somewhere, the latest step in the lowest bit.
     votes: Vec<u64>,
-    /// Steps in which that was looked at, [`KEPT`] at most.
+    /// Number of steps in `votes`, [`KEPT`] at most.
     #[serde(default)]
     voted: u64,
-    /// In the last of them ranks may have worked beside some of their collectives: what a rank is slower is known as a
-    /// bound.
+    /// In the last of them, ranks may have worked during some of their collectives: a rank's excess is then only known
+    /// as a bound.
     #[serde(default)]
     is_beside: bool,
 }
 
-/// What has come of one step.
+/// What was reported for one step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Met {
     /// By communicator.
     parts: BTreeMap<u64, Vec<Part>>,
-    /// By rank's number: in how many communicators it was.
+    /// By rank number: number of its communicators.
     counts: Vec<u8>,
-    /// Members of communicators that have not told, where others of them have.
+    /// Members that have not reported, of communicators in which others have.
     awaited: usize,
-    /// Ranks that have told of fewer communicators than in the step before.
+    /// Ranks that have reported fewer communicators than in the step before.
     short: usize,
 }
 
@@ -68,43 +68,43 @@ struct Met {
 struct Part {
     rank: Rank,
     own_s: f64,
-    /// Standing still, as the rank said; `None`: it may have worked meanwhile.
+    /// Time standing still, as the rank reported; `None`: it may have worked meanwhile.
     exposed_s: Option<f64>,
-    /// What it surely stood still for.
+    /// Minimum time that it stood still.
     surely_s: f64,
-    /// Of sums that only hold what all members did: how many there were. 0: of others.
+    /// Number of collectives, in sums that contain only what all members did. 0: in other sums.
     collectives: u32,
     is_fit: bool,
     functions: Vec<FunctionSum>,
 }
 
-/// What collectives say of one rank's step. Seconds.
+/// What collectives show about one rank's step. Seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stood {
-    /// Standing still in all its communicators.
+    /// Time standing still in all its communicators.
     pub exposed_s: f64,
-    /// It came last in one, by more than the others came apart.
+    /// It came last in one, by more than the spread of the others.
     came_last: bool,
-    /// Some of it is what ranks lag behind where they may have worked meanwhile.
+    /// Part of it comes from lags of ranks that may have worked meanwhile.
     is_beside: bool,
-    /// Some of its communicators told.
+    /// Some of its communicators reported.
     is_told: bool,
-    /// One of its communicators did not tell.
+    /// One of its communicators did not report.
     is_partial: bool,
 }
 
 impl Waits {
-    /// Forgets everything: a new group of ranks begins.
+    /// Clears everything: a new group of ranks starts.
     pub fn clear(&mut self) {
         *self = Waits::default();
     }
 
-    /// A step has come: if it has no phases, sums are kept from now on.
+    /// A step arrived: if it has no phases, sums are kept from now on.
     pub fn need(&mut self, step: &event::Step) {
         self.is_needed |= step.phases.is_none();
     }
 
-    /// Takes what a member of a communicator of `size` did in a step.
+    /// Takes the report of a member of a communicator of `size` on a step.
     pub fn add(&mut self, did: &event::Comm, size: u32) {
         let is_late = self.closed.is_some_and(|closed| did.step <= closed);
         if !self.is_needed || is_late {
@@ -121,7 +121,7 @@ impl Waits {
         }
         met.awaited = met.awaited.saturating_sub(1);
         let seconds = |ns: u64| ns as f64 / 1e9;
-        // On the GPU they may run beside the rank's work: one of them is what it surely stood still for.
+        // On the GPU they may overlap with the rank's work: it surely stood still only for one of them.
         let surely_ns = match did.gpu {
             true => did.dur_ns / u64::from(did.collectives.max(1)),
             false => did.dur_ns,
@@ -146,7 +146,7 @@ impl Waits {
         }
     }
 
-    /// Whether nothing more is expected of a step. Where nobody ever told of collectives nothing is.
+    /// Whether nothing more is expected for a step. If no rank ever reported collectives, nothing is.
     pub fn are_in(&self, step: u64) -> bool {
         match self.open.get(&step) {
             Some(met) => met.awaited == 0 && met.short == 0,
@@ -154,7 +154,7 @@ impl Waits {
         }
     }
 
-    /// Fills in self-times of a row that has none, but where others have some (`is_between`).
+    /// Fills in self-times of a row that has none, unless it is between rows that do (`is_between`).
     pub fn fill(&mut self, row: &mut Row, comms: &Comms, is_between: bool) {
         if !self.is_needed {
             return;
@@ -181,9 +181,9 @@ impl Waits {
         f64::from((votes << (KEPT - steps)).count_ones()) / steps as f64
     }
 
-    /// Whether a rank may be late because of another of those that are `late` with it or are in its pipeline: they
-    /// share no communicator, over any others, that was seen. What joins them (the sends of a pipeline, where nothing
-    /// tells of them) passes lateness on, and the first of them is not known.
+    /// Whether a rank may be late because of another one that is `late` with it or in its pipeline: no observed
+    /// communicators connect the two, directly or over others. What connects them (the sends of a pipeline, if they are
+    /// not reported) propagates lateness, and the first late rank is not known.
     pub fn are_apart(&self, rank: Rank, late: &[Rank], comms: &Comms, plan: &Plan) -> bool {
         let islands = comms.islands();
         let first = islands.get(&rank);
@@ -192,8 +192,8 @@ impl Waits {
         others.any(|other| islands.get(&other) != first)
     }
 
-    /// A rank that came last in more than its share of the latest steps, in collectives that run beside the work: as it
-    /// may be slower than they show, that a step is longer is not known to be the whole job's.
+    /// A rank that came last in more than its share of the latest steps, in collectives that overlap with the work. It
+    /// may be slower than they show, so a longer step cannot be attributed to the whole job.
     pub fn latecomer(&self, comms: &Comms) -> Option<Rank> {
         let steps = self.voted.min(LATEST);
         if !self.is_beside || steps == 0 {
@@ -218,12 +218,12 @@ impl Waits {
 }
 
 impl Met {
-    /// By rank's number.
+    /// By rank number.
     fn stood(&self, row: &Row, comms: &Comms) -> Vec<Stood> {
         let step_s = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
         let mut all = vec![Stood::default(); self.counts.len()];
-        // Who comes last to collectives beside the work sees them short and apart; the others know what they are. All
-        // communicators of a size are taken alike, as ranks of different ones are compared.
+        // The last rank sees collectives that overlap with the work as short and separate; only the others recognize
+        // them. All communicators of one size are treated alike, because ranks of different ones are compared.
         let is_untold = |parts: &[Part]| parts.iter().any(|part| part.exposed_s.is_none());
         let untold: BTreeSet<u32> = self
             .parts
@@ -248,15 +248,15 @@ impl Met {
                     .filter(|_| told.insert(part.rank))
                 {
                     let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
-                    // What stages receive is waited for, whatever goes on beside it; unless nearly the whole step is:
-                    // then it was requested early, and overlaps with compute.
+                    // Receives of stages are waits, whatever runs at the same time, unless they take nearly the whole
+                    // step: then they were posted early, and overlap with compute.
                     let is_told = is_told || !part.is_fit;
                     let is_early = !part.is_fit && part.exposed_s.is_some_and(|s| s > MAX_RECEIVING * step_s);
                     stood.is_partial |= is_early;
                     stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
                     stood.is_told = true;
                     stood.is_beside |= !is_told;
-                    // Sums of other collectives cannot be compared.
+                    // Sums of different collectives cannot be compared.
                     stood.is_partial |= !is_alike;
                 }
             }
@@ -266,7 +266,7 @@ impl Met {
                 }
             }
             let enough = told.len() as f64 >= ENOUGH * f64::from(comm.size);
-            // One by one they tell more than their sums do.
+            // Single collectives show more than their sums.
             let of_sums = || last(parts).filter(|_| enough).into_iter().collect();
             let came_last: Vec<Rank> = comms
                 .per_collective
@@ -282,7 +282,7 @@ impl Met {
     }
 }
 
-/// Who came last, if it was later than the others lie apart.
+/// The last rank, if its distance to the next exceeds the spread of the others.
 fn last(parts: &[Part]) -> Option<Rank> {
     if parts.len() < 2 || parts.iter().any(|part| !part.is_fit) {
         return None;
@@ -296,7 +296,7 @@ fn last(parts: &[Part]) -> Option<Rank> {
 }
 
 impl Stood {
-    /// All of its communicators told.
+    /// All of its communicators reported.
     fn is_whole(&self) -> bool {
         self.is_told && !self.is_partial
     }

@@ -13,17 +13,17 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::Evidence;
 
-/// Slowness changes, as heat rises, and a mean comes half of these behind it; noise wants a long one.
+/// Slowness changes, for example with heat, and a mean lags by half of this many samples; noise requires a long one.
 const LATELY: f64 = 8.0;
-/// Steps that are now: as many as the ordinary step is the median of.
+/// Steps that are current: as many as define the ordinary step.
 const NOW: f64 = ledger::USUAL as f64;
-/// What happened since it became slow. Sums over its steps and ranks, seconds.
+/// Sums since it became slow, over its steps and ranks, seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Account {
-    /// Steps that were seen, and samples of its ranks in them.
+    /// Steps seen, and samples of its ranks in them.
     pub rows: u64,
     samples: u64,
-    /// Steps of which `gain_s` and `dur_s` are the sums.
+    /// Number of steps in the sums `gain_s` and `dur_s`.
     steps: f64,
     x: f64,
     /// Mean of x over about the last [`LATELY`] samples.
@@ -34,25 +34,25 @@ pub struct Account {
     peers_wait_s: f64,
     data_excess_s: f64,
     gc_excess_s: f64,
-    /// What the steps would have been shorter, as the critical path has it.
+    /// How much shorter the steps would have been, by the critical path.
     pub gain_s: f64,
     dur_s: f64,
     /// Means of both over about the last [`NOW`] steps.
     gain_now_s: f64,
     dur_now_s: f64,
-    /// The step before it became slow, where that bounds what it costs.
+    /// The step time before it became slow, if that bounds its cost.
     usual_s: Option<f64>,
     entries: (u64, u64),
 }
 
 impl Account {
-    /// The account of `members` after `start`, from what is kept. What is older counts as what is kept did.
+    /// The account of `members` after `start`, from the kept steps. Older steps count like the kept ones.
     pub fn open(members: &[Rank], start: u64, history: &History, plan: &Plan) -> Account {
         let mut account = Account::default();
         for kept in history.steady_since(start) {
             account.add_kept(members, kept, plan, weight(kept, start));
         }
-        // Two passes: what the step would have been is known once it is known how much slower they are.
+        // Two passes: the step time without them can be computed only once their slowness is known.
         let x = account.x();
         for kept in history.steady_since(start) {
             account.gain_s += critical_path::gain_kept(members, x, kept, plan) * weight(kept, start);
@@ -61,8 +61,8 @@ impl Account {
         let unseen = oldest.map_or(0.0, |kept| {
             (kept.step.saturating_sub(start) as f64) - weight(kept, start)
         });
-        // Stages are handed to each other in ways that nobody sees, which hide part of what one of them is slower: a
-        // pipeline loses no more than its steps have become longer.
+        // Handoffs between stages are not observed, and hide part of one stage's slowness: a pipeline loses no more
+        // than its steps have become longer.
         if plan.stages > 1 {
             account.usual_s = history.usual_s(start);
         }
@@ -107,7 +107,7 @@ impl Account {
         }
     }
 
-    /// Adds a step; its gain is added apart.
+    /// Adds a step; its gain is added separately.
     pub fn add(&mut self, members: &[Rank], matrix: &StepMatrix<'_>) {
         let mut seen = false;
         for rank in members {
@@ -159,14 +159,14 @@ impl Account {
         self.dur_now_s += (dur_s - self.dur_now_s) / (self.rows as f64).min(NOW);
     }
 
-    /// A step of which self-times were not taken: it is taken to lose what others lose now.
+    /// Adds a step without self-times, which is assumed to lose as much as the current ones.
     pub fn pass(&mut self, dur_s: f64) {
         self.steps += 1.0;
         self.dur_s += dur_s;
         self.gain_s += self.gain_now_s;
     }
 
-    /// What the step that was added last would have been shorter.
+    /// Adds how much shorter the last added step would have been.
     pub fn won(&mut self, gain_s: f64) {
         self.gain_s += gain_s;
         self.gain_now_s += (gain_s - self.gain_now_s) / (self.rows as f64).clamp(1.0, NOW);
@@ -181,17 +181,17 @@ impl Account {
         self.mean(self.x)
     }
 
-    /// The same of late.
+    /// The same for recent samples.
     pub fn x_lately(&self) -> f64 {
         self.lately.max(0.0)
     }
 
-    /// What all steps but the one that was added last would have been shorter.
+    /// How much shorter all steps but the last added one would have been.
     pub fn before_s(&self) -> f64 {
         self.lost_s() - self.gain_now_s.min(self.lost_s())
     }
 
-    /// Share of the steps' time that would be won.
+    /// Share of the steps' time that would be gained.
     pub fn impact(&self) -> f64 {
         if self.dur_s > 0.0 {
             self.lost_s() / self.dur_s
@@ -200,7 +200,7 @@ impl Account {
         }
     }
 
-    /// The same of the steps that are now.
+    /// The same for the current steps.
     pub fn impact_now(&self) -> f64 {
         let gain_s = self.usual_s.map_or(self.gain_now_s, |usual_s| {
             self.gain_now_s.min((self.dur_now_s - usual_s).max(0.0))
@@ -212,7 +212,7 @@ impl Account {
         }
     }
 
-    /// What the steps would have been shorter, as far as they were longer than before.
+    /// How much shorter the steps would have been, at most as much as they were longer than before.
     pub fn lost_s(&self) -> f64 {
         let Some(usual_s) = self.usual_s else {
             return self.gain_s;
@@ -221,13 +221,13 @@ impl Account {
         self.gain_s.min(self.steps * (mean_s - usual_s).max(0.0))
     }
 
-    /// A culprit is the one that the others wait for: what it works longer than its peers, they wait longer than it.
+    /// The others wait for a culprit: by as much as it works longer than its peers, they wait longer than it.
     pub fn is_waited_for(&self, limits: &Thresholds) -> bool {
         let awaited = self.mean(self.peers_wait_s) - self.mean(self.wait_s);
         awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * self.excess_s()
     }
 
-    /// What it works longer than its peers, mean of a step.
+    /// How much longer it works than its peers, mean per step.
     fn excess_s(&self) -> f64 {
         self.mean(self.self_s) - self.mean(self.peers_s)
     }
@@ -241,7 +241,7 @@ impl Account {
         }
     }
 
-    /// What it works and waits, beside its peers.
+    /// Its self-time and waits, with the peers'.
     pub fn evidence(&self) -> [Evidence; 2] {
         let piece = |what: &str, own, peers| Evidence {
             what: what.into(),
@@ -255,7 +255,7 @@ impl Account {
         ]
     }
 
-    /// What a cause is looked for with.
+    /// Input for the search for a cause.
     pub fn suspect<'a>(&self, members: &'a [Rank], since: Time) -> Suspect<'a> {
         Suspect {
             ranks: members,
@@ -270,7 +270,7 @@ impl Account {
     }
 }
 
-/// Steps after `start` that a kept one stands for.
+/// Number of steps after `start` that a kept one represents.
 fn weight(kept: &Kept, start: u64) -> f64 {
     u64::from(kept.steps).min(kept.step.saturating_sub(start)).max(1) as f64
 }

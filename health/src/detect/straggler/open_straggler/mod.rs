@@ -46,17 +46,17 @@ impl Extent {
     }
 }
 
-/// How often a cause is looked for when many ranks are slow together, or when one is known.
+/// Interval between searches for a cause when many ranks are slow together, or when a cause is known.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
-/// ln of twice as long: a slow rank was far slower still, or one that is not slow held up a step that is far too long.
+/// ln of 2: a slow rank was far slower still, or one that is not slow delayed a step that is far too long.
 pub const FAR: f64 = std::f64::consts::LN_2;
 
 /// One open finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OpenStraggler {
     pub extent: Extent,
-    /// The ranks in it, in order.
+    /// Its slow ranks, sorted.
     pub members: Vec<Rank>,
     /// The step before it began.
     pub start: u64,
@@ -64,15 +64,15 @@ pub struct OpenStraggler {
     pub alternative: f64,
     pub clearing: Clearing,
     pub severity: Severity,
-    /// The step after which the detector was sure.
+    /// The step after which the detector was certain.
     pub step: u64,
     /// The cause that explains most of it; it stays while the counters show it.
     pub explained: Option<Explained>,
-    /// Times in a row that they did not.
+    /// How many times in a row they did not.
     unsupported: u32,
-    /// What explains some of it.
+    /// Causes that explain part of it.
     contributing: Vec<Evidence>,
-    /// Readings that are still to come may say more of the cause.
+    /// Readings still to come may show more of the cause.
     pub is_early: bool,
     /// When a cause was last looked for.
     asked: Time,
@@ -80,14 +80,14 @@ pub struct OpenStraggler {
     /// Set while an open rotating-straggler finding of this cause covers it, with its cost.
     pub rotates_for: Option<Cause>,
     pub account: Account,
-    /// What of it was told before, of parts of it, seconds.
+    /// The part of its cost that was reported before, for parts of it, seconds.
     pub told_s: f64,
-    /// The account when the first sign of a recovery came.
+    /// The account at the first sign of a recovery.
     pub before_recovery: Account,
 }
 
 impl OpenStraggler {
-    /// What was found slow, with its account so far; nothing is known of its cause.
+    /// A new finding with its account so far, without a known cause.
     pub fn new(
         Located { extent, members }: Located,
         (start, step): (u64, u64),
@@ -115,14 +115,14 @@ impl OpenStraggler {
         }
     }
 
-    /// Whether it is time to look for a cause again: of one rank without a cause at each reading, else not at each one.
+    /// Whether to look for a cause again: at each reading for one rank without a cause, otherwise at intervals.
     pub fn asks_again(&self, now: Time) -> bool {
         let is_cheap = self.members.len() == 1 && self.explained.is_none();
         is_cheap || now.since(self.asked) >= ASKED_EVERY
     }
 
-    /// Takes what was found when a cause was looked for. A cause that the counters no longer show falls, for another
-    /// one or for none, once they did not for `patience` times in a row.
+    /// Takes the result of a search for a cause. A cause that the counters no longer show is dropped, for another one
+    /// or for none, after `patience` searches in a row.
     pub fn explain(&mut self, now: Time, found: Judgment, patience: u32) {
         self.asked = now;
         self.is_early = found.is_early;
@@ -141,26 +141,26 @@ impl OpenStraggler {
             }
             _ => {}
         }
-        // What is still called the cause is not listed as a part of it.
+        // The current cause is not listed as a contributing one as well.
         if let Some(known) = &self.explained {
             let is_said = |part: &Evidence| known.evidence.iter().any(|piece| piece.what == part.what);
             self.contributing.retain(|part| !is_said(part));
         }
     }
 
-    /// Whether a part of it is explained.
+    /// Whether part of it is explained.
     pub fn has_contributions(&self) -> bool {
         !self.contributing.is_empty()
     }
 
-    /// Why it is slow, as far as is known.
+    /// Why it is slow, as far as known.
     pub fn cause(&self) -> Cause {
         self.explained
             .as_ref()
             .map_or(Cause::Unknown, |explained| explained.cause)
     }
 
-    /// What there is to say of it now, or at its end.
+    /// Outcome so far, or at its end.
     pub fn outcome(&self, roster: &Roster) -> Outcome {
         Outcome {
             lost_rank_s: self.lost(roster),
@@ -170,12 +170,12 @@ impl OpenStraggler {
         }
     }
 
-    /// What the whole job lost to it, rank-seconds.
+    /// What the whole job lost because of it, rank-seconds.
     pub fn lost(&self, roster: &Roster) -> f64 {
         self.account.lost_s() * f64::from(roster.world_size)
     }
 
-    /// What it rests on.
+    /// Its evidence.
     pub fn evidence(&self) -> Vec<Evidence> {
         let mut evidence = self.account.evidence().to_vec();
         if self.members.len() > 1 {

@@ -1,6 +1,6 @@
-//! Frames, as they lie on the wire (RFC 9113, sections 4 and 6).
+//! Frames in their wire format (RFC 9113, sections 4 and 6).
 
-/// Most bytes of a frame, either way: what each side takes unless it says otherwise.
+/// Maximum bytes of a frame, in both directions: the default of the protocol.
 pub(super) const FRAME: usize = 16 << 10;
 
 pub(super) const DATA: u8 = 0;
@@ -39,7 +39,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// The first of what has come, taken away, when it is there whole.
+    /// Removes and returns the first frame of the input, if it is complete.
     pub(super) fn take(input: &mut Vec<u8>) -> Result<Option<Frame>, Code> {
         let [a, b, c, kind, flags, s, t, u, v, rest @ ..] = &**input else {
             return Ok(None);
@@ -65,12 +65,12 @@ impl Frame {
         self.flags & flag != 0
     }
 
-    /// The payload, when it must be of this length.
+    /// The payload, if it must have this length.
     pub(super) fn exactly<const N: usize>(&self) -> Result<[u8; N], Code> {
         self.payload[..].try_into().map_err(|_| Code::FrameSize)
     }
 
-    /// What DATA, HEADERS or CONTINUATION carry, without what is around it.
+    /// The content of DATA, HEADERS or CONTINUATION, without padding and priority.
     pub(super) fn content(&self) -> Result<&[u8], Code> {
         let mut content = &*self.payload;
         if self.kind != CONTINUATION && self.has(PADDED) {
@@ -85,7 +85,7 @@ impl Frame {
     }
 }
 
-/// Adds a frame.
+/// Appends a frame.
 pub(super) fn write(output: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     output.extend(&(payload.len() as u32).to_be_bytes()[1..]);
     output.extend([kind, flags]);

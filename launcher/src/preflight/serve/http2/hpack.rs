@@ -1,27 +1,27 @@
-//! How HTTP/2 writes header fields: HPACK (RFC 7541). Read whole; written in its plainest form.
+//! HTTP/2 header compression: HPACK (RFC 7541). Reads all of it; writes its simplest form.
 
 use std::collections::VecDeque;
 
-/// Most bytes of the table that a peer fills: what it may count on until it is told otherwise, which it never is.
+/// Maximum bytes of the peer's dynamic table: the protocol's default, which we never change.
 const TABLE: usize = 4096;
-/// What a field counts for besides its name and value (section 4.1).
+/// Size of an entry besides its name and value (section 4.1).
 const OVERHEAD: usize = 32;
-/// Most bytes of the fields of a block: a single byte may stand for an entry of the table.
+/// Maximum bytes of a block's fields: a single byte can stand for an entry of the table.
 pub(super) const MOST: usize = 16 << 10;
 
 /// A name and its value.
 pub(super) type Field = (Vec<u8>, Vec<u8>);
 
-/// Why a block cannot be read. What follows it on the connection cannot be, either.
+/// Why a block cannot be read. The rest of the connection cannot be read then, either.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Unread {
     /// It is not HPACK.
     Malformed,
-    /// Its fields are more than is taken.
+    /// Its fields exceed the limit.
     TooLong,
 }
 
-/// What the peer's blocks have left for those after them, the newest first.
+/// The dynamic table of the peer's earlier blocks, newest first.
 pub(super) struct Table {
     entries: VecDeque<Field>,
     size: usize,
@@ -37,7 +37,7 @@ impl Table {
         }
     }
 
-    /// The fields of the next block.
+    /// Decodes the fields of the next block.
     pub(super) fn read(&mut self, block: &[u8]) -> Result<Vec<Field>, Unread> {
         let mut rest = block;
         let (mut fields, mut size) = (Vec::new(), 0);
@@ -87,7 +87,7 @@ impl Table {
         Ok((name, text(rest)?))
     }
 
-    /// One that is larger than the table leaves it empty, which is no error (section 4.4).
+    /// An entry larger than the table empties it, which is not an error (section 4.4).
     fn insert(&mut self, field: &Field) {
         let size = size_of(field);
         self.shrink(self.limit.saturating_sub(size));
@@ -110,7 +110,7 @@ fn size_of((name, value): &Field) -> usize {
     name.len() + value.len() + OVERHEAD
 }
 
-/// A number that begins in the last bits of a byte (section 5.1), below 2^28.
+/// Decodes an integer with an N-bit prefix (section 5.1), below 2^28.
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Unread> {
     let most = (1 << bits) - 1;
     let value = usize::from(byte(rest)?) & most;
@@ -146,11 +146,11 @@ fn text(rest: &mut &[u8]) -> Result<Vec<u8>, Unread> {
     }
 }
 
-/// The code is canonical: of a length, codes are consecutive in the order of their symbols, and the first follows the last
-/// that is shorter.
+/// The code is canonical: codes of the same length are consecutive in the order of their symbols, and the first one
+/// follows the last shorter code.
 fn huffman(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::new();
-    // What is read of a code, the first code of that length, where its symbol is, the length.
+    // Bits read of a code, the first code of that length, the index of its symbol, the length.
     let (mut code, mut first, mut place, mut length) = (0, 0, 0, 0);
     let bits = |byte: &u8| {
         let byte = usize::from(*byte);
@@ -161,7 +161,7 @@ fn huffman(bytes: &[u8]) -> Option<Vec<u8>> {
         length += 1;
         let count = usize::from(*LENGTHS.get(length)?);
         if code < first + count {
-            // The one after the last symbol must not be in a text.
+            // EOS, after the last symbol, must not occur in a string.
             text.push(*SYMBOLS.get(place + code - first)?);
             (code, first, place, length) = (0, 0, 0, 0);
         } else {
@@ -170,12 +170,12 @@ fn huffman(bytes: &[u8]) -> Option<Vec<u8>> {
             code <<= 1;
         }
     }
-    // The last byte is filled up with ones, of which fewer than eight are needed.
+    // The last byte is padded with fewer than eight ones.
     let is_filled = length < 8 && code >> 1 == (1 << length) - 1;
     is_filled.then_some(text)
 }
 
-/// A block of fields that leaves nothing in the peer's table.
+/// Encodes a block of fields that adds nothing to the peer's table.
 pub(in super::super) fn write(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -199,12 +199,12 @@ pub(in super::super) fn write(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// How many codes there are of each length in bits (RFC 7541, appendix B).
+/// The number of codes of each length in bits (RFC 7541, appendix B).
 const LENGTHS: [u8; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 4,
 ];
 
-/// What the codes stand for, in their order (the same); the end of a text, which is never sent, would follow.
+/// The symbols in code order (the same); EOS, which is never sent, would follow.
 const SYMBOLS: &[u8; 256] = b"012aceiost %-./3456789=A_bdfghlmnpru:BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz&*,;XZ\
 !\"()?'+|#>\0$@[]~^}<`{\\\xc3\xd0\x80\x82\x83\xa2\xb8\xc2\xe0\xe2\x99\xa1\xa7\xac\xb0\xb1\xb3\xd1\xd8\xd9\
 \xe3\xe5\xe6\x81\x84\x85\x86\x88\x92\x9a\x9c\xa0\xa3\xa4\xa9\xaa\xad\xb2\xb5\xb9\xba\xbb\xbd\xbe\xc4\xc6\
@@ -214,7 +214,7 @@ const SYMBOLS: &[u8; 256] = b"012aceiost %-./3456789=A_bdfghlmnpru:BCDEFGHIJKLMN
 \xfb\xfc\xfd\xfe\x02\x03\x04\x05\x06\x07\x08\x0b\x0c\x0e\x0f\x10\x11\x12\x13\x14\x15\x17\x18\x19\x1a\x1b\
 \x1c\x1d\x1e\x1f\x7f\xdc\xf9\n\r\x16";
 
-/// The fields that both sides know from the beginning (RFC 7541, appendix A).
+/// The static table (RFC 7541, appendix A).
 #[rustfmt::skip]
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""), (":method", "GET"), (":method", "POST"), (":path", "/"), (":path", "/index.html"),

@@ -16,7 +16,7 @@ fn lines(fields: &[Field]) -> Vec<String> {
         .collect()
 }
 
-/// Blocks of one connection, each with the fields that it must be read as, and the table's size after it.
+/// Blocks of one connection, each with its expected fields and the table's size after it.
 fn check(table: &mut Table, blocks: &[(&str, &[&str], usize)]) {
     for (block, fields, size) in blocks {
         assert_eq!(lines(&table.read(&hex(block)).unwrap()), *fields, "{block}");
@@ -66,7 +66,7 @@ fn requests_of_the_standard_are_read() {
     check(&mut Table::new(), &huffman);
 }
 
-/// RFC 7541, appendix C.6, with the table's size (256) said first: entries are thrown out.
+/// RFC 7541, appendix C.6, after an update of the table's size (256): entries are evicted.
 #[test]
 fn a_full_table_forgets_the_oldest() {
     let date = "date: Mon, 21 Oct 2013 20:13:21 GMT";
@@ -99,13 +99,13 @@ fn a_full_table_forgets_the_oldest() {
     ];
     let mut table = Table::new();
     check(&mut table, &blocks);
-    // One that is larger than the table empties it.
+    // An entry larger than the table empties it.
     let long = [&[0x40, 1, b'a', 0x7f, 0x81, 1][..], &[b'b'; 256]].concat();
     assert_eq!(table.read(&long).unwrap()[0].1.len(), 256);
     assert_eq!((table.size, table.entries.len()), (0, 0));
 }
 
-/// A code of which every text can be read has no gap and no overlap, and each byte has one.
+/// The code has no gap and no overlap, so every text can be read, and each byte has a code.
 #[test]
 fn the_code_is_whole() {
     let share = |(length, count): (usize, &u8)| u64::from(*count) << (30 - length);
@@ -118,7 +118,7 @@ fn the_code_is_whole() {
             .zip(0u8..=255)
             .all(|(symbol, byte)| *symbol == byte)
     );
-    // In order within each length.
+    // Sorted within each length.
     let mut rest = &SYMBOLS[..];
     for count in LENGTHS {
         let (these, after) = rest.split_at(usize::from(count).min(rest.len()));
@@ -131,22 +131,22 @@ fn the_code_is_whole() {
 fn what_is_no_block_is_refused() {
     for block in [
         "80",               // index 0
-        "be",               // an entry that is not there
-        "ff",               // a number without its end
-        "ffffffffffff7f",   // too large a one
-        "ff8080808000",     // zeros without end
-        "4001",             // a text without its bytes
+        "be",               // an entry that does not exist
+        "ff",               // a truncated integer
+        "ffffffffffff7f",   // an integer that is too large
+        "ff8080808000",     // endless continuation bytes
+        "4001",             // a string without its bytes
         "400161",           // no value
-        "4001617f",         // a length without its end
-        "40016181ff",       // eight bits of filling
-        "4001618100",       // filled up with zeros
-        "40016184ffffffff", // the end, which is never sent
+        "4001617f",         // a truncated length
+        "40016181ff",       // eight bits of padding
+        "4001618100",       // padded with zeros
+        "40016184ffffffff", // EOS, which is never sent
         "3fe21f",           // a table larger than allowed
         "8220",             // its size after a field
     ] {
         assert_eq!(Table::new().read(&hex(block)), Err(Unread::Malformed), "{block}");
     }
-    // The largest table, and an empty block, are well.
+    // The largest table and an empty block are valid.
     assert_eq!(Table::new().read(&hex("3fe11f")), Ok(vec![]));
 }
 

@@ -1,9 +1,10 @@
-//! HTTP/2 for a server with one call at a time (RFC 9113). It knows no socket and no clock: bytes and calls go in and out.
+//! HTTP/2 for a server with one call at a time (RFC 9113). It uses no socket and no clock: its input and output are
+//! bytes and calls.
 //!
-//! `receive` what has come; then, until there is none, `poll_request` and `answer` it. After each, send `poll_output`.
+//! Pass input to `receive`; then `poll_request` and `answer` until there is no request. After each, send `poll_output`.
 //!
-//! The library that others use refuses what gRPC's own clients name as the authority on a Unix socket, its path
-//! (<https://github.com/hyperium/h2/pull/487>). Here it is read and does not matter: who may ask, the socket's mode says.
+//! The common library rejects the `:authority` that gRPC's own clients send on a Unix socket, the socket's path
+//! (<https://github.com/hyperium/h2/pull/487>). Here it is read and ignored: the socket's mode controls access.
 
 mod call;
 mod frame;
@@ -19,7 +20,7 @@ use self::frame::{
 use self::hpack::{Table, Unread};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes that a peer takes before it says otherwise, and the most that it can say.
+/// The initial flow-control window, and its maximum.
 const WINDOW: i64 = (1 << 16) - 1;
 const LARGEST: i64 = (1 << 31) - 1;
 
@@ -27,15 +28,15 @@ pub(super) struct Connection {
     input: Vec<u8>,
     output: Vec<u8>,
     table: Table,
-    /// The preface was read; the first settings were.
+    /// Whether the preface and the first settings have arrived.
     is_greeted: bool,
     is_set: bool,
-    /// Fields of which not all have come.
+    /// An incomplete header block.
     block: Option<Block>,
     /// The last stream of the peer.
     last: u32,
     call: Option<Call>,
-    /// Bytes that the peer takes on all streams, and on a new one.
+    /// The peer's windows for the connection and for a new stream.
     window: i64,
     first_window: i64,
 }
@@ -66,7 +67,7 @@ impl Connection {
         connection
     }
 
-    /// Whether the peer has greeted and nothing is under way.
+    /// Whether the peer has sent its settings and no call is in progress.
     pub(super) fn is_idle(&self) -> bool {
         self.is_set && self.block.is_none() && self.call.is_none()
     }
@@ -75,8 +76,8 @@ impl Connection {
         self.input.extend(bytes);
     }
 
-    /// The next request, which wants an answer before anything else. After an error nothing can be said any more but what
-    /// `poll_output` has.
+    /// The next request, to be answered before anything else. After an error, only the output of `poll_output` may
+    /// still be sent.
     pub(super) fn poll_request(&mut self) -> Result<Option<Request>, Code> {
         let asked = self.advance();
         if let Err(code) = asked {
@@ -93,13 +94,13 @@ impl Connection {
         self.flush();
     }
 
-    /// Says that no more is answered here.
+    /// Sends GOAWAY: no more calls are answered.
     pub(super) fn close(&mut self, code: Code) {
         let why = [self.last.to_be_bytes(), (code as u32).to_be_bytes()];
         self.send(GOAWAY, 0, 0, why.as_flattened());
     }
 
-    /// What must be sent.
+    /// The bytes to send.
     pub(super) fn poll_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -126,12 +127,12 @@ impl Connection {
     }
 
     fn handle(&mut self, frame: &Frame) -> Result<(), Code> {
-        // Nothing comes between the parts of a block, and nothing before the settings.
+        // No other frame may come between the parts of a header block, or before the settings.
         let is_in_order = self.block.is_some() == (frame.kind == CONTINUATION);
         if !is_in_order || !self.is_set && frame.kind != SETTINGS {
             return Err(Code::Protocol);
         }
-        // Where it belongs: to the connection, to a stream that there is or was.
+        // The stream must fit: the connection, or an existing or earlier stream.
         let is_placed = match frame.kind {
             SETTINGS | PING => frame.stream == 0,
             DATA | RST_STREAM => (1..=self.last).contains(&frame.stream),
@@ -151,19 +152,19 @@ impl Connection {
             PING => self.ping(frame),
             WINDOW_UPDATE => self.window_update(frame),
             PUSH_PROMISE => Err(Code::Protocol),
-            // Priorities, a peer that will ask no more, what is not known.
+            // PRIORITY, GOAWAY, and unknown frames.
             _ => Ok(()),
         }
     }
 
     fn data(&mut self, frame: &Frame) -> Result<(), Code> {
         let content = frame.content()?;
-        // What was taken, padding too, may be sent again.
+        // Received bytes, including padding, are returned to the window.
         let taken = (frame.payload.len() as u32).to_be_bytes();
         if !frame.payload.is_empty() {
             self.send(WINDOW_UPDATE, 0, 0, &taken);
         }
-        // What is left of a stream that is over.
+        // The rest of a stream that has ended.
         let Some(call) = self.call.as_mut().filter(|call| call.stream == frame.stream) else {
             return Ok(());
         };
@@ -184,7 +185,7 @@ impl Connection {
         self.fields(frame)
     }
 
-    /// HEADERS and each CONTINUATION: a part of a block.
+    /// HEADERS and CONTINUATION: a part of a header block.
     fn fields(&mut self, frame: &Frame) -> Result<(), Code> {
         let mut block = self.block.take().ok_or(Code::Protocol)?;
         block.bytes.extend(frame.content()?);
@@ -202,13 +203,13 @@ impl Connection {
     }
 
     fn begin(&mut self, block: &Block) -> Result<(), Code> {
-        // Read even where nobody wants it: later blocks refer to it.
+        // Decoded even if not needed: later blocks refer to it.
         let fields = self.table.read(&block.bytes).map_err(|unread| match unread {
             Unread::Malformed => Code::Compression,
             Unread::TooLong => Code::EnhanceYourCalm,
         })?;
         if block.stream <= self.last {
-            // Fields after a body are its end. Those of a stream that is over may still come.
+            // Fields after a body are trailers. Trailers of an ended stream may still arrive.
             let call = self.call.as_mut().filter(|call| call.stream == block.stream);
             return match call {
                 Some(call) if call.is_whole || !block.is_last => Err(Code::Protocol),
@@ -244,14 +245,14 @@ impl Connection {
             return Err(Code::FrameSize);
         }
         if is_ack {
-            // The peer's own come first.
+            // The peer's own settings must come first.
             return if self.is_set { Ok(()) } else { Err(Code::Protocol) };
         }
         self.is_set = true;
         for [a, b, value @ ..] in settings {
             let value = i64::from(u32::from_be_bytes(*value));
             match u16::from_be_bytes([*a, *b]) {
-                // ENABLE_PUSH, MAX_FRAME_SIZE: no more than the least is sent.
+                // ENABLE_PUSH, MAX_FRAME_SIZE: we never send more than the minimum.
                 2 if value > 1 => return Err(Code::Protocol),
                 5 if !(FRAME as i64..1 << 24).contains(&value) => return Err(Code::Protocol),
                 4 => self.resize(value)?,
@@ -263,7 +264,7 @@ impl Connection {
         Ok(())
     }
 
-    /// INITIAL_WINDOW_SIZE, which also counts for the stream that is open.
+    /// INITIAL_WINDOW_SIZE, which also applies to the open stream.
     fn resize(&mut self, window: i64) -> Result<(), Code> {
         let more = window - std::mem::replace(&mut self.first_window, window);
         let of_call = self.call.as_mut().map(|call| {

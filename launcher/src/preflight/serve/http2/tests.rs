@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What grpcio 1.85 sent for a call over the Unix socket tmp/s, as it was recorded: settings, windows, and the request, in
-/// which the path of the socket is the authority.
+/// A recording of a call by grpcio 1.85 over the Unix socket tmp/s: settings, windows, and the request, in which the
+/// socket's path is the authority.
 pub(in super::super) const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
 \0\0\x24\x04\0\0\0\0\0\0\x02\0\0\0\0\0\x03\0\0\0\0\0\x04\0\x40\0\0\0\x05\0\x40\0\0\0\x06\0\0\x40\0\xfe\x03\0\0\0\x01\
 \0\0\x04\x08\0\0\0\0\0\0\x3f\0\x01\0\0\0\x04\x01\0\0\0\0";
@@ -16,7 +16,7 @@ pub(in super::super) const CALL: &[u8] = b"\0\0\xf7\x01\x04\0\0\0\x01\
 \0\0\x11\0\x01\0\0\0\x01\0\0\0\0\x0c\x0a\x0a--no-slurm\
 \0\0\x04\x08\0\0\0\0\0\0\0\0\x05";
 
-/// The fields of a POST to /p, and of one that is not.
+/// The fields of a POST to /p, and of a GET.
 const POST: &[u8] = b"\x83\x86\x04\x02/p";
 const GET: &[u8] = b"\x82\x86\x84";
 
@@ -26,7 +26,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A connection that was greeted with these settings, and has said what it says then.
+/// A connection after a greeting with these settings, and after its own first output.
 fn greeted(settings: &[u8]) -> Connection {
     let mut connection = Connection::new();
     connection.receive(PREFACE);
@@ -64,7 +64,7 @@ fn reply(length: usize) -> Reply {
 fn what_grpcs_own_client_sends_is_answered() {
     let mut connection = Connection::new();
     assert!(!connection.is_idle());
-    // First of all, what is taken.
+    // First the server's own settings.
     assert_eq!(told(&mut connection)[0].0, SETTINGS);
     connection.receive(GREETING);
     assert_eq!(connection.poll_request(), Ok(None));
@@ -103,7 +103,7 @@ fn no_more_is_sent_than_the_peer_takes() {
         (lengths, sent, frames.last().map(|frame| frame.3.clone()))
     };
     assert_eq!(data(&mut connection, b"").0, [10]);
-    // Less than nothing is left, then as much again.
+    // The window becomes negative, then grows again.
     assert_eq!(
         data(&mut connection, &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 4])).0,
         [0; 0]
@@ -116,11 +116,11 @@ fn no_more_is_sent_than_the_peer_takes() {
         data(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 5])).0,
         [5]
     );
-    // Of all streams 65,535.
+    // The connection's window is 65,535.
     let (lengths, sent, _) = data(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 2, 0, 0]));
     assert_eq!((lengths[0], sent), (FRAME, 65_535));
     assert!(!connection.is_idle());
-    // Meanwhile nothing else is begun.
+    // Meanwhile no other call starts.
     let (_, _, last) = data(
         &mut connection,
         &frame(HEADERS, END_HEADERS | END_STREAM, 3, POST),
@@ -136,7 +136,7 @@ fn a_call_that_is_taken_back_is_forgotten() {
     let mut connection = greeted(&[0, 4, 0, 0, 0, 0]);
     connection.receive(&frame(HEADERS, END_HEADERS, 1, POST));
     connection.receive(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
-    // What was on its way is not missed, but counts.
+    // Late data is ignored, but counts for the windows.
     connection.receive(&frame(DATA, END_STREAM, 1, b"late"));
     assert_eq!(connection.poll_request(), Ok(None));
     assert_eq!(told(&mut connection), [(WINDOW_UPDATE, 0, 0, vec![0, 0, 0, 4])]);
@@ -157,7 +157,7 @@ fn a_request_that_is_too_long_is_told_at_once() {
         connection.receive(&frame(DATA, 0, 1, &[0; FRAME]));
         assert_eq!(connection.poll_request(), Ok(None));
     }
-    // Each was taken: of the stream, and of all.
+    // Both windows were updated: of the stream, and of the connection.
     let again = |frame: &(u8, u8, u32, Vec<u8>)| frame.0 == WINDOW_UPDATE && frame.3 == [0, 0, 0x40, 0];
     assert_eq!(
         told(&mut connection).iter().filter(|frame| again(frame)).count(),
@@ -205,10 +205,10 @@ fn what_is_no_request_is_reset() {
         b"\x83\x86",                       // no path
         b"\x83\x04\x02/p",                 // no scheme
         b"\x83\x86\x04\x02/p\x04\x02/q",   // two paths
-        b"\x83\x86\0\x01x\x01y\x04\x02/p", // one after the others
+        b"\x83\x86\0\x01x\x01y\x04\x02/p", // a pseudo-header after the others
         b"\x83\x86\x04\x02/p\0\x01X\x01y", // not lower case
         b"\x83\x86\x04\x02/p\0\x00\x01y",  // no name
-        b"\x83\x86\x04\x02/p\x88",         // an answer's
+        b"\x83\x86\x04\x02/p\x88",         // a response's pseudo-header
     ] {
         let mut connection = greeted(&[]);
         connection.receive(&frame(HEADERS, END_HEADERS | END_STREAM, 1, fields));
@@ -286,7 +286,7 @@ fn who_does_not_greet_is_sent_away() {
     }
 }
 
-/// All that a connection says and is asked, when its bytes come in these pieces.
+/// The requests and output of a connection that receives its bytes in these pieces.
 fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Vec<u8>, Option<Code>) {
     let mut connection = Connection::new();
     let (mut requests, mut output) = (Vec::new(), Vec::new());
@@ -308,7 +308,7 @@ fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Vec<u8>, O
     (requests, output, None)
 }
 
-/// Frames as a peer might send them, sensible or not, on the first streams.
+/// Frames from a peer, sensible or not, on the first streams.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let fields = prop_oneof![Just(POST.to_vec()), Just(GET.to_vec())];
     let bytes = proptest::collection::vec(any::<u8>(), 0..40);
@@ -342,7 +342,7 @@ proptest! {
         let all = [GREETING, &frames].concat();
         let whole = talk([&*all].into_iter());
         prop_assert_eq!(&talk(all.chunks(size)), &whole);
-        // What was said before a broken frame stays as it was said.
+        // Requests before a broken frame stay valid.
         let half = talk([&all[..all.len() / 2]].into_iter());
         prop_assert!(whole.0.starts_with(&half.0));
     }

@@ -1,4 +1,5 @@
-//! Which algorithm for which size: a table, from measurements (docs/measurements/allreduce.md says how to repeat them).
+//! Selects the algorithm by size: a table from measurements (docs/measurements/allreduce.md explains how to repeat
+//! them).
 
 use serde::{Deserialize, Serialize};
 
@@ -17,14 +18,14 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 3] = [Algorithm::Doubling, Algorithm::Halving, Algorithm::Ring];
 }
 
-/// Up to so many bytes the steps cost more than the bytes.
+/// Up to this many bytes the number of steps matters more than the bytes.
 const SMALL: u64 = 32 << 10;
 
-/// The fastest, as far as it has been measured.
+/// The fastest algorithm according to the measurements.
 pub fn choose(plan: &Plan) -> Algorithm {
     let small = plan.bytes() <= SMALL;
     match plan.collective {

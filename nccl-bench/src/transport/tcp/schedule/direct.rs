@@ -1,4 +1,4 @@
-//! Everybody to everybody, each beginning with the rank after it, so that no rank is everybody's first.
+//! Direct exchange between all ranks; each starts with its successor, so that the load is even.
 
 use super::{Piece, Schedule, Space, block};
 use crate::collective::Plan;

@@ -1,9 +1,10 @@
-//! Recursive doubling: everybody's whole sum, exchanged with a partner twice as far in each step. The fewest steps.
+//! Recursive doubling: each rank exchanges its whole sum with a partner, at twice the distance in each step. The fewest
+//! steps.
 
 use super::{Piece, Schedule, Space, space};
 use crate::collective::Plan;
 
-/// Ranks past the largest power of two hand their input to a partner first, and get the result from it.
+/// Ranks past the largest power of two first send their input to a partner, and finally get the result from it.
 pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
     let whole = Piece::whole(space(plan));
     let inner = 1 << plan.ranks.ilog2();

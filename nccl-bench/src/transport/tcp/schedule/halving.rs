@@ -4,10 +4,10 @@
 use super::{Schedule, Space, block};
 use crate::collective::Plan;
 
-/// Each partner keeps one half of what both have; then each block goes back the way it came.
+/// Each partner keeps one half of their common blocks; then each block returns on the same path.
 pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
     let mut schedule = Schedule::default();
-    // Blocks from..from + width are this rank's business.
+    // This rank is responsible for blocks from..from + width.
     let (mut from, mut width) = (0, plan.ranks);
     let mut came = None;
     while width > 1 {
@@ -29,14 +29,14 @@ pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
         came = Some(receive);
         from = kept;
     }
-    // Which receive brought each block that is here, in the order in which they came.
+    // The receive for each local block, in order of arrival.
     let mut here = vec![(rank, came)];
     while width < plan.ranks {
         let partner = rank ^ width;
         for (index, after) in here.clone() {
             schedule.send(partner, Space::Output, block(plan, index), after);
         }
-        // The partner's blocks are ours with that bit turned, and it sends them in the same order.
+        // The partner's blocks are ours with that bit flipped, and it sends them in the same order.
         for (index, _) in here.clone() {
             let came = schedule.receive(partner, block(plan, index ^ width), None);
             here.push((index ^ width, Some(came)));

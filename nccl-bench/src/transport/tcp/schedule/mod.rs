@@ -1,8 +1,8 @@
-//! An algorithm as data: what one rank sends and receives, and what each piece waits for.
+//! An algorithm as data: the sends and receives of one rank, and the dependencies of each piece.
 //!
-//! Offsets and lengths are bytes. Pieces to (from) one peer travel in the order in which they stand here. A piece may
-//! go as far as the one it waits for has come, so chunks are pipelined through all steps without being cut here. There
-//! is no buffer, socket or time in it: the tests run all ranks' schedules against each other in memory.
+//! Offsets and lengths are in bytes. Pieces to (from) one peer are sent in the order of these lists. A piece can
+//! proceed as far as the one that it depends on, so data is pipelined through all steps without dividing it into chunks
+//! here. There is no buffer, socket or time: the tests run all ranks' schedules against each other in memory.
 
 mod choose;
 mod direct;
@@ -23,73 +23,73 @@ use crate::collective::{Collective, Plan};
 /// One rank's part of a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// Input that is output too; nothing to do in place.
+    /// Input to copy to the output first; unused in place.
     pub copy: Option<Piece>,
-    /// What goes out.
+    /// The sends.
     pub sends: Vec<Send>,
-    /// What comes in, always into the output.
+    /// The receives, always into the output.
     pub receives: Vec<Receive>,
 }
 
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Its start.
     pub at: usize,
-    /// How long it is.
+    /// Its length.
     pub len: usize,
 }
 
-/// A buffer of a rank. In place they are one.
+/// A buffer of a rank. In place both are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// What the rank was given.
+    /// The rank's input.
     Input,
-    /// Its result, and whatever is on its way there.
+    /// Its result, and intermediate data.
     Output,
 }
 
-/// Something that goes out.
+/// A send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Send {
-    /// To whom.
+    /// The receiver.
     pub peer: usize,
-    /// From which buffer.
+    /// The source buffer.
     pub from: Space,
-    /// What.
+    /// The part to send.
     pub piece: Piece,
-    /// Each byte only after this receive has put it there.
+    /// Each byte depends on this receive.
     pub after: Option<usize>,
 }
 
-/// Something that comes in.
+/// A receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// From whom.
+    /// The sender.
     pub peer: usize,
-    /// Where to.
+    /// The destination.
     pub piece: Piece,
-    /// The output becomes the sum of this buffer and what came; `None`: just what came.
+    /// The output becomes the sum of this buffer and the received data; `None`: the received data.
     pub add: Option<Space>,
-    /// Each byte only after this send has taken the old one away.
+    /// Each byte may only arrive after this send has sent the old one.
     pub behind: Option<usize>,
-    /// Each byte only after this receive has put there what it is added to.
+    /// Each byte may only arrive after this receive has stored the value to which it is added.
     pub onto: Option<usize>,
 }
 
 impl Piece {
-    /// The whole of so many bytes.
+    /// A whole buffer of this length.
     pub fn whole(len: usize) -> Piece {
         Piece { at: 0, len }
     }
 
-    /// As indices.
+    /// The index range.
     pub fn range(self) -> Range<usize> {
         self.at..self.at + self.len
     }
 }
 
-/// How many of the bytes of `piece` are among the first `done` of `other`, of which it is a part.
+/// How many bytes of `piece` are within the first `done` bytes of `other`, which contains it.
 fn reach(other: Piece, done: usize, piece: Piece) -> usize {
     if done == other.len {
         piece.len
@@ -99,14 +99,14 @@ fn reach(other: Piece, done: usize, piece: Piece) -> usize {
 }
 
 impl Schedule {
-    /// How far a send may go when so much of each receive is in place.
+    /// How far a send can proceed with this many bytes received.
     pub fn sendable(&self, index: usize, got: &[usize]) -> usize {
         let send = &self.sends[index];
         let after = |after: usize| reach(self.receives[after].piece, got[after], send.piece);
         send.after.map_or(send.piece.len, after)
     }
 
-    /// How far a receive may go when so much of each send is gone, and of each receive in place.
+    /// How far a receive can proceed with this many bytes sent and received.
     pub fn receivable(&self, index: usize, sent: &[usize], got: &[usize]) -> usize {
         let receive = &self.receives[index];
         let behind = |behind: usize| reach(self.sends[behind].piece, sent[behind], receive.piece);
@@ -139,7 +139,7 @@ impl Schedule {
         self.receives.len() - 1
     }
 
-    /// Everyone it talks to, in order.
+    /// All peers, in order.
     pub fn peers(&self) -> BTreeSet<usize> {
         let sends = self.sends.iter().map(|send| send.peer);
         sends
@@ -148,7 +148,7 @@ impl Schedule {
     }
 }
 
-/// `rank`'s part of `plan` by `algorithm`.
+/// `rank`'s part of `plan`, with `algorithm`.
 pub fn schedule(plan: &Plan, rank: usize, algorithm: Algorithm) -> Schedule {
     let mut schedule = match (plan.collective, algorithm) {
         (Collective::AllReduce, Algorithm::Ring) => ring::all_reduce(plan, rank),
@@ -167,7 +167,7 @@ pub fn schedule(plan: &Plan, rank: usize, algorithm: Algorithm) -> Schedule {
     schedule
 }
 
-/// What of the input no receive brings.
+/// The part of the output that comes from the input and not from a receive.
 fn copied(plan: &Plan, rank: usize) -> Option<Piece> {
     let whole = Piece::whole(space(plan));
     let piece = match plan.collective {
@@ -178,12 +178,12 @@ fn copied(plan: &Plan, rank: usize) -> Option<Piece> {
     piece.filter(|_| !plan.in_place)
 }
 
-/// Bytes of the output buffer: of the whole operation, even where a rank's result is only a block of it.
+/// Bytes of the output buffer: of the whole operation, even if a rank's result is only a block of it.
 pub fn space(plan: &Plan) -> usize {
     plan.send_elements().max(plan.receive_elements()) * plan.dtype.size()
 }
 
-/// Where in the output buffer `rank`'s result is.
+/// The part of the output buffer with `rank`'s result.
 pub fn result(plan: &Plan, rank: usize) -> Piece {
     match plan.collective {
         Collective::ReduceScatter => block(plan, rank),
@@ -191,7 +191,7 @@ pub fn result(plan: &Plan, rank: usize) -> Piece {
     }
 }
 
-/// Where in the operation's whole `rank`'s input is.
+/// The part of the whole operation with `rank`'s input.
 pub fn input(plan: &Plan, rank: usize) -> Piece {
     match plan.collective {
         Collective::AllGather => block(plan, rank),
@@ -199,13 +199,13 @@ pub fn input(plan: &Plan, rank: usize) -> Piece {
     }
 }
 
-/// The block of rank `index`: of equal ones where ranks have blocks, else of an even split in whole elements, of which
-/// the first ones are longer by one.
+/// The block of rank `index`: of equal size if ranks have blocks, else from an even division into whole elements, with
+/// one more element in the first blocks.
 fn block(plan: &Plan, index: usize) -> Piece {
     split(space(plan), plan.dtype.size(), plan.ranks, index)
 }
 
-/// The `index`th of `parts` of so many bytes, cut between elements.
+/// The `index`th of `parts` parts of a buffer, divided between elements.
 pub fn split(bytes: usize, element: usize, parts: usize, index: usize) -> Piece {
     let elements = bytes / element;
     let (each, longer) = (elements / parts, elements % parts);

@@ -1,11 +1,11 @@
-//! Around the ring: each block visits every rank. The fewest bytes there can be, in 2 (n - 1) steps.
+//! Ring algorithm: each block passes through every rank. The minimum number of bytes, in 2 (n - 1) steps.
 
 use super::{Schedule, Space, block};
 use crate::collective::Plan;
 
-/// Reduces blocks on their way round, then sends the results round once more.
+/// Reduces blocks on their way around the ring, then sends the results around once more.
 pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
-    // Ends with the sum of block `rank + 1` here.
+    // Ends with the sum of block `rank + 1` on this rank.
     let mut schedule = reduce(plan, rank, rank);
     let last = schedule.receives.len().checked_sub(1);
     gather(
@@ -24,14 +24,14 @@ pub(super) fn reduce_scatter(plan: &Plan, rank: usize) -> Schedule {
     reduce(plan, rank, rank + plan.ranks - 1)
 }
 
-/// Sends every block round.
+/// Sends every block around the ring.
 pub(super) fn all_gather(plan: &Plan, rank: usize) -> Schedule {
     let mut schedule = Schedule::default();
     gather(&mut schedule, plan, rank, rank, Space::Input, None);
     schedule
 }
 
-/// Sends block `first` and passes on the ones before it, each with this rank's share added.
+/// Sends block `first`, and forwards the preceding ones after adding this rank's input to each.
 fn reduce(plan: &Plan, rank: usize, first: usize) -> Schedule {
     let n = plan.ranks;
     let (next, last) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -47,7 +47,7 @@ fn reduce(plan: &Plan, rank: usize, first: usize) -> Schedule {
     schedule
 }
 
-/// Sends block `first`, which `after` brings, and passes on the ones before it.
+/// Sends block `first`, received by `after`, and forwards the preceding ones.
 fn gather(
     schedule: &mut Schedule,
     plan: &Plan,

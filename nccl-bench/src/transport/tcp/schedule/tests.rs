@@ -1,4 +1,4 @@
-//! All ranks' schedules against each other in memory: every order in which bytes may travel gives the right result.
+//! Runs all ranks' schedules against each other in memory: any order of transfers gives the correct result.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,7 @@ struct Rank {
     got: Vec<usize>,
 }
 
-/// Bytes under way, by sender and receiver.
+/// Bytes in flight, by sender and receiver.
 type Links = BTreeMap<(usize, usize), VecDeque<u8>>;
 
 const ELEMENT: usize = 4;
@@ -57,7 +57,7 @@ impl Rank {
         from[at..at + ELEMENT].to_vec()
     }
 
-    /// Moves one element of the first unfinished piece to or from `peer`, if it may move; whether it did.
+    /// Transfers one element of the first unfinished piece to or from `peer`, if possible; returns whether it did.
     fn step(&mut self, rank: usize, peer: usize, out: bool, links: &mut Links) -> bool {
         if out {
             let open = |i: &usize| self.schedule.sends[*i].peer == peer && !self.send_done(*i);
@@ -107,7 +107,7 @@ impl Rank {
     }
 }
 
-/// Runs all ranks to the end, in an order that `seed` chooses.
+/// Runs all ranks to the end, in an order selected by `seed`.
 fn play(plan: &Plan, algorithm: Algorithm, seed: u64) {
     let mut ranks: Vec<Rank> = (0..plan.ranks)
         .map(|rank| Rank::new(plan, rank, algorithm))
@@ -124,7 +124,7 @@ fn play(plan: &Plan, algorithm: Algorithm, seed: u64) {
     }
     let mut random = seed;
     while ranks.iter().any(|rank| !rank.done()) {
-        // Some of the moves are lazy: they are made only when nothing else can go on. Which ones changes now and then.
+        // Some transfers are delayed: they happen only if no other is possible. The selection changes occasionally.
         random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let lazy = |turn: usize| scramble(random ^ (turn as u64) << 40).is_multiple_of(2);
         let mut ever = false;
@@ -158,7 +158,7 @@ fn play(plan: &Plan, algorithm: Algorithm, seed: u64) {
     }
 }
 
-/// A number that looks random (the finaliser of splitmix64, public domain).
+/// A pseudorandom number (the finalizer of splitmix64, public domain).
 fn scramble(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

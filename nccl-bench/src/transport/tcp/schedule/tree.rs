@@ -1,9 +1,9 @@
-//! From the root to all: a binomial tree for what is small, a chain through which chunks flow for what is large.
+//! Broadcast from the root: a binomial tree for small sizes, a pipelined chain for large ones.
 
 use super::{Piece, Schedule, Space, space};
 use crate::collective::Plan;
 
-/// Each rank passes on to the next what it has of it so far: every link carries the bytes once, all at the same time.
+/// Each rank forwards data as it arrives: every link transfers the bytes once, all at the same time.
 pub(super) fn chain(plan: &Plan, rank: usize) -> Schedule {
     let place = (rank + plan.ranks - plan.root) % plan.ranks;
     let parent = (place > 0).then(|| place - 1);
@@ -11,7 +11,7 @@ pub(super) fn chain(plan: &Plan, rank: usize) -> Schedule {
     family(plan, parent, child)
 }
 
-/// In each of log n steps all that have it send it to one more, the farthest first.
+/// In each of log n steps all ranks with the data send it to one more, the farthest first.
 pub(super) fn binomial(plan: &Plan, rank: usize) -> Schedule {
     let place = (rank + plan.ranks - plan.root) % plan.ranks;
     let parent = (place > 0).then(|| place & (place - 1));
@@ -29,7 +29,7 @@ pub(super) fn binomial(plan: &Plan, rank: usize) -> Schedule {
     family(plan, parent, children)
 }
 
-/// Places are counted from the root.
+/// Positions are relative to the root.
 fn family(plan: &Plan, parent: Option<usize>, children: impl IntoIterator<Item = usize>) -> Schedule {
     let rank_at = |place| (place + plan.root) % plan.ranks;
     let whole = Piece::whole(space(plan));

@@ -1,10 +1,10 @@
-//! What becomes of a journal that has a bound.
+//! Tests of a journal with a size limit.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Two thousand steps in room for a third of them.
+/// Two thousand steps with room for a third of them.
 fn long(limits: Limits) -> World {
     let mut world = World::new(limits);
     for step in 1..=2_000u64 {
@@ -44,7 +44,7 @@ fn old_telemetry_goes_and_nothing_else() {
         "{}",
         note(&before)
     );
-    // Started again it knows from its snapshot what is gone.
+    // After a restart, its snapshot covers the removed entries.
     world.open();
     let after = world.report();
     assert_eq!(named(&after), named(&before));
@@ -61,7 +61,7 @@ fn old_telemetry_goes_and_nothing_else() {
     );
 }
 
-/// Whoever has no snapshot knows less, says so, and accuses nobody of what it does not know.
+/// Without a snapshot, an aggregator has less data, reports this, and raises no finding from missing data.
 #[test]
 fn without_snapshots_history_is_missing_and_nobody_is_accused() {
     for damage in ["gone", "damaged", "of another version"] {
@@ -91,7 +91,7 @@ fn without_snapshots_history_is_missing_and_nobody_is_accused() {
             note(&after)
         );
         let known = named(&before);
-        // Later by its time, it may not have been cleared; of nobody is something new said.
+        // A verdict that now has a later time may not be cleared yet; no new subject may appear.
         let subjects: Vec<String> = before.verdicts.iter().map(|v| v.subject.to_string()).collect();
         for verdict in &after.verdicts {
             assert!(
@@ -101,7 +101,7 @@ fn without_snapshots_history_is_missing_and_nobody_is_accused() {
         }
         let aside = fs::read_to_string(world.dir.path().join("verdicts.1.ndjson")).unwrap();
         assert_eq!(aside, told, "what was told stays");
-        // Everybody is asked to say again who they are; then all goes on.
+        // All sidecars are asked to introduce themselves again; then everything continues.
         assert_ne!(journal, 0);
         world.introduce();
         (0..200).for_each(|_| world.row(Vec::new()));
@@ -110,7 +110,7 @@ fn without_snapshots_history_is_missing_and_nobody_is_accused() {
     }
 }
 
-/// A replay of what is left finds what was no telemetry, and nothing that was not there.
+/// A replay of the remaining lines finds all events other than telemetry, and nothing that was not there.
 #[test]
 fn what_is_left_can_be_judged() {
     let world = long(LIMITS);
@@ -130,12 +130,12 @@ fn what_is_left_can_be_judged() {
         "{:?}",
         named(&folded)
     );
-    // Evidence behind what was thinned names the entries that it rests on.
+    // Evidence after the thinned part still names the right entries.
     let last = world.entries().last().unwrap().n;
     assert!(world.aggregator.as_ref().unwrap().last_n == last);
 }
 
-/// What is no telemetry alone is too much: the oldest of that goes too, and is told.
+/// Events other than telemetry alone exceed the limit: the oldest of them are removed too, and recorded.
 #[test]
 fn the_bound_holds_at_any_price() {
     let mut world = World::new(LIMITS);
@@ -171,7 +171,7 @@ fn the_bound_holds_at_any_price() {
     (0..100).for_each(|_| world.row(Vec::new()));
     assert_eq!(world.report().coverage.frames_lost, 0);
     assert_eq!(world.report().coverage.ranks_seen, RANKS);
-    // All wait for two fifths of each step, which was said before.
+    // All ranks wait for two fifths of each step, which was already reported.
     let known = named(&before);
     let again = named(&world.report());
     assert!(
@@ -193,7 +193,7 @@ enum Op {
     Damage(u8),
     /// As above, while a segment was being rewritten.
     HalfThinned,
-    /// As above, after the segment before the last that was dropped had come back.
+    /// As above, after the dropped segment before the first remaining one reappeared.
     NotRemoved,
 }
 
@@ -241,7 +241,7 @@ impl World {
                 if let Some((number, path)) = all.first()
                     && *number > 1
                 {
-                    // Any that it tells of will do; the last line of each sidecar is in both.
+                    // Any segment that it records as dropped will do; the last line of each sidecar is in both.
                     fs::copy(path, segments::closed(&self.journal(), number - 1)).unwrap();
                 }
                 self.open();

@@ -1,7 +1,7 @@
-//! What a first look at all lines of a segment says of them: which go, and how many of which kind.
+//! First pass over all lines of a segment: which to remove, and how many of which kind.
 //!
-//! Of each sidecar's incarnation the last line stays, so that what it had sent, and what of it was lost on the way, can be
-//! told from what is left; and so does the line before each start of the aggregator, which says since when it was away.
+//! The last line of each sidecar incarnation stays, so that the remaining lines still show how much it sent and how
+//! much was lost in transit. So does the line before each start of the aggregator, which shows since when it was down.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -14,22 +14,22 @@ use paceline_health::frame::AGGREGATOR;
 
 use super::Rule;
 
-/// What lines are called that cannot be read.
+/// Kind of unreadable lines.
 const DAMAGED: &str = "damaged";
 
-/// What a line is, as far as it matters here.
+/// The parts of a line that matter here.
 pub struct Seen<'a> {
     pub n: u64,
     pub at_ns: u64,
     agent: u64,
     node: Cow<'a, str>,
     kind: Cow<'a, str>,
-    /// It stands where others stood, and says so.
+    /// Set if this line is the record of removed lines.
     pub record: Option<Thinned>,
 }
 
 impl<'a> Seen<'a> {
-    /// `None`: a line that cannot be read.
+    /// `None` if the line is unreadable.
     pub fn of(text: &'a [u8]) -> Option<Seen<'a>> {
         let text = std::str::from_utf8(text).ok()?;
         let glance = line::glance(text).filter(|glance| glance.kind != "thinned");
@@ -61,7 +61,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A line that may be kept though it would go.
+/// A line that may be kept despite the rule.
 #[derive(Clone, Copy)]
 struct Line {
     number: u64,
@@ -72,7 +72,7 @@ struct Line {
 /// See the module.
 pub struct Survey {
     rule: Rule,
-    /// What stood in the place of lines that went before.
+    /// Records of lines that were removed earlier.
     pub records: Vec<Thinned>,
     from: Option<u64>,
     to: u64,
@@ -83,7 +83,7 @@ pub struct Survey {
     /// The last line of each incarnation of each node's sidecar.
     last: HashMap<String, HashMap<u64, Line>>,
     before: Option<Line>,
-    /// Numbers of lines that stay whatever they are.
+    /// Lines that always stay, by number.
     spared: HashMap<u64, Line>,
 }
 
@@ -105,7 +105,7 @@ impl Survey {
         }
     }
 
-    /// Looks at the next line.
+    /// Adds the next line.
     pub fn take(&mut self, number: u64, seen: Option<&Seen<'_>>) {
         let Some(seen) = seen else {
             if self.rule == Rule::Everything {
@@ -149,7 +149,7 @@ impl Survey {
         }
     }
 
-    /// Every line was seen.
+    /// Completes the pass after the last line.
     pub fn end(&mut self) {
         let last = std::mem::take(&mut self.last);
         let last = last.into_values().flat_map(HashMap::into_values);
@@ -162,13 +162,13 @@ impl Survey {
         }
     }
 
-    /// Whether there is nothing to be done.
+    /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         let is_done = self.rule == Rule::Telemetry || self.records.iter().any(|record| record.whole);
         self.gone.iter().all(|lines| *lines == 0) && is_done
     }
 
-    /// Whether this line goes; a record does, for one that tells of it too.
+    /// Whether to remove this line. A record is removed too: the new record includes it.
     pub fn goes(&self, number: u64, seen: Option<&Seen<'_>>) -> bool {
         match seen {
             None => self.rule == Rule::Everything,
@@ -177,12 +177,12 @@ impl Survey {
         }
     }
 
-    /// Where the record stands if nothing that could be read went: at the end.
+    /// Position of the record if no readable line was removed: the end.
     pub fn last(&self) -> (u64, u64) {
         (self.to, self.to_ns)
     }
 
-    /// What is gone, now and before.
+    /// The record of lines removed now and earlier.
     pub fn record(&self, bound_bytes: u64) -> Thinned {
         let mut gone: BTreeMap<Arc<str>, u64> = BTreeMap::new();
         let now = self

@@ -37,7 +37,7 @@ fn policy() -> Event {
     })
 }
 
-/// Numbers, and how many a second; of whom, and what; `m` and `k` are sidecars.
+/// Numbered entries, one a second, with node, sequence number and event; `m` and `k` are sidecars.
 fn entries(from: u64, of: &[(&str, u64, Event)]) -> Vec<Entry> {
     let entry = |(n, (node, seq, event)): (u64, &(&str, u64, Event))| Entry {
         n,
@@ -87,7 +87,7 @@ fn lost(entries: &[Entry]) -> u64 {
     detector.report().coverage.frames_lost
 }
 
-/// Two sidecars, of which `m` has lost its frames 4 and 5 on the way, and an aggregator that was started twice.
+/// Two sidecars, of which `m` lost its frames 4 and 5 in transit, and an aggregator that was started twice.
 fn segment() -> Vec<Entry> {
     let exit = Event::Exit(Exit { code: 0 });
     entries(
@@ -123,12 +123,12 @@ fn telemetry_goes_and_the_rest_stays() {
     );
     assert_eq!(record.gone, BTreeMap::from([("beat".into(), 3)]));
     assert_eq!((record.frames, record.lines()), (3, (3, 0)));
-    // The record for 3, then 5 and 8; 6 says since when the aggregator was away, 9 and 11 are the last of their sidecars.
+    // The record replaces 3, 5 and 8; 6 shows the aggregator's downtime, 9 and 11 are the last of their sidecars.
     assert_eq!(numbers(&path), [1, 2, 3, 4, 6, 7, 9, 10, 11]);
     let after = read(&path);
     assert_eq!(after[2].frame.event, Event::Thinned(record));
     assert_eq!((lost(&before), lost(&after)), (2, 2), "on the way, and not here");
-    // Once more: there is nothing to be done.
+    // A second run has nothing to do.
     let bytes = fs::read(&path).unwrap();
     let again = squeeze(None, &path, Rule::Telemetry, &hand()).unwrap();
     assert_eq!((again.record, again.is_new), (done.record, false));
@@ -136,7 +136,7 @@ fn telemetry_goes_and_the_rest_stays() {
     assert_eq!(names(dir.path()), ["journal-000001.ndjson"]);
 }
 
-/// Everything goes, of the first segment and then of the second, which tells of both.
+/// Everything is removed from the first segment and then from the second, whose record covers both.
 #[test]
 fn what_is_dropped_becomes_one_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ fn what_is_dropped_becomes_one_file() {
     let all: Vec<Entry> = segment().into_iter().chain(later).collect();
     assert_eq!(lost(&read(&second)), lost(&all));
     assert_eq!(names(dir.path()), ["journal-000002.ndjson"]);
-    // Killed before the first was removed: nobody reads it, and who writes next removes it.
+    // Killed before the first was removed: readers skip it, and the next writer removes it.
     fs::write(&first, left).unwrap();
     fs::write(second.with_added_extension("7.thin"), "half").unwrap();
     assert_eq!(segments::list(&journal).unwrap(), [(2, second.clone())]);
@@ -176,7 +176,7 @@ fn what_is_dropped_becomes_one_file() {
     assert_eq!(names(dir.path()), ["journal-000002.ndjson"]);
 }
 
-/// A line that cannot be read stays for people to look at, until everything goes. The end of one that was cut is a line.
+/// An unreadable line stays for inspection until everything is removed. A truncated last line counts as a line.
 #[test]
 fn damaged_lines() {
     let dir = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn lines_of_older_versions() {
     assert_eq!(numbers(&path), [1, 2, 3, 4, 6, 7, 9, 10, 11, 12]);
 }
 
-/// How long it takes, and what it leaves: a segment as 2,048 nodes of eight ranks write it.
+/// Measures time and result for a segment of 2,048 nodes with eight ranks each.
 #[test]
 #[ignore = "prints a measurement: a segment of 256 MiB"]
 fn a_large_segment_is_thinned() {

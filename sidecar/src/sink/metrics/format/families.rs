@@ -1,5 +1,5 @@
-//! Plain numbers as metric families, one after another. Values of labels are names from elsewhere: here they become short,
-//! of one line, and visible.
+//! Plain numbers as metric families, one after another. Label values are external names: here they are shortened, put
+//! on one line, and made printable.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use paceline_health::text::sanitize;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
-/// Takes families in the order in which they stand on the page. One is written and forgotten before the next is made: what
-/// 16,384 ranks say fits no page that is kept twice.
+/// Receives families in page order. Each is written and dropped before the next is made, so that the data of 16,384
+/// ranks is not held twice.
 pub struct Families<'a>(pub &'a mut dyn FnMut(&MetricFamily));
 
 impl Families<'_> {
-    /// One more. A family without a value is not on the page.
+    /// Adds a family. A family without values is omitted.
     pub fn add(&mut self, family: &MetricFamily) {
         if !family.get_metric().is_empty() {
             (self.0)(family);
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Families<'_> {
     }
 }
 
-/// A counter family with these values, each with labels of its own.
+/// A counter family with these values, each with its own labels.
 pub(in crate::sink::metrics) fn counters<const N: usize>(
     out: &mut Families<'_>,
     name: &str,
@@ -34,7 +34,7 @@ pub(in crate::sink::metrics) fn counters<const N: usize>(
     labels: [&str; N],
     values: impl IntoIterator<Item = ([String; N], f64)>,
 ) {
-    // What is negative or no number has no place on the page.
+    // Negative values and NaN are omitted.
     let values = values.into_iter().filter(|(_, value)| *value >= 0.0);
     numbers(
         out,
@@ -49,7 +49,7 @@ pub(in crate::sink::metrics) fn counters<const N: usize>(
     );
 }
 
-/// A gauge family with these values, each with labels of its own.
+/// A gauge family with these values, each with its own labels.
 pub(in crate::sink::metrics) fn gauges<const N: usize>(
     out: &mut Families<'_>,
     name: &str,
@@ -77,7 +77,7 @@ fn numbers<const N: usize>(
     values: impl IntoIterator<Item = ([String; N], f64)>,
     set: fn(&mut Metric, f64),
 ) {
-    // As the crate's own registry has them: labels by name.
+    // Like the crate's own registry: labels sorted by name.
     let mut order: Vec<usize> = (0..N).collect();
     order.sort_unstable_by_key(|at| labels[*at]);
     let mut is_changed = false;
@@ -103,7 +103,7 @@ fn numbers<const N: usize>(
     });
     let mut metrics: Vec<Metric> = metrics.collect();
     if is_changed {
-        // Two that look the same now: the first is as good as the other, and both would cost the page.
+        // Values that have the same labels now: keep the first, since duplicates would invalidate the page.
         let mut seen = HashSet::new();
         metrics.retain(|metric| {
             let labels = metric.get_label().iter();
@@ -119,7 +119,7 @@ fn numbers<const N: usize>(
     out.add(&family);
 }
 
-/// Whether two values have the same labels: whoever reads the page would refuse all of it.
+/// Whether two values have the same labels: a scraper would reject the whole page.
 fn has_twins(family: &MetricFamily) -> bool {
     let mut seen = HashSet::new();
     let mut values = family.get_metric().iter();
@@ -129,20 +129,20 @@ fn has_twins(family: &MetricFamily) -> bool {
     })
 }
 
-/// A summary as it stands on the page: quantiles with their values, the sum and the count.
+/// A summary on the page: quantiles with their values, the sum and the count.
 pub(in crate::sink::metrics) struct Summed {
     /// The value of the family's label.
     pub label: &'static str,
     /// Quantile and value.
     pub quantiles: Vec<(f64, f64)>,
-    /// Of all samples.
+    /// Sum of all samples.
     pub sum: f64,
-    /// Samples.
+    /// Number of samples.
     pub count: u64,
 }
 
-/// A summary family with these values, which were counted elsewhere: the registry only knows those that it counts
-/// itself. `None`: there are no values.
+/// A summary family with these values, which were counted elsewhere: the registry only supports summaries that it
+/// counts itself. `None`: there are no values.
 pub(in crate::sink::metrics) fn summaries(
     name: &str,
     help: &str,

@@ -1,4 +1,4 @@
-//! Families of metrics, their units, and the text that is scraped.
+//! Metric families, their units, and the text format for scrapes.
 
 pub(super) mod families;
 pub(super) mod text;

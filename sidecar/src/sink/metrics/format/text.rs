@@ -1,4 +1,4 @@
-//! Families as text: as Prometheus' own format, or as OpenMetrics 1.0 for who asks for it
+//! Families as text: in Prometheus' own format, or in OpenMetrics 1.0 if requested
 //! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>).
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::super::Facts;
 use super::families::Families;
 use super::units::unit;
 
-/// How a page is written.
+/// Text format of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus' text format 0.0.4.
@@ -21,7 +21,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What an `Accept` header asks for: OpenMetrics where it is named and not less welcome than other text.
+    /// The format for an `Accept` header: OpenMetrics if it is listed and not less preferred than other text.
     pub fn wanted(accept: &str) -> Format {
         let (mut open, mut text) = (0.0, 0.0);
         for range in accept.split(',') {
@@ -50,7 +50,7 @@ impl Format {
         }
     }
 
-    /// As a page's type.
+    /// The content type.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -58,14 +58,14 @@ impl Format {
         }
     }
 
-    /// The page.
+    /// Writes the page.
     pub fn page(self, facts: &dyn Facts) -> String {
         let mut page = String::new();
         match self {
             Format::Text => {
                 let encoder = TextEncoder::new();
                 facts.families(&mut Families(&mut |family| {
-                    // Only one without values is refused, and those do not come here.
+                    // Only families without values are rejected, and those are omitted earlier.
                     let _ = encoder.encode_utf8(std::slice::from_ref(family), &mut page);
                 }));
             }
@@ -78,11 +78,11 @@ impl Format {
     }
 }
 
-/// One family. Its name is that of its samples less their endings.
+/// One family. Its name is that of its samples without their suffix.
 fn open_metrics(family: &MetricFamily, page: &mut String) {
     let name = family.name();
     let (name, kind, end) = match family.get_field_type() {
-        // What has another exporter's name may be called anything.
+        // A family with another exporter's name need not have the suffix.
         MetricType::COUNTER => match name.strip_suffix("_total") {
             Some(name) => (name, "counter", "_total"),
             None => (name, "unknown", ""),
@@ -150,7 +150,7 @@ fn summary(name: &str, metric: &Metric, page: &mut String) {
     );
 }
 
-/// One line. `at`: a label whose value is a number, which is always written with its point.
+/// One line. `at`: a label with a numeric value, which is always written with a decimal point.
 fn sample(
     (name, end): (&str, &str),
     metric: &Metric,
@@ -177,7 +177,7 @@ fn sample(
     let _ = writeln!(page, " {}", Number(value));
 }
 
-/// A number as Go and Rust both read it.
+/// A number in a format that both Go and Rust read.
 struct Number(f64);
 
 impl std::fmt::Display for Number {
@@ -190,7 +190,7 @@ impl std::fmt::Display for Number {
     }
 }
 
-/// The same with a point: a bucket of 1 is `1.0`.
+/// The same with a decimal point: a bucket of 1 is `1.0`.
 struct Pointed(f64);
 
 impl std::fmt::Display for Pointed {

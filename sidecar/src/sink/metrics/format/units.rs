@@ -1,15 +1,15 @@
-//! The units that families are named after.
+//! The units in family names.
 
 /// A unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sink) struct Unit {
-    /// As the end of a family's name has it.
+    /// The suffix in a family name.
     pub word: &'static str,
     /// As UCUM writes it (<https://ucum.org/ucum>).
     pub ucum: &'static str,
 }
 
-/// What is an end of another comes after it.
+/// A unit that is a suffix of another comes after it.
 const UNITS: [Unit; 9] = [
     of("bytes_per_second", "By/s"),
     of("flops_per_second", "{flop}/s"),
@@ -26,7 +26,7 @@ const fn of(word: &'static str, ucum: &'static str) -> Unit {
     Unit { word, ucum }
 }
 
-/// The unit of a family, by its name without `_total`.
+/// The unit of a family, from its name without `_total`.
 pub(in crate::sink) fn unit(name: &str) -> Option<Unit> {
     let ends = |unit: &&Unit| {
         name.strip_suffix(unit.word)

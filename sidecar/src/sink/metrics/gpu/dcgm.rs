@@ -1,5 +1,5 @@
-//! The readings of GPUs under the names, units and labels of NVIDIA's dcgm-exporter, so that dashboards which were made for
-//! it find them (<https://github.com/NVIDIA/dcgm-exporter/blob/main/etc/default-counters.csv>).
+//! GPU readings with the names, units and labels of NVIDIA's dcgm-exporter, for existing dashboards
+//! (<https://github.com/NVIDIA/dcgm-exporter/blob/main/etc/default-counters.csv>).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::gpus::{Gpu, Gpus};
 const LABELS: [&str; 6] = ["gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname"];
 const MIB: f64 = 1.0 / 1_048_576.0;
 
-/// A field: name, help, whether it only grows, our signal, and what makes DCGM's unit of ours.
+/// A field: name, help, whether it is a counter, our signal, and the factor to DCGM's unit.
 type Field = (&'static str, &'static str, bool, GpuSignal, f64);
 
 const FIELDS: &[Field] = &[
@@ -172,8 +172,8 @@ const FIELDS: &[Field] = &[
     ),
 ];
 
-/// The families of every GPU that was read. A GPU's number is its place among those of its node by PCI address, which is how
-/// NVML numbers them.
+/// The families of every GPU with readings. A GPU's number is its index among those of its node by PCI address, like
+/// NVML's numbering.
 pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let mut of_nodes: BTreeMap<&NodeId, Vec<(&str, &str, &Gpu)>> = BTreeMap::new();
     for (id, gpu) in gpus {
@@ -229,7 +229,7 @@ pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     gauges(out, "DCGM_FI_DEV_XID_ERRORS", help, LABELS, xids);
 }
 
-/// `0000:b3:00.0` as DCGM writes it: a domain of eight digits, and capitals.
+/// `0000:b3:00.0` in DCGM's format: a domain of eight digits, and capitals.
 fn dcgm_address(pci: &str) -> String {
     match pci.split_once(':') {
         Some((domain, rest)) => format!("{domain:0>8}:{}", rest.to_uppercase()),

@@ -1,4 +1,4 @@
-//! Which readings of a GPU stand on the metrics page, and how they are named there.
+//! The GPU readings on the metrics page, and their names there.
 
 use paceline_health::event::GpuSignal;
 
@@ -6,9 +6,9 @@ use paceline_health::event::GpuSignal;
 pub(in crate::sink::metrics) struct Family {
     pub name: &'static str,
     pub help: &'static str,
-    /// It only grows, until the driver is loaded anew.
+    /// Monotonic until the driver is reloaded.
     pub is_counter: bool,
-    /// The label that tells its rows apart, where it has several.
+    /// The label that distinguishes its rows, if there are several.
     pub label: Option<&'static str>,
     pub rows: &'static [Row],
 }
@@ -17,7 +17,7 @@ pub(in crate::sink::metrics) struct Family {
 pub(in crate::sink::metrics) struct Row {
     pub signal: GpuSignal,
     pub label: &'static str,
-    /// What makes base units of it.
+    /// Factor to base units.
     pub unit: f64,
 }
 

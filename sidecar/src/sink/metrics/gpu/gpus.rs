@@ -1,4 +1,4 @@
-//! What was last read of each GPU.
+//! The last readings of each GPU.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::super::format::families::{Families, counters, gauges};
 use super::gpu_table;
 
-/// What is known of each GPU.
+/// The state of each GPU.
 pub(in crate::sink) type Gpus = BTreeMap<GpuId, Arc<Gpu>>;
 
-/// One GPU: whether it can be read, and what was read last.
+/// One GPU: whether it is readable, and its last readings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::sink) struct Gpu {
     node: NodeId,
@@ -25,7 +25,7 @@ pub(in crate::sink) struct Gpu {
     model: Arc<str>,
     access: Option<Access>,
     readings: BTreeMap<GpuSignal, Reading>,
-    /// How often each XID was reported, by the kernel and by NVML: the same fault in the words of both.
+    /// Number of reports of each XID by the kernel and by NVML, which both report the same fault.
     xids: BTreeMap<u32, [u64; 2]>,
     last_xid: u32,
 }
@@ -44,7 +44,7 @@ impl Gpu {
         }
     }
 
-    /// The XID that was reported last; zero: none was.
+    /// The XID that was reported last; zero: none.
     pub(in crate::sink::metrics) fn last_xid(&self) -> u32 {
         self.last_xid
     }
@@ -62,7 +62,7 @@ impl Gpu {
         &self.model
     }
 
-    /// What was last read, if that is a value.
+    /// The last reading, if it is a value.
     pub(in crate::sink) fn value(&self, signal: GpuSignal) -> Option<f64> {
         self.readings.get(&signal)?.value()
     }
@@ -72,7 +72,7 @@ impl Gpu {
     }
 }
 
-/// Takes a reading. It may hold only what has changed.
+/// Applies a reading. It may contain only changes.
 pub(in crate::sink::metrics) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
     let gpu = gpus
         .entry(reading.gpu.clone())
@@ -82,7 +82,7 @@ pub(in crate::sink::metrics) fn observe(gpus: &mut Gpus, frame: &Frame, reading:
     if gpu.model != reading.model {
         gpu.model = Arc::clone(&reading.model);
     }
-    // One from before it was lost may come after the news of it.
+    // A reading taken before the GPU was lost may arrive after the report of the loss.
     if gpu.is_readable() {
         let news = reading.readings.iter();
         gpu.readings
@@ -90,7 +90,7 @@ pub(in crate::sink::metrics) fn observe(gpus: &mut Gpus, frame: &Frame, reading:
     }
 }
 
-/// Takes whether it can be read. Of one that cannot be, what was read last says nothing.
+/// Applies the access state. The last readings of an unreadable GPU are no longer valid.
 pub(in crate::sink::metrics) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
     let Some(id) = &news.gpu else { return };
     let gpu = gpus
@@ -103,7 +103,7 @@ pub(in crate::sink::metrics) fn access(gpus: &mut Gpus, frame: &Frame, news: &Gp
     }
 }
 
-/// Counts an XID, for the GPU that has the id or stands at the address.
+/// Counts an XID, for the GPU with this id or PCI address.
 pub(in crate::sink::metrics) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
     let source = match fault.seen_by {
         FaultSource::Kernel => 0,
@@ -126,7 +126,7 @@ pub(in crate::sink::metrics) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
     }
 }
 
-/// The families of every GPU that was read.
+/// The families of every GPU with readings.
 pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let info = gpus.iter().map(|(id, gpu)| {
         let source = match gpu.provenance {
@@ -153,7 +153,7 @@ pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
         info,
     );
     let access = gpus.iter().filter_map(|(id, gpu)| {
-        // Named as in the journal.
+        // The same name as in the journal.
         let state = serde_json::to_value(gpu.access?).ok()?;
         Some(([id.to_string(), state.as_str()?.to_owned()], 1.0))
     });

@@ -1,4 +1,4 @@
-//! GPUs: what was last read of each, the table of their families, and the names of dcgm-exporter.
+//! GPUs: the last readings of each, the table of their families, and dcgm-exporter's names.
 
 pub(super) mod dcgm;
 pub(super) mod gpu_table;

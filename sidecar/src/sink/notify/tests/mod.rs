@@ -1,3 +1,10 @@
+//! Tests of notifications, with real receivers on loopback.
+
+mod alike;
+mod news;
+mod programs;
+mod token;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +24,7 @@ use super::*;
 
 pub(super) const NOW: u64 = 1_700_000_000_000;
 
-/// Of the GPU of this number on n1.
+/// A verdict about the GPU with this number on n1.
 pub(in crate::sink) fn throttled(gpu: u32) -> Verdict {
     Verdict {
         finding: Finding::GpuThrottled,
@@ -115,14 +122,14 @@ fn signatures() {
     assert_eq!(signed, format!("sha256={digits}"));
 }
 
-/// Answers with these codes, one a request, then 200; what came.
+/// Answers with these codes, one per request, then 200; returns the requests.
 pub(super) fn serve(listener: TcpListener, codes: Vec<u16>) -> Inbox<(Vec<String>, Value)> {
     let (sender, came) = sync_channel(1000);
     thread::spawn(move || {
         let mut codes = codes.into_iter();
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            // Whoever waited for too long has hung up.
+            // A client that waited too long has closed the connection.
             let Some((head, body)) = request(&stream) else {
                 continue;
             };
@@ -175,12 +182,12 @@ fn key_file(dir: &Path) -> String {
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// It refuses connections, then answers with errors, then takes all: nothing is lost, all is signed and in order, and a
-/// notifier that came and went in between told nothing twice.
+/// The receiver refuses connections, then answers with errors, then accepts: no notice is lost, all are signed and in
+/// order, and a notifier restarted in between sends nothing twice.
 #[test]
 fn a_receiver_that_is_down_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    // It is bound and does not listen: it refuses, and nobody else gets its port.
+    // Bound but not listening: it refuses connections, and no other process gets its port.
     let down = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     net::bind(&down, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
     let listener = TcpListener::from(down);
@@ -195,7 +202,7 @@ fn a_receiver_that_is_down_loses_nothing() {
         );
         notifier.tick(NOW + u64::from(rank));
     }
-    // This aggregator dies, and its courier with it: here that one may rest for a second before it sees it.
+    // The aggregator dies, and its courier with it; in this test the courier may sleep for a second before it notices.
     drop(notifier);
     std::thread::sleep(Duration::from_millis(1500));
     let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
@@ -208,7 +215,7 @@ fn a_receiver_that_is_down_loses_nothing() {
     net::listen(&listener, 100).unwrap();
     let came = serve(listener, vec![500, 503, 429]);
     let mut ids = BTreeSet::new();
-    // One whose answer came too late comes again under its number.
+    // A request that timed out is retried with its number.
     let mut notices = |patience| loop {
         let (head, body) = came.recv_timeout(patience).ok()?;
         let id = header(&head, "Paceline-Delivery");
@@ -243,21 +250,21 @@ fn a_receiver_that_is_down_loses_nothing() {
     assert_eq!(flush(dir.path(), &receivers).unwrap(), []);
 }
 
-/// The job ends while nobody answers: the end is not held up, and what was to be said is sent later.
+/// The job ends while the receiver does not answer: the end is not delayed, and the rest is sent later.
 #[test]
 fn what_is_left_is_sent_later() {
     let dir = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let receivers = [Receiver::parse(&format!("webhook=http://{address}/")).unwrap()];
-    // It takes connections and never answers.
+    // It accepts connections and never answers.
     let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
     notifier.verdict(&verdict(1, 0, Severity::Critical, State::Raised), NOW);
     notifier.tick(NOW);
     let held = listener.accept().unwrap();
     let begin = Instant::now();
     let left = notifier.close(NOW + 1000);
-    // Less than a request may take, and than the launcher waits.
+    // Less than a request's timeout, and than the launcher waits.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     let whom = format!("webhook http://{address}");
     let notices: Vec<_> = left.iter().map(|one| (one.notices, &*one.receiver)).collect();
@@ -266,7 +273,7 @@ fn what_is_left_is_sent_later() {
     assert_eq!(strangers(dir.path(), &receivers).unwrap(), Vec::<PathBuf>::new());
     assert_eq!(strangers(dir.path(), &[]).unwrap(), [left[0].dir.clone()]);
     drop((listener, held));
-    // A program that another test starts just now has a copy of it until it runs.
+    // A program being started by another test holds a copy until its exec.
     let again = loop {
         match TcpListener::bind(address) {
             Ok(again) => break again,
@@ -340,7 +347,8 @@ fn slack_text_is_escaped() {
     );
 }
 
-/// Labels are what Alertmanager knows an alert by: the one that it was before is over, and nobody is paged twice for one trouble.
+/// Alertmanager identifies an alert by its labels: the alert with the previous labels is resolved, and an incident
+/// never pages twice.
 #[test]
 fn an_alert_whose_evidence_turns_out_not_to_be_live_is_one() {
     let mut news = News::open("j".into(), Default::default());
@@ -365,7 +373,7 @@ fn an_alert_whose_evidence_turns_out_not_to_be_live_is_one() {
     assert_eq!(alerts(news.open_notices(NOW + 2000)).as_array().unwrap().len(), 1);
 }
 
-/// It goes by a file, and is what tells Alertmanager how long to believe it.
+/// The flag is stored in the file, and determines how long Alertmanager keeps the alert.
 #[test]
 fn what_is_told_again_at_the_end_is_so_in_the_spool() {
     let mut news = News::open("j".into(), Default::default());

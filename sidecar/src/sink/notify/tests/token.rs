@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use paceline_health::verdict::{Severity, State};
 
-use super::tests::{NOW, PATIENCE, serve, verdict};
-use super::*;
+use super::super::*;
+use super::{NOW, PATIENCE, serve, verdict};
 
-/// A pod's token is read for each message, since it is changed each hour; who is known by one is told again what holds.
+/// A pod's token is read for each message, because it changes every hour; a receiver with a token gets active notices
+/// repeatedly.
 #[test]
 fn a_token_is_read_anew_for_each_message() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,7 +36,7 @@ fn a_token_is_read_anew_for_each_message() {
     fs::write(&token, "t-2\n").unwrap();
     let until = Instant::now() + PATIENCE;
     let mut now = NOW;
-    // Only when the first has left its spool.
+    // Only after the first has left its spool.
     let spool = Spool::open(&dir.path().join(FOLDER).join(receivers[0].name())).unwrap();
     while !spool.is_empty() {
         assert!(Instant::now() < until);

@@ -7,7 +7,7 @@ use super::super::grown::Grown;
 
 const CLASS: &str = "sys/class/net";
 const ERRORS: [&str; 2] = ["rx_errors", "tx_errors"];
-/// What a lost carrier is counted as.
+/// Counter name for lost carriers.
 pub const CARRIER: &str = "carrier";
 
 /// One interface.
@@ -17,8 +17,8 @@ pub struct Interface {
     dir: PathBuf,
 }
 
-/// Interfaces of physical devices that do not belong to an RDMA device. Where there is no physical one at all, as in a
-/// container, those that there are, without the loopback.
+/// Interfaces of physical devices that do not belong to an RDMA device. If there is no physical one at all, as in a
+/// container, all interfaces except loopback.
 pub fn find(files: &Files, is_rdma: impl Fn(&str) -> bool) -> Vec<Interface> {
     let names = files.names(CLASS);
     let physical = |name: &&String| files.at(CLASS).join(name).join("device").exists();
@@ -34,7 +34,7 @@ pub fn find(files: &Files, is_rdma: impl Fn(&str) -> bool) -> Vec<Interface> {
 }
 
 impl Interface {
-    /// That of this name.
+    /// The interface with this name.
     pub fn new(name: &str) -> Interface {
         Interface {
             name: name.to_owned(),
@@ -42,7 +42,7 @@ impl Interface {
         }
     }
 
-    /// Where it is read.
+    /// Its directory in sysfs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -52,11 +52,11 @@ impl Interface {
         &self.name
     }
 
-    /// Whether it can carry data. `None`: it does not say.
+    /// Whether it can carry data; `None` if unknown.
     pub fn is_up(&self, files: &mut Files) -> Option<bool> {
         match files.text(self.dir.join("operstate")).ok()? {
             "up" => Some(true),
-            // Some drivers never say.
+            // Some drivers never report it.
             "unknown" => files
                 .number(self.dir.join("carrier"))
                 .ok()
@@ -65,7 +65,7 @@ impl Interface {
         }
     }
 
-    /// `speed` is in megabits a second, and -1 where the driver does not know.
+    /// `speed` is in megabits per second, and -1 if the driver does not know it.
     pub fn rate_bps(&self, files: &mut Files) -> Option<f64> {
         let speed = files.number(self.dir.join("speed")).ok()?;
         (speed > 0.0).then_some(speed * 1e6)
@@ -86,7 +86,7 @@ impl Interface {
         }
     }
 
-    /// How often the link was lost. Kernels before 4.16 count every change of it: down and up again.
+    /// Number of times the link was lost. Kernels before 4.16 count every change of it: down and up again.
     pub fn count_downs(&self, files: &mut Files, counter: &'static str, downs: &mut Grown<&'static str>) {
         let lost = files.number(self.dir.join("carrier_down_count"));
         let lost = lost.or_else(|_| {

@@ -17,7 +17,7 @@ use super::files::Files;
 use super::grown::Grown;
 use super::pace::{Meter, Pace};
 
-/// Most ports of a node that are read.
+/// Maximum number of ports read on a node.
 const MOST: usize = 64;
 const SNMP: &str = "proc/net/snmp";
 
@@ -49,18 +49,18 @@ impl Place {
 #[derive(Debug)]
 struct Port {
     place: Place,
-    /// It could carry data since the watch began: what nobody plugged in counts for nothing.
+    /// Whether it was up since monitoring began: ports that were never plugged in are ignored.
     was_up: bool,
     up: Option<bool>,
     rate_bps: Option<f64>,
     downs: Grown<&'static str>,
     errors: Grown<&'static str>,
-    /// RDMA alone: TCP's are not told by port.
+    /// RDMA only: TCP has no counters per port.
     retransmits: Grown<&'static str>,
 }
 
 impl Ports {
-    /// Those under `root`.
+    /// The ports under `root`.
     pub fn new(root: &Path) -> Ports {
         Ports {
             files: Files::new(root),
@@ -69,7 +69,7 @@ impl Ports {
         }
     }
 
-    /// Finds what ports there are now. One that is gone, as while its driver is loaded anew, stays and is down.
+    /// Finds the current ports. A port that disappeared, as during a driver reload, stays and counts as down.
     fn find(&mut self) {
         let rdma = rdma::find(&mut self.files);
         let interfaces = interface::find(&self.files, |interface| {
@@ -92,7 +92,7 @@ impl Ports {
         }
     }
 
-    /// What the ports come to.
+    /// Sums over the ports.
     fn sums(&self, pace: Pace) -> Readings {
         let mut sums = Readings::new();
         let ports = || self.ports.values();
@@ -128,7 +128,7 @@ impl Meter for Ports {
         for (name, port) in &mut self.ports {
             let before = port.up;
             port.read(&mut self.files, pace);
-            // One that is down is told every second: how long it is so counts.
+            // A port that is down is sent every second, because its duration matters.
             let is_news = port.up != before || (port.was_up && port.up == Some(false));
             if pace == Pace::Slow || is_news {
                 board.port(port.reading(name, pace));
@@ -171,7 +171,7 @@ impl Port {
             Place::Interface(port) => port.is_up(files),
         };
         if self.up.is_none() && self.was_up && !files.at(place.dir()).exists() {
-            // It has left the machine.
+            // It was removed from the machine.
             self.up = Some(false);
         }
         self.was_up |= self.up == Some(true);
@@ -225,7 +225,7 @@ fn sum(of: impl Iterator<Item = f64>) -> Reading {
         .map_or(Reading::Missing(Missing::Unsupported), Reading::Value)
 }
 
-/// Segments that TCP sent again, of all networks of this namespace: the column of that name in `/proc/net/snmp`.
+/// TCP retransmissions on all networks of this namespace: column `RetransSegs` of `/proc/net/snmp`.
 fn tcp_retransmissions(text: &str) -> Option<f64> {
     let mut rows = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let (names, values) = (rows.next()?, rows.next()?);

@@ -26,7 +26,7 @@ const ERRORS: [&str; 6] = [
 const LINK_DOWNED: &str = "link_downed";
 /// Packets that an EFA dropped, in `hw_counters/`.
 const EFA_ERRORS: [&str; 1] = ["rx_drops"];
-/// What was sent again or given up, in `hw_counters/`: mlx5, then EFA.
+/// Retransmissions and failed transmissions, in `hw_counters/`: mlx5, then EFA.
 const RETRANSMITS: [&str; 9] = [
     "packet_seq_err",
     "local_ack_timeout_err",
@@ -46,10 +46,10 @@ pub struct RdmaPort {
     link: PortLink,
     /// The interfaces of the same device.
     interfaces: Vec<String>,
-    /// Counters that it has.
+    /// Counters available on this port.
     errors: Vec<&'static str>,
     hardware_errors: Vec<&'static str>,
-    /// What is read every second.
+    /// Files read every second.
     state: Option<Kept>,
     retransmits: Vec<(&'static str, Kept)>,
 }
@@ -73,7 +73,7 @@ impl RdmaPort {
         let link = match layer {
             "InfiniBand" => PortLink::Infiniband,
             "Ethernet" => PortLink::Roce,
-            // EFA's transport is its own: it says "Unspecified".
+            // EFA has its own transport and reports "Unspecified".
             _ => PortLink::Efa,
         };
         let (counters, hardware) = (
@@ -97,22 +97,22 @@ impl RdmaPort {
         }
     }
 
-    /// Where it is read.
+    /// Its directory in sysfs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What kind of network it leads to.
+    /// The kind of its network.
     pub fn link(&self) -> PortLink {
         self.link
     }
 
-    /// Whether an interface is of this device.
+    /// Whether an interface belongs to this device.
     pub fn has_interface(&self, name: &str) -> bool {
         self.interfaces.iter().any(|own| own == name)
     }
 
-    /// Whether it can carry data: `state` reads `4: ACTIVE`. `None`: it does not say.
+    /// Whether it can carry data: `state` reads `4: ACTIVE`. `None` if unknown.
     pub fn is_up(&self) -> Option<bool> {
         let state = self.state.as_ref()?;
         state.read(|state| Some(state.split(':').next()?.trim() == "4"))
@@ -145,7 +145,7 @@ impl RdmaPort {
         for name in &self.hardware_errors {
             take("hw_counters", name, errors);
         }
-        // A RoCE port counts no lost links: its interface does. With several, nobody knows whose port it is.
+        // A RoCE port does not count lost links; its interface does, but which one is unknown if there are several.
         if let ([own], PortLink::Roce) = (self.interfaces.as_slice(), self.link) {
             Interface::new(own).count_downs(files, interface::CARRIER, downs);
         }

@@ -1,4 +1,4 @@
-//! Signals that have a function of their own.
+//! Signals with their own functions.
 //!
 //! Source: <https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html>
 
@@ -12,25 +12,25 @@ use super::super::library::{Gpu, ask};
 use super::super::pace::Pace::{self, Fast, Slow};
 use super::reader::Readings;
 
-/// Reads the signals of a call, or says why not.
+/// Reads the signals of a call, or returns why not.
 type Read = fn(&Gpu, &mut Known<'_>) -> Result<Vec<f64>, Code>;
 
-/// What a call need not ask for.
+/// Values that a call need not query.
 struct Known<'a> {
     /// Readings of this round so far.
     readings: &'a Readings,
-    /// Temperatures at which something happens: they do not change.
+    /// Temperature thresholds, which do not change.
     limits: &'a mut BTreeMap<nvmlTemperatureThresholds_t, f64>,
 }
 
-/// A signal or several, and the function that gives them.
+/// One or more signals, and the function that returns them.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What it reads, in the function's order.
+    /// Its signals, in the function's order.
     pub signals: &'static [GpuSignal],
-    /// How often.
+    /// How often it is called.
     pub pace: Pace,
-    /// The function, and those for GPUs and drivers that do not have it.
+    /// The function, and alternatives for GPUs and drivers without it.
     reads: &'static [Read],
 }
 
@@ -38,7 +38,7 @@ const fn call(signals: &'static [GpuSignal], pace: Pace, reads: &'static [Read])
     Call { signals, pace, reads }
 }
 
-/// Every call. Where a field gives the signal too, the call is for drivers that lack the field.
+/// All calls. If a field has the same signal, the call is for drivers without the field.
 pub const CALLS: &[Call] = &[
     call(
         &[GpuSignal::TemperatureC],
@@ -151,7 +151,7 @@ fn temperature_before(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     number(|out| ask!(gpu, nvmlDeviceGetTemperature, 0, out))
 }
 
-/// From Hopper on the GPU itself says how far it is from slowing down.
+/// From Hopper on, the GPU itself reports its margin to thermal slowdown.
 fn margin(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     let mut of = nvmlMarginTemperature_t {
         version: version::<nvmlMarginTemperature_t>(1),
@@ -161,7 +161,7 @@ fn margin(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     Ok(vec![f64::from(of.marginTemperature)])
 }
 
-/// Before, it says where it does; its temperature was read just now.
+/// Before Hopper, it reports the slowdown temperature; the current one was just read.
 fn margin_to(gpu: &Gpu, which: nvmlTemperatureThresholds_t, known: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     let limit = threshold(gpu, which, known)?;
     match known.readings.get(&GpuSignal::TemperatureC) {
@@ -187,7 +187,7 @@ fn threshold(gpu: &Gpu, which: nvmlTemperatureThresholds_t, known: &mut Known<'_
 fn memory_margin(gpu: &Gpu, known: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     const MEMORY_TEMPERATURE: u32 = 82;
     let limit = threshold(gpu, MEM_MAX, known)?;
-    // SAFETY: numbers only, for which zero is a value.
+    // SAFETY: numbers only, for which zero is a valid value.
     let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
     field.fieldId = MEMORY_TEMPERATURE;
     ask!(gpu, nvmlDeviceGetFieldValues, 1, &mut field)?;
@@ -234,7 +234,7 @@ fn utilization(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     Ok(vec![f64::from(of.gpu) / 100.0, f64::from(of.memory) / 100.0])
 }
 
-/// Used and all, of a GPU or an instance that is asked for nothing else.
+/// Used and total memory of a GPU, or of an instance, where it is the only reading.
 pub(in crate::source::nvml) fn memory(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     match memory_now(gpu) {
         Err(code) if code.is_unsupported() => memory_before(gpu),
@@ -277,7 +277,7 @@ fn remap_banks(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     Ok([all, of.low, of.none].map(f64::from).to_vec())
 }
 
-/// Links that are up; a link that the GPU has not is an invalid argument.
+/// Number of links that are up; a link that does not exist is an invalid argument.
 fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     let mut up = 0;
     for link in 0..super::fields::MOST_LINKS {
@@ -285,7 +285,7 @@ fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
         match ask!(gpu, nvmlDeviceGetNvLinkState, link, &mut state) {
             Ok(()) => up += u32::from(state != 0),
             Err(Code::INVALID_ARGUMENT) if link > 0 => break,
-            // Older drivers know 18 links, and what they answer to more is their own.
+            // Older drivers know 18 links, and their answer for higher numbers varies.
             Err(_) if link >= super::fields::LINKS => break,
             Err(code) => return Err(code),
         }
@@ -294,23 +294,23 @@ fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
 }
 
 fn sram(gpu: &Gpu) -> Result<Vec<f64>, Code> {
-    // SAFETY: numbers only, for which zero is a value.
+    // SAFETY: numbers only, for which zero is a valid value.
     let mut of: nvmlEccSramErrorStatus_t = unsafe { std::mem::zeroed() };
     of.version = version::<nvmlEccSramErrorStatus_t>(1);
     ask!(gpu, nvmlDeviceGetSramEccErrorStatus, &mut of)?;
     Ok(vec![f64::from(u32::from(of.bThresholdExceeded != 0))])
 }
 
-/// The calls that are worth making on one GPU.
+/// The calls that one GPU supports.
 #[derive(Debug)]
 pub struct Calls {
-    /// Each with the function that the probe has settled on.
+    /// Each with the function chosen by the probe.
     made: Vec<(Call, usize)>,
     limits: BTreeMap<nvmlTemperatureThresholds_t, f64>,
 }
 
 impl Calls {
-    /// All of them, not probed yet.
+    /// All calls, not probed yet.
     pub fn new() -> Calls {
         Calls {
             made: CALLS.iter().map(|call| (*call, 0)).collect(),
@@ -318,11 +318,11 @@ impl Calls {
         }
     }
 
-    /// Makes those of `pace` or faster; what `out` has a value of already is left. With `probe`, what is not supported
-    /// or not needed is not asked for again.
+    /// Makes calls of `pace` or faster, unless `out` already has their values. With `probe`, unsupported and unneeded
+    /// calls are not made again.
     ///
     /// # Errors
-    /// When the GPU does not answer at all.
+    /// If the GPU does not respond at all.
     pub fn read(&mut self, gpu: &Gpu, pace: Pace, probe: bool, out: &mut Readings) -> Result<(), Code> {
         let limits = &mut self.limits;
         let mut fatal = None;

@@ -1,4 +1,4 @@
-//! NVSwitch fabric: whether the GPU has joined it, and what of it is not as it should be.
+//! NVSwitch fabric: whether the GPU has joined it, and which parts have trouble.
 
 use nvml_wrapper_sys::bindings::{nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t};
 
@@ -8,7 +8,7 @@ use super::calls::version;
 
 /// Version 2 of the structure has the health mask and is older than version 3, which shares its members.
 pub(in crate::source::nvml) fn fabric(gpu: &Gpu) -> Result<Vec<f64>, Code> {
-    // SAFETY: numbers only, for which zero is a value.
+    // SAFETY: numbers only, for which zero is a valid value.
     let mut of: nvmlGpuFabricInfoV_t = unsafe { std::mem::zeroed() };
     of.version = version::<nvmlGpuFabricInfo_v2_t>(2);
     ask!(gpu, nvmlDeviceGetGpuFabricInfoV, &mut of)?;
@@ -20,8 +20,8 @@ pub(in crate::source::nvml) fn fabric(gpu: &Gpu) -> Result<Vec<f64>, Code> {
         .to_vec())
 }
 
-/// One bit for each part of the health mask that reports trouble. Parts say 1 for trouble and 2 for none; the last
-/// one says 1 for none, and higher what is wrong with the configuration.
+/// One bit for each part of the health mask that reports trouble. Parts are 1 for trouble and 2 for none; the last one
+/// is 1 for none, and higher for a wrong configuration.
 fn fabric_faults(mask: u32) -> u32 {
     let two_bits = (0..4).filter(|part| mask >> (2 * part) & 3 == 1);
     let bits: u32 = two_bits.map(|part| 1 << part).sum();
@@ -36,7 +36,7 @@ mod tests {
     fn fabric_health() {
         for (mask, wanted) in [
             (0, 0),
-            // Nothing wrong: 2 in each part, 1 in the last.
+            // No trouble: 2 in each part, 1 in the last.
             (0b0001_1010_1010, 0),
             // Bandwidth degraded.
             (0b0001_1010_1001, 1),

@@ -12,29 +12,29 @@ use super::super::code::Code;
 use super::super::library::{Gpu, ask};
 use super::super::pace::Pace::{self, Fast, Slow};
 
-/// What a field number is asked of.
+/// The scope of a field number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The GPU.
     Device,
     /// All of its NVLinks together.
     AllLinks,
-    /// The state of each of its NVLinks; the signal is how many are up.
+    /// The state of each of its NVLinks; the signal is the number of links that are up.
     EachLink,
 }
 
 /// A field. Fields of the same signal are added.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// What it reads.
+    /// Its signal.
     pub signal: GpuSignal,
-    /// Its number in driver 575.51; see [`number`] for the others.
+    /// Its number in driver 575.51; see [`number`] for other drivers.
     pub id: u32,
-    /// Of what.
+    /// Its scope.
     pub scope: Scope,
-    /// How many of it make one of the signal's unit.
+    /// Field units per unit of the signal.
     pub per: f64,
-    /// How often.
+    /// How often it is read.
     pub pace: Pace,
 }
 
@@ -65,7 +65,7 @@ const POLICY_THERMAL: u32 = 75;
 const LINK_COUNT: u32 = 91;
 
 impl Field {
-    /// What a value adds to the signal. Of a link's state that is one for a link that is up or asleep
+    /// What a value adds to the signal. For a link's state, it is one if the link is up or asleep
     /// (NVML_NVLINK_STATE_ACTIVE, NVML_NVLINK_STATE_SLEEP).
     fn amount(&self, value: f64) -> f64 {
         match self.scope {
@@ -75,8 +75,8 @@ impl Field {
     }
 }
 
-/// Every field that is read. Those from 206 on came with Blackwell; of them and of the bytes the driver has the sum over
-/// all links, the state of a link it has for each (Hopper and later; see `calls` for GPUs before).
+/// All fields. Those from 206 on came with Blackwell; for them and for bytes the driver has the sum over all links, for
+/// the state one value per link (Hopper and later; see `calls` for older GPUs).
 pub const FIELDS: &[Field] = &[
     field(GpuSignal::EccEnabled, 1, 1.0, Slow),
     field(GpuSignal::EccEnabledPending, 2, 1.0, Slow),
@@ -135,15 +135,15 @@ pub const FIELDS: &[Field] = &[
     field(GpuSignal::ThrottleBrakeNs, 253, 1.0, Fast),
 ];
 
-/// NVLinks that are asked for their state at least, and where the GPU does not say how many it has: NVML_NVLINK_MAX_LINKS
-/// of drivers before 610.
+/// Minimum number of NVLinks to query, and the number if the GPU does not report it: NVML_NVLINK_MAX_LINKS of drivers
+/// before 610.
 pub(in crate::source::nvml) const LINKS: u32 = 18;
-/// NVLinks that are asked at most. NVML_NVLINK_MAX_LINKS is 36 from driver 610 on; a driver refuses links past its own.
+/// Maximum NVLinks queried. NVML_NVLINK_MAX_LINKS is 36 from driver 610 on; a driver refuses links past its own.
 pub(in crate::source::nvml) const MOST_LINKS: u32 = 144;
 /// Fields in one call.
 const BATCH: usize = 64;
 
-/// A field number as this driver has it; `None` where it has no such field.
+/// The field number in this driver; `None` if it has no such field.
 ///
 /// nvml.h of each driver: up to 570 the numbers 251 to 253 are PWR_SMOOTHING_ENABLED, PWR_SMOOTHING_PRIV_LVL and
 /// PWR_SMOOTHING_IMM_RAMP_DOWN_ENABLED; 575.51 and 580.65 have CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
@@ -160,9 +160,9 @@ pub fn number(id: u32, driver: &str) -> Option<u32> {
     }
 }
 
-/// How many NVLinks are asked for their state.
+/// Number of NVLinks to query for their state.
 fn links_of(gpu: &Gpu) -> u32 {
-    // SAFETY: numbers only, for which zero is a value.
+    // SAFETY: numbers only, for which zero is a valid value.
     let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
     field.fieldId = LINK_COUNT;
     let asked = ask!(gpu, nvmlDeviceGetFieldValues, 1, &mut field);
@@ -173,15 +173,15 @@ fn links_of(gpu: &Gpu) -> u32 {
 /// The last field of ECC counters and modes, and of retired pages.
 const LAST_OF_ECC: u32 = NVML_FI_DEV_RETIRED_PENDING;
 
-/// What a field holds.
+/// The value of a field.
 pub fn decode(field: &nvmlFieldValue_t) -> Result<f64, Code> {
     Code::check(field.nvmlReturn)?;
     if field.fieldId <= LAST_OF_ECC && field.valueType == 0 {
-        // NVML bug 2032468, as DCGM works around it: these are counted in `ullVal` and typed as the default, a double.
-        // SAFETY: every member is a number that all bit patterns are values of.
+        // NVML bug 2032468, as DCGM works around it: these are counted in `ullVal`, but have the default type, double.
+        // SAFETY: every member is a number for which all bit patterns are valid.
         return Ok(unsafe { field.value.ullVal } as f64);
     }
-    // SAFETY: every member is a number that all bit patterns are values of, and the union is as large as the largest.
+    // SAFETY: every member is a number for which all bit patterns are valid, and the union is as large as the largest.
     unsafe {
         match field.valueType {
             0 => Ok(field.value.dVal),
@@ -196,21 +196,21 @@ pub fn decode(field: &nvmlFieldValue_t) -> Result<f64, Code> {
     }
 }
 
-/// The fields of one GPU that are worth asking for, and what is known of the others.
+/// The fields that one GPU supports.
 pub struct Fields {
     /// The fast ones first.
     asked: Vec<(&'static Field, nvmlFieldValue_t)>,
-    /// The latency that the driver reported, microseconds, by signal, where somebody wants to know.
+    /// The latency that the driver reported, microseconds, by signal, if enabled.
     pub latency_us: Option<BTreeMap<GpuSignal, u64>>,
 }
 
 impl Fields {
-    /// All of them, not probed yet.
+    /// All fields, not probed yet.
     pub fn new(gpu: &Gpu) -> Fields {
         Fields::of(&gpu.library.driver, links_of(gpu))
     }
 
-    /// For a driver, and a GPU with so many NVLinks.
+    /// For a driver, and a GPU with this many NVLinks.
     fn of(driver: &str, links: u32) -> Fields {
         let mut asked = Vec::new();
         for field in FIELDS {
@@ -223,7 +223,7 @@ impl Fields {
                 Scope::EachLink => 0..links,
             };
             for scope in scopes {
-                // SAFETY: numbers only, for which zero is a value.
+                // SAFETY: numbers only, for which zero is a valid value.
                 let mut value: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
                 value.fieldId = number;
                 value.scopeId = if field.scope == Scope::AllLinks {
@@ -241,7 +241,7 @@ impl Fields {
         }
     }
 
-    /// Reads those of `pace` or faster into `out`. With `probe`, what is not supported is not asked for again.
+    /// Reads fields of `pace` or faster into `out`. With `probe`, unsupported fields are not read again.
     ///
     /// # Errors
     /// When the whole call fails.
@@ -290,7 +290,7 @@ impl Fields {
     }
 }
 
-/// Adds up the fields of a signal. What is not supported adds nothing; an error spoils the sum.
+/// Adds up the fields of a signal. Unsupported fields add nothing; an error invalidates the sum.
 fn add(sums: &mut BTreeMap<GpuSignal, Result<f64, Code>>, signal: GpuSignal, result: Result<f64, Code>) {
     let sum = match (sums.get(&signal).copied(), result) {
         (None, result) => result,
@@ -345,7 +345,7 @@ mod tests {
         field.valueType = 0;
         field.fieldId = 197;
         assert_eq!(decode(&field), Ok(0.5));
-        // ECC is on, as drivers with bug 2032468 have it.
+        // ECC is on, as reported by drivers with bug 2032468.
         field.fieldId = 1;
         field.value.ullVal = 1;
         assert_eq!(decode(&field), Ok(1.0));

@@ -1,5 +1,5 @@
 //! GPU performance monitoring, Hopper and later: how busy SMs, tensor cores and memory were between two samples. It
-//! takes no profiling lock and no daemon. Each slow round takes one sample and compares it with the one before.
+//! needs no profiling lock and no daemon. Each slow round takes one sample and compares it with the previous one.
 //!
 //! Source: <https://docs.nvidia.com/deploy/nvml-api/group__nvmlGpmFunctions.html>
 
@@ -21,14 +21,14 @@ const METRICS: [(GpuSignal, u32); 5] = [
     (GpuSignal::TensorActiveRatio, 5),
     (GpuSignal::DramActiveRatio, 10),
 ];
-/// Samples that are nearer to each other say nothing.
+/// Minimum time between two samples.
 const NEAREST_NS: u64 = 100_000_000;
 
 /// The samples of one GPU.
 #[derive(Debug)]
 pub struct Gpm {
     gpu: Gpu,
-    /// The latest, and the one before, which is written next.
+    /// The previous one, which is overwritten next, and the latest.
     samples: [nvmlGpmSample_t; 2],
     taken_ns: Option<u64>,
 }
@@ -37,10 +37,10 @@ pub struct Gpm {
 unsafe impl Send for Gpm {}
 
 impl Gpm {
-    /// For a GPU that has it.
+    /// For a GPU that supports it.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` where it has not, also while MIG is on.
+    /// `NOT_SUPPORTED` if the GPU does not support it, also while MIG is on.
     pub fn new(gpu: &Gpu) -> Result<Gpm, Code> {
         let mut support = nvmlGpmSupport_t {
             version: 1,
@@ -65,10 +65,10 @@ impl Gpm {
         Ok(gpm)
     }
 
-    /// Takes a sample and reads what happened since the one before, if there was one long enough ago.
+    /// Takes a sample and reads the metrics since the previous one, if that is old enough.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's return code.
     pub fn read(&mut self, out: &mut BTreeMap<GpuSignal, Reading>) -> Result<(), Code> {
         let now_ns = monotonic_ns();
         if self
@@ -80,7 +80,7 @@ impl Gpm {
         let [before, after] = self.samples;
         ask!(&self.gpu, nvmlGpmSampleGet, before)?;
         self.samples = [after, before];
-        // What was `after` is now the older one.
+        // The former `after` is now the older one.
         if self.taken_ns.replace(now_ns).is_none() {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Gpm {
 
     fn compare(&mut self, out: &mut BTreeMap<GpuSignal, Reading>) -> Result<(), Code> {
         let [older, newer] = self.samples;
-        // SAFETY: numbers and pointers, for which zero is a value.
+        // SAFETY: numbers and pointers, for which zero is a valid value.
         let mut of: Box<nvmlGpmMetricsGet_t> = Box::new(unsafe { std::mem::zeroed() });
         of.version = 1;
         of.numMetrics = METRICS.len() as u32;
@@ -116,7 +116,7 @@ impl Gpm {
         Ok(())
     }
 
-    /// What to say of these signals when they cannot be had.
+    /// Readings of these signals if they are unavailable.
     pub fn missing(code: Code, out: &mut BTreeMap<GpuSignal, Reading>) {
         out.extend(METRICS.map(|(signal, _)| (signal, Reading::Missing(code.missing()))));
     }
@@ -129,7 +129,7 @@ impl Drop for Gpm {
             return;
         };
         for sample in self.samples.into_iter().filter(|sample| !sample.is_null()) {
-            // SAFETY: NVML allocated it, and nobody else has it.
+            // SAFETY: NVML allocated it, and it has no other user.
             unsafe { function(sample) };
         }
     }

@@ -1,4 +1,4 @@
-//! Which processes hold a GPU.
+//! Processes that hold a GPU.
 
 use std::fs;
 use std::path::Path;
@@ -10,19 +10,19 @@ use paceline_health::event::GpuProcess;
 use super::super::code::Code;
 use super::super::library::{Gpu, ask};
 
-/// Most processes that are told of one GPU.
+/// Maximum number of processes reported for one GPU.
 const MOST: usize = 32;
-/// What NVML says where the driver does not tell the memory of a process (NVML_VALUE_NOT_AVAILABLE).
+/// NVML's value if the driver does not report the memory of a process (NVML_VALUE_NOT_AVAILABLE).
 const NOT_AVAILABLE: u64 = u64::MAX;
-/// The first PID namespace, by its inode (PROC_PID_INIT_INO of the kernel). NVML gives process ids of it.
+/// The initial PID namespace, by its inode (PROC_PID_INIT_INO of the kernel). NVML returns process IDs of it.
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Processes with a compute context on the GPU, most memory first.
 ///
 /// # Errors
-/// What the library answers.
+/// The library's return code.
 pub fn of(gpu: &Gpu) -> Result<Vec<GpuProcess>, Code> {
-    // SAFETY: numbers only, for which zero is a value.
+    // SAFETY: numbers only, for which zero is a valid value.
     let mut infos: Vec<nvmlProcessInfo_t> = vec![unsafe { std::mem::zeroed() }; MOST];
     let mut count = MOST as u32;
     match ask!(
@@ -31,7 +31,7 @@ pub fn of(gpu: &Gpu) -> Result<Vec<GpuProcess>, Code> {
         &mut count,
         infos.as_mut_ptr()
     ) {
-        // There are more than we tell of: the first ones are filled in all the same.
+        // There are more than we report; the first ones are filled in anyway.
         Ok(()) | Err(Code::INSUFFICIENT_SIZE) => {}
         Err(code) => return Err(code),
     }

@@ -1,10 +1,10 @@
-//! MIG: a GPU that is cut into instances, each with a UUID of its own, on which a rank may train.
+//! MIG: a GPU that is partitioned into instances, each with its own UUID, on which a rank may train.
 //!
-//! A rank says on which GPU it trains by the bytes of a UUID, which for an instance are the instance's own (CUDA's
-//! cuDeviceGetUuid_v2); written out they begin with `GPU-`. So an instance is told under that name, not as `MIG-…`.
+//! A rank identifies its GPU by the bytes of a UUID, which for an instance are the instance's own (CUDA's
+//! cuDeviceGetUuid_v2); as text they begin with `GPU-`. So an instance is reported under that name, not as `MIG-…`.
 //!
-//! An instance has its own memory; heat, clocks and throttling are the GPU's, and so are its faults, which are told of
-//! the GPU only.
+//! An instance has its own memory. Heat, clocks, throttling and faults are the GPU's; faults are reported for the GPU
+//! only.
 
 use std::ptr::null_mut;
 
@@ -16,7 +16,7 @@ use super::super::library::{Gpu, ask};
 use super::calls;
 use super::reader::Readings;
 
-/// What an instance shares with its GPU.
+/// Signals that an instance shares with its GPU.
 const SHARED: [GpuSignal; 12] = [
     GpuSignal::TemperatureC,
     GpuSignal::MarginC,
@@ -32,7 +32,7 @@ const SHARED: [GpuSignal; 12] = [
     GpuSignal::ClockReasons,
 ];
 
-/// One instance, and what is its own.
+/// One instance, and its own readings.
 #[derive(Clone, Debug)]
 pub struct Instance {
     /// Its names.
@@ -47,7 +47,7 @@ impl PartialEq for Instance {
     }
 }
 
-/// The name under which an instance is told: the one that its rank gives. Names of drivers before R470 stay.
+/// The name under which an instance is reported: the one that its rank uses. Names from drivers before R470 stay.
 pub fn alias(uuid: &GpuId) -> GpuId {
     match uuid.as_str().strip_prefix("MIG-") {
         Some(bytes) if !bytes.contains('/') => GpuId::from(format!("GPU-{bytes}").as_str()),
@@ -55,7 +55,7 @@ pub fn alias(uuid: &GpuId) -> GpuId {
     }
 }
 
-/// The part of a GPU's readings that holds for its instances.
+/// The part of a GPU's readings that applies to its instances.
 pub fn shared(readings: &Readings) -> Readings {
     let shared = SHARED.iter().filter_map(|signal| {
         let reading = readings.get(signal)?;
@@ -64,7 +64,7 @@ pub fn shared(readings: &Readings) -> Readings {
     shared.collect()
 }
 
-/// The instances of a GPU; none where MIG is off or unknown.
+/// The instances of a GPU; none if MIG is off or unknown.
 pub fn instances(gpu: &Gpu, readings: &Readings) -> Vec<Instance> {
     let count = match most(gpu) {
         Ok(count) => count,

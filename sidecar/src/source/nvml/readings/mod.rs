@@ -1,4 +1,4 @@
-//! What is read of one GPU: by single calls, by fields, by GPM, and of its MIG instances.
+//! Readings of one GPU: by single calls, by fields, by GPM, and of its MIG instances.
 
 pub(super) mod calls;
 pub(super) mod fabric;

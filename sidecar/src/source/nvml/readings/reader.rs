@@ -1,4 +1,4 @@
-//! Everything that is read of one GPU, with what was learnt about it when it was first asked.
+//! All readings of one GPU, with what the first round found out about it.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ use crate::host::monotonic_ns;
 /// Readings by signal.
 pub type Readings = BTreeMap<GpuSignal, Reading>;
 
-/// See the module. It belongs to one GPU and one driver: after a restart of either a new one is made.
+/// See the module. It belongs to one GPU and one driver: after a restart of either, a new one is needed.
 pub struct Reader {
     gpu: Gpu,
     fields: Fields,
     calls: Calls,
     gpm: Result<Gpm, Code>,
     throttle: Throttle,
-    /// What the first round found that the GPU does not have; `None` before it.
+    /// Signals that the first round found to be unsupported; `None` before it.
     unsupported: Option<Readings>,
 }
 
-/// What one round read.
+/// Results of one round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Round {
-    /// Of the GPU.
+    /// The GPU's readings.
     pub readings: Readings,
-    /// Who holds it, if it was asked.
+    /// Processes that hold it, if queried.
     pub holders: Option<Vec<GpuProcess>>,
-    /// Its MIG instances, if it was asked.
+    /// Its MIG instances, if queried.
     pub instances: Vec<mig::Instance>,
 }
 
@@ -53,26 +53,26 @@ impl Reader {
         }
     }
 
-    /// From now on notes what each call and each field costs.
+    /// Records the cost of each call and field from now on.
     pub fn tell_apart(&mut self) {
         self.gpu.desk.tell_apart();
         self.fields.latency_us = Some(BTreeMap::new());
     }
 
-    /// Time in the driver since then by call, nanoseconds.
+    /// Time in the driver by call since [`Reader::tell_apart`], nanoseconds.
     pub fn spent(&self) -> BTreeMap<&'static str, u64> {
         self.gpu.desk.by_call()
     }
 
-    /// The latency of each field since then as the driver reported it, microseconds.
+    /// The latency of each field since then, as reported by the driver, microseconds.
     pub fn latency_us(&self) -> BTreeMap<GpuSignal, u64> {
         self.fields.latency_us.clone().unwrap_or_default()
     }
 
-    /// Reads what is due at `pace`. The first round asks everything once, and learns what there is.
+    /// Reads what is due at `pace`. The first round reads everything once, to learn what is supported.
     ///
     /// # Errors
-    /// When the GPU does not answer: one code for all of it.
+    /// If the GPU does not respond: one code for everything.
     pub fn read(&mut self, pace: Pace) -> Result<Round, Code> {
         let probe = self.unsupported.is_none();
         let pace = if probe { Pace::Slow } else { pace };
@@ -129,7 +129,7 @@ fn is_unsupported(reading: &Reading) -> bool {
     *reading == Reading::Missing(Missing::Unsupported)
 }
 
-/// A GPU that gives no value of anything does not answer, whatever it says.
+/// A GPU without a single value counts as not responding, whatever its return codes.
 fn nothing_at_all(readings: &Readings) -> Result<(), Code> {
     if readings.values().any(|reading| reading.value().is_some()) {
         return Ok(());

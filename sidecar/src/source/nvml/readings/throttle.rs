@@ -1,5 +1,5 @@
-//! Time that a GPU was throttled, summed from its clock event reasons where the driver has no counter for it: drivers
-//! before 575.51 count the time under thermal policy and nothing else.
+//! Time that a GPU was throttled, summed from its clock event reasons if the driver has no counter for it: drivers
+//! before 575.51 only count the time under the thermal policy.
 //!
 //! Reasons: nvml.h, nvmlClocksEventReasonSwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown.
 
@@ -7,7 +7,7 @@ use paceline_health::event::{GpuSignal, Missing, Reading};
 
 use super::reader::Readings;
 
-/// The counter that a reason stands for.
+/// The counter of each reason.
 const REASONS: [(GpuSignal, u64); 3] = [
     (GpuSignal::ThrottleThermalSwNs, 0x20),
     (GpuSignal::ThrottleThermalHwNs, 0x40),
@@ -17,13 +17,13 @@ const REASONS: [(GpuSignal, u64); 3] = [
 /// Sums of one GPU since it was found.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// When the reasons were read last, nanoseconds, and what they were.
+    /// Time of the last reading, nanoseconds, and its reasons.
     last: Option<(u64, u64)>,
     spent_ns: [f64; REASONS.len()],
 }
 
 impl Throttle {
-    /// Adds the counters that `readings` lack. Between two readings a reason holds for half the time at each end.
+    /// Adds the counters that `readings` lack. Of the time between two readings, half counts for the reasons of each.
     pub fn complete(&mut self, now_ns: u64, readings: &mut Readings) {
         let reasons = match readings.get(&GpuSignal::ClockReasons) {
             Some(Reading::Value(bits)) => Some(*bits as u64),
@@ -76,11 +76,11 @@ mod tests {
     fn reasons_are_summed_where_nothing_counts() {
         let mut throttle = Throttle::default();
         let values = |seconds: [f64; 3]| seconds.map(|s| Reading::Value(s * SECOND as f64)).to_vec();
-        // The power cap (4) is no throttling of these kinds.
+        // The power cap (4) is not throttling of these kinds.
         assert_eq!(read(&mut throttle, 10, Some(0x4), &[]), values([0.0, 0.0, 0.0]));
         assert_eq!(read(&mut throttle, 11, Some(0x60), &[]), values([0.5, 0.5, 0.0]));
         assert_eq!(read(&mut throttle, 13, Some(0xe0), &[]), values([2.5, 2.5, 1.0]));
-        // A counter of the driver is left as it is.
+        // A counter of the driver stays unchanged.
         let counted = [(GpuSignal::ThrottleThermalSwNs, 7.0 * SECOND as f64)];
         assert_eq!(
             read(&mut throttle, 14, Some(0x40), &counted),
@@ -93,7 +93,7 @@ mod tests {
         let mut throttle = Throttle::default();
         let unsupported = vec![Reading::Missing(Missing::Unsupported); 3];
         assert_eq!(read(&mut throttle, 1, None, &[]), unsupported);
-        // Nothing is summed over a time in which they were not read.
+        // A period without readings adds nothing.
         read(&mut throttle, 2, Some(0x20), &[]);
         read(&mut throttle, 3, None, &[]);
         let read = read(&mut throttle, 9, Some(0x20), &[]);

@@ -1,11 +1,11 @@
-//! Between what was decided and what came onto the node: whose cordon it is.
+//! The time between a decision and its patch: who owns the cordon.
 
 use paceline_health::verdict::Finding;
 
-use super::world::{MINUTE, SECOND, World, over, report};
-use super::*;
+use super::super::world::{MINUTE, SECOND, World, over, report};
+use super::super::*;
 
-/// Decided, and as it was before the patch: it met a conflict, or whoever decided it was killed.
+/// Decided, but not patched: the patch met a conflict, or the leader was killed.
 fn decided() -> World {
     let mut world = World::acting();
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
@@ -32,7 +32,7 @@ fn whoever_cordons_between_decided_and_done_has_it() {
     );
     assert!(world.health.reason.contains("owned"), "{}", world.health.reason);
     assert_eq!(world.words(), ["raised", "evict", "taken-over"]);
-    // He gives it back, and it still holds: now it is ours.
+    // The other party uncordons the node, and the fault still holds: now the cordon is the operator's.
     world.node.unschedulable = false;
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
     world.later(10 * SECOND, std::slice::from_ref(&lost));
@@ -56,7 +56,7 @@ fn a_mark_of_another_time_is_no_cordon() {
     assert!(world.node.unschedulable && world.node.mark == world.health.mark);
 }
 
-/// Whether or not it was written down by then that the cordon came onto the node.
+/// Whether or not the cordon was recorded before that.
 #[test]
 fn who_holds_it_and_then_uncordons_it_is_heeded() {
     for is_seen in [true, false] {
@@ -83,7 +83,7 @@ fn who_holds_it_and_then_uncordons_it_is_heeded() {
     }
 }
 
-/// A drain that was decided 90 minutes ago: the right to patch nodes is missing.
+/// A drain that was decided 90 minutes ago; the permission to patch nodes is missing.
 fn without_a_cordon() -> (World, Report) {
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
     let mut world = World::acting();
@@ -118,7 +118,7 @@ fn what_hinders_us_is_told() {
     assert!(reason.ends_with("; the node cannot be marked: 403"), "{reason}");
 }
 
-/// What it names is what holds now, and since when it is so is another matter.
+/// The condition names the current fault; its transition time is independent of that.
 #[test]
 fn the_condition_follows() {
     let mut world = World::acting();

@@ -1,4 +1,5 @@
-//! crd.yaml against what is written. An API server drops what a schema does not have, and a field that nobody writes misleads people.
+//! Checks crd.yaml against what is written. An API server drops fields that a schema lacks, and a field that is never
+//! written misleads users.
 
 use paceline_health::Provenance;
 use paceline_health::fault::{Order, Remedy, When};
@@ -6,18 +7,18 @@ use paceline_health::verdict::{Finding, Severity};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::health::{Check, Drain, Entry, Health, Recovery, State};
-use super::incident::{self, Closed, Incident, Report};
-use super::rules::Rung;
+use super::super::health::{Check, Drain, Entry, Health, Recovery, State};
+use super::super::incident::{self, Closed, Incident, Report};
+use super::super::rules::Rung;
 use crate::timestamp;
 
 /// The schema of a NodeHealth's status.
 fn schema() -> Value {
-    let crd: Value = serde_saphyr::from_str(include_str!("../../../crd.yaml")).unwrap();
+    let crd: Value = serde_saphyr::from_str(include_str!("../../../../crd.yaml")).unwrap();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clone()
 }
 
-/// Everything that can be there.
+/// A state with every field set.
 fn full() -> Health {
     let incident = Incident {
         finding: Finding::GpuLost,
@@ -89,7 +90,7 @@ fn full() -> Health {
     }
 }
 
-/// Whether a value is what its schema says, all of it and no more.
+/// Whether a value matches its schema exactly.
 fn walk(schema: &Value, value: &Value, path: &str) {
     let is_it = match schema["type"].as_str() {
         Some("object") => value.is_object(),
@@ -139,7 +140,7 @@ fn sorted(mut names: Vec<&String>) -> Vec<&String> {
 #[test]
 fn each_field_is_in_the_schema_and_the_schema_has_no_other() {
     walk(&schema(), &serde_json::to_value(full()).unwrap(), "status");
-    // Not looked yet: the one field that is written as nothing.
+    // Before the first round: the only field that is written as null.
     let mut health = full();
     health.drain.as_mut().unwrap().left = None;
     let left = &schema()["properties"]["drain"]["properties"]["left"];
@@ -147,7 +148,8 @@ fn each_field_is_in_the_schema_and_the_schema_has_no_other() {
     assert_eq!(left["nullable"], true);
 }
 
-/// All of them, from the first on, as they are written. `next` has an arm for each, so that a new one cannot be left out.
+/// All serialized variants, starting with the first. The match in `next` is exhaustive, so that a new variant cannot be
+/// missed.
 fn all<T: Copy + Serialize>(first: T, next: fn(T) -> Option<T>) -> Value {
     let words = std::iter::successors(Some(first), |one| next(*one));
     words.map(|one| serde_json::to_value(one).unwrap()).collect()

@@ -1,9 +1,9 @@
 use paceline_health::verdict::Finding;
 
-use super::world::{BEGIN, DAY, MINUTE, SECOND, World, report};
-use super::*;
+use super::super::world::{BEGIN, DAY, MINUTE, SECOND, World, report};
+use super::super::*;
 
-/// Of two findings each waits for its own time.
+/// Each of two findings has its own debounce time.
 #[test]
 fn each_finding_has_its_own_debounce() {
     let rung_after = |finding: Finding, wait: u64| {
@@ -71,7 +71,7 @@ fn no_more_than_the_guard_lets_out() {
         "",
         Some("2 of the 8 nodes of job ml/train"),
     );
-    // What is only a shadow takes nobody's place.
+    // Nodes in shadow mode do not count.
     let mut shadows = many(20, "ml/train");
     for (_, health) in &mut shadows {
         (health.rung, health.shadow) = (Rung::None, Rung::Evict);
@@ -96,7 +96,7 @@ fn a_storm_opens_the_breaker_and_a_person_closes_it() {
         world.breaker.as_ref().map(|open| (open.nodes, open.of)),
         Some((4, 8))
     );
-    // It does not close by itself, whatever clears.
+    // It does not close by itself, even if all findings clear.
     world.others.clear();
     world.later(DAY / 2, std::slice::from_ref(&lost));
     assert_eq!((world.health.rung, world.node.unschedulable), (Rung::None, false));
@@ -108,7 +108,7 @@ fn a_storm_opens_the_breaker_and_a_person_closes_it() {
     world.breaker = None;
     world.later(MINUTE, &[lost]);
     assert_eq!(world.health.rung, Rung::Evict);
-    // What has no GPU is no part of it: three of eight are none, whatever a dozen others say.
+    // Nodes without GPUs do not count: three of eight have no findings, whatever a dozen others report.
     let mut mixed = World::acting();
     mixed.nodes = 8;
     for name in ["o0", "o1"]
@@ -122,7 +122,7 @@ fn a_storm_opens_the_breaker_and_a_person_closes_it() {
     }
     mixed.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
     assert_eq!(mixed.breaker, None);
-    // Of two nodes both may alarm: that is no storm yet.
+    // With two nodes, findings on both do not open the breaker yet.
     let mut small = World::acting();
     small.nodes = 2;
     small.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));

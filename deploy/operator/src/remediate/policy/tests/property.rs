@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order: the guard holds, and what is not ours stays as it is.
+//! In any order of events, the limits hold, and what the operator does not own stays unchanged.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use paceline_health::verdict::Finding;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::drain::{Round, drained};
-use super::recovery::checked;
-use super::world::{BEGIN, apply, node, report};
-use super::*;
+use super::super::drain::{Round, drained};
+use super::super::recovery::checked;
+use super::super::world::{BEGIN, apply, node, report};
+use super::super::*;
 
-/// Something that happens to one of the nodes.
+/// An event on one of the nodes.
 #[derive(Clone, Debug)]
 enum Happens {
     Raised(usize, Finding),
     Over(usize, Finding),
     Drained(usize, u32),
     Checked(usize, bool),
-    /// Others cordon it, uncordon it, taint it, take their taint off.
+    /// Others cordon or uncordon it, and add or remove their taint.
     Cordon(usize, bool),
     Taint(usize, bool),
     Repaired(usize),
     Hold(usize, bool),
     Reboot(usize),
     Later(u64),
-    /// Another one takes over, with what stands in the cluster.
+    /// Another leader continues from the state in the cluster.
     Restart,
     Reset,
 }
@@ -63,7 +63,7 @@ struct Cluster {
     rules: Rules,
     nodes: Vec<NodeView>,
     healths: BTreeMap<String, Health>,
-    /// Cordoned by others, and not by us.
+    /// Cordoned by others, not by the operator.
     foreign: [bool; NODES],
     breaker: Option<Breaker>,
     started: u64,

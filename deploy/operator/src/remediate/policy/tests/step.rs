@@ -3,10 +3,10 @@ use paceline_health::fault::{Order, Remedy, When};
 use paceline_health::verdict::{Finding, Severity};
 use serde_json::json;
 
-use super::drain::{Round, drained};
-use super::recovery::checked;
-use super::world::{DAY, MINUTE, SECOND, World, node, over, report};
-use super::*;
+use super::super::drain::{Round, drained};
+use super::super::recovery::checked;
+use super::super::world::{DAY, MINUTE, SECOND, World, node, over, report};
+use super::super::*;
 
 #[test]
 fn the_table_is_one_and_is_checked() {
@@ -48,7 +48,7 @@ fn from_a_verdict_to_an_empty_node_and_back() {
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
     world.hear(lost.clone());
     assert_eq!(world.health.state, State::Suspect);
-    // Before the fault has held long enough, nothing.
+    // No action before the fault has held long enough.
     world.later(59 * SECOND, std::slice::from_ref(&lost));
     assert_eq!((world.health.rung, world.node.unschedulable), (Rung::None, false));
     world.later(SECOND, std::slice::from_ref(&lost));
@@ -75,14 +75,14 @@ fn from_a_verdict_to_an_empty_node_and_back() {
     drained(&mut world.health, Round::default(), &rules, world.now);
     world.step();
     assert_eq!(world.health.state, State::Drained);
-    // Over, five clean checks and a preflight.
+    // After it clears: five checks without problems and a preflight.
     world.hear(over(lost));
     assert_eq!(world.health.state, State::Recovering);
     world.later(5 * MINUTE - SECOND, &[]);
     assert!(world.health.recovery.as_ref().unwrap().preflight.is_none());
     world.later(SECOND, &[]);
     assert!(world.health.recovery.as_ref().unwrap().preflight.is_some());
-    // However long it takes: without a pass nothing comes back.
+    // Without a passed preflight, the node does not return, however long it takes.
     world.later(DAY, &[]);
     assert!(world.node.unschedulable);
     checked(&mut world.health, true, "8 GPUs", &rules, world.now);
@@ -103,7 +103,7 @@ fn from_a_verdict_to_an_empty_node_and_back() {
 
 #[test]
 fn what_never_acts() {
-    // Each of them for half an hour, said all the time.
+    // Each of them for half an hour, with repeated reports.
     let check = |policy: &str, change: &dyn Fn(&mut Report), rung: Rung| {
         let mut world = World::with(policy);
         let mut said = report(Finding::GpuLost, "gpu GPU-a on n1");
@@ -124,13 +124,13 @@ fn what_never_acts() {
     check(act, &|said| said.severity = Severity::Warning, Rung::None);
     check(act, &|said| said.finding = Finding::DataLoading, Rung::None);
     check(act, &|said| said.finding = Finding::RankSilent, Rung::Condition);
-    // What may wait until the job has ended drives nobody out.
+    // A remedy that can wait for the end of the job evicts no pods.
     let later = Order {
         remedy: Remedy::ResetGpu,
         when: When::JobEnd,
     };
     check(act, &|said| said.order = Some(later), Rung::Cordon);
-    // Shadow says what it would do, once, and touches nothing.
+    // Shadow mode notes once what it would do, and changes nothing.
     let world = check("mode = \"shadow\"", &|_| {}, Rung::None);
     assert_eq!(
         (world.health.shadow, world.words()),
@@ -158,7 +158,7 @@ fn what_clears_in_time_or_falls_silent_leads_to_nothing() {
     }
     assert_eq!((world.health.rung, world.health.incidents.len()), (Rung::None, 1));
     assert_eq!(world.health.incidents.values().next().unwrap().times, 20);
-    // Said once more, and then never: by the time a longer debounce is over it is stale.
+    // One more report, and then none: it is stale before the longer debounce time ends.
     let mut world = World::with("mode = \"act\"\n[guard]\ndebounce_s = 400");
     world.hear(lost);
     world.later(DAY - MINUTE, &[]);
@@ -203,7 +203,7 @@ fn two_thousand_times_the_same_is_one_incident_with_a_count() {
     world.step();
     let incident = world.health.incidents.values().next().unwrap();
     assert_eq!((incident.said, incident.times, world.words().len()), (2000, 1, 1));
-    // And however many kinds there are, a bounded number is kept.
+    // The number of incidents is bounded, however many kinds are reported.
     for number in 0..500 {
         world
             .health
@@ -229,7 +229,7 @@ fn what_a_node_is_out_for_is_not_pushed_out() {
         severity,
         ..report(Finding::GpuUnreadable, &format!("gpu {number}"))
     };
-    // Before it is ripe, and when it comes to where all is full.
+    // Before it is ripe, and when it is reported while the limit is reached.
     for job in 0..5 {
         for number in 0..40 {
             world
@@ -243,7 +243,7 @@ fn what_a_node_is_out_for_is_not_pushed_out() {
     }
     world.later(2 * MINUTE, std::slice::from_ref(&lost));
     assert_eq!(world.health.state, State::Draining);
-    // As bad ones of many jobs, each raised and over again and again.
+    // Equally severe incidents of many jobs, each raised and cleared repeatedly.
     for number in 0..200 {
         world.now += SECOND;
         world.hear(flood(number, 0, Severity::Critical));
@@ -271,7 +271,7 @@ fn what_a_node_is_out_for_is_not_pushed_out() {
 fn what_was_heard_before_a_restart_does_not_act() {
     let mut world = World::acting();
     world.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
-    // Somebody else takes over before it was ripe, from what stands in the cluster.
+    // Another leader takes over before it was ripe, with the state in the cluster.
     let kept = serde_json::to_value(&world.health).unwrap();
     world.health = serde_json::from_value(kept).unwrap();
     world.now += 10 * SECOND;
@@ -284,7 +284,7 @@ fn what_was_heard_before_a_restart_does_not_act() {
         Rung::Evict,
         "it is said again, and has held for long"
     );
-    // What was decided goes on.
+    // The decision stays in effect.
     world.step();
     let until = world.health.drain.clone().unwrap().until;
     world.started = world.now + 1;
@@ -326,7 +326,7 @@ fn what_another_cordoned_stays_as_it_is() {
         "still cordoned"
     );
     assert_eq!(world.node.taints, [foreign]);
-    // Somebody takes our mark off: the cordon is his.
+    // Another party removes the mark: the cordon is theirs now.
     let mut world = World::acting();
     world.hear(lost.clone());
     world.later(2 * MINUTE, std::slice::from_ref(&lost));
@@ -353,7 +353,7 @@ fn what_a_person_uncordons_stays_in_service() {
         (State::Healthy, false)
     );
     assert!(!world.node.bears_ours());
-    // Until it is over and comes back.
+    // Until it clears and returns.
     world.hear(over(lost.clone()));
     world.hear(lost.clone());
     world.later(2 * MINUTE, &[lost]);

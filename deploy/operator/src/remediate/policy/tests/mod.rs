@@ -1,0 +1,8 @@
+//! Tests of the policy on simulated nodes.
+
+mod cordon;
+mod crd;
+mod guard;
+mod property;
+mod recovery;
+mod step;
