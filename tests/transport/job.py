@@ -85,6 +85,13 @@ class Net:
             if f"table netdev {table}\n" in self.inside(space, "nft", "list", "tables") + "\n":
                 self.inside(space, "nft", "delete", "table", "netdev", table)
 
+    def block(self, i, to):
+        """Drops frames from a node to another one."""
+        self.nft(self.bridge, self.veth(i), f"block{i}", f"ip daddr 10.77.0.{to} drop")
+
+    def unblock(self, i):
+        self.inside(self.bridge, "nft", "delete", "table", "netdev", f"block{i}")
+
     def rough(self, i, delay, jitter, doubled):
         words = [sys.executable, f"{HERE}/rough.py", self.veth(i), "br0", *map(str, (delay, jitter, doubled))]
         relay = subprocess.Popen(["ip", "netns", "exec", self.bridge, *words], stdout=subprocess.PIPE)

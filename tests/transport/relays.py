@@ -42,12 +42,17 @@ def relayed(net):
     time.sleep(FAULT_S)
     second, page = relay(net, 4, "relayed")
     arrived("relay killed", journal, nodes, found)
-    # Nodes that switched to another route keep it until it fails.
+    # Nodes that switched to another route keep it until it fails: only the relay is left to them.
+    for i in (2, 3):
+        net.block(i, 1)
+    until("links through the other relay", lambda: links(net, 4, page) == 2)
     unheard = journal.unheard()
     os.kill(nodes[0].sidecar(), signal.SIGKILL)
     found |= faults_of(nodes[1:], 0x72)
-    until("links through the other relay", lambda: links(net, 4, page) == 2)
     arrived("aggregator killed", journal, nodes, found)
+    until("links through the relay again", lambda: links(net, 4, page) == 2)
+    for i in (2, 3):
+        net.unblock(i)
     stop(second.pid)
     found |= faults_of(nodes, 0x73)
     time.sleep(FAULT_S)

@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Top(crate::top::TopArgs),
     /// Show the report of a finished or running job.
     Report(ReportArgs),
-    /// Explain why a running or ended job stands still: who does not move, and the stacks of all ranks.
+    /// Explain why a running or ended job hangs: ranks without progress, their collectives, and the stacks of all ranks.
     Why(crate::commands::why::WhyArgs),
     /// Run the detector on a journal again.
     Replay(ReplayArgs),

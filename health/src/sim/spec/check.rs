@@ -194,7 +194,7 @@ impl WorldSpec {
                 }
             }
             Fault::WarmUpSlow { .. } if self.step.warm_up_steps == 0 => Some("there is no warm-up: warm-up="),
-            Fault::Skew { .. } if self.nodes < 2 => Some("one node differs from nobody"),
+            Fault::Skew { .. } if self.nodes < 2 => Some("it needs at least two nodes"),
             _ => None,
         }
     }

@@ -132,7 +132,7 @@ fn nothing(report: &Report) -> String {
     } else {
         ""
     };
-    format!(" Nothing stands still, after {steps}{hint}.\n")
+    format!(" No rank is stuck, after {steps}{hint}.\n")
 }
 
 /// The newest run in this directory.

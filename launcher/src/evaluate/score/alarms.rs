@@ -59,7 +59,7 @@ fn imbalance(cases: &[Case<'_>], finding: Finding) -> Option<Row> {
             ours.add(case.answer(expected).is_some() && !named);
         }
     }
-    let name = format!("{finding} named as the job's, and nobody else");
+    let name = format!("{finding} of the job alone, no rank named");
     (ours.of > 0).then(|| ours.row(Row::at_least(&name, 1.0)))
 }
 

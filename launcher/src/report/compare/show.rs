@@ -116,7 +116,7 @@ fn words(found: &Found) -> String {
 
 fn version(text: &str) -> String {
     if text.is_empty() {
-        "not told".to_owned()
+        "not reported".to_owned()
     } else {
         sanitize::name(text)
     }

@@ -305,7 +305,7 @@ fn runs(rollup: &Rollup) -> Html {
             run.goodput_ratio.map_or("not measured".to_owned(), percent),
             rollup.unit().text(run.lost_gpu_hours),
             run.worst.clone().unwrap_or_default(),
-            run.end.unwrap_or("not told").to_owned(),
+            run.end.unwrap_or("not reported").to_owned(),
             run.place.display().to_string(),
         ]
     });
