@@ -207,7 +207,7 @@ impl<'a> Ways<'a> {
         let severity = to_well.iter().filter_map(|way| way.severity).min()?;
         let times: u32 = self.slow_of(node).map(|(way, _)| way.times).sum();
         // The link to a good partner that is nearest to the expected value: what this node can do at most.
-        let expected = self.expected?;
+        let expected = self.expected.unwrap_or(0.0);
         let distance = |value: &f64| (value - expected).abs();
         let values = to_well.iter().map(|way| way.value);
         let value = values.min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
