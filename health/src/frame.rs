@@ -9,8 +9,8 @@ use crate::time::Time;
 /// Schema version of [`Frame`] and everything in it. A reader accepts this version and older ones.
 pub const SCHEMA_VERSION: u16 = 1;
 
-/// The origin of an event. Only a verdict whose evidence is all live may act. The order is from most to least trusted,
-/// so that the provenance of a verdict is the largest of its evidence.
+/// The origin of an event. Only a verdict whose evidence is all live may act. Variants are ordered from most to least
+/// trusted, so that the provenance of a verdict is the maximum over its evidence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provenance {
@@ -25,7 +25,8 @@ pub enum Provenance {
     Sim,
 }
 
-/// The aggregator's own incarnation, also for frames on behalf of other nodes.
+/// The value of [`Frame::agent`] for frames from the aggregator itself, including those that it creates on behalf of
+/// other nodes.
 pub const AGGREGATOR: u64 = 0;
 
 /// One event on its way from a node to the detector.
@@ -33,11 +34,12 @@ pub const AGGREGATOR: u64 = 0;
 pub struct Frame {
     /// Schema version of the writer.
     pub v: u16,
-    /// The node of the observation.
+    /// The node that the event is about.
     pub node: NodeId,
-    /// Incarnation of that node's sidecar; sequence numbers restart with each. [`AGGREGATOR`]: not from a sidecar.
+    /// Identifies one run of that node's sidecar. Sequence numbers restart with each run. It is [`AGGREGATOR`] if the
+    /// frame is not from a sidecar.
     pub agent: u64,
-    /// Sequence number within the incarnation, from 1; a gap means lost frames.
+    /// Sequence number within that run of the sidecar, from 1. A gap means lost frames.
     pub seq: u64,
     /// The event's origin.
     pub provenance: Provenance,
@@ -45,7 +47,7 @@ pub struct Frame {
     pub event: Event,
 }
 
-/// A frame with the order and time that the aggregator assigned: one line of the journal.
+/// A frame with the number and time that the aggregator assigned. Each entry is one line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Number of the entry in the journal, from 1.

@@ -1,11 +1,11 @@
-//! Identifiers of ranks, nodes, GPUs and jobs. Names are shared, so that frames need no allocation for them.
+//! Identifiers of ranks, nodes, GPUs and jobs. Names are reference-counted, so that frames need no allocation for them.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A process of the training job by its global number in the current epoch, 0 to world size - 1.
+/// A process of the training job, identified by its global number in the current epoch, 0 to world size - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Rank(pub u32);
@@ -30,7 +30,7 @@ macro_rules! name {
         }
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -49,7 +49,7 @@ name! {
     NodeId
 }
 name! {
-    /// A GPU by its UUID as in NVML (`GPU-…`), never by an index.
+    /// A GPU, identified by its UUID as in NVML (`GPU-…`), never by an index.
     GpuId
 }
 impl GpuId {
@@ -70,6 +70,6 @@ impl GpuId {
 }
 
 name! {
-    /// The job, by its run id or scheduler id.
+    /// The job, identified by its run id or scheduler id.
     JobId
 }

@@ -3,7 +3,7 @@
 /// Scales a median absolute deviation to the standard deviation of a normal distribution.
 pub const MAD_TO_SIGMA: f64 = 1.4826;
 
-/// Median; reorders `values`. `None` if empty.
+/// Returns the median, or `None` if `values` is empty. Reorders `values`.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     if values.is_empty() {
         return None;
@@ -18,8 +18,9 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     Some(lower + (upper - lower) / 2.0)
 }
 
-/// The most frequent of `values`, and its count; the smallest one of equally frequent ones. For signals with few
-/// distinct values, where a value between two of them was never read. Reorders `values`. `None` if empty.
+/// Returns the most frequent of `values` and its count, or `None` if `values` is empty. Of equally frequent values, it
+/// returns the smallest. It is for signals with few distinct values, for which a median could be a value that was never
+/// read. Reorders `values`.
 pub fn mode(values: &mut [f64]) -> Option<(f64, usize)> {
     values.sort_unstable_by(f64::total_cmp);
     let alike = values.chunk_by(|a, b| a == b);
@@ -27,7 +28,7 @@ pub fn mode(values: &mut [f64]) -> Option<(f64, usize)> {
     Some((first_longest[0], first_longest.len()))
 }
 
-/// Median of `sorted` without its element at `left_out`. `None` if there is no other element.
+/// Returns the median of `sorted` without its element at `left_out`, or `None` if there is no other element.
 pub fn median_without(sorted: &[f64], left_out: usize) -> Option<f64> {
     let rest = sorted.len().checked_sub(1).filter(|rest| *rest > 0)?;
     let at = |index: usize| sorted[if index < left_out { index } else { index + 1 }];
@@ -38,13 +39,13 @@ pub fn median_without(sorted: &[f64], left_out: usize) -> Option<f64> {
     Some(lower + (upper - lower) / 2.0)
 }
 
-/// Mean of `values`; 0 if empty.
+/// Returns the mean of `values`, or 0 if `values` is empty.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Spread of `values` about their own median: 1.4826 × MAD, corrected for small samples (n / (n - 0.8), Croux and
-/// Rousseeuw 1992). Reorders `values`. `None` for fewer than three.
+/// Returns the spread of `values` about their own median: 1.4826 × MAD, corrected for small samples (n / (n - 0.8),
+/// Croux and Rousseeuw 1992). Returns `None` for fewer than three values. Reorders `values`.
 pub fn robust_sigma(values: &mut [f64]) -> Option<f64> {
     if values.len() < 3 {
         return None;
@@ -57,9 +58,9 @@ pub fn robust_sigma(values: &mut [f64]) -> Option<f64> {
     Some(MAD_TO_SIGMA * median(values)? * n / (n - 0.8))
 }
 
-/// Autocorrelation of `values` at lag one, corrected for its small-sample bias of -(1 + 4ρ)/n (Marriott and Pope 1954).
-/// Values are first clipped at three robust deviations, so that one outlier does not dominate. `None` for fewer than
-/// eight values or without spread.
+/// Returns the autocorrelation of `values` at lag one, corrected for its small-sample bias of -(1 + 4ρ)/n (Marriott and
+/// Pope 1954). Values are first clipped at three robust deviations, so that one outlier does not dominate. Returns
+/// `None` if there are fewer than eight values or if they do not vary.
 pub fn lag_one_correlation(values: &[f64], sigma: f64) -> Option<f64> {
     if values.len() < 8 || sigma <= 0.0 {
         return None;
@@ -75,9 +76,9 @@ pub fn lag_one_correlation(values: &[f64], sigma: f64) -> Option<f64> {
     (power > 0.0).then(|| (product / power + 1.0 / n) / (1.0 - 4.0 / n))
 }
 
-/// Standard deviation of `values` about their median, inflated for means over consecutive values: correlated noise
-/// moves a mean further than independent noise. A correlation that is explained by chance counts as zero. `None` if
-/// there are too few values.
+/// Returns the standard deviation of `values` about their median, increased so that it can be used for means over
+/// consecutive values. This is needed because correlated noise moves a mean further than independent noise. A
+/// correlation that chance can explain counts as zero. Returns `None` if there are too few values.
 pub fn lasting_sigma(values: &[f64]) -> Option<f64> {
     let sigma = robust_sigma(&mut values.to_vec())?;
     let correlation = lag_one_correlation(values, sigma).unwrap_or(0.0);
@@ -85,7 +86,7 @@ pub fn lasting_sigma(values: &[f64]) -> Option<f64> {
     Some(sigma * mean_inflation(sure))
 }
 
-/// Standard deviation of a mean of AR(1) observations over that of independent ones.
+/// Returns the standard deviation of a mean of AR(1) observations, divided by that of a mean of independent ones.
 pub fn mean_inflation(correlation: f64) -> f64 {
     ((1.0 + correlation) / (1.0 - correlation)).sqrt()
 }

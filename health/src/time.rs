@@ -1,7 +1,7 @@
-//! Time in the core: a number passed in by the caller.
+//! Time in the core. It is a number that the caller passes in.
 //!
-//! Nanoseconds on the aggregator's monotonic clock since the first entry of the job's journal. It is never a node's own
-//! clock: two nodes' clocks are never subtracted.
+//! The number counts nanoseconds on the aggregator's monotonic clock since the first entry of the job's journal. A
+//! node's own clock is never used, so that times of different nodes' clocks are never subtracted from each other.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -15,20 +15,20 @@ use serde::{Deserialize, Serialize};
 pub struct Time(pub u64);
 
 impl Time {
-    /// The first entry of the journal.
+    /// The time of the first entry of the journal.
     pub const ZERO: Time = Time(0);
 
-    /// Seconds since the journal began, for people and for `report.json`.
+    /// Returns the seconds since the journal began, for people and for `report.json`.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// `secs` seconds after the journal began; negative and non-finite values give zero.
+    /// Returns the time `secs` seconds after the journal began. Negative values and NaN give zero.
     pub fn from_secs_f64(secs: f64) -> Time {
         Time((secs.max(0.0) * 1e9) as u64)
     }
 
-    /// The duration since `earlier`, zero if `earlier` is later.
+    /// Returns the duration since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,5 +1,5 @@
-//! Attribution from collectives alone: worlds whose ranks report no phases, compared with a naive rule that blames the
-//! rank with the shortest time in its own communicator.
+//! Attribution of slowness from collectives only, in worlds whose ranks report no phases. The results are compared with
+//! those of a naive rule that blames the rank with the shortest time in its own communicator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::{Finding, Subject};
 use paceline_health::{Detector, Frame, Policy};
 
-/// The result of watching a world.
+/// The results of the detector and of the naive rule for one world.
 struct Seen {
     report: Report,
     naive: BTreeSet<u32>,
@@ -42,7 +42,7 @@ fn watch_as(world: &str, faults: &[&str], seen_as: impl Fn(Frame) -> Option<Fram
 }
 
 impl Seen {
-    /// Every finding with its subject.
+    /// Returns every finding with its subject.
     fn named(&self) -> Vec<(Finding, String)> {
         let who = |subject: &Subject| match subject {
             Subject::Rank { rank, .. } => format!("rank {rank}"),
@@ -64,8 +64,8 @@ impl Seen {
     }
 }
 
-/// The naive rule: blames a rank that has the shortest time in its own communicator in four of five steps, at most half
-/// of the next one.
+/// The naive rule. It blames a rank that in four of five steps has the shortest time in its own communicator, if that
+/// is at most half of the next shortest time.
 #[derive(Default)]
 struct Naive {
     rows: BTreeMap<(u64, u64), BTreeMap<u32, u64>>,
@@ -80,7 +80,7 @@ impl Naive {
     fn accuses(&self) -> BTreeSet<u32> {
         let mut wins: BTreeMap<(u64, u32), usize> = BTreeMap::new();
         let mut steps: BTreeMap<u64, usize> = BTreeMap::new();
-        // Only the last hundred steps, after all changes.
+        // Only the last hundred steps are used, which are after all changes.
         let last = self.rows.keys().map(|(_, step)| *step).max().unwrap_or(0);
         for ((comm, step), row) in self.rows.iter().filter(|((_, step), _)| step + 100 > last) {
             let mut order: Vec<(u64, u32)> = row.iter().map(|(rank, ns)| (*ns, *rank)).collect();
@@ -104,7 +104,7 @@ const PIPELINE: &str = "nodes=4 gpus=4 dp=4 pp=4 micro=8 steps=300";
 const SLOW_0: &str = "slow rank=0 factor=1.2 from=100";
 
 fn not_of(size: u32) -> impl Fn(&Frame) -> bool {
-    // Communicator numbers do not reveal their kind; names do.
+    // The kind of a communicator is known from its name, not from its number.
     let pipes = std::cell::RefCell::new(BTreeSet::new());
     move |frame| match &frame.event {
         Event::Group(group) if ["pp", "world"].contains(&&*group.name) => {
@@ -119,7 +119,7 @@ fn not_of(size: u32) -> impl Fn(&Frame) -> bool {
 
 #[test]
 fn a_slow_first_stage_is_one_verdict_where_the_shortest_are_four() {
-    // As timed on the host, and by the NCCL plugin.
+    // Collectives are timed on the host, or by the NCCL plugin.
     let seen_by = ["", " comms=gpu", " chunks=2 comms=gpu"];
     let layouts = ["declared", "undeclared"];
     for layout in layouts
@@ -139,15 +139,15 @@ fn a_slow_first_stage_is_one_verdict_where_the_shortest_are_four() {
             "{:?}",
             verdict.raised_step
         );
-        // Ranks of a replica: rank 0, 4, 8 and 12 are its stages.
+        // Ranks 0, 4, 8 and 12 are the stages of one replica.
         if !layout.contains("chunks") {
             assert_eq!(seen.naive, BTreeSet::from([0, 4, 8, 12]), "{layout}");
         }
     }
 }
 
-/// Neither if all communication between stages is invisible, nor if only the norm of all ranks is visible, nor if the
-/// GPU times everything but sends and receives.
+/// No rank is named if all communication between stages is invisible, if only the norm of all ranks is visible, or if
+/// the GPU times everything but sends and receives.
 #[test]
 fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     let seen = watch(PIPELINE, &[SLOW_0], not_of(4));
@@ -177,8 +177,8 @@ fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     }
 }
 
-/// Receives that are requested early last nearly as long as the step and overlap with compute: the remainder of the
-/// step is not self-time, and the job is not communication bound.
+/// Receives that are requested early last nearly as long as the step and overlap with compute. The remainder of the
+/// step is therefore not self-time, and the job is not communication bound.
 #[test]
 fn receives_that_overlap_with_compute_accuse_nobody() {
     let world = format!("{PIPELINE} layout=declared comms=gpu sigma=0.02");
@@ -282,7 +282,8 @@ fn sums_that_were_lost_accuse_nobody() {
     }
 }
 
-/// As in the NCCL plugin: includes the exposed time of the ranks for which `is_told` is true.
+/// Changes frames to those of the NCCL plugin, which report the exposed time. Only ranks for which `is_told` is true
+/// report it.
 fn by_the_plugin(is_told: impl Fn(u32) -> bool) -> impl Fn(Frame) -> Option<Frame> {
     move |mut frame| {
         if let Event::Comm(did) = &mut frame.event {
@@ -302,7 +303,8 @@ fn how_long_ranks_stood_still_counts_if_all_say_it() {
     assert_eq!(seen.named(), [(Finding::Straggler, "rank 5".to_owned())]);
     let ratio = seen.report.verdicts[0].slowdown_ratio.unwrap_or(0.0);
     assert!((ratio - 1.2).abs() < 0.03, "{ratio}");
-    // Only the late rank reports exposed time; the missing values of its peers blame no other rank.
+    // Only the late rank reports exposed time. The missing values of its peers must not cause another rank to be
+    // blamed.
     let seen = watch_as(world, &faults, by_the_plugin(|rank| rank == 5));
     let ranks = seen.named().into_iter().filter(|(_, who)| who != "job");
     assert!(
@@ -322,7 +324,8 @@ fn sums_of_other_collectives_are_not_compared() {
             && did.rank.0 == 6
             && did.step > 100
         {
-            // One collective less than its peers: with a different division it looks permanently late.
+            // The rank has one collective less than its peers. If its collectives were divided into parts differently,
+            // it would look permanently late.
             did.collectives -= 1;
             did.dur_ns /= 2;
             did.exposed_ns = Some(did.dur_ns);

@@ -1,4 +1,5 @@
-//! The reported cost of a straggler compared with the simulator's truth: within 5 % (the target of the evaluation).
+//! The reported cost of a straggler compared with the simulator's truth. They must agree within 5 %, which is the
+//! target of the evaluation.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::{State, Verdict};
 use paceline_health::{Detector, Frame, Policy, Time};
 
-/// GPU-seconds in the verdicts over those that the fault cost, over several seeds.
+/// Returns the GPU-seconds in the verdicts divided by those that the fault cost, over several seeds.
 fn told_over_lost(text: &str, fault: &str, seeds: std::ops::Range<u64>) -> f64 {
     let (mut told, mut lost) = (0.0, 0.0);
     for seed in seeds {
@@ -55,7 +56,7 @@ fn cost_is_the_truth_within_five_percent() {
     }
 }
 
-/// Reported loss of the whole job in GPU-seconds.
+/// Returns the reported loss of the whole job in GPU-seconds.
 fn told(text: &str, faults: &[&str]) -> f64 {
     3600.0 * cost(text, faults, f64::INFINITY).lost_gpu_hours
 }
@@ -64,7 +65,7 @@ fn cost(text: &str, faults: &[&str], until_s: f64) -> Cost {
     report(text, faults, until_s).cost
 }
 
-/// The report at this many seconds after the first frame.
+/// Returns the report at this many seconds after the first frame.
 fn report(text: &str, faults: &[&str], until_s: f64) -> Report {
     let mut spec = WorldSpec::parse(text).expect(text);
     spec.faults
@@ -80,7 +81,8 @@ fn report(text: &str, faults: &[&str], until_s: f64) -> Report {
     detector.report()
 }
 
-/// The loss counts as a rank's silence, and not again as a long checkpoint, a long start, a restart or a slow rank.
+/// A loss that counts as a rank's silence must not count again as a long checkpoint, a long start, a restart or a slow
+/// rank.
 #[test]
 fn a_standstill_is_lost_once() {
     let slow: &[&str] = &["slow rank=3 factor=1.1 from=40"];
@@ -88,7 +90,7 @@ fn a_standstill_is_lost_once() {
         ("gpus=8 steps=200 seed=24 checkpoint-every=100", 100, 40, &[][..]),
         ("gpus=8 steps=200 seed=24", 3, 100, &[]),
         ("gpus=8 steps=200 seed=24", 100, 40, &[]),
-        // Too short for a verdict on a silent rank.
+        // This stall is too short for a verdict on a silent rank.
         ("gpus=8 steps=200 seed=24", 100, 10, &[]),
         ("gpus=8 steps=200 seed=24", 80, 100, slow),
         ("gpus=8 steps=400 seed=24 restart=200", 203, 100, &[]),
@@ -111,7 +113,7 @@ fn folded(frames: impl IntoIterator<Item = (Time, Frame)>) -> Cost {
     detector.report().cost
 }
 
-/// A hook flushes its records when the next step ends: those of the last steps before a hang arrive after it.
+/// A hook flushes its records when the next step ends, so the records of the last steps before a hang arrive after it.
 #[test]
 fn a_standstill_is_lost_once_where_the_steps_before_it_come_late() {
     let world = || {
@@ -148,7 +150,7 @@ fn a_standstill_is_lost_once_where_the_steps_before_it_come_late() {
     );
 }
 
-/// Independent of other findings, one stall is one loss, and not a slow rank.
+/// Whatever other findings there are, a stall counts as one loss and not as a slow rank.
 #[test]
 fn a_stall_is_lost_once_beside_anything_else() {
     let world = "gpus=4 steps=900 self=45ms transfer=3ms seed=24";
@@ -174,7 +176,7 @@ fn a_stall_is_lost_once_beside_anything_else() {
             3.0 * 0.045 * 79.0,
         ),
         (&[], "slow rank=2 factor=80 from=898", 3.0 * 0.045 * 79.0),
-        // The slowness of another rank does not explain it.
+        // The slowness of another rank does not explain the stall.
         (
             &["slow rank=1 factor=1.1 from=20"],
             "slow rank=2 factor=80 from=600 until=603",
@@ -195,7 +197,7 @@ fn a_stall_is_lost_once_beside_anything_else() {
     }
 }
 
-/// Late data still counts.
+/// Data that arrives late still counts toward goodput.
 #[test]
 fn goodput_is_the_same_when_records_are_held_up() {
     for (world, faults) in [
@@ -249,7 +251,7 @@ fn a_restart_and_the_silence_after_it_are_told_apart() {
     assert!((both["restart"] / alone - 1.0).abs() < 0.05, "{alone}: {both:?}");
 }
 
-/// The aggregator is down for an hour in the middle of the job: goodput covers only the observed time.
+/// If the aggregator is down for an hour in the middle of the job, goodput covers only the observed time.
 #[test]
 fn what_was_not_heard_is_neither_lost_nor_goodput() {
     let goodput = |hour_s: f64| {
@@ -266,7 +268,8 @@ fn what_was_not_heard_is_neither_lost_nor_goodput() {
     );
 }
 
-/// While a silent rank stalls the job, it comes before slow ranks; cleared findings are sorted by cost.
+/// While a silent rank stalls the job, its finding comes before those of slow ranks. Cleared findings are sorted by
+/// cost.
 #[test]
 fn what_stands_comes_first_and_what_cost_most() {
     let faults = [
@@ -291,7 +294,7 @@ fn what_stands_comes_first_and_what_cost_most() {
     assert_eq!(order, [Some(0), Some(1), Some(2)], "{over:?}");
 }
 
-/// A step of minutes is not a hang, although nothing moves in it.
+/// A step that takes minutes is not a hang, although there is no progress during the step.
 #[test]
 fn a_job_of_long_steps_does_not_hang() {
     for world in [
@@ -304,8 +307,8 @@ fn a_job_of_long_steps_does_not_hang() {
     }
 }
 
-/// Occasional losses are a share of all steps, and not of the ordinary one: without them the ordinary step is no
-/// shorter than its work.
+/// Occasional losses are a share of all steps and not of the ordinary step. The ordinary step without problems must not
+/// be reported as shorter than its work.
 #[test]
 fn no_step_is_shorter_than_the_work_in_it() {
     let cost = cost("gpus=8 steps=800 gc-every=40 gc=1s", &[], f64::INFINITY);

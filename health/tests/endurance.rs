@@ -1,4 +1,5 @@
-//! The detector does not grow in a long job. In a separate program, because the allocator counts all allocations.
+//! Tests that the detector's memory does not grow in a long job. The test is a separate program, because its allocator
+//! counts all allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -10,7 +11,7 @@ struct Counting;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: every call is forwarded unchanged to the system allocator; the counter touches none of its memory.
+// SAFETY: every call is forwarded unchanged to the system allocator, and the counter touches none of its memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size() as isize, Ordering::Relaxed);

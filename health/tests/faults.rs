@@ -1,4 +1,4 @@
-//! GPU faults through the whole detector: the catalog, a rack that reboots, bursts, and garbage in the kernel log.
+//! Tests GPU faults with the whole detector: the catalog, a rack that reboots, bursts, and garbage in the kernel log.
 
 use paceline_health::event::{
     Attach, Event, FaultSource, GpuFault, GpuFaultKind, GpuReading, GpuSignal, KernelAccess, KernelWatch,
@@ -86,8 +86,9 @@ fn acts(verdict: &Verdict) -> bool {
     verdict.order.is_some_and(|order| order.remedy.acts_on_node())
 }
 
-/// Checks against NVIDIA's immediate actions: 18 codes require a reset, a reboot or an inspection, 70 nothing or a
-/// restart of the application. Each in a new detector, and again a day later.
+/// Checks the detector's actions against NVIDIA's immediate actions. 18 codes require a reset, a reboot or an
+/// inspection. 70 codes require nothing or a restart of the application. Each code is tested in a new detector, and
+/// again a day later.
 #[test]
 fn the_catalogue_through_the_detector() {
     let tables = FaultTables::default();
@@ -123,7 +124,7 @@ fn the_catalogue_through_the_detector() {
     assert_eq!((found, needed, quiet, wrong), (18, 18, 70, vec![]));
 }
 
-/// Eighteen nodes reboot: their boot id changes, all links are down for one poll, counters restart.
+/// Eighteen nodes reboot. Their boot id changes, all links are down for one poll, and counters restart.
 #[test]
 fn a_rack_that_reboots_quarantines_nothing() {
     let mut bench = Bench::new();
@@ -160,7 +161,7 @@ fn a_rack_that_reboots_quarantines_nothing() {
                 told.extend(bench.see(&node, kernel(&format!("second-{node}"))));
             }
             let links = if second == 100 { &down } else { &up };
-            // Lifetime totals before, zero after.
+            // Before the reboot, the counters contain lifetime totals. After it, they are zero.
             let errors = if second < 100 { 3.0 } else { 0.0 };
             told.extend(bench.see(&node, reading(gpu, &counted(links, errors))));
         }
@@ -173,7 +174,7 @@ fn a_rack_that_reboots_quarantines_nothing() {
     assert_eq!(told, []);
 }
 
-/// Two thousand identical faults a second for a minute: one finding with a count, and a handful of reports.
+/// Two thousand identical faults a second for a minute result in one finding with a count, and in only a few reports.
 #[test]
 fn a_storm_is_one_finding_with_a_count() {
     let mut bench = Bench::new();
@@ -200,7 +201,7 @@ fn a_storm_is_one_finding_with_a_count() {
     assert_eq!(last.order.unwrap().remedy, Remedy::ResetGpu);
 }
 
-/// The detector accepts any kernel log: every line of the corpus, truncated and damaged at every position.
+/// The detector accepts any kernel log. Every line of the corpus is tested, truncated and damaged at every position.
 #[test]
 fn damaged_lines_harm_nobody() {
     let corpus = include_str!("corpus/kernel.log");

@@ -1,5 +1,5 @@
-//! Jobs whose collectives overlap with compute, as in FSDP and DDP: ranks report no phases and no exposed time. Slow
-//! ranks are found, and a healthy job has no finding.
+//! Jobs whose collectives overlap with compute, as in FSDP and DDP. Their ranks report no phases and no exposed time.
+//! The tests check that slow ranks are found and that a healthy job has no finding.
 
 use paceline_health::event::Event;
 use paceline_health::sim::{World, WorldSpec};
@@ -17,7 +17,8 @@ const JOBS: [&str; 7] = [
     "nodes=4 gpus=8 tp=4 framework=fsdp beside=32 layout=undeclared",
 ];
 
-/// The findings with their rank or job; and their details: step, slowdown, and reported loss over the actual one.
+/// Returns the findings with their rank or job, and a text with their details: step, slowdown, and reported loss
+/// divided by the actual one.
 fn said(world: &str, faults: &[&str], seed: u64) -> (Vec<(Finding, String)>, String) {
     let text = format!("{world} comms=gpu phases=off readings=off seed={seed}");
     let mut spec = WorldSpec::parse(&text).expect(world);

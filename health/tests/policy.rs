@@ -1,4 +1,5 @@
-//! A journal may contain any value that the policy accepts: whatever its effect on verdicts, the detector continues.
+//! A journal may contain any value that the policy accepts. Whatever such a value does to verdicts, the detector must
+//! continue.
 
 #![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 
@@ -6,7 +7,7 @@ use paceline_health::event::{Event, PolicyChange};
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::{Detector, Frame, Policy, Time};
 
-/// A job in which every rule applies.
+/// Returns the journal of a job in which every rule applies.
 fn journal() -> Vec<(Time, Frame)> {
     let mut spec = WorldSpec::parse("nodes=2 gpus=3 steps=70 sigma=0.01 checkpoint-every=25").unwrap();
     for fault in [
@@ -21,7 +22,7 @@ fn journal() -> Vec<(Time, Frame)> {
     std::iter::from_fn(|| world.next()).collect()
 }
 
-/// Runs the detector with one value changed in the middle; returns the verdicts as text.
+/// Runs the detector with one value changed in the middle. Returns the verdicts as text.
 fn fold(journal: &[(Time, Frame)], key: &str, value: f64) -> String {
     let mut detector = Detector::new(Policy::default());
     let mut said = String::new();
@@ -59,9 +60,9 @@ fn no_value_that_is_taken_stops_the_fold() {
     let mut different = 0;
     let keys = Policy::default().keys();
     let observed = keys.iter().position(|key| key.starts_with("observe.")).unwrap();
-    // One observed finding is enough.
+    // Of the keys of observed findings, one is enough.
     for key in &keys[..=observed] {
-        // The most extreme valid values: a count accepts no fraction, and a switch only 1.
+        // Use the two most extreme values that are valid. A count accepts no fraction, and a switch accepts only 1.
         let taken = |value: &f64| Policy::default().apply(key, *value).is_ok();
         for value in [1e9, 1e-12, 1.0].into_iter().filter(taken).take(2) {
             different += usize::from(fold(&journal, key, value) != plain);

@@ -1,5 +1,5 @@
-//! Transcripts of the preflight's judgment: measurements, `----`, findings. `REWRITE=1 cargo test -p paceline-health
-//! --test preflight` rewrites the results.
+//! Transcripts of the preflight's judgment. Each consists of measurements, `----`, and findings. `REWRITE=1 cargo test
+//! -p paceline-health --test preflight` rewrites the results.
 
 #![allow(clippy::disallowed_methods)] // A test may read its scripts; the crate may not.
 
@@ -27,7 +27,7 @@ fn metric(name: &str) -> Metric {
         .unwrap_or_else(|| panic!("no metric {name}"))
 }
 
-/// `n1`, `n1/g0`, `n1-n2`, `job`.
+/// Parses a place: `n1`, `n1/g0`, `n1-n2` or `job`.
 fn place(text: &str) -> Place {
     if let Some((node, gpu)) = text.split_once('/') {
         let (node, gpu) = (node.into(), gpu.into());
@@ -101,7 +101,7 @@ impl Stage {
         }
     }
 
-    /// `gemm n1/g0 100 spread=0.1 bytes=1`
+    /// Reads a measurement such as `gemm n1/g0 100 spread=0.1 bytes=1`.
     fn measured(&mut self, line: &str, round: u32) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let option = |key: &str| {
@@ -123,7 +123,7 @@ impl Stage {
         });
     }
 
-    /// `nic_rate n1:eth0 400`, `pcie_reduced n1/g0 8 of 16`
+    /// Reads a fact such as `nic_rate n1:eth0 400` or `pcie_reduced n1/g0 8 of 16`.
     fn fact(&mut self, line: &str) {
         let mut words = line.splitn(3, ' ');
         let (name, of) = (words.next().expect("name"), words.next().expect("place"));

@@ -1,4 +1,4 @@
-//! Properties of every world and every journal, not only of selected cases.
+//! Tests properties that every world and every journal must have, not only selected cases.
 
 mod odd;
 
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 
 type Journal = Vec<(Time, Frame)>;
 
-/// A fault of one of eight ranks on two nodes.
+/// Generates a fault of one of eight ranks on two nodes.
 fn fault() -> impl Strategy<Value = Fault> {
     let rank = 0..8_u32;
     prop_oneof![
@@ -65,7 +65,7 @@ fn journal(spec: &WorldSpec) -> Journal {
     World::new(spec.clone()).expect("a world").collect()
 }
 
-/// All verdicts on a journal, in order and serialized.
+/// Returns all verdicts on a journal, in order and serialized.
 fn verdicts(journal: &[(Time, Frame)]) -> Vec<String> {
     let mut detector = Detector::new(Policy::default());
     let mut said = Vec::new();
@@ -92,18 +92,18 @@ fn lines(journal: &[(Time, Frame)]) -> Vec<String> {
     (1..).zip(journal).map(encode).collect()
 }
 
-/// The detector after it was saved and restored.
+/// Returns a copy of the detector that was saved and restored.
 fn cut(detector: &Detector) -> Detector {
     let bytes = rmp_serde::to_vec(detector).expect("a state that can be written");
     msgpack::from_slice(&bytes).expect("what we wrote")
 }
 
-/// Extreme numbers, with which sums overflow, and ordinary ones.
+/// Generates ordinary numbers and extreme ones, with which sums overflow.
 fn wide() -> impl Strategy<Value = u64> {
     prop_oneof![0..10_u64, any::<u64>(), Just(u64::MAX)]
 }
 
-/// Invalid events of a faulty trainer or sidecar about a few ranks.
+/// Generates invalid events of a faulty trainer or sidecar about a few ranks.
 fn odd_event() -> impl Strategy<Value = Event> {
     let rank = prop_oneof![0..4_u32, 0..2000_u32, Just(u32::MAX)].prop_map(Rank);
     let restart = prop_oneof![Just(0_u32), any::<u32>()];
@@ -182,7 +182,7 @@ fn odd_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Events that no simulator produces: any name, any number.
+/// Generates events that no simulator produces, with any name and any number.
 fn odd_frame() -> impl Strategy<Value = Frame> {
     let number = prop_oneof![
         any::<f64>().prop_filter("finite", |x| x.is_finite()),
@@ -363,7 +363,7 @@ proptest! {
         take(frames.into_iter().map(|(at, frame)| (Time(at), frame)))?;
     }
 
-    /// Every kind of event, of ranks that have attached: such frames pass the roster and reach every rule.
+    /// Tests every kind of event of ranks that have attached. The roster accepts such frames, so they reach every rule.
     #[test]
     fn the_detector_takes_every_kind_of_event(frames in odd::frames()) {
         take(frames.into_iter())?;

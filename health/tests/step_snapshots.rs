@@ -1,4 +1,4 @@
-//! Snapshots contain exactly the compared steps, and taking them changes nothing.
+//! Tests that snapshots contain exactly the compared steps, and that taking them does not change the verdicts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot continue fails.
 

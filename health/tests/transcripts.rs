@@ -1,5 +1,6 @@
-//! Transcripts: a script of commands, `----`, and the detector's output. `REWRITE=1 cargo test -p paceline-health
-//! --test transcripts` rewrites the output; review the diff. Each script begins with its purpose.
+//! Transcripts. Each is a script of commands, `----`, and the detector's output. `REWRITE=1 cargo test -p
+//! paceline-health --test transcripts` rewrites the output. Review the diff afterwards. Each script begins with its
+//! purpose.
 
 #![allow(clippy::disallowed_methods)] // A test may read its scripts; the crate may not.
 
@@ -28,7 +29,7 @@ fn transcripts() {
 #[test]
 fn transcripts_with_cuts() {
     if std::env::var_os("REWRITE").is_some() {
-        // The other test rewrites them at the same time.
+        // Skip this test, because the other test rewrites the transcripts at the same time.
         return;
     }
     datadriven::walk(

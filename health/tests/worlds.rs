@@ -1,4 +1,4 @@
-//! Complete worlds compared with their truth: cost, coverage, and subjects that must not be named.
+//! Tests complete worlds against their truth: cost, coverage, and subjects that must not be named.
 
 use paceline_health::event::Event;
 use paceline_health::id::Rank;
@@ -25,8 +25,8 @@ fn of_rank(report: &Report, finding: Finding, whom: u32) -> Vec<&Verdict> {
     report.verdicts.iter().filter(named).collect()
 }
 
-/// report.json has the last state of each incident; a cleared one has its final slowdown, not the one at detection.
-/// Three quarters of the clock are 1.33 times the compute.
+/// report.json contains the last state of each incident. A cleared incident has its final slowdown, not the one at
+/// detection. At three quarters of the clock, compute takes 1.33 times as long.
 #[test]
 fn a_cleared_incident_tells_the_whole_of_it() {
     let (report, _) = watch("gpus=8 steps=900 seed=19", &["heat gpu=5 from=30s until=120s"]);
@@ -36,7 +36,7 @@ fn a_cleared_incident_tells_the_whole_of_it() {
     assert!((1.28..1.36).contains(&slowdown), "{slowdown}");
 }
 
-/// docs/findings.md: the time in which a node was unreachable is in `coverage.gaps`.
+/// As docs/findings.md says, the time in which a node was unreachable is in `coverage.gaps`.
 #[test]
 fn a_node_that_was_not_heard_leaves_a_gap() {
     let (report, _) = watch(
@@ -46,7 +46,7 @@ fn a_node_that_was_not_heard_leaves_a_gap() {
     assert_eq!(report.coverage.gaps.len(), 1, "{:?}", report.coverage);
 }
 
-/// Missing data never counts as healthy: samples that arrive after their row has closed are ignored, so coverage must
+/// Missing data never counts as healthy. Samples that arrive after their row has closed are ignored, so coverage must
 /// not count them.
 #[test]
 fn a_rank_that_is_always_late_is_named_or_noted() {
@@ -60,7 +60,7 @@ fn a_rank_that_is_always_late_is_named_or_noted() {
     );
 }
 
-/// A beat lists the ranks that have attached and not ended; a missing one is not a hang.
+/// A beat lists the ranks that have attached and have not ended. A rank that is missing in it does not count as hung.
 #[test]
 fn a_rank_that_its_sidecar_no_longer_lists_is_not_silent() {
     let (report, _) = watch("gpus=8 steps=300 seed=36", &["late rank=3 by=6s"]);
@@ -88,14 +88,15 @@ fn steps_of_a_lost_node_are_missed() {
     assert!((0.75..0.82).contains(&ratio), "{ratio}");
 }
 
-/// No rank is slow: not in ten runs of 64 ranks, with 5 % of all steps a third longer, or with correlated noise.
+/// No rank is reported as slow in ten runs of 64 ranks, either with 5 % of all steps a third longer or with correlated
+/// noise.
 #[test]
 fn healthy_ranks_stay_unnamed_under_heavy_tails_and_autocorrelation() {
     for noise in ["tail=0.05 sigma=0.02", "autocorrelation=0.9 sigma=0.11"] {
         for seed in 6000..6010 {
             let text = format!("nodes=8 gpus=8 steps=2000 readings=off seed={seed} {noise}");
             let (report, _) = watch(&text, &[]);
-            // (A tail can delay a rank for seconds; a finding about its silence is then correct.)
+            // (A very long step can delay a rank for seconds. A finding about its silence is then correct.)
             let named = report
                 .verdicts
                 .iter()
@@ -105,7 +106,8 @@ fn healthy_ranks_stay_unnamed_under_heavy_tails_and_autocorrelation() {
     }
 }
 
-/// Until the test is sure, the rank that looks slow is noted with the steps that it still needs; then it is named.
+/// Until the statistical test is sure, the rank that looks slow is reported as undecided, with the number of steps that
+/// the test still needs. After that, it is reported as a finding.
 #[test]
 fn who_looks_slow_is_noted_until_the_test_is_sure() {
     let mut spec = WorldSpec::parse("gpus=8 steps=600 sigma=0.11 seed=91").expect("a spec");
@@ -149,7 +151,8 @@ fn who_looks_slow_is_noted_until_the_test_is_sure() {
     assert_eq!(detector.report().undecided, None, "it is decided");
 }
 
-/// A slow loader, and links in power saving between two kernels: no verdict reports a slow bus, even with few readings.
+/// With a slow loader, and links in power saving between two kernels, no verdict reports a slow bus, even if there are
+/// few readings.
 #[test]
 fn links_asleep_between_kernels_are_no_cause() {
     for seed in 0..40 {
@@ -170,7 +173,8 @@ fn links_asleep_between_kernels_are_no_cause() {
     }
 }
 
-/// Heat of the whole job is named, and the action for a job with one rank does not mention racks.
+/// Heat that affects the whole job is reported as the cause, and the action for a job with one rank does not mention
+/// racks.
 #[test]
 fn heat_of_the_whole_job_is_named() {
     for (text, says) in [

@@ -1,10 +1,10 @@
-//! HTML for all pages: text becomes markup only here.
+//! Builds the HTML of all pages. Text becomes markup only in this module.
 
 use std::fmt::{Display, Write as _};
 
 use paceline_health::text::sanitize;
 
-/// Maximum characters of a text on a report's page.
+/// Maximum number of characters of a text on a report's page.
 const LONGEST: usize = 2000;
 
 /// Escapes text for HTML.
@@ -16,7 +16,7 @@ pub(crate) fn escape(text: &str) -> String {
         .replace('\'', "&#39;")
 }
 
-/// An HTML builder. Only literals of this program become markup; all other input is escaped as text.
+/// An HTML builder. Only literals of this program become markup. All other input is escaped as text.
 #[derive(Debug, Default)]
 pub(crate) struct Html(String);
 
@@ -27,14 +27,14 @@ impl Html {
         self
     }
 
-    /// Text from any source: truncated, with invisible characters made visible.
+    /// Appends text from any source. The text is truncated, and invisible characters are made visible.
     pub(crate) fn text(&mut self, text: impl Display) -> &mut Html {
         self.0
             .push_str(&escape(&sanitize::clip(&text.to_string(), LONGEST)));
         self
     }
 
-    /// Multi-line text, for an element that preserves line breaks.
+    /// Appends multi-line text, for an element that preserves line breaks.
     pub(crate) fn lines(&mut self, text: &str) -> &mut Html {
         for (number, line) in text.lines().enumerate() {
             self.tag(if number == 0 { "" } else { "\n" }).text(line);
@@ -42,7 +42,7 @@ impl Html {
         self
     }
 
-    /// A number for an attribute: a position or a length.
+    /// Appends a number for an attribute, such as a position or a length.
     pub(crate) fn number(&mut self, value: f64) -> &mut Html {
         let value = if value.is_finite() { value } else { 0.0 };
         // Writing to a string does not fail.
@@ -50,7 +50,7 @@ impl Html {
         self
     }
 
-    /// An element that contains only text.
+    /// Appends an element that contains only text.
     pub(crate) fn element(
         &mut self,
         open: &'static str,
@@ -60,7 +60,7 @@ impl Html {
         self.tag(open).text(text).tag(close)
     }
 
-    /// A PNG as a data URL.
+    /// Appends a PNG as a data URL.
     pub(crate) fn png(&mut self, bytes: &[u8]) -> &mut Html {
         self.0.push_str("data:image/png;base64,");
         self.0.push_str(&paceline_health::codec::base64::encode(bytes));
@@ -73,7 +73,8 @@ impl Html {
         self
     }
 
-    /// A complete page without external resources or scripts: its content cannot load or run anything.
+    /// Returns a complete page that has no external resources or scripts, so that its content cannot load or run
+    /// anything.
     pub(crate) fn page(title: impl Display, style: &'static str, body: Html) -> String {
         let mut page = Html::default();
         page.tag("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
@@ -98,7 +99,7 @@ pub(crate) mod tests {
     /// Elements without an end tag.
     const VOID: [&str; 5] = ["meta", "link", "br", "img", "hr"];
 
-    /// Asserts that all elements are closed in order, and all attribute quotes are closed.
+    /// Asserts that all elements are closed in order, and that all attribute quotes are closed.
     pub(crate) fn assert_balanced(page: &str) {
         let body = page.strip_prefix("<!doctype html>").unwrap_or(page);
         let mut open: Vec<String> = Vec::new();

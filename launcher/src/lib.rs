@@ -1,7 +1,8 @@
 //! `paceline`: starts the sidecar next to a training command, and reports what is in the job's journal.
 //!
-//! It is synchronous and, except for `evaluate` and `preflight serve`, single-threaded: it starts two processes,
-//! forwards signals, waits, and reads files. `paceline-health` evaluates frames; `paceline-sidecar` transports them.
+//! This crate is synchronous and, except for `evaluate` and `preflight serve`, single-threaded. It starts two
+//! processes, forwards signals, waits, and reads files. `paceline-health` evaluates frames, and `paceline-sidecar`
+//! transports them.
 
 mod cli;
 mod commands;
@@ -31,7 +32,7 @@ use crate::commands::{explain, gpus, help, inject, notify, profiler, replay, sim
 use crate::config::lenient_settings;
 use crate::output::{NoJob, Style, Usage, error};
 
-/// The whole program.
+/// Runs the whole program.
 pub fn main() -> ExitCode {
     forget_empty_variables();
     run::outlive_file_limit();
@@ -46,7 +47,7 @@ pub fn main() -> ExitCode {
         Err(problem) => {
             let typed: Vec<_> = std::env::args_os().skip(1).collect();
             let problem = help::suggest(problem, &typed);
-            // A closed stderr must not cause a different failure.
+            // Ignore the error, because a closed stderr must not cause a different failure.
             let _ = problem.print();
             return if problem.use_stderr() {
                 ExitCode::from(USAGE)
@@ -94,13 +95,14 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The definition of the command line, for generators (`examples/pages.rs`).
+/// Returns the definition of the command line, for generators (`examples/pages.rs`).
 #[must_use]
 pub fn command_line() -> clap::Command {
     Cli::command()
 }
 
-/// Removes empty PACELINE_ variables: a site default that a user blanks counts as unset and must not stop the job.
+/// Removes empty PACELINE_ variables. A site default that a user sets to an empty value counts as unset, and must not
+/// stop the job.
 fn forget_empty_variables() {
     let is_ours = |name: &OsStr| name.as_encoded_bytes().starts_with(b"PACELINE_");
     let empty = std::env::vars_os().filter(|(name, value)| is_ours(name) && value.is_empty());

@@ -1,6 +1,6 @@
-//! A preflight of two nodes that are threads of this process and share this machine's GPUs: tests a pair over NCCL on
-//! one machine, even with one GPU (`NCCL_MULTI_RANK_GPU_ENABLE=1`, NCCL 2.30). Prints the transport of each phase, the
-//! results of links, and the problems.
+//! Runs a preflight of two nodes that are threads of this process and share this machine's GPUs. This tests a pair over
+//! NCCL on one machine, even with one GPU (`NCCL_MULTI_RANK_GPU_ENABLE=1`, NCCL 2.30). Prints the transport of each
+//! phase, the results of links, and the problems.
 //!
 //!     pair PATH-OF-paceline-nccl-bench [quick|full]
 

@@ -1,8 +1,9 @@
-//! The collectives as a table: byte counts, traffic on the wire, and expected results.
+//! A table of the collectives, with their byte counts, their traffic on the wire, and the expected results.
 //!
-//! Counts are those of nccl-tests (<https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>): `size` is
-//! that of the larger of the two buffers of a rank, `count` the elements passed to the call, algbw = size / time, and
-//! busbw = algbw × factor, which makes the figure comparable to a link's rate for any number of ranks.
+//! Counts are defined as in nccl-tests (<https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>). `size`
+//! is the size of the larger of a rank's two buffers, and `count` is the number of elements passed to the call. The
+//! bandwidths are algbw = size / time and busbw = algbw × factor. The factor makes busbw comparable to a link's rate
+//! for any number of ranks.
 
 use std::fmt;
 
@@ -46,7 +47,7 @@ pub enum SizeError {
         /// The element type.
         dtype: Dtype,
     },
-    /// Less than one element per rank.
+    /// The size is less than one element per rank.
     #[error(
         "{bytes} bytes are less than one {dtype} element for each of {ranks} ranks: {collective} needs {least}"
     )]
@@ -70,16 +71,17 @@ pub enum SizeError {
     },
 }
 
-/// One collective at one size: the input of a transport.
+/// One collective at one size, which is the input of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The operation.
     pub collective: Collective,
     /// The element type.
     pub dtype: Dtype,
-    /// Elements passed to the call: of the whole buffer, or of one block if ranks have blocks.
+    /// Number of elements passed to the call. They are those of the whole buffer, or of one block if each rank has a
+    /// block.
     pub count: usize,
-    /// Whether input and output are one buffer.
+    /// True if input and output are one buffer.
     pub in_place: bool,
     /// Number of ranks.
     pub ranks: usize,
@@ -97,7 +99,7 @@ impl Collective {
         Collective::AllToAll,
     ];
 
-    /// `all-reduce`.
+    /// Returns the name, such as `all-reduce`.
     pub fn name(self) -> &'static str {
         match self {
             Collective::AllReduce => "all-reduce",
@@ -108,8 +110,8 @@ impl Collective {
         }
     }
 
-    /// busbw / algbw: the share of `size` that crosses each rank's link. With one rank it is zero, except that a
-    /// broadcast counts as a copy.
+    /// Returns busbw / algbw, which is the share of `size` that crosses each rank's link. With one rank it is zero,
+    /// except that a broadcast counts as a copy.
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
@@ -119,22 +121,23 @@ impl Collective {
         }
     }
 
-    /// The reduction's name in nccl-tests' tables.
+    /// Returns the reduction's name in nccl-tests' tables.
     pub fn redop(self) -> &'static str {
         if self.reduces() { "sum" } else { "none" }
     }
 
-    /// Whether it is a reduction.
+    /// Returns true if the collective is a reduction.
     pub fn reduces(self) -> bool {
         matches!(self, Collective::AllReduce | Collective::ReduceScatter)
     }
 
-    /// Whether it can run in place. An all-to-all cannot: a block would be overwritten before it is sent.
+    /// Returns true if the collective can run in place. An all-to-all cannot, because a block would be overwritten
+    /// before it is sent.
     pub fn in_place(self) -> bool {
         self != Collective::AllToAll
     }
 
-    /// Whether the larger buffer has a block for each rank.
+    /// Returns true if the larger buffer has a block for each rank.
     fn blocks(self) -> bool {
         !matches!(self, Collective::AllReduce | Collective::Broadcast)
     }
@@ -147,7 +150,8 @@ impl fmt::Display for Collective {
 }
 
 impl Plan {
-    /// The largest plan of at most `bytes`: block sizes are rounded down, as in nccl-tests. Out of place, root 0.
+    /// Returns the largest plan of at most `bytes`, out of place and with root 0. Block sizes are rounded down, as in
+    /// nccl-tests.
     pub fn new(collective: Collective, dtype: Dtype, bytes: u64, ranks: usize) -> Result<Plan, SizeError> {
         if bytes == 0 {
             return Err(SizeError::Zero);
@@ -186,7 +190,7 @@ impl Plan {
         })
     }
 
-    /// The same plan in place.
+    /// Returns the same plan, but in place.
     pub fn in_place(self) -> Plan {
         Plan {
             in_place: true,
@@ -194,7 +198,7 @@ impl Plan {
         }
     }
 
-    /// Elements in a rank's input.
+    /// Returns the number of elements in a rank's input.
     pub fn send_elements(&self) -> usize {
         match self.collective {
             Collective::ReduceScatter | Collective::AllToAll => self.count * self.ranks,
@@ -202,7 +206,7 @@ impl Plan {
         }
     }
 
-    /// Elements in a rank's output.
+    /// Returns the number of elements in a rank's output.
     pub fn receive_elements(&self) -> usize {
         match self.collective {
             Collective::AllGather | Collective::AllToAll => self.count * self.ranks,
@@ -210,7 +214,7 @@ impl Plan {
         }
     }
 
-    /// Start of `rank`'s input in the buffer of an in-place operation, in elements.
+    /// Returns the start of `rank`'s input in the buffer of an in-place operation, in elements.
     pub fn send_offset(&self, rank: usize) -> usize {
         match self.collective {
             Collective::AllGather => rank * self.count,
@@ -218,7 +222,7 @@ impl Plan {
         }
     }
 
-    /// Start of `rank`'s output in the buffer of an in-place operation, in elements.
+    /// Returns the start of `rank`'s output in the buffer of an in-place operation, in elements.
     pub fn receive_offset(&self, rank: usize) -> usize {
         match self.collective {
             Collective::ReduceScatter => rank * self.count,
@@ -226,12 +230,12 @@ impl Plan {
         }
     }
 
-    /// Bytes of the larger buffer: the `size` column.
+    /// Returns the bytes of the larger buffer, which is the value of the `size` column.
     pub fn bytes(&self) -> u64 {
         (self.send_elements().max(self.receive_elements()) * self.dtype.size()) as u64
     }
 
-    /// The `root` column: -1 if there is none.
+    /// Returns the value of the `root` column, or -1 if there is no root.
     pub fn root_column(&self) -> i64 {
         if self.collective == Collective::Broadcast {
             self.root as i64

@@ -31,7 +31,7 @@ impl Dtype {
     /// All types.
     pub const ALL: [Dtype; 4] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::I32];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub fn size(self) -> usize {
         match self {
             Dtype::F32 | Dtype::I32 => 4,
@@ -39,7 +39,7 @@ impl Dtype {
         }
     }
 
-    /// Its name in nccl-tests' tables.
+    /// Returns the type's name in nccl-tests' tables.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "float",
@@ -49,7 +49,7 @@ impl Dtype {
         }
     }
 
-    /// All integers from 0 to this one are exact, so sums up to it do not depend on the order.
+    /// Returns the largest integer up to which all integers are exact. Sums up to it do not depend on the order.
     pub fn exact(self) -> u32 {
         match self {
             Dtype::F32 | Dtype::I32 => 1 << 24,

@@ -1,7 +1,7 @@
-//! Measures collectives: over NCCL on GPUs, over TCP everywhere, and records every rank's times.
+//! Measures collectives over NCCL on GPUs and over TCP everywhere, and records every rank's times.
 //!
 //! `collective` defines the operations and their byte counts, `pattern` the expected results, `transport` the data
-//! transfer, `measure` the results. Whether a result is good is judged elsewhere.
+//! transfer, and `measure` the results. Other crates judge whether a result is good.
 
 pub mod collective;
 mod command;

@@ -1,4 +1,4 @@
-//! The bench as a separate program; `paceline nccl-bench` is the same.
+//! The bench as a separate program. It does the same as `paceline nccl-bench`.
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Ok(cli) => paceline_nccl_bench::main(&cli.options),
         Err(error) => {
             let usage = error.use_stderr();
-            // The output may be closed.
+            // If the output is closed, the message is lost.
             let _ = error.print();
             ExitCode::from(if usage { 64 } else { 0 })
         }

@@ -1,28 +1,28 @@
-//! Buffer contents that allow every element of a result to be verified without a second computation.
+//! Fills buffers so that every element of a result can be verified without a second computation.
 //!
-//! Rank r's element i is `table[(i + step × r) mod period]`: small integers, so that a sum is exact in every type and
-//! order, and a prime period, so that misplaced, duplicated and missing blocks are detected.
+//! Rank r's element i is `table[(i + step × r) mod period]`. The values are small integers, so that a sum is exact in
+//! every type and order. The period is prime, so that misplaced, duplicated and missing blocks are detected.
 
 use half::{bf16, f16};
 
 use crate::collective::{Collective, Plan};
 use crate::dtype::Dtype;
 
-/// Prime, and none of its multiples is close to a power of two at which buffers are split.
+/// Period of the pattern. It is prime, and none of its multiples is close to a power of two at which buffers are split.
 const PERIOD: usize = 1021;
-/// Offset between the patterns of consecutive ranks; coprime to the period.
+/// Offset between the patterns of consecutive ranks. It is coprime to the period.
 const STEP: usize = 389;
-/// Larger values would not detect more errors.
+/// Upper limit of the values. Larger values would not detect more errors.
 const LARGEST: u32 = 97;
 
-/// Bytes of `rank`'s input.
+/// Returns the bytes of `rank`'s input.
 pub fn input(plan: &Plan, rank: usize) -> Vec<u8> {
     let table = table(plan);
     let value = |i| table[place(i, rank)];
     bytes(plan.dtype, plan.send_elements(), value)
 }
 
-/// Number of wrong elements in `rank`'s `output`. Missing and additional bytes count too.
+/// Returns the number of wrong elements in `rank`'s `output`. Missing and additional bytes count too.
 pub fn wrong(plan: &Plan, rank: usize, output: &[u8]) -> u64 {
     let right = expected(plan, rank);
     let size = plan.dtype.size();
@@ -35,7 +35,7 @@ pub fn wrong(plan: &Plan, rank: usize, output: &[u8]) -> u64 {
     (differ + off) as u64
 }
 
-/// The expected bytes of `rank`'s output.
+/// Returns the expected bytes of `rank`'s output.
 pub fn expected(plan: &Plan, rank: usize) -> Vec<u8> {
     let (table, count) = (table(plan), plan.count);
     let sums: Vec<u32> = if plan.collective.reduces() {
@@ -57,8 +57,8 @@ fn place(i: usize, rank: usize) -> usize {
     (i + STEP * (rank % PERIOD)) % PERIOD
 }
 
-/// Values from 0 that are small enough for an exact sum over all ranks. If the type cannot count the ranks exactly,
-/// only some values are not 0.
+/// Returns the values of the pattern. They start from 0 and are small enough for an exact sum over all ranks. If the
+/// type cannot count the ranks exactly, only some values are not 0.
 fn table(plan: &Plan) -> Vec<u32> {
     let exact = plan.dtype.exact();
     let ranks = plan.ranks.max(1) as u32;
@@ -77,7 +77,7 @@ fn table(plan: &Plan) -> Vec<u32> {
     (0..PERIOD).map(value).collect()
 }
 
-/// A pseudorandom number (the finalizer of MurmurHash3, public domain).
+/// Returns a pseudorandom number (the finalizer of MurmurHash3, public domain).
 fn scramble(mut x: u32) -> u32 {
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
     x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);

@@ -1,4 +1,5 @@
-//! Values from the kernel: clocks, processes, our own CPU time and memory. The rest of the crate takes them as numbers.
+//! Values from the kernel: clocks, processes, our own CPU time and memory. The other modules take them as plain
+//! numbers, so that tests can choose them.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -57,7 +58,8 @@ pub fn raise_descriptors() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// Reads the first `most` bytes of a file in a directory writable by others. Follows no link; a pipe does not block.
+/// Reads the first `most` bytes of a file in a directory that others can write to. Does not follow a symbolic link, and
+/// does not block on a pipe.
 ///
 /// # Errors
 /// If the file cannot be read or is not UTF-8.
@@ -67,7 +69,7 @@ pub fn read_plain(path: &Path, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Like [`read_plain`], for a binary file.
+/// Like [`read_plain`], but for a binary file.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -77,7 +79,7 @@ pub fn read_plain_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the complete lines in the last `most` bytes of such a file, oldest first. Invalid UTF-8 is replaced.
+/// Like [`read_plain`], but returns the complete lines in the last `most` bytes, oldest first. Replaces invalid UTF-8.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -85,7 +87,7 @@ pub fn read_last_lines(path: &Path, most: u64) -> io::Result<String> {
     let mut file = open_plain(path)?;
     let skipped = file.metadata()?.len().saturating_sub(most);
     if skipped > 0 {
-        // The byte before shows whether a line begins there.
+        // Start one byte earlier: if that byte is a newline, the tail begins with a complete line.
         file.seek(SeekFrom::Start(skipped - 1))?;
     }
     let mut bytes = Vec::new();
@@ -124,12 +126,12 @@ pub fn hostname() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     pid: u32,
-    /// Clock ticks since boot; zero if the process had already exited.
+    /// Start time in clock ticks since boot; zero if the process had already exited.
     started: u64,
 }
 
 impl Process {
-    /// The process that has this id now.
+    /// Identifies the process that has this ID now.
     pub fn of(pid: u32) -> Process {
         Process {
             pid,
@@ -137,12 +139,12 @@ impl Process {
         }
     }
 
-    /// Text that [`Process::read`] parses.
+    /// Returns a text that [`Process::read`] parses.
     pub fn words(&self) -> String {
         format!("{} {}", self.pid, self.started)
     }
 
-    /// Parses the text of [`Process::words`]. Another process may have this ID by now.
+    /// Parses the text of [`Process::words`]. The ID may belong to another process by now.
     pub fn read(words: &str) -> Option<Process> {
         let (pid, started) = words.trim().split_once(' ')?;
         Some(Process {
@@ -151,20 +153,21 @@ impl Process {
         })
     }
 
-    /// Whether it is still running; a zombie is not.
+    /// Returns true if the process is still running. A zombie does not count as running.
     pub fn is_alive(&self) -> bool {
         self.started != 0 && running_since(self.pid) == Some(self.started)
     }
 }
 
-/// The process group of a process. `None` if the process has exited, or its group is outside our PID namespace: what
-/// `nsenter` or a container's first process starts has group and session 0. [`Pid`] cannot hold 0, and rustix's
-/// `getpgid`, `getpgrp` and `getsid` must not be called for such a process.
+/// Returns the process group of a process; `None` if the process has exited, or if its group is outside our PID
+/// namespace. The kernel reports group and session 0 for such a process, for example one started by `nsenter` or by a
+/// container's first process. [`Pid`] cannot hold 0, so rustix's `getpgid`, `getpgrp` and `getsid` must not be called
+/// for it.
 pub fn process_group(pid: u32) -> Option<Pid> {
     Stat::of(pid)?.group
 }
 
-/// The session of a process, like [`process_group`].
+/// Returns the session of a process, with the same exceptions as [`process_group`].
 pub fn session(pid: u32) -> Option<Pid> {
     Stat::of(pid)?.session
 }
@@ -180,7 +183,7 @@ struct Stat {
     has_ended: bool,
     group: Option<Pid>,
     session: Option<Pid>,
-    /// Clock ticks since boot.
+    /// Start time in clock ticks since boot.
     started: u64,
 }
 
@@ -189,7 +192,8 @@ impl Stat {
         Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name in parentheses may contain any characters.
+    /// Parses the line from its last parenthesis on, because the process name in parentheses may contain any
+    /// characters.
     fn parse(line: &str) -> Option<Stat> {
         let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
         let state = fields.next()?;

@@ -1,8 +1,9 @@
 //! The sidecar of one node, and the aggregator of one job.
 //!
-//! Events of sources (the trainers' rings, GPUs) become numbered frames ([`agent`]) and are sent to the job's
-//! aggregator ([`uplink`]). It writes them to its journal in their final order and folds them ([`aggregator`]); the
-//! results go to files, metrics and status lines ([`sink`]). Nothing here ever makes a trainer wait.
+//! The sources (the trainers' rings, GPUs) produce events. The [`agent`] packs them into numbered frames, and the
+//! [`uplink`] sends these to the job's aggregator. The [`aggregator`] writes them to its journal in their final order
+//! and evaluates them. The results go to files, metrics and status lines ([`sink`]). Nothing here ever makes a trainer
+//! wait.
 
 pub mod agent;
 pub mod aggregator;
@@ -66,11 +67,12 @@ const SPOOL_BYTES: usize = 4 << 20;
 pub struct Starter {
     /// Rereads the policy values in configuration files; values from the command line keep precedence.
     pub reload: Option<Reload>,
-    /// Called at the end when the report is complete, if the aggregator runs here.
+    /// Called at the end, once the report is complete, if the aggregator runs in this process.
     pub reported: Option<Reported>,
 }
 
-/// Runs a sidecar to its end: launcher messages on stdin, status lines (in a pod: text) on stdout, warnings on stderr.
+/// Runs a sidecar until it ends. Reads launcher messages from stdin, and writes status lines (in a pod: text) to stdout
+/// and warnings to stderr.
 pub fn main(options: SidecarOptions, starter: Starter) -> ExitCode {
     if let Some(at) = options.relay {
         return relay::main(&options, at);
@@ -90,7 +92,7 @@ pub fn main(options: SidecarOptions, starter: Starter) -> ExitCode {
 fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
     let launcher = std::os::unix::process::parent_id();
     let inherited = options.ring_dir.clone().filter(|_| options.inherit_ring_dir);
-    // Signals first: an early signal must not kill the process before it can be handled.
+    // Install the signal handlers first, because a signal that arrives before them would kill the process.
     let shared = options.ring_dir.clone().zip(options.tasks);
     let words = match &shared {
         Some((dir, tasks)) => Words::Tasks(dir.clone(), *tasks),
@@ -119,7 +121,7 @@ fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
     runtime.shutdown_background();
     end.wait();
     if let Some((dir, _)) = &shared {
-        // If this fails because memory is full, another sidecar reads the rings once more.
+        // If this fails because memory is full, another sidecar reads the rings a second time.
         let _ = std::fs::write(dir.join(tasks::DONE), "");
     }
     let is_orphan = match &shared {
@@ -127,7 +129,7 @@ fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
         None => std::os::unix::process::parent_id() != launcher,
     };
     if let Some(dir) = inherited.filter(|_| is_orphan) {
-        // No other process is left to remove it. On an error it is already gone.
+        // No other process is left to remove the directory. If this fails, the directory is already gone.
         let _ = std::fs::remove_dir_all(dir);
     }
     Ok(())
@@ -138,7 +140,7 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
     if let Some(path) = &options.told {
         match LauncherEvents::open(path) {
             Ok(told) => sources.push(Box::new(told)),
-            // Continue without these events.
+            // Report the problem and continue without these events.
             Err(error) => warn::once("told", format_args!("{}: {error}", path.display())),
         }
     }
@@ -149,7 +151,7 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
         sources.push(Box::new(probe));
         sources.push(Box::new(Ends::new(dir.clone(), &options.host_root)));
         if options.replay.is_none() {
-            // In a pod, process IDs belong to another container.
+            // In a pod, the process IDs belong to another container's namespace, so this source must not use them.
             let visible = if options.pod {
                 Trainers::default()
             } else {
@@ -206,7 +208,8 @@ fn invitation(options: SidecarOptions, starter: Starter, status: StatusStream) -
     };
     let http = options.http.read()?;
     let key = JobKey::of(&job, options.key_file.as_deref())?;
-    // An IP address is fixed. A name may be created late, or resolve to another host later.
+    // Keep a name for later lookups, because it may be created late or resolve to another host later. An IP address
+    // does not change.
     let mut asked = options
         .aggregator()
         .filter(|asked| is_name(asked))
@@ -223,7 +226,7 @@ fn invitation(options: SidecarOptions, starter: Starter, status: StatusStream) -
     let plan = Plan {
         job,
         node,
-        // Only a relay runs without one.
+        // Only a relay may run without a run directory.
         run_dir: options.run_dir.unwrap_or_default(),
         remedy: RemedyPlan {
             home: Some(me.node.clone()),

@@ -15,14 +15,14 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    // A write above `ulimit -f` then fails instead of killing the process.
+    // With this handler, a write beyond `ulimit -f` fails instead of killing the process.
     // SAFETY: the handler does nothing. If it cannot be installed, nothing changes.
     let _ = unsafe { signal_hook::low_level::register(Signal::XFSZ.as_raw(), || ()) };
     match Cli::try_parse() {
         Ok(cli) => paceline_sidecar::main(cli.options, Starter::default()),
         Err(error) => {
             let usage = error.use_stderr();
-            // The output may be closed.
+            // Ignore the result, because the output may be closed.
             let _ = error.print();
             ExitCode::from(if usage { 64 } else { 0 })
         }

@@ -1,4 +1,4 @@
-//! The command line of a sidecar, in two stages: the flags as typed, and their interpretation.
+//! The command line of a sidecar: first the flags as text, then their interpretation.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -116,7 +116,7 @@ pub struct SidecarOptions {
 }
 
 impl SidecarOptions {
-    /// The configured address of the aggregator. An empty variable counts as unset.
+    /// Returns the configured address of the aggregator. An empty variable counts as unset.
     pub fn aggregator(&self) -> Option<&str> {
         self.aggregator
             .as_deref()

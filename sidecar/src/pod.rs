@@ -1,5 +1,5 @@
-//! A sidecar beside a trainer in a pod. It never exits by itself and never with an error: controllers count its
-//! restarts as the trainer's, and its exit code as the job's.
+//! A sidecar in the same pod as a trainer. It never exits by itself and never with an error, because controllers would
+//! count its restarts as the trainer's and its exit code as the job's.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use signal_hook::flag;
 
 use crate::{SidecarOptions, Starter, run, warn};
 
-/// Delay before a retry after a failure: a missing Secret or volume may be there by then.
+/// Delay before a retry after a failure. A missing Secret or volume may be available by then.
 const AGAIN: Duration = Duration::from_secs(10);
-/// How often SIGTERM is checked in the meantime.
+/// How often SIGTERM is checked during that delay.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn main(options: &SidecarOptions, starter: &Starter) -> ExitCode {

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The rack or switch of this node: PACELINE_RACK, else the leaf switch that Slurm names (SLURM_TOPOLOGY_ADDR, there
-/// with its tree topology plugin); empty if unknown.
+/// Returns the rack or switch of this node: the value of PACELINE_RACK, or else the leaf switch in SLURM_TOPOLOGY_ADDR,
+/// which Slurm sets with its tree topology plugin. Empty if unknown.
 pub fn rack() -> Arc<str> {
     let variable = |name: &str| std::env::var(name).ok();
     rack_by(variable).into()
@@ -21,8 +21,9 @@ fn rack_by(variable: impl Fn(&str) -> Option<String>) -> String {
     leaf_switch(&address, &pattern).to_owned()
 }
 
-/// `core.leaf3.node17` with the pattern `switch.switch.node`: from the top switch down to the node
-/// (<https://slurm.schedmd.com/sbatch.html>). A node's name may contain dots, a switch's does not.
+/// Returns the leaf switch in an address such as `core.leaf3.node17` with the pattern `switch.switch.node`, which runs
+/// from the top switch down to the node (<https://slurm.schedmd.com/sbatch.html>). A node's name may contain dots; a
+/// switch's name does not.
 fn leaf_switch<'a>(address: &'a str, pattern: &str) -> &'a str {
     let parts: Vec<&str> = address.split('.').collect();
     let above_node = if pattern.is_empty() {
@@ -36,7 +37,7 @@ fn leaf_switch<'a>(address: &'a str, pattern: &str) -> &'a str {
     }
 }
 
-/// Versions by name: `kernel`, and `driver` where NVIDIA's is loaded.
+/// Returns versions by name: `kernel`, and `driver` if NVIDIA's driver is loaded.
 pub fn versions() -> BTreeMap<Arc<str>, Arc<str>> {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let driver = driver(Path::new("/proc/driver/nvidia/version"));
@@ -50,8 +51,8 @@ fn driver(file: &Path) -> Option<String> {
     parse_driver(&fs::read_to_string(file).ok()?)
 }
 
-/// The first word of digits and dots in the first line: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05
-/// Sat Aug ...`, or `NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...`.
+/// Returns the first word of digits and dots in the first line, which is for example `NVRM version: NVIDIA UNIX x86_64
+/// Kernel Module  535.104.05 Sat Aug ...` or `NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...`.
 fn parse_driver(text: &str) -> Option<String> {
     let is_version = |word: &&str| {
         let mut parts = word.split('.');

@@ -1,4 +1,4 @@
-//! Warnings on stderr: at most one line per kind, so that a long job does not fill its log.
+//! Warnings on stderr. At most one line per kind is printed, so that a long job does not fill its log.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,19 +13,20 @@ const LONGEST: usize = 4000;
 
 static SAID: Mutex<BTreeSet<Cow<'static, str>>> = Mutex::new(BTreeSet::new());
 
-/// Prints a message. Only for responses to a user's request: nothing automatic may fill the log.
+/// Prints a message each time. Use it only for responses to a user's request, because automatic messages must not fill
+/// the log.
 pub fn answer(message: impl Display) {
     say(message);
 }
 
-/// The text may contain untrusted input, and may be displayed in a terminal.
+/// Prints a sanitized message, because the text may contain untrusted input and may be displayed in a terminal.
 fn say(message: impl Display) {
     let text = sanitize::lines(&message.to_string(), LONGEST);
-    // stderr may be closed; that is no reason to stop.
+    // Ignore the result: a closed stderr is no reason to stop.
     let _ = writeln!(std::io::stderr(), "paceline sidecar: {text}");
 }
 
-/// The error and its causes; a cause that the text already contains is not repeated.
+/// Returns the error and its causes as one text. Omits a cause that the text already contains.
 pub fn chain(problem: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in problem.chain().map(ToString::to_string) {
@@ -38,7 +39,7 @@ pub fn chain(problem: &anyhow::Error) -> String {
     text
 }
 
-/// Prints the message, unless one of this kind was printed before.
+/// Prints the message, unless one of this kind was already printed.
 pub fn once(kind: impl Into<Cow<'static, str>>, message: impl Display) {
     let kind = kind.into();
     let first = SAID.lock().is_ok_and(|mut said| said.insert(kind));

@@ -25,7 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINERS = {"/trainers": os.path.join(os.path.dirname(HERE), "trainers")}
 LIBRARY = "/usr/lib/libnvidia-ml.so.1"
 SCENARIO = 'gpus = 2\nprofile = "h100"\n'
-HOME = "10.77.0.1"  # of the Service; the pods' addresses follow
+HOME = "10.77.0.1"  # address of the Service; the pods' addresses follow
 NAMES = [f"paceline-{part}.{SPACE}.svc" for part in ("injector", "remediator")]
 POLICY = "[guard]\ndebounce_s = 1\n[drain]\nretry_s = 1\n"
 CORE = "/api/v1/namespaces/team"
@@ -54,7 +54,7 @@ def furnish(cluster):
 
 
 def admitted(cluster, job, index):
-    """The pod as the webhook has changed it."""
+    """Returns the pod as the webhook has changed it."""
     script = ("for local in 0 1; do RANK=$((JOB_COMPLETION_INDEX * 2 + local)) LOCAL_RANK=$local WORLD_SIZE=4 "
               "python3 /trainers/steps.py --steps 1000000 --sleep-ms 20 --until-term --say /tmp/said & all=\"$all $!\"; done; "
               "trap 'kill $all' TERM; wait; wait")
@@ -112,11 +112,11 @@ def watched(pod):
     try:
         return pod.attached()
     except ValueError:
-        return {}  # An incomplete line.
+        return {}  # The line is incomplete.
 
 
 def check_drained(cluster, pods):
-    """Checks the state of the machine, and of the other one."""
+    """Checks the state of both machines, of which only the faulty one may be drained."""
     health = "/apis/paceline.dev/v1alpha1/nodehealths/n1"
 
     def drained():

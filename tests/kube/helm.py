@@ -24,12 +24,12 @@ from tools import ROOT, tools
 CHART = os.path.join(ROOT, "deploy", "helm", "paceline")
 EXAMPLES = sorted(glob.glob(os.path.join(ROOT, "deploy", "helm", "examples", "*.yaml")))
 VERSIONS = [f"1.{minor}" for minor in range(29, 37)]
-# Not a real certificate, which does not matter here: the chart only passes it on.
+# Not a real certificate. That does not matter, because the chart only passes it on.
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 GIVEN = {"mode": "given", "given": {"injectorSecret": "mine", "remediatorSecret": "his", "caBundle": CA}}
 EVERYTHING = {"enabled": True}
 
-# name: values. Each set is rendered, validated and checked against the promises.
+# Sets of values by name. Each set is rendered, validated and checked against the promises.
 MATRIX = {
     "as it comes": {},
     "cert-manager": {"certificates": {"mode": "cert-manager"}},
@@ -77,11 +77,11 @@ MATRIX = {
 
 LINTED = ("as it comes", "remediator acts", "monitoring")
 
-# Invalid values, and texts that the error must contain: location and problem.
+# Invalid values, and texts that the error must contain, which are the location and the problem.
 WRONG = [
     ({"injector": {"webhook": {"failurePolicy": "Perhaps"}}}, "/injector/webhook/failurePolicy", "'Ignore', 'Fail'"),
     ({"injector": {"webhook": {"timeoutSeconds": 30}}}, "/injector/webhook/timeoutSeconds", "5"),
-    # Null removes a default: helm itself would only report a nil pointer.
+    # Null removes a default. Helm itself would only report a nil pointer.
     ({"injector": {"webhook": {"namespaceSelector": None}}}, "/injector/webhook", "missing property 'namespaceSelector'"),
     ({"injector": {"exclude": None}}, "/injector", "missing property 'exclude'"),
     ({"remediator": {"port": None}}, "/remediator", "missing property 'port'"),

@@ -15,8 +15,8 @@ from helm import CA, CHART, VERSIONS, rendered, valid
 from helm_modes import check_modes
 from helm_world import HELM, PATIENCE, SPACE, Cluster, Operator, key, put, until
 
-# The Lease, the ConfigMap and the Secret exist already, and must be created only if they were deleted. `get` for listed
-# or watched objects is used only after conflicts.
+# Permissions that are not used here. The Lease, the ConfigMap and the Secret exist already, and would be created only
+# if they were deleted. `get` for listed or watched objects is used only after conflicts.
 UNUSED = {"injector": {("create", "coordination.k8s.io/leases")}, "remediator": {
     ("create", "coordination.k8s.io/leases"), ("create", "/configmaps"), ("create", "/secrets"), ("get", "/nodes"),
     ("get", "paceline.dev/nodehealths")}}
@@ -39,7 +39,7 @@ def trusted(live):
 
 
 def uninstalled(cluster, program):
-    """Runs `helm uninstall`, and the Job that it waits for, since this API server does not run Jobs."""
+    """Runs `helm uninstall` and the Job that it waits for, since this API server does not run Jobs."""
     helm = cluster.begin(HELM, "uninstall", "paceline", "--namespace", SPACE)
     name, place = "paceline-release", f"/apis/batch/v1/namespaces/{SPACE}/jobs/paceline-release"
     job = until("the Job", lambda: helm.poll() is None and cluster.get_at(place))
@@ -59,7 +59,8 @@ def uninstalled(cluster, program):
 
 
 def check_end(cluster, program):
-    """The parts' changes to the cluster are removed while they run; nodes out of service stay cordoned."""
+    """Checks the uninstallation. The parts' changes to the cluster must be removed while the parts run, and nodes out
+    of service must stay cordoned."""
     node = json.loads(cluster.kubectl("get", "node", "n1", "-o", "json"))
     assert node["spec"]["unschedulable"] and node["spec"]["taints"], node["spec"]
     said = uninstalled(cluster, program)
@@ -71,12 +72,12 @@ def check_end(cluster, program):
     assert not cluster.get_at("/api/v1/namespaces/team/configmaps/paceline-remediator-ca")
     assert not cluster.kubectl("get", "jobs", "-n", SPACE, "-o", "name").strip()
     assert set(cluster.everything()) == {("CustomResourceDefinition", "nodehealths.paceline.dev")}
-    # The reason why it is out stays available.
+    # The reason why the node is out of service must stay available.
     assert "n1" in cluster.kubectl("get", "nodehealths", "-o", "name")
 
 
 def check_life(cluster, program):
-    """Install, upgrade, rollback, uninstall."""
+    """Tests install, upgrade, rollback and uninstall."""
     cluster.helm("install", "paceline", CHART, "--create-namespace", values={})
     check_there(cluster, {})
     patch = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": base64.b64encode(CA.encode()).decode()}]
@@ -101,7 +102,7 @@ def check_life(cluster, program):
     uninstalled(cluster, program)
     left = set(cluster.everything())
     assert left == {("CustomResourceDefinition", "nodehealths.paceline.dev")}, left
-    # And again: the remaining CRD is reused.
+    # Installs it again, which reuses the remaining CRD.
     cluster.helm("install", "paceline", CHART, values={})
     check_there(cluster, {})
 
@@ -145,7 +146,8 @@ def pod(name, namespace, job):
 
 
 def check_injector(cluster, program, token):
-    """A pod is injected through the API server; its job gets a key; the owner of a missed pod gets an Event."""
+    """A pod must be injected through the API server, its job must get a key, and the owner of a missed pod must get an
+    Event."""
     operator = Operator(cluster, program, "injector", token)
     until("the API server is told whom to trust", lambda: trusted(cluster.everything()))
     for name, labels in (("team", {"paceline.dev/inject": "true"}), ("other", {})):
@@ -168,8 +170,8 @@ def check_injector(cluster, program, token):
 
 
 def check_remediator(cluster, program, token):
-    """An aggregator in a pod reports that its node has lost a GPU: the node is taken out of service, with the
-    permissions of mode act, and a preflight checks it when the GPU is back."""
+    """An aggregator in a pod reports that its node has lost a GPU. The node must be taken out of service with the
+    permissions of mode act, and a preflight must check it when the GPU is back."""
     policy = "[guard]\ndebounce_s = 1\n[recovery]\nchecks = 1\ncheck_every_s = 1\n"
     cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"mode": "act", "policy": policy}})
     operator = Operator(cluster, program, "remediator", token)
@@ -180,14 +182,14 @@ def check_remediator(cluster, program, token):
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
         "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "train-0"}}}
     bearer = cluster.ask("/api/v1/namespaces/team/serviceaccounts/default/token", request)["status"]["token"]
-    # As for the injector's pods.
+    # The CA is passed in a ConfigMap, as for the injector's pods.
     place = "/api/v1/namespaces/team/configmaps/paceline-remediator-ca"
     authority = until("the namespace is told whom to trust", lambda: cluster.get_at(place).get("data", {}).get("ca.crt"))
     notice = {"key": "k1", "status": "firing", "severity": "critical", "finding": "gpu-lost", "subject": "gpu GPU-1",
               "node": "n1/train-0", "provenance": "live"}
 
     def is_out():
-        # Aggregators repeat the report while it holds, here until there is a leader.
+        # Repeats the report while it holds, as aggregators do. Here that is until there is a leader.
         operator.tell(authority, bearer, {"version": 1, "notices": [notice]})
         return json.loads(cluster.kubectl("get", "node", "n1", "-o", "json"))["spec"].get("unschedulable")
 
@@ -206,7 +208,7 @@ def check_remediator(cluster, program, token):
 def check_schemas(cluster):
     """Validates the operator's objects by Kubernetes' schemas, which this API server does not have."""
     found = json.loads(cluster.kubectl("get", WRITTEN, "--all-namespaces", "--output", "json"))["items"]
-    # The test's own owners of pods have only names.
+    # Skips the test's own owners of pods, which have only names.
     bodies = [one for one in found if one.get("spec") != {}]
     kinds = {one["kind"] for one in bodies}
     assert kinds == {"Secret", "ConfigMap", "Event", "Lease", "Job", "Pod", "Node"}, kinds
@@ -219,7 +221,7 @@ def check_books(cluster, part):
     mine = [line for line in cluster.ask("/_test/audit") if line["user"] == user]
     refused = [line for line in mine if line["code"] == 403]
     assert not refused, f"{part} was refused: {refused}"
-    # A review of the own permissions is always allowed.
+    # Skips reviews of the part's own permissions, which are always allowed.
     used = {(line["verb"], line["resource"]) for line in mine if not line["resource"].startswith("selfsubject")}
     granted = set()
     for one in rendered({}):

@@ -46,7 +46,7 @@ def certificates(folder):
 
 
 def blocks(text):
-    """The certificates of a PEM text."""
+    """Returns the certificates of a PEM text."""
     return {"".join(one.split("-----END")[0].split()) for one in text.split("BEGIN CERTIFICATE-----")[1:]}
 
 
@@ -89,7 +89,8 @@ class Pods:
 
 
 def follow(cluster, program, tokens, before, number, started):
-    """A rollout of both parts: the next replica becomes ready while the old one leads, and then leads itself."""
+    """Follows a rollout of both parts. The next replica must become ready while the old one leads, and then lead
+    itself."""
     after = {}
     for part in PARTS:
         until(f"the {part} of before leads", before[part].leads)
@@ -97,7 +98,7 @@ def follow(cluster, program, tokens, before, number, started):
         started.append(after[part])
         lead = before[part].leads(), after[part].leads()
         assert lead == (True, False), f"the {part} of before still leads: {lead} {after[part].said()}"
-        # Both serve for a while, then only the new one.
+        # Serves with both replicas for a while, and then only with the new one.
         for places in ([before[part].place, after[part].place], [after[part].place]):
             serve_at(cluster, part, *places)
             time.sleep(1)

@@ -1,4 +1,4 @@
-"""The chart's promises about its objects, for any values."""
+"""Checks the chart's promises about its objects, which must hold for any values."""
 
 import functools
 import json
@@ -11,14 +11,14 @@ from tools import ROOT
 
 CLUSTER = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "MutatingWebhookConfiguration"}
 CLOSED = {"kube-system", "kube-public", "kube-node-lease"}
-# Kinds without a schema here: the allowed fields of a spec, from their API references.
+# The allowed fields of the specs of kinds without a schema here, from their API references.
 FIELDS = {
     "PodMonitor": {"namespaceSelector", "selector", "podMetricsEndpoints"},
     "PrometheusRule": {"groups"},
     "Issuer": {"selfSigned", "ca"},
     "Certificate": {"isCA", "commonName", "secretName", "duration", "renewBefore", "privateKey", "issuerRef", "usages", "dnsNames"},
 }
-# Allowed changes by part: resource, verbs. All other permissions are get, list or watch.
+# The changes that each part may make: resource and verbs. All other permissions must be get, list or watch.
 CHANGES = {
     "injector": {
         ("leases", "create update"), ("secrets", "create update"), ("events", "create"), ("configmaps", "create patch"),
@@ -68,7 +68,7 @@ def promises(objects, values, namespace):
 
 
 def runs(objects, values, certificates):
-    """For one part: its pods are restricted, and all selectors match them."""
+    """Checks one part: its pods must be restricted, and all selectors must match them."""
     (deployment,) = of(objects, "Deployment")
     template = deployment["spec"]["template"]
     pod, labels = template["spec"], template["metadata"]["labels"]
@@ -93,7 +93,7 @@ def runs(objects, values, certificates):
                     + [one["spec"]["selector"]["matchLabels"] for one in of(objects, "PodDisruptionBudget")]
                     + [one["spec"]["podSelector"]["matchLabels"] for one in of(objects, "NetworkPolicy")]):
         assert chooser.items() <= labels.items(), f"{chooser} does not find {labels}"
-        # Only labels that neither a new version nor a user changes.
+        # The selector may have only labels that neither a new version nor a user changes.
         assert set(chooser) == {f"app.kubernetes.io/{word}" for word in ("name", "instance", "component")}
     (service,) = of(objects, "Service")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -109,7 +109,8 @@ def runs(objects, values, certificates):
 
 
 def rights(objects, part, values, namespace):
-    """For one part: only permissions that it needs, by name if possible, and bound only to its account."""
+    """Checks one part: it may only have permissions that it needs, by name if possible, and bound only to its
+    account."""
     (deployment,) = of(objects, "Deployment")
     account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
     made = [one["metadata"]["name"] for one in of(objects, "ServiceAccount")]
@@ -134,7 +135,8 @@ def rights(objects, part, values, namespace):
                 assert changes <= allowed.get(resource, set()), f"{part} may {changes} {resource}"
                 is_read = set(rule["verbs"]) & {"get", "list", "watch"}
                 if resource in ("secrets", "configmaps", "leases", "mutatingwebhookconfigurations"):
-                    # Read and change: only named objects. No cluster-wide permission to read Secrets.
+                    # Reading and changing must be limited to named objects. No cluster-wide permission may allow to
+                    # read Secrets.
                     assert rule.get("resourceNames") or set(rule["verbs"]) == {"create"}, rule
                     assert not (is_read and resource == "secrets" and role["kind"] == "ClusterRole"), rule
     changed = {(verb, resource) for role in of(objects, "ClusterRole") for rule in role["rules"]
@@ -147,8 +149,8 @@ def rights(objects, part, values, namespace):
 
 
 def network(objects, values):
-    """All required clients can reach a part: the API server, and senders of verdicts from node addresses, unless
-    restricted."""
+    """Checks that all required clients can reach a part. These are the API server, and senders of verdicts from node
+    addresses, unless restricted."""
     asked = values.get("networkPolicy", {})
     for one in of(objects, "NetworkPolicy"):
         visits, reads = one["spec"]["ingress"]
@@ -158,7 +160,7 @@ def network(objects, values):
 
 
 def preflights(objects, values):
-    """The site's settings for preflight pods are passed to the remediator, and only if there are any."""
+    """Checks that the site's settings for preflight pods are passed to the remediator, and only if there are any."""
     for one in of(objects, "Deployment"):
         pod = one["spec"]["template"]["spec"]
         told = [arg.partition("=")[2] for arg in pod["containers"][0]["args"] if arg.startswith("--preflight-pod=")]
@@ -170,7 +172,7 @@ def preflights(objects, values):
 
 
 def tells(objects, values, namespace):
-    """Pods get the remediator's address, if there is one, with the name in its certificate, and its CA."""
+    """Checks that pods get the remediator's address, if there is one, with the name in its certificate, and its CA."""
     found = {one["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in of(objects, "Deployment")}
     if "injector" not in found:
         return
@@ -195,7 +197,7 @@ def tells(objects, values, namespace):
 
 
 def released(objects, values):
-    """The cleanup objects exist only while the release is uninstalled, and are complete."""
+    """Checks that the cleanup objects exist only while the release is uninstalled, and are complete."""
     mine = [one for one in objects if one["metadata"]["labels"].get("app.kubernetes.io/component") == "release"]
     is_any = any(values.get(part, {}).get("enabled", True) for part in ("injector", "remediator"))
     asked = values.get("uninstall", {})
@@ -242,8 +244,8 @@ def webhook(objects, values, namespace):
 
 
 def asks(expression):
-    """The CEL condition matches pods that request injection, by label or annotation, and no others. Reading a missing
-    field is an error, as in Kubernetes, where the webhook is then not called."""
+    """Checks that the CEL condition matches pods that request injection, by label or annotation, and no others. Reading
+    a missing field is an error, as in Kubernetes, where the webhook is then not called."""
     python = expression.replace("&&", " and ").replace("||", " or ")
     python = re.sub(r"has\(object\.([\w.]+)\)", r"has('\1')", python)
     python = " ".join(re.sub(r"\bobject\.([\w.]+)", r"at('\1')", python).split())
@@ -262,7 +264,7 @@ def asks(expression):
 
 
 def copies(objects, values):
-    """Alerts and boards are those of deploy/prometheus and deploy/grafana, without loss."""
+    """Checks that alerts and boards are those of deploy/prometheus and deploy/grafana, without loss."""
     monitoring = values.get("monitoring", {})
     for rule in of(objects, "PrometheusRule"):
         with open(os.path.join(ROOT, "deploy", "prometheus", "paceline.rules.yaml")) as file:

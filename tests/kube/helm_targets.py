@@ -20,7 +20,7 @@ from helm import rendered
 PATIENCE = 60  # s
 META = "__meta_kubernetes_pod_"
 
-# A pod's properties, and its scraped address; None: it is not scraped.
+# Properties of pods, each with the address at which it is scraped, or None if it is not scraped.
 PODS = [
     ({"ip": "10.0.0.1", "annotations": {"injected": "sidecar", "metrics": "9810"}}, "10.0.0.1:9810"),
     ({"ip": "10.0.0.2", "annotations": {"injected": "wrap", "metrics": "eth0:9811"}}, "10.0.0.2:9811"),
@@ -44,7 +44,7 @@ def snake(word):
 
 
 def discovered():
-    """Targets of the role `pod`: one for each port of each container."""
+    """Returns the targets of the role `pod`, one for each port of each container."""
     for pod, _ in PODS:
         labels = {META + "ip": pod["ip"], META + "name": "p", "__meta_kubernetes_namespace": "n"}
         labels |= {f"{META}annotation_paceline_dev_{name}": value for name, value in pod["annotations"].items()}

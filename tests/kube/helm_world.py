@@ -88,7 +88,7 @@ class Cluster:
         return json.loads(said) if said.strip() else None
 
     def everything(self):
-        """All objects of the kinds that the chart or the operator creates: (kind, name) to object."""
+        """Returns all objects of the kinds that the chart or the operator creates, by (kind, name)."""
         words = ["get", ",".join(KINDS), "--namespace", SPACE, "--output", "json", "--ignore-not-found"]
         found = json.loads(self.kubectl(*words) or '{"items": []}')["items"]
         return {key(one): one for one in found if one["metadata"].get("labels", {}).get("owner") != "helm"}
@@ -105,7 +105,7 @@ class Cluster:
             return json.load(answer)
 
     def get_at(self, path):
-        """The object, or an empty one."""
+        """Returns the object, or an empty one."""
         try:
             return self.ask(path)
         except urllib.error.HTTPError as problem:
@@ -137,7 +137,7 @@ def free_port():
 
 
 def serve_at(cluster, part, *places):
-    """Sets the endpoints of a part's Service: addresses and ports."""
+    """Sets the endpoints of a part's Service, which are addresses and ports."""
     name, subsets = f"paceline-{part}", [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}
                                          for host, port in places]
     endpoints = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": name, "namespace": SPACE}, "subsets": subsets}
@@ -244,7 +244,7 @@ class Operator:
             return False
 
     def tell(self, authority, bearer, parcel):
-        """POST /verdicts over HTTPS with the Service's name; returns the status code."""
+        """Sends a POST to /verdicts over HTTPS with the Service's name. Returns the status code."""
         context = ssl.create_default_context(cadata=authority)
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as link:
             with context.wrap_socket(link, server_hostname=f"paceline-{self.part}.{SPACE}.svc") as sealed:

@@ -26,7 +26,7 @@ def build(folder, paceline, operator, plugin):
     os.makedirs(os.path.join(folder, "in"))
     for source, name in ((paceline, "paceline"), (operator, "paceline-operator"), (plugin, "libpaceline_nccl.so")):
         shutil.copy(source, os.path.join(folder, "in", name))
-        # Releases are stripped too.
+        # Strips the programs, as releases do.
         subprocess.run(["strip", os.path.join(folder, "in", name)], check=True)
     for name, what in (("copyright", "licences"), ("paceline.cyclonedx.json", "sbom")):
         with open(os.path.join(folder, "in", name), "w") as file:
@@ -68,7 +68,7 @@ def unpack(out, root):
 
 
 def check_contents(root):
-    """The image contains Paceline's programs, required libraries, their licenses, a user, and nothing else."""
+    """The image must contain Paceline's programs, required libraries, their licenses, a user, and nothing else."""
     names = set()
     for folder, _, files in os.walk(root):
         names |= {"/" + os.path.relpath(os.path.join(folder, name), root) for name in files}
@@ -82,7 +82,7 @@ def check_contents(root):
 
 
 def check_c_library(root):
-    """What wrap mode copies into trainers' images runs with the C library of Ubuntu 22.04."""
+    """What wrap mode copies into trainers' images must run with the C library of Ubuntu 22.04."""
     for name in ("usr/bin/paceline", "usr/lib/paceline/libpaceline_nccl.so"):
         words = ["readelf", "--wide", "--version-info", os.path.join(root, name)]
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -91,7 +91,7 @@ def check_c_library(root):
 
 
 def inside(root):
-    """Called again in separate namespaces."""
+    """Runs the checks inside the image. The script calls itself again in separate namespaces for this."""
     def enter():
         os.chroot(root)
         os.chdir("/")
@@ -112,14 +112,14 @@ def inside(root):
     subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
     assert run("/usr/bin/paceline", "--version").startswith("paceline ")
     assert "inject" in run("/paceline-operator", "--help")
-    # The commands of a pod's init containers.
+    # Runs the commands of a pod's init containers.
     for what, wanted in (("hook", {"sitecustomize.py"}), ("program", {"paceline", "libpaceline_nccl.so"})):
         place = os.path.join(root, "paceline", what)
         os.mkdir(place)
         os.chown(place, USER, USER)
         run("/usr/bin/paceline", "install", f"--{what}", f"/paceline/{what}")
         assert wanted <= set(os.listdir(place)), os.listdir(place)
-    # And the copy starts too.
+    # The copied program must start too.
     assert run("/paceline/program/paceline", "--version").startswith("paceline ")
 
 

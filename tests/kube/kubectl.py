@@ -24,7 +24,7 @@ POLICY = QUICK.replace("debounce_s = 0", "debounce_s = 0\ncluster_percent = 100\
 
 
 def documented(page, block=0):
-    """The commands in one of the page's blocks."""
+    """Returns the commands in one of the page's blocks."""
     with open(os.path.join(ROOT, "docs", page)) as file:
         text = re.findall(r"^```sh\n(.*?)^```", file.read(), re.S | re.M)[block]
     return [shlex.split(line, comments=True) for line in text.strip().splitlines()]
@@ -45,8 +45,8 @@ class Person:
         return done.stderr if fails else done.stdout
 
     def creates(self, *words, text=None):
-        """`kubectl create` sends protobuf, which the tests' API server cannot parse: its dry-run output is applied
-        instead."""
+        """Runs `kubectl create`. It sends protobuf, which the tests' API server cannot parse, so its dry-run output is
+        applied instead."""
         made = self.types(*words, "--dry-run=client", "-o", "json", text=text)
         assert "created" in self.types("kubectl", "apply", "-f", "-", text=made)
 

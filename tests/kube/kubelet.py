@@ -31,7 +31,7 @@ def children(pid):
 
 
 def expand(text, env):
-    """Expands $(NAME) of known variables; others stay."""
+    """Expands $(NAME) of known variables. Other text stays unchanged."""
     return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda match: env.get(match[1], match[0]), text)
 
 
@@ -106,7 +106,7 @@ class Pod:
         return path
 
     def write(self, path, files, mode):
-        # Like the kubelet: a link to a directory that can be swapped atomically.
+        # Like the kubelet, uses a link to a directory, which can be swapped atomically.
         data = os.path.join(path, "..data")
         os.makedirs(data, exist_ok=True)
         for name, text in files.items():
@@ -133,7 +133,7 @@ class Pod:
 
     def environment(self, container):
         entries = list(container.get("env", []))
-        # Set by the Job controller in containers without it.
+        # Sets the variable that the Job controller sets in containers without it.
         if not any(entry["name"] == "JOB_COMPLETION_INDEX" for entry in entries):
             entries.append({"name": "JOB_COMPLETION_INDEX", "value": str(self.index)})
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": self.name}
@@ -250,7 +250,7 @@ class Pod:
             subprocess.run(["umount", path], check=False)
 
     def attached(self):
-        """The attached ranks and their nodes, from this pod's journal."""
+        """Returns the attached ranks and their nodes, from this pod's journal."""
         ranks, run = {}, self.volumes["paceline-run"]
         for name in os.listdir(run):
             if name.startswith("journal") and name.endswith(".ndjson"):

@@ -23,7 +23,7 @@ NAME = "metadata.labels['batch.kubernetes.io/job-name']"
 
 
 def job(mode, **container):
-    """deploy/examples/job.yaml with a requested mode."""
+    """Returns deploy/examples/job.yaml with a requested mode."""
     with open(os.path.join(ROOT, "deploy", "examples", "job.yaml")) as file:
         service, one = yaml.safe_load_all(file)
     one["metadata"]["labels"] = {"paceline.dev/inject": mode}
@@ -33,9 +33,9 @@ def job(mode, **container):
 
 
 def kustomized(objects):
-    """The output of kustomize, or its error."""
+    """Returns the output of kustomize, or its error."""
     with tempfile.TemporaryDirectory() as folder:
-        # The real path, which kustomize uses.
+        # Resolves links, because kustomize uses the real path.
         folder = os.path.realpath(folder)
         with open(os.path.join(folder, "objects.yaml"), "w") as file:
             yaml.safe_dump_all(objects, file)
@@ -63,7 +63,8 @@ def of_kind(objects, kind):
 
 
 def seen(objects):
-    """The Job's template as in its pods: expanded variables, lists by name, any name of the Secret."""
+    """Returns the Job's template as its pods see it: with expanded variables, lists by name, and any name of the
+    Secret."""
     one = of_kind(objects, "Job")
     template, name = copy.deepcopy(one["spec"]["template"]), one["metadata"]["name"]
     template.get("metadata", {}).pop("labels", None)
@@ -101,24 +102,24 @@ def main():
         assert found == wanted, f"{mode}: {json.dumps(found, indent=1)}\nis not what inject-manifest makes:\n{json.dumps(wanted, indent=1)}"
         inits = [one["name"] for one in of_kind(ours, "Job")["spec"]["template"]["spec"]["initContainers"]]
         assert inits[0] == "paceline-init", inits
-    # A Job without a request, or with an opt-out, stays unchanged.
+    # A Job without a request, or with an opt-out, must stay unchanged.
     for word in ("false", "perhaps"):
         objects = job(word)
         ours, problem = kustomized(objects)
         assert of_kind(ours, "Job") == of_kind(objects, "Job"), problem
-    # Existing parts stay: variables, volumes, init containers.
+    # Existing parts must be kept: variables, volumes, init containers.
     objects = job("sidecar", env=[{"name": "A", "value": "b"}], volumeMounts=[{"name": "data", "mountPath": "/data"}])
     spec = objects[1]["spec"]["template"]["spec"]
     spec |= {"volumes": [{"name": "data", "emptyDir": {}}], "initContainers": [{"name": "first", "image": "first:1"}]}
     ours, _ = kustomized(objects)
     assert seen(ours) == seen(injected(paceline, objects, "sidecar"))
-    # Impossible requests are reported.
+    # Impossible requests must be reported.
     for mode in ("sidecar", "wrap"):
         check_refused(job(mode, name="main"), "/spec/template/spec/containers/0/name")
     commandless = job("wrap")
     del commandless[1]["spec"]["template"]["spec"]["containers"][0]["command"]
     check_refused(commandless, "command")
-    # inject-manifest can read kustomize's output for other kinds.
+    # For other kinds, inject-manifest must be able to read kustomize's output.
     with open(os.path.join(ROOT, "deploy", "examples", "jobset.yaml")) as file:
         ours, problem = kustomized(list(yaml.safe_load_all(file)))
     assert ours and len(injected(paceline, ours, "sidecar")) == 1, problem

@@ -12,7 +12,7 @@ import typing
 from kubeflow_trainer_api import models
 from pydantic import BaseModel
 
-ANY = None  # Any value: pods and claims are Kubernetes' own, and validated as such.
+ANY = None  # any value, because pods and claims are Kubernetes' own and are validated as such
 REPLICA = {"replicas": int, "restartPolicy": str, "template": ANY}
 RAY_GROUP = {"rayStartParams": ANY, "template": ANY}
 FIELDS = {
@@ -49,7 +49,7 @@ MODELS = {
 
 
 def check(one):
-    """Raises if an operator's object has an unknown field, or a value of a wrong type. Returns whether it is an
+    """Raises if an operator's object has an unknown field or a value of a wrong type. Returns whether the object is an
     operator's."""
     key = one["apiVersion"], one["kind"]
     if key in MODELS:
@@ -62,7 +62,7 @@ def check(one):
 
 
 def known(value, kind, path):
-    """Models ignore unknown fields, and accept no numeric quantities, so each key is looked up in them."""
+    """Looks up each key in a model, because models ignore unknown fields, and accept no numeric quantities."""
     if typing.get_origin(kind) is typing.Union:
         (kind,) = [one for one in typing.get_args(kind) if one is not type(None)]
     inner = typing.get_args(kind)
@@ -82,7 +82,7 @@ def known(value, kind, path):
 
 
 def fields(value, wanted, path):
-    """The same with a table."""
+    """Like `known`, with a table instead of a model."""
     if wanted is ANY:
         return
     if isinstance(wanted, list):
@@ -100,7 +100,7 @@ def fields(value, wanted, path):
 
 
 def refuses():
-    """Known mistakes must be rejected: a check that accepts everything would miss the next change."""
+    """Known mistakes must be rejected, because a check that accepts everything would miss the next change."""
     runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": "r"}, "spec": {
         "mlPolicy": {"numNodes": 2, "torch": {"numProcPerNode": "auto"}},
         "template": {"spec": {"replicatedJobs": []}}}}

@@ -26,7 +26,7 @@ from rights import rights
 NAME = "paceline-injector"
 PODS = "/api/v1/namespaces/ml/pods"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-# Above this, a process wastes CPU on an API server that is not available.
+# Limits above which a process wastes CPU or requests on an API server that is not available.
 MOST_CPU = 0.10
 MOST_ASKED = 10.0
 
@@ -81,7 +81,7 @@ def new_pod(name):
 
 
 def admit(port, authority):
-    """A request from another API server of the cluster; returns the duration in seconds."""
+    """Sends a request as another API server of the cluster would. Returns the duration in seconds."""
     request = {"uid": "u", "operation": "CREATE", "namespace": "ml", "resource": {"group": "", "version": "v1", "resource": "pods"},
                "object": new_pod("elsewhere")}
     body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
@@ -98,7 +98,7 @@ def admit(port, authority):
 
 
 class Refusing:
-    """Replaces a dead server: closes all connections, and counts them."""
+    """Replaces a dead server. It closes all connections and counts them."""
 
     def __init__(self, port):
         self.count = 0
@@ -123,7 +123,7 @@ class Refusing:
             except OSError:
                 return
             self.count += 1
-            # A reset, like from a closed port; a FIN would keep the port in use for a while.
+            # Sends a reset, as a closed port does. A FIN would keep the port in use for a while.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             connection.close()
 
@@ -134,7 +134,7 @@ class Refusing:
 
 
 def cpu(process):
-    """CPU seconds of all its threads."""
+    """Returns the CPU seconds of all threads of the process."""
     total = 0
     for task in os.listdir(f"/proc/{process.pid}/task"):
         total += int(open(f"/proc/{process.pid}/task/{task}/schedstat").read().split()[0])
@@ -142,7 +142,8 @@ def cpu(process):
 
 
 def leaders(world, processes, part):
-    """The number of leaders. Replicas are asked one after the other, so a change in between is checked again."""
+    """Returns the number of leaders. Replicas are asked one after the other, so a change in between is checked
+    again."""
     counts = []
     while not counts or (counts[-1] > 1 and len(counts) < 3):
         lines = [line for process in processes for line in world.page(process).splitlines()]
@@ -151,7 +152,7 @@ def leaders(world, processes, part):
 
 
 def away(world, way, seconds, injectors, remediators):
-    """The outage itself. Checks admissions, and the number of connections while the server is dead."""
+    """Runs the outage itself. Checks admissions, and the number of connections while the server is dead."""
     authority = world.ask("GET", f"{WEBHOOKS}/{NAME}")["webhooks"][0]["clientConfig"]["caBundle"]
     authority = base64.b64decode(authority).decode()
     everybody = injectors + remediators
@@ -195,7 +196,8 @@ def away(world, way, seconds, injectors, remediators):
     assert max(most.values()) <= 1, most
     # A write that hung may finish when the server returns.
     assert len(heard) == 2 and all(code == 503 or (code == 200 and at > back) for code, _, at in heard), (heard, back)
-    # The admissions above need CPU too: about 2 ms each, with a handshake, and many times that in a debug build.
+    # Allows CPU for the admissions above, which take about 2 ms each with a handshake, and many times that in a debug
+    # build.
     assert max(shares[2:]) < MOST_CPU, shares
     if asked is not None:
         assert asked / lasted < MOST_ASKED * len(everybody), (asked, lasted)
@@ -246,7 +248,7 @@ def outage(world, way, seconds):
     assert world.say(leader, "n2", "train-2").startswith("Flagged"), "what nobody took is told again: a node of four is out already"
     world.ask("DELETE", "/apis/policy/v1/namespaces/ml/poddisruptionbudgets/quorum")
     world.state("n1", "Drained")
-    # A second leader would appear within a lease.
+    # Waits for longer than a lease, within which a second leader would appear.
     end = time.monotonic() + lease + 1
     while time.monotonic() < end:
         assert leaders(world, injectors, "injector") <= 1 and leaders(world, remediators, "remediator") <= 1

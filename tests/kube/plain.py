@@ -32,7 +32,7 @@ def number(data, at):
 
 
 def fields(data):
-    """Number and bytes of each length-delimited field; numeric fields are skipped."""
+    """Returns the number and the bytes of each length-delimited field. Numeric fields are skipped."""
     at = 0
     while at < len(data):
         tag, at = number(data, at)
@@ -72,7 +72,8 @@ def as_json(body):
 
 
 def serve(address, authority, token):
-    """Starts it in front of HOST:PORT; returns its address. HTTP clients send no token: all use this one."""
+    """Starts the proxy in front of HOST:PORT and returns its address. HTTP clients send no token, so all use this
+    one."""
     context = ssl.create_default_context(cadata=authority)
 
     class Visit(http.server.BaseHTTPRequestHandler):
@@ -94,7 +95,7 @@ def serve(address, authority, token):
                 if name.lower() not in ("transfer-encoding", "content-length", "connection"):
                     self.send_header(name, value)
             self.end_headers()
-            # Passed through as it arrives, for watches; the end of the connection ends the response.
+            # Passes data through as it arrives, for watches. The end of the connection ends the response.
             while piece := answer.read1(65536):
                 self.wfile.write(piece)
             link.close()

@@ -34,10 +34,10 @@ def injected(paceline, mode, file, security):
 
 
 def job(paceline, mode, has_key=True, file="job.yaml", trainer=TRAINERS, during=lambda pods: None, security=None):
-    """Runs a job to its end; returns exit codes, the pods' reports and logs. `during`: an action on the running
+    """Runs a job to its end. Returns exit codes, and the pods' reports and logs. `during` is an action on the running
     pods."""
     place = tempfile.mkdtemp(prefix="paceline-kube-")
-    # Other users than root must be able to traverse it.
+    # Lets users other than root traverse the directory.
     os.chmod(place, 0o755)
     manifest = injected(paceline, mode, file, security)
     template = manifest["spec"]["template"]
@@ -50,14 +50,14 @@ def job(paceline, mode, has_key=True, file="job.yaml", trainer=TRAINERS, during=
         for index in range(count):
             home = os.path.join(place, f"pod-{index}")
             os.makedirs(home)
-            # Both on one machine: they are nevertheless two nodes of the job.
+            # Both pods run on one machine, but they must count as two nodes of the job.
             pods.append(Pod(template, "train", index, home, network, hosts, given, image, trainer, "node-a"))
         began = time.monotonic()
-        # The second one starts first: it has to wait for the first.
+        # Starts the second pod first, which has to wait for the first one.
         for pod in reversed(pods):
             pod.begin()
         during(pods)
-        # Each machine has its own kubelet.
+        # Finishes the pods in parallel, because each machine has its own kubelet.
         with ThreadPoolExecutor() as kubelets:
             codes = list(kubelets.map(Pod.finish, pods))
         print(f"{mode}: {count} pods in {time.monotonic() - began:.1f} s: {codes}")
@@ -84,7 +84,7 @@ def check(paceline, mode, during=lambda pods: None, **how):
     codes, reports, logs = job(paceline, mode, during=lambda pods: (seen.extend(pods), during(pods)), **how)
     try:
         assert all(code == 0 for pod in codes for code in pod.values()), codes
-        # The time that a kubelet leaves when the pod's grace period is used up.
+        # This is the time that a kubelet leaves when the pod's grace period is used up.
         assert all(took < 2 for pod in seen for took in pod.took.values()), [pod.took for pod in seen]
         assert reports[0] is not None, "the first pod has no report"
         report, ranks = reports[0]
@@ -113,7 +113,7 @@ def check_without_a_key(paceline, mode):
 
 
 def kill_second_sidecar(pods):
-    """SIGKILL when it is connected; the kubelet restarts it with the same volumes."""
+    """Kills the sidecar with SIGKILL when it is connected. The kubelet restarts it with the same volumes."""
     pod = pods[1]
     began = time.monotonic()
     while "paceline: watched" not in pod.log("paceline"):
@@ -137,8 +137,8 @@ def main():
         return
     check(opt.paceline, "sidecar", during=kill_second_sidecar)
     check(opt.paceline, "wrap")
-    # The key belongs to root, and any trainer can read it: the image's user, the pod's, root with the fsGroup that a
-    # kubelet adds.
+    # The key belongs to root, but any trainer must be able to read it: as the image's user, as the pod's, or as root
+    # with the fsGroup that a kubelet adds.
     for security in ({"runAsUser": 1000, "runAsGroup": 1000}, {"runAsUser": 0, "fsGroup": 2000}):
         check(opt.paceline, "wrap", security=security)
     check_without_a_key(opt.paceline, "sidecar")

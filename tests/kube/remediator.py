@@ -19,7 +19,7 @@ from remediator_rights import (a_dry_run, a_task_that_panics, a_word_in_a_dry_ru
                                no_right_to_tell, two_of_them, what_is_refused, who_may_speak)
 from remediator_world import HEALTHS, QUICK, World, until
 
-AT_ONCE = 8  # They mostly wait.
+AT_ONCE = 8  # cases at a time, which mostly wait
 
 
 def there_and_back(world):
@@ -37,7 +37,7 @@ def there_and_back(world):
     assert foreign in seen["spec"]["taints"] and seen["metadata"]["labels"]["paceline.dev/health"] == "unhealthy", seen
     conditions = {one["type"]: one for one in seen["status"]["conditions"]}
     assert conditions["PacelineFault"]["status"] == "True" and conditions["Ready"]["status"] == "True", conditions
-    # As set by kubelets while a GPU is unhealthy: none can be allocated, but the capacity stays.
+    # Does what kubelets do while a GPU is unhealthy: none can be allocated, but the capacity stays.
     world.patch("/api/v1/nodes/n1/status", {"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
     world.say(leader, "n1", "train-1", "resolved")
     job = world.preflight("n1", True)
@@ -81,7 +81,8 @@ def budgets_and_a_deadline(world):
 
 
 def a_dead_node(world):
-    """Without a kubelet, evicted pods never end: the drain ends with advice; the node waits until it is Ready."""
+    """Without a kubelet, evicted pods never end. The drain must end with advice, and the node must wait until it is
+    Ready."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))
     world.job(2)
     leader = world.leader()
@@ -90,7 +91,7 @@ def a_dead_node(world):
     world.say(leader, "n1", "train-1")
     blocked = world.state("n1", "DrainBlocked")
     assert "out-of-service" in blocked["history"][-1]["says"] and "train-1" in world.pods(), blocked["history"]
-    # Evicted and not deleted: the condition shows the Job that the pod did not fail.
+    # The pod is evicted and not deleted. The condition shows the Job that the pod did not fail.
     conditions = world.ask("GET", "/api/v1/namespaces/ml/pods/train-1")["status"]["conditions"]
     assert "DisruptionTarget" in [one["type"] for one in conditions], conditions
     world.say(leader, "n1", "train-1", "resolved")
@@ -102,8 +103,8 @@ def a_dead_node(world):
 
 
 def every_answer_to_an_eviction(world):
-    """201, 404, 409, 429 with and without a budget, 500 by two budgets, 403: each is handled correctly, and the drain
-    continues."""
+    """An eviction is answered with 201, 404, 409, 429 with and without a budget, 500 by two budgets, and 403. Each must
+    be handled correctly, and the drain must continue."""
     world.job(2)
     for name in ("gone", "another", "held", "twice"):
         world.pod(name, "n1", name)
@@ -138,7 +139,7 @@ def every_answer_to_an_eviction(world):
 
 
 def killed_in_the_middle(world):
-    """At each step, the next leader continues from the state in the cluster, and does not act on old reports alone."""
+    """At each step, the next leader must continue from the state in the cluster, and not act on old reports alone."""
     world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 4"))
     world.job(4)
     world.budget("quorum", 4)
@@ -152,7 +153,7 @@ def killed_in_the_middle(world):
     deadline = world.state("n1", "Draining")["drain"]["until"]
     until("it is cordoned", lambda: world.bears("n1") == (True, True))
     world.kill(leader)
-    # Between decision and patch: the patch is reverted, as if the leader had been killed before it.
+    # Reverts the patch, as if the leader had been killed between decision and patch.
     world.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": None, "taints": None}, "metadata": {"annotations": {"paceline.dev/cordoned-by": None}}})
     status = world.ask("GET", f"{HEALTHS}/n1")
     status["status"]["cordoned"] = False
@@ -205,7 +206,7 @@ def a_storm(world):
 
 
 def a_storm_that_cannot_be_written(world):
-    """The breaker is open even if it cannot be recorded; its absence in the cluster is then no reset."""
+    """The breaker must be open even if it cannot be recorded. Its absence in the cluster is then not a reset."""
     world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 5").replace("[drain]", "job_percent = 100\n[drain]"))
     world.job(10)
     role = "/apis/rbac.authorization.k8s.io/v1/namespaces/paceline/roles/remediator"
@@ -232,8 +233,8 @@ def a_storm_that_cannot_be_written(world):
 
 
 def preflights_that_fail(world):
-    """A preflight that could not run gives no information, and the node waits; a failed one counts; two need an
-    administrator."""
+    """A preflight that could not run gives no information, so the node must wait. A failed one counts. Two failed ones
+    need an administrator."""
     world.write("policy.toml", QUICK + "preflight_deadline_s = 1\n")
     world.job(2)
     wanted = {"imagePullSecrets": [{"name": "pull"}], "tolerations": [{"key": "team", "operator": "Exists"}]}
@@ -248,7 +249,7 @@ def preflights_that_fail(world):
     assert world.bears("n1") == (True, True) and world.health("n1")["recovery"]["failures"] == 0
     jobs = "/apis/batch/v1/namespaces/paceline/jobs"
     assert world.call("GET", f"{jobs}/{job['metadata']['name']}")[0] == 404, "it would take the GPUs some day"
-    # This one is never scheduled and reaches its deadline.
+    # This preflight is never scheduled and reaches its deadline.
     until("its time is over", lambda: world.words("n1").count("preflight-unrun") == 2)
     world.write("policy.toml", QUICK)
     world.kill(leader)
@@ -269,7 +270,7 @@ def what_others_cordoned(world):
     world.say(leader, "n1", "train-1", "resolved")
     world.preflight("n1", True)
     until("the taint goes", lambda: world.bears("n1") == (True, False))
-    # An administrator's uncordon of a node is respected.
+    # An administrator's uncordon of a node must be respected.
     world.say(leader, "n2", "train-2")
     until("it is cordoned", lambda: world.health("n2").get("cordoned"))
     world.patch("/api/v1/nodes/n2", {"spec": {"unschedulable": None}})
@@ -312,7 +313,8 @@ def a_node_that_goes(world):
 
 
 def how_large(world):
-    """By name only: memory with 1,000 realistic nodes, 5,000 pods, a job of 400 and verdicts about 100 nodes."""
+    """Runs only if it is named. Measures memory with 1,000 realistic nodes, 5,000 pods, a job of 400 and verdicts about
+    100 nodes."""
     images = [{"names": [f"registry.example.org/team/image-{index}@sha256:{'0' * 64}"], "sizeBytes": index} for index in range(50)]
     for index in range(10, 1000):
         world.node(f"n{index}")
@@ -331,7 +333,7 @@ def how_large(world):
             print(line.strip())
 
 
-# The longest first.
+# The longest cases come first.
 CASES = [killed_in_the_middle, out_with_an_open_fault, a_storm, certificates_of_its_own, there_and_back, preflights_that_fail,
          budgets_and_a_deadline, a_dead_node,
          every_answer_to_an_eviction, a_storm_that_cannot_be_written, what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak,
@@ -342,13 +344,13 @@ CASES = [killed_in_the_middle, out_with_an_open_fault, a_storm, certificates_of_
          what_did_not_leave_in_time]
 
 
-# Not in `quick`: they measure seconds, which fails on a busy machine.
+# Cases that `quick` omits, because they measure seconds, which fails on a busy machine.
 QUIET = [a_storm_that_cannot_be_written, a_pod_that_is_made_again_elsewhere, held_longer_than_its_deadline, no_right_to_a_preflight,
          no_right_to_patch_nodes, no_right_to_a_condition, no_right_to_tell, no_right_to_see]
 
 
 def run(binaries, case):
-    """The duration, or the failure with the operators' logs."""
+    """Runs a case. Returns the duration, or the failure with the operators' logs."""
     began, world = time.monotonic(), World(binaries)
     try:
         case(world)

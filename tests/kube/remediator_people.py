@@ -1,4 +1,4 @@
-"""Cases of remediator.py: actions of administrators, and of jobs that ran there, on a node during a remedy."""
+"""Cases of remediator.py: actions of administrators, and of jobs on the node, during a remedy."""
 
 import time
 
@@ -6,13 +6,14 @@ from remediator_world import HEALTHS, QUICK, until
 
 
 def cordon(world, node):
-    """An administrator's cordon, retried after write conflicts."""
+    """Cordons the node as an administrator. Retries after write conflicts."""
     body, kind = {"spec": {"unschedulable": True}}, "application/merge-patch+json"
     until("a person's cordon", lambda: world.call("PATCH", f"/api/v1/nodes/{node}", body, kind=kind)[0] < 300)
 
 
 def cordoned_before_we_did(world):
-    """Decided but not patched: a party that cordons the node in between owns the cordon, and no pod is evicted."""
+    """The cordon is decided but not patched. A party that cordons the node in between owns the cordon, and no pod may
+    be evicted."""
     world.job(4)
     leader = world.leader()
     world.trouble(conflicts={"nodes": 14})
@@ -25,7 +26,7 @@ def cordoned_before_we_did(world):
 
 
 def killed_before_its_cordon(world):
-    """The next leader does not take another party's cordon for the decided one."""
+    """The next leader must not take another party's cordon for the decided one."""
     world.job(4)
     leader = world.leader()
     world.trouble(conflicts={"nodes": 40})
@@ -40,7 +41,8 @@ def killed_before_its_cordon(world):
 
 
 def held_at_once(world):
-    """On hold right after the cordon, uncordoned, and released: no pod is evicted, and it is not cordoned again."""
+    """The node is put on hold right after the cordon, uncordoned, and released. No pod may be evicted, and the node
+    must not be cordoned again."""
     world.job(4)
     world.budget("quorum", 4)
     leader = world.leader()
@@ -57,7 +59,7 @@ def held_at_once(world):
 
 
 def a_pod_that_is_made_again_elsewhere(world):
-    """Evicted pods are recreated with their names on other machines: findings about the old machine clear
+    """Evicted pods are recreated with their names on other machines. Findings about the old machine must clear
     nevertheless."""
     world.job(2)
     leader = world.leader()
@@ -72,8 +74,8 @@ def a_pod_that_is_made_again_elsewhere(world):
 
 
 def gpus_that_are_not_counted(world):
-    """MIG: a Job without GPUs would pass without a measurement, and one that requests a whole GPU would wait
-    forever."""
+    """The node has MIG. A Job without GPUs would pass without a measurement, and one that requests a whole GPU would
+    wait forever, so no preflight may run."""
     world.job(2)
     capacity = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}
     world.patch("/api/v1/nodes/n1/status", {"status": {"capacity": capacity, "allocatable": capacity}})
@@ -88,7 +90,8 @@ def gpus_that_are_not_counted(world):
 
 
 def gpus_by_claims(world):
-    """DRA: the node's capacity shows no GPUs. They are known from its pods or from a finding about one."""
+    """The node uses DRA, so its capacity shows no GPUs. They must be known from its pods or from a finding about
+    one."""
     world.write("policy.toml", QUICK.replace("[drain]", "cluster_percent = 100\njob_percent = 100\n[drain]"))
     for index in range(3):
         claim = {"name": "gpu", "resourceClaimTemplateName": "whole"}
@@ -106,7 +109,8 @@ def gpus_by_claims(world):
 
 
 def slices_alone(world):
-    """Only MIG slices on the node and in the pod: a pod with slices is evicted, and one without devices stays."""
+    """There are only MIG slices on the node and in the pod. A pod with slices must be evicted, and one without devices
+    must stay."""
     slices = ("nvidia.com/mig-1g.10gb", "7")
     world.pod("train-0", "n0", gpus=slices)
     world.pod("train-1", "n1", gpus=slices)
@@ -115,7 +119,7 @@ def slices_alone(world):
         capacity = {"nvidia.com/gpu": None, slices[0]: slices[1]}
         world.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": capacity, "allocatable": capacity}})
     leader = world.leader()
-    # A slice has its own id.
+    # A slice has a separate ID.
     world.say(leader, "n1", "train-1", gpu="MIG-a")
     world.state("n1", "Drained")
     until("it has left", lambda: world.pods() == ["train-0", "web"])
@@ -123,7 +127,7 @@ def slices_alone(world):
 
 
 def held_longer_than_its_deadline(world):
-    """Time without permission to evict does not count for a drain's deadline."""
+    """Time without permission to evict must not count for a drain's deadline."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))
     world.job(2)
     world.budget("quorum", 2)
@@ -140,7 +144,7 @@ def held_longer_than_its_deadline(world):
 
 
 def no_right_to_patch_nodes(world):
-    """A drain's deadline starts with the cordon, and the reason for the delay is shown."""
+    """A drain's deadline must start with the cordon, and the reason for the delay must be shown."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 3"))
     world.job(2)
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
@@ -156,7 +160,7 @@ def no_right_to_patch_nodes(world):
 
 
 def no_right_to_a_preflight(world):
-    """The reason is shown at once; the preflight ends at its deadline, and is retried."""
+    """The reason must be shown at once. The preflight must end at its deadline and be retried."""
     world.write("policy.toml", QUICK + "preflight_deadline_s = 6\n")
     world.job(2)
     role = "/apis/rbac.authorization.k8s.io/v1/namespaces/paceline/roles/remediator"
@@ -167,7 +171,7 @@ def no_right_to_a_preflight(world):
     world.say(leader, "n1", "train-1", "resolved")
     until("it says why", lambda: "could not run: Job paceline-preflight-" in world.health("n1")["reason"])
     until("it ends", lambda: world.words("n1").count("preflight-unrun") == 1)
-    # Before the next one starts, whose deadline would be too short for a busy machine.
+    # Kills the leader before the next preflight starts, whose deadline would be too short for a busy machine.
     world.kill(leader)
     said = world.health("n1")["history"][-1]["says"]
     assert "403" in said and "jobs" in said and world.bears("n1") == (True, True), said
@@ -179,7 +183,7 @@ def no_right_to_a_preflight(world):
 
 
 def what_did_not_leave_in_time(world):
-    """Evictions restart for a new fault, and on an administrator's request; the pod leaves when it can."""
+    """Evictions must restart for a new fault, and on an administrator's request. The pod leaves when it can."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 2"))
     world.job(4)
     world.budget("quorum", 4)
@@ -199,8 +203,8 @@ def what_did_not_leave_in_time(world):
 
 
 def others_who_say_much(world):
-    """The fault of a node stays recorded despite many other reports: it must not return with it, without a
-    preflight."""
+    """The fault of a node must stay recorded despite many other reports. Otherwise the node would return to service
+    with the fault, without a preflight."""
     world.write("policy.toml", QUICK + 'preflight = "none"\n')
     world.job(4)
     leader = world.leader()
@@ -220,8 +224,8 @@ def others_who_say_much(world):
 
 
 def out_with_an_open_fault(world):
-    """The next leader has the reason why a node is out of service, also from records with fields that an API server
-    dropped; unreadable records need an administrator."""
+    """The next leader must have the reason why a node is out of service, also from records with fields that an API
+    server dropped. Unreadable records need an administrator."""
     world.job(4)
     leader = world.leader()
     world.say(leader, "n1", "train-1")
@@ -229,7 +233,8 @@ def out_with_an_open_fault(world):
     assert [entry["number"] for entry in drained["history"]] == [1, 2, 3], drained["history"]
 
     def after_a_restart(state):
-        """Two checks without problems, one per second, would be enough to start a preflight."""
+        """Restarts the leader. Two checks without problems, one per second, would then be enough to start a
+        preflight."""
         nonlocal leader
         world.kill(leader)
         leader = world.leader()
@@ -262,7 +267,7 @@ def out_with_an_open_fault(world):
     rewritten(of_a_later_version)
     held = after_a_restart("Held")
     assert world.words("n1")[-1] == "unreadable" and "incidents.later" in held["history"][-1]["says"], held["history"]
-    # Only an administrator returns it.
+    # Only an administrator can return the node to service.
     world.say(leader, "n1", "train-1", "resolved")
     time.sleep(4)
     assert world.health("n1")["state"] == "Held" and world.bears("n1") == (True, True)

@@ -26,7 +26,7 @@ def who_may_speak(world):
     try:
         assert world.send(leader, b" " * (2 << 20), world.pod_token("train-0"))[0] == 413
     except OSError:
-        pass  # It closes the connection on an oversized body.
+        pass  # The remediator closes the connection on an oversized body.
     for node, pod in (("n5", "alien"), ("n5", "train-1"), ("n1", "nobody"), ("n1/x", "train-1")):
         decision = world.say(leader, node, pod)
         assert decision.startswith("refused: no"), decision
@@ -52,7 +52,7 @@ def two_of_them(world):
     world.say(second, "n1", "train-1", "resolved")
     world.preflight("n1", True)
     until("it is back", lambda: world.bears("n1") == (False, False))
-    # A normal shutdown releases the Lease at once, with exit code 0.
+    # A normal shutdown must release the Lease at once, with exit code 0.
     third = world.remediator()
     second.terminate()
     assert second.wait(PATIENCE) == 0
@@ -60,7 +60,8 @@ def two_of_them(world):
 
 
 def certificates_of_its_own(world):
-    """The CA changes under constant requests: clients that read the ConfigMap always trust the served certificate."""
+    """The CA changes under constant requests. Clients that read the ConfigMap must always trust the served
+    certificate."""
     world.job(1)
     place, own = "/api/v1/namespaces/paceline/configmaps/paceline-remediator-ca", "paceline-remediator-own"
     words = ["--self-signed", own, "--service", "remediator", "--authority", "paceline-remediator-ca", "--certificate-life", "20"]
@@ -71,7 +72,7 @@ def certificates_of_its_own(world):
     answers = []
 
     def has_changed():
-        # Like a client that read it a moment ago.
+        # Behaves like a client that read the ConfigMap a moment ago.
         authority = world.ask("GET", place)["data"]["ca.crt"]
         time.sleep(0.3)
         for process in (first, second):
@@ -100,7 +101,8 @@ def a_dry_run(world):
 
 
 def a_word_in_a_dry_run(world):
-    """An administrator marks a node as repaired: it takes effect once, even if the annotation cannot be removed."""
+    """An administrator marks a node as repaired. This must take effect once, even if the annotation cannot be
+    removed."""
     world.job(3)
     leader = world.leader(policy=None)
     for name in ("n1", "n2"):
@@ -117,14 +119,14 @@ def a_word_in_a_dry_run(world):
 
 
 def asked(world, resource, verb):
-    """The response codes of these requests of the remediator."""
+    """Returns the response codes of these requests of the remediator."""
     lines = json.loads(world.ask("GET", "/_test/audit"))
     ours = [line for line in lines if (line["resource"], line["verb"]) == (resource, verb) and "remediator" in line["user"]]
     return [line["code"] for line in ours for _ in range(line["count"])]
 
 
 def narrow(world, change):
-    """Changes each rule of the remediator's permissions; returns a function that restores them."""
+    """Changes each rule of the remediator's permissions. Returns a function that restores them."""
     roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
     rules = world.ask("GET", roles)["rules"]
     world.patch(roles, {"rules": [rule | change(rule) for rule in rules]})
@@ -132,7 +134,7 @@ def narrow(world, change):
 
 
 def no_right_to_a_condition(world):
-    """The condition is retried with growing pauses, and evictions continue at their interval."""
+    """The condition must be retried with growing pauses, and evictions must continue at their interval."""
     world.job(2)
     world.budget("quorum", 2)
     give_back = narrow(world, lambda rule: {"resources": [one for one in rule["resources"] if one != "nodes/status"]})
@@ -151,7 +153,8 @@ def no_right_to_a_condition(world):
 
 
 def no_right_to_tell(world):
-    """Neither Events nor NodeHealths can be written: each node's are retried with growing pauses, and logged once."""
+    """Neither Events nor NodeHealths can be written. Each node's must be retried with growing pauses, and logged
+    once."""
     world.job(10)
     body = {"version": 1, "unix_ms": 1, "notices": []}
     for index in range(10):
@@ -175,7 +178,8 @@ def no_right_to_tell(world):
 
 
 def no_right_to_see(world):
-    """Without read permission the NodeHealth shows the reason, and the log that all reports are rejected."""
+    """Without read permission, the NodeHealth must show the reason, and the log must say that all reports are
+    rejected."""
     def without(verbs, resource):
         def change(rule):
             return {"verbs": [verb for verb in rule["verbs"] if verb not in verbs]} if resource in rule["resources"] else {}
@@ -194,7 +198,7 @@ def no_right_to_see(world):
         give_back()
     world.say(leader, "n1", "train-1", severity="info")
     give_back = without(["list"], "pods")
-    # The sender's job is cached for twenty seconds.
+    # The sender's job is cached for twenty seconds, so its report is still accepted.
     assert world.say(leader, "n1", "train-1").startswith("Draining")
     until("it says what it cannot do", lambda: "its pods cannot be listed: 403" in world.health("n1").get("reason", ""))
     give_back()
@@ -209,7 +213,7 @@ def no_right_to_see(world):
 
 
 def what_is_refused(world):
-    """Without permission, a request is retried with growing pauses; with it, work continues."""
+    """Without permission, a request must be retried with growing pauses. With it, work must continue."""
     world.job(2)
     give_back = narrow(world, lambda rule: {"verbs": [verb for verb in rule["verbs"] if verb != "patch"]})
     leader = world.leader()
@@ -223,13 +227,13 @@ def what_is_refused(world):
 
 
 def a_task_that_panics(world):
-    """A leader whose task has panicked exits, and the next replica leads."""
+    """A leader whose task has panicked must exit, and the next replica must lead."""
     world.job(3)
     first = world.leader()
     world.say(first, "n1", "train-1", severity="info")
     world.state("n1", "Suspect")
     world.kill(first)
-    # A counter that overflows, which the program never writes.
+    # Writes a counter that overflows, which the program itself never writes.
     health = world.ask("GET", f"{HEALTHS}/n1")
     health["status"]["decisions"] = 2**64 - 1
     world.ask("PUT", f"{HEALTHS}/n1/status", health)
@@ -237,7 +241,7 @@ def a_task_that_panics(world):
     try:
         world.send(first, world.parcel("n1", "train-1", gpu="GPU-b"), world.pod_token("train-0"))
     except (OSError, http.client.HTTPException):
-        pass  # It closes the connection.
+        pass  # The remediator closes the connection.
     assert first.wait(PATIENCE) == 1, first.returncode
     assert "a task has ended, and this process with it" in open(first.log).read()
     until("the other is in charge", lambda: "paceline_remediator_leader 1" in world.page(second))

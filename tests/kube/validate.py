@@ -33,7 +33,7 @@ def documents(text):
 
 
 def pods(value):
-    """All pod templates in a document."""
+    """Returns all pod templates in a document."""
     if isinstance(value, dict):
         if isinstance(value.get("spec"), dict) and "containers" in value["spec"]:
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", **value.get("metadata", {})}}
@@ -47,7 +47,7 @@ def pods(value):
 
 
 def check_restricted(pod, where):
-    """https://kubernetes.io/docs/concepts/security/pod-security-standards/ for Paceline's containers, and for
+    """Checks https://kubernetes.io/docs/concepts/security/pod-security-standards/ for Paceline's containers, and for
     volumes."""
     for volume in pod["spec"].get("volumes", []):
         assert set(volume) - {"name"} <= {"emptyDir", "secret", "configMap", "persistentVolumeClaim", "projected"}, where

@@ -42,7 +42,7 @@ def faults_of(nodes, bus):
 
 
 def arrived(what, journal, nodes, found):
-    """Waits until all steps so far are in a journal, and every fault is a verdict."""
+    """Waits until all steps so far are in a journal and every fault is a verdict."""
     told = {key: last for node in nodes for key, last in node.has_told().items()}
     until(f"{what}: the steps", lambda: all(
         set(range(1, last + 1)) <= journal.steps()[0].get(key, set()) for key, last in told.items()))
@@ -50,7 +50,7 @@ def arrived(what, journal, nodes, found):
 
 
 def ended(journal, nodes):
-    """Ends the job: no step is missing, and none is duplicated."""
+    """Ends the job. No step may be missing, and none may be duplicated."""
     for node in nodes[1:] + nodes[:1]:
         node.end()
     missing, again = journal.missing(nodes), journal.steps()[1]
@@ -66,7 +66,7 @@ def job(net, name, count, aggregator="n1:4711", **variables):
 def weather(net):
     """Each node has a different problem, all at once: loss of 1, 10 and 30 % of the frames; delay with reordering;
     duplicate frames; another address; a wall clock that jumps an hour ahead or back; partitions up, down and both ways;
-    a stopped sidecar (a slow reader). Then half of the nodes are cut off together."""
+    a stopped sidecar, which is a slow reader. After that, half of the nodes are cut off together."""
     run("gcc", "-shared", "-fPIC", "-O1", "-o", f"{net.work}/clock.so", f"{HERE}/clock.c", "-ldl")
     clocks = {}
     for i in (8, 9):
@@ -90,8 +90,8 @@ def weather(net):
     net.lose(12, 100)
     stopped = nodes[12].sidecar()
     stop(stopped)
-    # A sidecar restarted with the other clock has a number out of order. Earlier kernel messages are not part of its
-    # watch.
+    # A sidecar restarted with the other clock has a number out of order. It does not report kernel messages from before
+    # its start.
     found = faults_of(nodes[:8] + nodes[9:], 0x11)
     os.kill(nodes[8].sidecar(), signal.SIGKILL)
     time.sleep(FAULT_S)
@@ -112,13 +112,13 @@ def weather(net):
 
 
 def killed(net):
-    """The aggregator is killed while one node gets nothing from it (a half-open connection), is restarted, and is then
-    stopped for longer than the link timeout."""
+    """The aggregator is killed while one node gets nothing from it (a half-open connection). It is restarted, and is
+    then stopped for longer than the link timeout."""
     nodes, journal = job(net, "killed", 3)
     started(journal, nodes)
     net.lose(3, 100)
     before = nodes[0].sidecar()
-    # Kernel messages from before a sidecar's start are not read; so the first node's fault comes later.
+    # The first node's fault comes later, because kernel messages from before a sidecar's start are not read.
     found = faults_of(nodes[1:], 0x21)
     os.kill(before, signal.SIGKILL)
     time.sleep(FAULT_S)
@@ -132,7 +132,7 @@ def killed(net):
     time.sleep(FAULT_S)
     go_on(again)
     arrived("stopped", journal, nodes, found)
-    # The aggregator was not reading, so no node counts as blind.
+    # The aggregator was not reading, so no node may count as blind.
     assert journal.unheard() == unheard, journal.unheard()
     ended(journal, nodes)
 
@@ -159,7 +159,8 @@ def moved(net):
 
 
 def full(net):
-    """The disk under the run directory is full for a while: losses are counted completely; later data arrives."""
+    """The disk under the run directory is full for a while. Losses must be counted completely, and later data must
+    arrive."""
     disk = f"{net.work}/disk"
     os.makedirs(disk)
     run("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk)
@@ -220,13 +221,14 @@ def elastic(net):
 
 
 def two_jobs(net):
-    """Two jobs on the same two nodes, with aggregators on the same one: neither gets data of the other."""
+    """Two jobs run on the same two nodes, with aggregators on the same one. Neither may get data of the other."""
     nodes = {name: [Node(net, i, name, [f"{i - 1}:2:0"], "n1") for i in (1, 2)] for name in ("one", "two")}
     journals = {name: Journal(own[0].run_dir) for name, own in nodes.items()}
     found = {}
     for (name, own), bus in zip(nodes.items(), (0x61, 0x62)):
         started(journals[name], own)
-        # As in `killed`: not on the node whose sidecar is killed next, maybe before it has read its kernel log.
+        # As in `killed`, no fault is logged on the node whose sidecar is killed next, which may not have read its
+        # kernel log yet.
         found[name] = faults_of(own[1:] if name == "one" else own, bus)
     os.kill(nodes["one"][0].sidecar(), signal.SIGKILL)
     for name, own in nodes.items():
@@ -249,8 +251,8 @@ def simulated(net, name, port, *words):
 
 
 def narrow(net):
-    """Another process fills the disk of a journal except for a few megabytes, when it is opened and again later: the
-    journal is thinned, which is reported, and no new data is lost."""
+    """Another process fills the disk of a journal except for a few megabytes, when it is opened and again later. The
+    journal must be thinned, that must be reported, and no new data may be lost."""
     disk = f"{net.work}/disk"
     os.makedirs(disk)
     run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk)
@@ -284,7 +286,8 @@ def narrow(net):
 
 
 def descriptors(net):
-    """An aggregator with a limit of 40 files reports when a 41st is needed; one whose limit can be raised raises it."""
+    """An aggregator with a limit of 40 files must report when a 41st is needed. One whose limit can be raised must
+    raise it."""
     for name, limits, is_enough in (("few", (40, 40), False), ("raised", (40, 4096), True)):
         run_dir, port = f"{net.work}/{name}", 4800 + is_enough
         os.makedirs(run_dir)

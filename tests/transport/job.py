@@ -1,4 +1,4 @@
-"""Jobs of real `paceline run` processes on nodes that are network namespaces, and the data that arrives."""
+"""Runs jobs of real `paceline run` processes on nodes that are network namespaces, and reads the data that arrives."""
 
 import glob
 import json
@@ -43,7 +43,7 @@ class Net:
             self.ip("-n", space, "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
             self.ip("-n", space, "link", "set", "lo", "up")
             self.ip("-n", space, "link", "set", "eth0", "up")
-            # Without offloads, frames have the size of those on a wire.
+            # Turns offloads off, so that frames have the size of those on a wire.
             self.inside(space, "ethtool", "-K", "eth0", "tx", "off", "gso", "off", "tso", "off", "gro", "off")
         self.name({})
 
@@ -141,7 +141,7 @@ class Node:
         return open(f"{self.dir}/log").read() + "".join(open(path).read() for path in glob.glob(f"{self.run_dir}/*.log"))
 
     def has_told(self):
-        """By rank and restart, the number of steps of its trainers."""
+        """Returns the number of steps of the node's trainers, by rank and restart."""
         told = {}
         for path in glob.glob(f"{self.told}.*.*[0-9]"):
             rank, restart = path.rsplit(".", 2)[1:]
@@ -198,7 +198,7 @@ class Journal:
                         pass  # The last line may be incomplete.
 
     def steps(self):
-        """By rank and restart, the recorded steps; and the number of duplicates."""
+        """Returns the recorded steps by rank and restart, and the number of duplicates."""
         steps, again = {}, 0
         for entry in self.lines("journal"):
             event = entry.get("frame", entry).get("event", {})
@@ -210,19 +210,19 @@ class Journal:
         return steps, again
 
     def missing(self, nodes):
-        """Steps of trainers that are in no journal."""
+        """Returns the steps of trainers that are in no journal."""
         steps, _ = self.steps()
         return {key: sorted(set(range(1, last + 1)) - steps.get(key, set()))
                 for node in nodes for key, last in node.has_told().items()
                 if set(range(1, last + 1)) - steps.get(key, set())}
 
     def faults(self):
-        """Nodes and GPUs with a gpu-fault verdict."""
+        """Returns the nodes and GPUs with a gpu-fault verdict."""
         return {(verdict["subject"]["node"], verdict["subject"]["gpu_uuid"]) for verdict in self.lines("verdicts")
                 if verdict.get("finding") == "gpu-fault"}
 
     def unheard(self):
-        """Nodes with a telemetry-blind verdict, one entry per verdict."""
+        """Returns the nodes with a telemetry-blind verdict, one entry per verdict."""
         return [verdict["subject"]["node"] for verdict in self.lines("verdicts")
                 if verdict.get("finding") == "telemetry-blind" and verdict["state"] == "raised"]
 

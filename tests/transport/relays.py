@@ -1,4 +1,4 @@
-"""Cases of faults.py: nodes that send everything through relays."""
+"""Cases of faults.py in which nodes send everything through relays."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def links(net, i, page):
 
 
 def relayed(net):
-    """Nodes send everything through a relay, one of them over a link that loses frames. The relay is killed and
-    replaced a while later; it is stopped; the aggregator behind it is killed."""
+    """Nodes send everything through a relay, one of them over a link that loses frames. The relay is killed, and
+    replaced a while later. Then it is stopped, and then the aggregator behind it is killed."""
     from faults import arrived, ended, faults_of, started
 
     nodes = [Node(net, 1, "relayed", ["0:3:0"], "n1:4711")]
@@ -42,7 +42,8 @@ def relayed(net):
     time.sleep(FAULT_S)
     second, page = relay(net, 4, "relayed")
     arrived("relay killed", journal, nodes, found)
-    # Nodes that switched to another route keep it until it fails: only the relay is left to them.
+    # Blocks the direct route, because nodes that switched to another route keep it until it fails. Only the relay is
+    # left to them.
     for i in (2, 3):
         net.block(i, 1)
     until("links through the other relay", lambda: links(net, 4, page) == 2)
@@ -64,8 +65,8 @@ def relayed(net):
 
 
 def blinded(net):
-    """Of two relays, one is killed and the other stopped at the same moment: every node reconnects to the aggregator
-    directly before it counts as lost."""
+    """One of two relays is killed, and the other is stopped at the same moment. Every node must reconnect to the
+    aggregator directly before it counts as lost."""
     from faults import arrived, ended, faults_of, started
 
     both = "n4:4712,n5:4712"

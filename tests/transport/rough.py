@@ -71,7 +71,7 @@ def main():
             try:
                 os.write(tap, frame) if inwards else wire.send(frame)
             except OSError:
-                pass  # A full queue: networks lose frames.
+                pass  # The queue is full. The frame is dropped, as networks do.
     ip("link", "set", veth, "promisc", "off")
     ip("link", "set", veth, "master", bridge)
 

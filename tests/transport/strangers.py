@@ -86,7 +86,7 @@ def throw(target, path, count):
         forged = bytearray(said)
         forged[at] ^= 1 << chance.randrange(8)
         answers.append(say(target, bytes(forged)))
-    # The only response is the answer to a greeting.
+    # No response may be longer than the answer to a greeting.
     longest = max(map(len, answers))
     assert longest <= 56, longest
 
@@ -97,7 +97,7 @@ def rss(pid):
 
 
 def page(net, node):
-    """The metrics page of a node's aggregator."""
+    """Returns the metrics page of a node's aggregator."""
     at = open(f"{node.run_dir}/metrics.addr").read().strip()
     at = at if at.startswith("http") else f"http://{at}/metrics"
     return net.inside(net.space(node.i), "curl", "-s", "--max-time", "20", at)
@@ -109,8 +109,9 @@ def refused(net, node):
 
 
 def strangers(net):
-    """Ten thousand connections with garbage, replayed, truncated and forged records, and a peer with another key: none
-    is accepted, each is counted under its reason, memory does not grow, and the job's nodes are served all the time."""
+    """Connects ten thousand times with garbage, replayed, truncated and forged records, and once as a peer with another
+    key. None may be accepted, each must be counted under its reason, memory must not grow, and the job's nodes must be
+    served all the time."""
     from job import HERE, PACELINE, Journal, Node, run, until
     from faults import arrived, ended, faults_of, started
 
@@ -179,14 +180,14 @@ class Sidecar:
 
 
 def fetch(net, i, url, *more):
-    """The status code that curl gets on a node; 000: none."""
+    """Returns the status code that curl gets on a node, or 000 without a response."""
     words = ["ip", "netns", "exec", net.space(i), "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "20", *more, url]
     return subprocess.run(words, capture_output=True, text=True).stdout
 
 
 def doors(net):
-    """The page is served only on a named interface, over TLS and with the token; files that others can read are
-    rejected; a new key applies to the next job and not to the running one; sockets belong to their owner."""
+    """The page must be served only on a named interface, over TLS and with the token. Files that others can read must
+    be rejected. A new key applies to the next job and not to the running one. Sockets must belong to their owner."""
     from job import run, until
 
     cert, key, token = (f"{net.work}/{name}" for name in ("cert", "tls", "token"))

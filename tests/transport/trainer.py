@@ -12,7 +12,7 @@ def train(stop, told, rank, world, restart):
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world, TORCHELASTIC_RESTART_COUNT=restart)
     import paceline
 
-    paceline.step()  # Attaches.
+    paceline.step()  # The first step attaches the hook.
     step = 0
     while not os.path.exists(stop):
         time.sleep(0.1)

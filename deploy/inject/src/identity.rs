@@ -1,8 +1,8 @@
 //! Derives from operator-specific labels which job a pod belongs to and the address of the job's first pod.
 //!
 //! The labels are those in the operators' sources: Kubeflow's `training.kubeflow.org/*`, JobSet's, LeaderWorkerSet's,
-//! Volcano's `volcano.sh/*`, KubeRay's `ray.io/*`. A pod template in a manifest does not have them yet; a value that
-//! exists only at run time then becomes an environment variable set by the downward API.
+//! Volcano's `volcano.sh/*`, KubeRay's `ray.io/*`. A pod template in a manifest does not have these labels yet. A value
+//! that exists only at run time therefore becomes an environment variable that the downward API sets.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind's display name.
+    /// Returns the kind's display name.
     pub fn word(self) -> &'static str {
         match self {
             Kind::PyTorchJob => "PyTorchJob",
@@ -51,13 +51,13 @@ impl Kind {
 pub struct Identity {
     /// The operator that creates the pods.
     pub kind: Kind,
-    /// The job's name in its namespace; can contain `$(VARIABLE)` references to [`Identity::env`].
+    /// The job's name in its namespace. It can contain `$(VARIABLE)` references to [`Identity::env`].
     pub name: String,
-    /// The object after which the job's Secret is named: the same name, without variables.
+    /// The object after which the job's Secret is named. It is the job's name without variables.
     pub owner: String,
-    /// The host of the first pod; `None`: this pod is the only one, or the host is unknown.
+    /// The host of the first pod, or `None` if this pod is the only one, or the host is unknown.
     pub first: Option<String>,
-    /// Whether this is the job's only pod.
+    /// True if this is the job's only pod.
     pub is_alone: bool,
     /// Variables referenced in the names.
     pub env: Vec<Value>,
@@ -65,8 +65,8 @@ pub struct Identity {
 
 const KUBEFLOW_JOB: &str = "training.kubeflow.org/job-name";
 const KUBEFLOW_TYPE: &str = "training.kubeflow.org/replica-type";
-/// Label of a TrainJob's replicated jobs. It is set on their Jobs; pods have it only if the runtime's pod template sets
-/// it.
+/// Label of a TrainJob's replicated jobs. It is set on their Jobs. Their pods have it only if the runtime's pod
+/// template sets it.
 const TRAINER_STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 /// Name of the replicated job that trains, and of its container, in the trainer's runtimes
 /// (pkg/constants/constants.go).
@@ -85,7 +85,7 @@ const OLD_JOB: &str = "job-name";
 /// Returns which operator created a pod, from the pod's labels.
 pub fn kind_of(pod: &Value) -> Kind {
     let has = |label: &str| label_of(pod, label).is_some();
-    // Outermost controller first: the pods of a TrainJob also have the labels of its JobSet and Jobs.
+    // Check the outermost controller first, because the pods of a TrainJob also have the labels of its JobSet and Jobs.
     if has(KUBEFLOW_JOB) {
         Kind::PyTorchJob
     } else if has(TRAINER_STEP) || (has(SET) && is_of_train_job(pod)) {
@@ -105,8 +105,8 @@ pub fn kind_of(pod: &Value) -> Kind {
     }
 }
 
-/// In its pods, a TrainJob appears only as the JobSet of its runtime: the remaining signs are names and the variables
-/// of the torchrun plugin.
+/// Returns true if the pod belongs to a TrainJob. A TrainJob appears in its pods only as the JobSet of its runtime, so
+/// this checks the only other signs: names, and the variables of the torchrun plugin.
 fn is_of_train_job(pod: &Value) -> bool {
     let containers = pod["spec"]["containers"]
         .as_array()
@@ -122,7 +122,7 @@ fn label_of<'a>(pod: &'a Value, label: &str) -> Option<&'a str> {
 }
 
 impl Identity {
-    /// The identity of a pod before its creation. `trainer`: its training container.
+    /// Returns the identity of a pod before its creation. `trainer` is the pod's training container.
     pub fn of_pod(pod: &Value, trainer: &Value) -> Identity {
         let kind = kind_of(pod);
         let label = |label: &str| label_of(pod, label).unwrap_or("").to_owned();
@@ -161,7 +161,7 @@ fn same(name: String) -> (String, String) {
     (name.clone(), name)
 }
 
-/// Falls back to `generateName`: such a pod has no name yet.
+/// Returns the pod's name, or its `generateName` if the API server has not assigned a name yet.
 fn pod_name(pod: &Value) -> String {
     let meta = &pod["metadata"];
     let name = meta["name"].as_str().or(meta["generateName"].as_str());
@@ -173,7 +173,7 @@ fn pod_name(pod: &Value) -> String {
     }
 }
 
-/// The rendezvous host from the training container's environment or command.
+/// Returns the rendezvous host from the training container's environment or command.
 pub(crate) fn said(trainer: &Value) -> Option<String> {
     let host = |text: &str| {
         let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
@@ -191,21 +191,21 @@ pub(crate) fn said(trainer: &Value) -> Option<String> {
         if let Some(text) = literal(trainer, name) {
             return host(text);
         }
-        // The value references other variables or is set at run time: use the variable itself. A rendezvous endpoint
-        // also contains a port, so it cannot be used that way.
+        // If the value references other variables or is set at run time, use a reference to the variable itself. This
+        // does not work for a rendezvous endpoint, because that also contains a port.
         let entry = entry(trainer, name)?;
         let is_told =
             entry["value"].as_str().is_some_and(|text| !text.is_empty()) || entry["valueFrom"].is_object();
         (is_told && name != "PET_RDZV_ENDPOINT").then(|| format!("$({name})"))
     })
-    // Other text in a script is not a host name.
+    // Any other text in a script is not a host name, so it is filtered out.
     .or_else(|| host(meeting(trainer)?).filter(|host| is_name(&host.to_lowercase())))
 }
 
-/// The first pod's host, by the naming scheme of its operator. [`crate::manifest`] gives the same result where the host
-/// can be known (a PyTorchJob's pod cannot see that the job has no master). A JobSet's replicated jobs do not
-/// necessarily train together: the first one may only download data for the next, and its pods do not know the name of
-/// that one.
+/// Returns the first pod's host, by the naming scheme of the pod's operator. [`crate::manifest`] gives the same result
+/// where the host can be known (a PyTorchJob's pod cannot see that the job has no master). A JobSet's replicated jobs
+/// do not necessarily train together. The first one may only download data for the next, and the pods of the first do
+/// not know the name of the next.
 fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> {
     let subdomain = pod["spec"]["subdomain"].as_str().filter(|name| !name.is_empty());
     match kind {
@@ -247,9 +247,9 @@ fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -
 /// The default master task of Volcano's PyTorch plugin.
 pub(crate) const MASTER: &str = "master";
 
-/// All tasks of a Volcano job, in order: the svc plugin sets VC_TASK_HOSTS in each pod for each task
-/// (pkg/controllers/job/plugins/distributed-framework, svc). Task names are DNS labels, so the variable names can be
-/// converted back.
+/// Returns the names of all tasks of a Volcano job, in order. The svc plugin sets VC_TASK_HOSTS in each pod for each
+/// task (pkg/controllers/job/plugins/distributed-framework, svc). Task names are DNS labels, so the variable names can
+/// be converted back to task names.
 fn volcano_tasks(trainer: &Value) -> Vec<String> {
     let env = trainer["env"].as_array().into_iter().flatten();
     let task = |entry: &Value| {
@@ -262,7 +262,7 @@ fn volcano_tasks(trainer: &Value) -> Vec<String> {
     env.filter_map(task).collect()
 }
 
-/// A variable set from one of the pod's labels.
+/// Returns a variable that is set from one of the pod's labels.
 pub(crate) fn label_variable(name: &str, label: &str) -> Value {
     json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.labels['{label}']") } } })
 }
@@ -270,8 +270,8 @@ pub(crate) fn label_variable(name: &str, label: &str) -> Value {
 /// Placeholder in a template for the name of an object that does not exist yet.
 pub(crate) const OBJECT: &str = "$(PACELINE_OBJECT)";
 
-/// The label that holds the name of a pod's owning object; `None`: there is no such label, or the template uses it
-/// anyway.
+/// Returns the label that holds the name of a pod's owning object. Returns `None` if there is no such label, or if the
+/// template uses that label anyway.
 pub(crate) fn object_label(kind: Kind) -> Option<&'static str> {
     match kind {
         Kind::PyTorchJob => Some(KUBEFLOW_JOB),
@@ -315,7 +315,8 @@ pub(crate) fn of_ray(name: &str) -> Identity {
     }
 }
 
-/// Identity for a runtime from which the JobSet of a TrainJob is created later. `job`: the replicated job that trains.
+/// Returns the identity for a runtime from which the JobSet of a TrainJob is created later. `job` is the replicated job
+/// that trains.
 pub(crate) fn of_runtime(name: &str, job: &str) -> Identity {
     let set = "$(PACELINE_JOBSET)";
     Identity {

@@ -63,7 +63,7 @@ fn each_operator_has_its_own_words() {
     check(led, none.clone(), Kind::JobSet, "js", Some("js-lead-0-0.js"));
 }
 
-/// Pods as Kubeflow's trainer creates them through JobSet: the step label is only on the Job; the pod has JobSet's
+/// Tests pods as Kubeflow's trainer creates them through JobSet. Only the Job has the step label. The pod has JobSet's
 /// labels and the plugin's variables.
 #[test]
 fn pods_of_a_train_job() {
@@ -84,7 +84,7 @@ fn pods_of_a_train_job() {
     };
     let first = Some("tj-node-0-0.tj");
     check(pod("node", pet.clone()), pet.clone(), Kind::TrainJob, "tj", first);
-    // torchtune and others do not get a rendezvous address; a runtime can use another job name.
+    // torchtune and other launchers do not get a rendezvous address. A runtime can use another job name.
     check(pod("node", json!([])), json!([]), Kind::TrainJob, "tj", first);
     check(
         pod("trainer", pet.clone()),

@@ -1,4 +1,4 @@
-//! Finds the pod templates in a job's manifest and the job of each.
+//! Finds the pod templates in a job's manifest, and the job to which each template belongs.
 
 use serde_json::Value;
 
@@ -10,16 +10,17 @@ use crate::pod::trainer;
 pub struct Template {
     /// JSON pointer to the template.
     pub path: String,
-    /// Its job. The rendezvous address in the container's own environment takes precedence.
+    /// The job of the template. The rendezvous address in the container's own environment takes precedence over the one
+    /// here.
     pub identity: Identity,
 }
 
-/// What was found in one document of a manifest; empty if the document is not a job.
+/// The result for one document of a manifest. It is empty if the document is not a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Its pod templates.
+    /// The document's pod templates.
     pub templates: Vec<Template>,
-    /// Reasons why jobs cannot be injected here.
+    /// Reasons why jobs in this document cannot be injected.
     pub cannot: Vec<String>,
 }
 
@@ -88,13 +89,13 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
 }
 
-/// Whether the pods' owning object has a name that is not known yet.
+/// Returns true if the name of the pods' owning object is not known yet.
 fn is_made_up(document: &Value) -> bool {
     let meta = &document["metadata"];
     document["kind"] == "CronJob" || (meta["name"].is_null() && meta["generateName"].is_string())
 }
 
-/// For a generated name, returns its prefix.
+/// Returns the object's name, or its prefix if the name will be generated.
 fn object_name(document: &Value) -> String {
     let meta = &document["metadata"];
     let name = meta["name"]
@@ -183,7 +184,7 @@ fn of_set(spec: &Value, path: &str, name: &str) -> Vec<Template> {
             .or_else(|| Some(format!("{name}-{}-0-0.{domain}", job["name"].as_str()?)))
     };
     let template = |at: usize| format!("{path}/{at}/template/spec/template");
-    // These jobs do not necessarily train together: the first may only download data for the next.
+    // These replicated jobs do not necessarily train together, because the first may only download data for the next.
     jobs.iter()
         .enumerate()
         .map(|(at, job)| one(template(at), Kind::JobSet, name, first(job), false))
@@ -197,7 +198,8 @@ fn of_runtime(spec: &Value, name: &str) -> Vec<Template> {
     for (at, job) in jobs.iter().enumerate() {
         let template = &job["template"]["spec"]["template"];
         let containers = template["spec"]["containers"].as_array();
-        // Jobs that load data and models have other container names.
+        // Only the container that trains is named `node`. Replicated jobs that load data and models use other container
+        // names.
         if containers.is_some_and(|all| all.iter().any(|container| container["name"] == "node")) {
             all.push(Template {
                 path: format!("/spec/template/spec/replicatedJobs/{at}/template/spec/template"),
@@ -234,7 +236,7 @@ fn of_volcano(spec: &Value, name: &str) -> Vec<Template> {
         .iter()
         .map(|task| task["replicas"].as_u64().unwrap_or(1))
         .sum();
-    // The svc plugin gives pods their DNS names; the launcher plugins enable it.
+    // The svc plugin gives pods their DNS names. The launcher plugins enable it, so they are checked too.
     let has_names = ["svc", "pytorch", "mpi", "tensorflow"]
         .iter()
         .any(|plugin| !plugins[*plugin].is_null());
@@ -261,7 +263,8 @@ fn of_ray(cluster: &Value, path: &str, name: &str) -> Vec<Template> {
 }
 
 impl Template {
-    /// Only the pods know the job's final name, by their label; the Secret is named after the name in the manifest.
+    /// Only the pods know the job's final name, from their label. The Secret is therefore named after the name in the
+    /// manifest.
     fn follow(&mut self, owner: &str) {
         if let Some(label) = identity::object_label(self.identity.kind) {
             owner.clone_into(&mut self.identity.owner);
@@ -270,7 +273,7 @@ impl Template {
         }
     }
 
-    /// The job's identity, with the rendezvous host from the template's own container.
+    /// Returns the job's identity, with the rendezvous host from the template's own container.
     pub fn identity(&self, template: &Value, container: Option<&str>) -> Identity {
         let mut identity = self.identity.clone();
         let trainer = trainer::find(template, identity.kind, container).ok();

@@ -48,7 +48,7 @@ fn jobs_and_pods() {
     check(cron.clone(), &[(path, "$(PACELINE_OBJECT)", Some("other-0.net"))]);
     let mut own = cron;
     own["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["env"] = json!(null);
-    // Its Jobs have names like c-28000000.
+    // A CronJob's Jobs have names like c-28000000.
     let first = Some("$(PACELINE_OBJECT)-0.net");
     check(own, &[(path, "$(PACELINE_OBJECT)", first)]);
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" }, "spec": template()["spec"] });
@@ -57,7 +57,7 @@ fn jobs_and_pods() {
     check(list, &[("/items/1", "p", None)]);
 }
 
-/// The name comes from the pods' label, as a variable; the Secret exists before the name does.
+/// The name comes from the pods' label, through a variable. The Secret is created before the name is known.
 #[test]
 fn one_whose_name_is_made_up_later() {
     let made_up = |api: &str, kind: &str, spec: Value| {
@@ -228,7 +228,7 @@ fn what_is_no_job_and_what_cannot_be_done() {
     assert!(says(train.clone()).contains("TrainingRuntime"));
     let list = |items: Value| json!({ "apiVersion": "v1", "kind": "List", "items": items });
     assert!(says(list(json!([train]))).starts_with("/items/0 t: a TrainJob"));
-    // The remaining ones are injected nevertheless.
+    // The remaining documents are injected nevertheless.
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "spec": template()["spec"] });
     let found = templates(&list(json!([pod, train, pod])));
     let paths: Vec<&str> = found
@@ -248,8 +248,8 @@ fn what_is_no_job_and_what_cannot_be_done() {
     }
 }
 
-/// A job has one aggregator regardless of how Paceline is injected: the pod that the operator creates and its template
-/// give the same first pod.
+/// A job has one aggregator regardless of how Paceline is injected. The pod that the operator creates and the template
+/// of that pod must therefore yield the same first pod.
 #[test]
 fn the_webhook_finds_the_same_first_pod() {
     let check = |document: Value, pods: &[(&str, Value)]| {

@@ -1,6 +1,6 @@
-//! JSON patches (RFC 6902): the difference of two values, and its application.
+//! JSON patches (RFC 6902): computes the difference of two values, and applies it.
 //!
-//! Insertions give a small difference: the common prefix and suffix of two lists stay untouched.
+//! The common prefix and suffix of two lists stay untouched, so an insertion results in a small patch.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ fn compare_lists(path: &mut String, old: &[Value], new: &[Value], out: &mut Vec<
         .count();
     let old_middle = &old_rest[..old_rest.len() - common];
     let new_middle = &new_rest[..new_rest.len() - common];
-    // In lists of named entries, entries with equal names correspond; new names are inserted.
+    // In lists of named entries, entries with equal names are matched with each other, and new names are inserted.
     let mut place = front;
     let mut left = old_middle.iter().peekable();
     for wanted in new_middle {
@@ -80,13 +80,13 @@ fn at(path: &mut String, key: &str, then: impl FnOnce(&mut String)) {
     path.truncate(length);
 }
 
-/// The segments of a JSON pointer.
+/// Returns the segments of a JSON pointer.
 pub fn words(pointer: &str) -> Vec<String> {
     let unescape = |word: &str| word.replace("~1", "/").replace("~0", "~");
     pointer.split('/').skip(1).map(unescape).collect()
 }
 
-/// Applies a patch made by [`difference`]. `None`: the patch does not fit this value.
+/// Applies a patch made by [`difference`]. Returns `None` if the patch does not fit this value.
 pub fn apply(value: &mut Value, patch: &[Value]) -> Option<()> {
     for operation in patch {
         let mut words = words(operation["path"].as_str()?);

@@ -1,16 +1,16 @@
-//! Kubernetes quantities (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>), and
-//! which of
-//! them are plausible.
+//! Checks which Kubernetes quantities
+//! (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>) are plausible.
 
-/// Less memory for a container is a mistaken suffix: `256m` is a quarter of a byte.
+/// The smallest plausible amount of memory for a container. A smaller amount comes from a mistaken suffix, such as
+/// `256m`, which is a quarter of a byte.
 const LEAST_MEMORY: u128 = 1_000_000;
 
-/// Whether this is a plausible CPU quantity: more than zero, in cores or millicores.
+/// Returns true if this is a plausible CPU quantity: more than zero, in cores or millicores.
 pub fn is_cpu(text: &str) -> bool {
     matches!(split(text).1, "" | "m") && thousandths(text).is_some_and(|amount| amount > 0)
 }
 
-/// Whether this is a plausible memory quantity: at least one megabyte.
+/// Returns true if this is a plausible memory quantity: at least one megabyte.
 pub fn is_memory(text: &str) -> bool {
     !matches!(split(text).1, "n" | "u" | "m")
         && thousandths(text).is_some_and(|amount| amount >= LEAST_MEMORY * 1000)
@@ -23,7 +23,8 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// Thousandths of a core or a byte, rounded up like Kubernetes does. `None`: not a quantity, or absurdly large.
+/// Returns the quantity in thousandths of a core or a byte, rounded up like Kubernetes does. Returns `None` if the text
+/// is not a quantity or the quantity is absurdly large.
 pub(crate) fn thousandths(text: &str) -> Option<u128> {
     let (number, suffix) = split(text);
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));

@@ -1,9 +1,10 @@
-//! Benchmarks a burst of 5,000 pods: the latency that an API server sees per response, including TLS, and the program's
-//! CPU and memory. Run with `cargo bench -p paceline-operator --bench burst`; numbers: docs/measurements/kubernetes.md.
+//! Benchmarks a burst of 5,000 pods. Measures the latency per response that an API server sees, including TLS, and the
+//! program's CPU and memory. Run with `cargo bench -p paceline-operator --bench burst`. Results are in
+//! docs/measurements/kubernetes.md.
 //!
 //! An API server uses HTTP/1.1 for webhooks, without a limit of concurrent requests, and keeps 25 idle connections
-//! (kubernetes/kubernetes, apiserver/pkg/util/webhook/client.go and client-go/transport/cache.go); so do the callers
-//! here. They run in a separate process on the same cores, so the webhook gets the rest of the CPU.
+//! (kubernetes/kubernetes, apiserver/pkg/util/webhook/client.go and client-go/transport/cache.go). The callers here do
+//! the same. They run in a separate process on the same cores, so the webhook gets only the rest of the CPU.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)] // The output is for people.
 
@@ -26,13 +27,13 @@ const PODS: usize = 5000;
 const NAME: &str = "paceline.paceline.svc";
 /// Idle connections kept by an API server.
 const MOST_IDLE: usize = 25;
-/// Numbers of concurrent requests: an API server's clients create pods and wait for each. By default, a Kubernetes
-/// controller creates 20 per second.
+/// Numbers of concurrent requests. Each client of an API server creates a pod and waits for the response. By default, a
+/// Kubernetes controller creates 20 pods per second.
 const IN_FLIGHT: [usize; 4] = [1, 4, 16, 50];
-/// Request rates per second, independent of pending responses.
+/// Request rates per second. Requests are sent at these rates regardless of pending responses.
 const RATES: [u32; 2] = [200, 1000];
 
-/// The latency, and whether it needed a new connection.
+/// The latency of a request, and whether the request needed a new connection.
 type Answered = (Duration, bool);
 
 /// The API server's side.
@@ -42,12 +43,12 @@ struct Server {
     idle: Mutex<Vec<Caller>>,
     handshakes: AtomicUsize,
     failures: AtomicUsize,
-    /// Prepared in advance, since the callers use the same cores.
+    /// Requests that are prepared in advance, because the callers use the same cores as the program.
     questions: Vec<Vec<u8>>,
 }
 
 impl Server {
-    /// Returns whether it needed a new connection.
+    /// Sends the request for one pod. Returns true if the request needed a new connection.
     async fn ask(&self, pod: usize) -> bool {
         let idle = self.idle.lock().unwrap().pop();
         let is_new = idle.is_none();
@@ -72,7 +73,7 @@ impl Server {
         is_new
     }
 
-    /// Counts a failure: the pod would be created without Paceline.
+    /// Counts a failure. In a real cluster, the pod would be created without Paceline.
     fn failed(&self, is_new: bool) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed);
         is_new
@@ -136,7 +137,7 @@ impl Program {
         text
     }
 
-    /// In kB.
+    /// Returns a value of the process's memory status, in kB.
     fn memory(&self, word: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(word)).unwrap();
@@ -148,7 +149,7 @@ impl Program {
     }
 }
 
-/// The CPU time of all threads of a process, with the scheduler's precision.
+/// Returns the CPU time of all threads of a process, with the scheduler's precision.
 fn cpu(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let nanos = tasks.map(|task| {
@@ -158,7 +159,8 @@ fn cpu(process: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// The CPU time of all processes of the machine (/proc/stat: hundredths of a second, except idle and I/O wait).
+/// Returns the CPU time of all processes of the machine, without idle time and I/O wait. /proc/stat has it in
+/// hundredths of a second.
 fn machine() -> Duration {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let all = text.lines().next().unwrap().split_whitespace().skip(1);
@@ -168,7 +170,7 @@ fn machine() -> Duration {
     Duration::from_millis(10 * busy.map(|(_, ticks)| ticks.parse::<u64>().unwrap()).sum::<u64>())
 }
 
-/// The percentage of CPU that other processes used.
+/// Measures the percentage of CPU that other processes used.
 struct Others {
     began: Instant,
     machine: Duration,
@@ -217,8 +219,8 @@ fn main() {
             failures: AtomicUsize::new(0),
             questions: (0..PODS).map(question).collect(),
         });
-        // The first responses of a process include page faults from disk; the round with one request at a time counts
-        // like all others.
+        // The first responses of a process include page faults from disk. The round with one request at a time includes
+        // these responses, like every other round.
         for in_flight in IN_FLIGHT {
             let what = format!("{in_flight} at a time");
             measured(&program, &server, &what, together(&server, in_flight)).await;
@@ -248,8 +250,8 @@ async fn measured(
     what: &str,
     burst: impl Future<Output = Vec<Answered>>,
 ) {
-    // With real-time priority (chrt --rr), the kernel throttles a process for a twentieth of each second: each round
-    // starts in a new second.
+    // With real-time priority (chrt --rr), the kernel throttles a process for a twentieth of each second. Each round
+    // therefore starts in a new second.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (cpu, handshakes) = (program.cpu(), server.handshakes.load(Ordering::Relaxed));
     let others = Others::begin(program);
@@ -277,7 +279,7 @@ async fn measured(
     );
 }
 
-/// Sends the next request as soon as the response arrives.
+/// Sends each next request as soon as the response to the previous one arrives.
 async fn together(server: &Arc<Server>, in_flight: usize) -> Vec<Answered> {
     let callers: Vec<_> = (0..in_flight)
         .map(|number| {
@@ -300,7 +302,7 @@ async fn together(server: &Arc<Server>, in_flight: usize) -> Vec<Answered> {
     times
 }
 
-/// Sends each request at its time; waiting for earlier ones counts as latency.
+/// Sends each request at its scheduled time. Time spent waiting for earlier requests counts as latency.
 async fn paced(server: &Arc<Server>, rate: u32) -> Vec<Answered> {
     let began = Instant::now();
     let mut asked = Vec::new();

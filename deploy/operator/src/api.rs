@@ -1,4 +1,5 @@
-//! Client for the API server: JSON by path, a deadline for each request, an error code for each failure.
+//! Client for the API server. It sends and receives JSON by path, applies a deadline to each request, and returns an
+//! error code for each failure.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 /// Deadline of a request.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// Objects per page of a list: memory use follows the size of a parsed page.
+/// Objects per page of a list. The limit bounds memory use, which grows with the size of a parsed page.
 const PAGE: usize = 100;
 /// A watch is restarted after this time, so that a dead connection does not stall it forever.
 const WATCH_S: u64 = 240;
@@ -19,7 +20,7 @@ const WATCH_S: u64 = 240;
 /// A failed request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// The HTTP status code; 0: there was no response.
+    /// The HTTP status code, or 0 if there was no response.
     pub code: u16,
     /// The message.
     pub says: String,
@@ -46,17 +47,18 @@ impl Failed {
         }
     }
 
-    /// Whether another client wrote the object in the meantime.
+    /// Returns true if another client wrote the object in the meantime.
     pub fn is_conflict(&self) -> bool {
         self.code == 409
     }
 
-    /// Whether an object with this name is still being deleted (registry/generic/registry/store.go of the API server).
+    /// Returns true if an object with this name is still being deleted (registry/generic/registry/store.go of the API
+    /// server).
     pub fn is_of_one_that_goes(&self) -> bool {
         self.is_conflict() && self.says.starts_with("object is being deleted")
     }
 
-    /// Whether the object does not exist.
+    /// Returns true if the object does not exist.
     pub fn is_missing(&self) -> bool {
         self.code == 404
     }
@@ -87,21 +89,22 @@ pub enum Patch {
     Strategic,
 }
 
-/// See the module.
+/// The client; see the module documentation.
 #[derive(Clone)]
 pub struct Api(kube::Client);
 
 impl Api {
-    /// Connects with the pod's ServiceAccount, or a kubeconfig if there is one.
+    /// Connects with the pod's ServiceAccount, or with a kubeconfig if there is one.
     ///
     /// # Errors
-    /// When there is neither.
+    /// Returns an error if there is neither a ServiceAccount nor a kubeconfig.
     pub async fn open() -> anyhow::Result<Api> {
         let mut config = kube::Config::infer().await?;
         config.connect_timeout = Some(Duration::from_secs(5));
-        // A watch is silent while nothing changes; other requests have their own deadline.
+        // A watch is silent while nothing changes, so it has no read timeout. Other requests have their own deadline.
         config.read_timeout = None;
-        // An eviction that a budget forbids is answered with 429: that is a result, not a reason to retry.
+        // The API server answers an eviction that a budget forbids with 429. The caller handles that response, so the
+        // client must not retry it.
         config.default_retry = false;
         Ok(Api(kube::Client::try_from(config)?))
     }
@@ -132,7 +135,7 @@ impl Api {
     /// Returns an object.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the operation fails.
     pub async fn get(&self, path: &str) -> Result<Value, Failed> {
         self.ask(Method::GET, path, "application/json", None).await
     }
@@ -140,7 +143,7 @@ impl Api {
     /// Creates an object.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the operation fails.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failed> {
         self.ask(Method::POST, path, "application/json", Some(body)).await
     }
@@ -148,7 +151,7 @@ impl Api {
     /// Replaces an object.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the operation fails.
     pub async fn put(&self, path: &str, body: &Value) -> Result<Value, Failed> {
         self.ask(Method::PUT, path, "application/json", Some(body)).await
     }
@@ -156,7 +159,7 @@ impl Api {
     /// Changes an object.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the operation fails.
     pub async fn patch(&self, path: &str, patch: Patch, body: &Value) -> Result<Value, Failed> {
         let kind = match patch {
             Patch::Merge => "application/merge-patch+json",
@@ -168,7 +171,7 @@ impl Api {
     /// Changes the object with this name, or creates `whole` in the collection `all` if it is missing.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the operation fails.
     pub async fn merge_or_make(
         &self,
         all: &str,
@@ -186,17 +189,18 @@ impl Api {
     /// Deletes an object.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the operation fails.
     pub async fn delete(&self, path: &str) -> Result<Value, Failed> {
         let body = serde_json::json!({ "propagationPolicy": "Background" });
         self.ask(Method::DELETE, path, "application/json", Some(&body))
             .await
     }
 
-    /// Lists all objects by pages; `take` gets each object, none is kept. Returns the resourceVersion.
+    /// Lists all objects page by page. `take` gets each object, and no object is kept. Returns the list's
+    /// resourceVersion.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if a request fails.
     pub async fn list(
         &self,
         path: &str,
@@ -221,10 +225,10 @@ impl Api {
         }
     }
 
-    /// Watches a list from a resourceVersion on.
+    /// Watches a list, starting from a resourceVersion.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the request fails.
     pub async fn watch(
         &self,
         path: &str,
@@ -237,7 +241,8 @@ impl Api {
         let request = Request::get(uri).body(Vec::new()).map_err(Failed::silent)?;
         let begun = timeout(DEADLINE, self.0.request_events::<Value>(request)).await;
         let events = begun.map_err(|_| Failed::silent("no answer in time"))??;
-        // An API server whose machine fails neither closes the watch nor sends anything.
+        // If the API server's machine fails, the server neither closes the watch nor sends anything. The client
+        // therefore ends the watch itself.
         let late = Box::pin(sleep(Duration::from_secs(WATCH_S) + DEADLINE));
         let events = events.map(|event| event.map_err(Failed::from));
         Ok(events.take_until(late))

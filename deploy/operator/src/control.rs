@@ -1,5 +1,5 @@
-//! The work besides the webhook, in the leader: renews certificates, creates Secrets for jobs, and reports pods that
-//! requested Paceline and do not have it. No admission waits for it.
+//! The leader's work besides the webhook. It renews certificates, creates Secrets for jobs, and reports pods that
+//! requested Paceline and do not have it. No admission waits for this work.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,10 +24,10 @@ mod trust;
 
 use counts::Counts;
 
-/// The Lease.
+/// Name of the Lease.
 pub(crate) const LEASE: &str = "paceline-injector";
 
-/// The tasks besides the webhook.
+/// The running tasks besides the webhook.
 #[derive(Debug)]
 pub struct Control {
     /// Tasks that run forever.
@@ -36,10 +36,10 @@ pub struct Control {
 }
 
 impl Control {
-    /// Starts what the options enable, which can be nothing.
+    /// Starts the tasks that the options enable. The options may enable none.
     ///
     /// # Errors
-    /// When a task is enabled and there is neither a pod's ServiceAccount nor a kubeconfig.
+    /// Returns an error if a task is enabled but there is neither a pod's ServiceAccount nor a kubeconfig.
     pub async fn start(
         options: &Options,
         rules: &Rules,
@@ -87,12 +87,12 @@ impl Control {
         Ok(control)
     }
 
-    /// Stops its tasks, some of which may have ended, and releases the Lease so that the other replica need not wait
+    /// Stops the tasks, some of which may have ended, and releases the Lease so that the other replica need not wait
     /// for its expiry.
     pub(crate) async fn stop(self, tasks: Vec<JoinHandle<()>>) {
         tasks.iter().for_each(JoinHandle::abort);
         for task in tasks.into_iter().filter(|task| !task.is_finished()) {
-            // The abort was requested.
+            // The task ends with an error because it was aborted just before.
             let _ = task.await;
         }
         if let Some((namespace, me)) = self.end
@@ -104,7 +104,8 @@ impl Control {
     }
 }
 
-/// Unique for each process: a restarted process must not mistake the Lease of its predecessor for its own.
+/// Returns an identity that is unique for each process. A restarted process must not mistake the Lease of its
+/// predecessor for its own.
 fn me() -> String {
     let pod = std::env::var("POD_NAME").unwrap_or_else(|_| "injector".to_owned());
     format!("{pod}_{}_{}", std::process::id(), timestamp::now_ms())

@@ -1,6 +1,8 @@
-//! Leader election: the leader is the replica that holds the Lease, and only while it can renew it.
+//! Leader election. The leader is the replica that holds the Lease, and it stays the leader only while it can renew the
+//! Lease.
 //!
-//! No replica relies on another's clock: a Lease is free when it has not changed for its duration, by the local clock.
+//! No replica relies on another's clock. A replica considers a Lease free when the Lease has not changed for its
+//! duration, measured with the replica's own clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,15 +16,16 @@ use tokio::time::sleep;
 use crate::api::{Api, Failed};
 use crate::timestamp;
 
-/// Until when this replica is the leader.
+/// The time until which this replica is the leader, or `None` if it is not.
 pub type Lead = watch::Receiver<Option<Instant>>;
 
-/// Whether this replica is the leader now.
+/// Returns true if this replica is the leader now.
 pub fn leads(lead: &Lead) -> bool {
     lead.borrow().is_some_and(|until| until > Instant::now())
 }
 
-/// Waits until one of the tasks ends; they run forever, so it has panicked, and the panic was already logged.
+/// Waits until one of the tasks ends. The tasks run forever, so a task that ends has panicked, and the panic was
+/// already logged.
 pub(crate) async fn first_end(tasks: &mut [JoinHandle<()>]) -> anyhow::Error {
     if tasks.is_empty() {
         std::future::pending().await
@@ -33,19 +36,20 @@ pub(crate) async fn first_end(tasks: &mut [JoinHandle<()>]) -> anyhow::Error {
     }
 }
 
-/// See the module.
+/// The client of one Lease; see the module documentation.
 pub struct Lease {
     api: Api,
     namespace: String,
     name: String,
     me: String,
     lasts: Duration,
-    /// The last seen state of another replica's Lease, and since when it has been unchanged.
+    /// The last seen state of another replica's Lease, and the time since when it has been unchanged.
     seen: Option<(String, Instant)>,
 }
 
 impl Lease {
-    /// `me`: unique for each process, so that a restarted process does not take its predecessor's Lease for its own.
+    /// Creates the client. `me` must be unique for each process, so that a restarted process does not mistake its
+    /// predecessor's Lease for its own.
     pub fn of(api: Api, namespace: &str, name: &str, me: &str, lasts: Duration) -> Lease {
         Lease {
             api,
@@ -64,16 +68,18 @@ impl Lease {
         )
     }
 
-    /// Runs forever and publishes until when this replica is the leader; `None`: it is not.
+    /// Runs forever, and publishes in `until` the time until which this replica is the leader, or `None` if it is not
+    /// the leader.
     pub async fn hold(mut self, until: Arc<watch::Sender<Option<Instant>>>) {
         loop {
             let asked = Instant::now();
             let taken = self.take().await;
             match taken {
-                // Other replicas count from a later time.
+                // This replica counts from before the request, so it stops leading before the Lease expires for other
+                // replicas, which count from a later time.
                 Ok(true) => drop(until.send_replace(Some(asked + self.lasts * 2 / 3))),
                 Ok(false) => drop(until.send_replace(None)),
-                // A Lease that cannot be renewed expires by itself.
+                // If the Lease cannot be renewed, this replica remains the leader only until the published time.
                 Err(_) => {
                     until.send_if_modified(|until| until.take_if(|until| *until <= Instant::now()).is_some());
                 }
@@ -82,11 +88,11 @@ impl Lease {
         }
     }
 
-    /// Takes the Lease from its holder, which notices at its next renewal. Returns whether it had a holder; without a
-    /// Lease no replica acts.
+    /// Takes the Lease from its holder, which notices this at its next renewal. Returns true if the Lease had a holder.
+    /// If there is no Lease, no replica is acting.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if a request fails.
     pub async fn seize(&self) -> Result<bool, Failed> {
         let one = format!("{}/{}", self.path(), self.name);
         loop {
@@ -101,17 +107,17 @@ impl Lease {
             lease["spec"] = self.spec(changes + 1, true, &Value::Null);
             match self.api.put(&one, &lease).await {
                 Ok(_) => return Ok(was_held),
-                // It was renewed in the meantime.
+                // The holder has renewed the Lease in the meantime, so try again.
                 Err(failed) if failed.is_conflict() => {}
                 Err(failed) => return Err(failed),
             }
         }
     }
 
-    /// Releases the Lease, so that the next leader need not wait.
+    /// Releases the Lease, so that the next leader need not wait for its expiry.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if a request fails.
     pub async fn release(api: &Api, namespace: &str, name: &str, me: &str) -> Result<(), Failed> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}");
         let mut lease = api.get(&path).await?;
@@ -173,7 +179,7 @@ impl Lease {
     }
 
     fn spec(&self, changes: u64, is_new: bool, acquired: &Value) -> Value {
-        // MicroTime has six digits.
+        // MicroTime has six digits after the second, so three zeros are appended.
         let now = timestamp::write(timestamp::now_ms()).replace('Z', "000Z");
         let acquired = if is_new { json!(now) } else { acquired.clone() };
         json!({

@@ -1,13 +1,14 @@
 //! Two programs for a Kubernetes cluster. `inject` injects Paceline into new pods by a webhook that answers one kind of
-//! request (AdmissionReview v1 for pod creation), makes no requests of its own, and always allows the pod: a job must
-//! start even if monitoring fails. `remediate` receives verdicts about nodes.
+//! request (AdmissionReview v1 for pod creation) and makes no requests of its own. It always allows the pod, because a
+//! job must start even if monitoring fails. `remediate` receives verdicts about nodes.
 //!
-//! - [`webhook`]: the API server's admission requests and their responses, with metrics; `listener`: TLS connections.
-//! - [`certificate`]: serving certificates, from files or self-signed, for both programs.
-//! - [`control`]: the work besides the webhook, in one replica: Secrets for jobs, reports of pods without Paceline.
-//! - [`api`], [`lease`]: the cluster's API server, and leader election.
-//! - [`remediate`]: the other program. [`release`]: removes what both have added to the cluster.
-//! - [`timestamp`]: timestamps of Kubernetes objects.
+//! - [`webhook`]: handles the API server's admission requests, with metrics. `listener` handles TLS connections.
+//! - [`certificate`]: provides serving certificates, from files or self-signed, for both programs.
+//! - [`control`]: does the work besides the webhook in one replica: Secrets for jobs, and reports of pods without
+//!   Paceline.
+//! - [`api`], [`lease`]: the client of the cluster's API server, and leader election.
+//! - [`remediate`]: the other program. [`release`] removes what both programs have added to the cluster.
+//! - [`timestamp`]: converts timestamps of Kubernetes objects.
 
 pub mod api;
 pub mod certificate;
@@ -35,7 +36,7 @@ pub fn main() -> ExitCode {
     let line = match Line::try_parse() {
         Ok(line) => line,
         Err(problem) => {
-            // A closed stderr must not change the result.
+            // A closed stderr must not change the exit code.
             let _ = problem.print();
             return ExitCode::from(if problem.use_stderr() { USAGE } else { 0 });
         }
@@ -65,7 +66,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a line to stderr; a closed stderr is ignored.
+/// Prints a line to stderr. If stderr is closed, the line is lost.
 fn say(text: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "paceline-operator: {text}");

@@ -1,4 +1,4 @@
-//! `paceline-operator`: see the library.
+//! The program `paceline-operator`. Its code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The command line, which the chart fills in.
+//! The command-line options. The Helm chart fills them in.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -137,7 +137,7 @@ fn checked(
 }
 
 impl Options {
-    /// The injection defaults from these options.
+    /// Returns the injection defaults from these options.
     pub fn settings(&self) -> Settings {
         let default = Settings::default();
         Settings {

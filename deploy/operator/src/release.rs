@@ -1,9 +1,9 @@
-//! `release`: run before the operator is uninstalled, it removes what the operator added to nodes and namespaces: the
-//! nodes' label, taint, mark and condition, the ConfigMaps in training namespaces, and preflight Jobs. The leader would
-//! restore all of it, so its Lease is taken first.
+//! The `release` command, which is run before the operator is uninstalled. It removes what the operator added to nodes
+//! and namespaces: the nodes' label, taint, annotation and condition, the ConfigMaps in training namespaces, and
+//! preflight Jobs. The leader would restore all of this, so the command takes the leader's Lease first.
 //!
-//! A node that is out of service stays cordoned, as by `kubectl cordon`: an administrator decides when it is trusted
-//! again. NodeHealths stay as well, since they contain the reason, and so do annotations set by users.
+//! A node that is out of service stays cordoned, as by `kubectl cordon`, because an administrator must decide when to
+//! trust it again. NodeHealths stay as well, because they contain the reason. Annotations set by users also stay.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::remediate::policy::marks::CONDITION;
 use crate::remediate::policy::{Marks, NodeView, Rung};
 use crate::{control, remediate, say, timestamp};
 
-/// Attempts for a node with frequent write conflicts.
+/// Number of attempts for a node with frequent write conflicts.
 const TRIES: u32 = 5;
-/// How long the Leases are held: after an aborted uninstall, the operator resumes its work.
+/// How long the Leases are held. If the uninstallation is aborted, the operator resumes its work afterwards.
 const HELD: Duration = Duration::from_secs(600);
 
 /// Remove the operator's marks from nodes and its objects from namespaces, before it is uninstalled.
@@ -51,7 +51,8 @@ struct Release<'a> {
 /// Removes everything and logs each change.
 ///
 /// # Errors
-/// When the API server is unreachable, or something could not be removed; the command can be run again.
+/// Returns an error if the API server is unreachable or something could not be removed. The command can then be run
+/// again.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let mut release = Release {
         options,
@@ -71,7 +72,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 impl Release<'_> {
-    /// Logs what is done, or would be done in a dry run.
+    /// Logs what is done, or in a dry run what would be done.
     fn says(&self, text: impl std::fmt::Display) {
         let would = if self.options.dry_run { "would: " } else { "" };
         say(format_args!("{would}{text}"));
@@ -88,7 +89,7 @@ impl Release<'_> {
         }
     }
 
-    /// Afterwards no replica restores what is removed.
+    /// Takes the Leases, so that no replica restores what is removed.
     async fn take_charge(&self) -> anyhow::Result<()> {
         if self.options.dry_run {
             return Ok(());
@@ -159,8 +160,8 @@ impl Release<'_> {
         self.api.patch(&status, Patch::Strategic, &gone).await.map(drop)
     }
 
-    /// The remediator's CA, which injected pods trust. The copy in the operator's namespace is removed with the
-    /// release.
+    /// Removes the copies of the remediator's CA, which injected pods trust. The copy in the operator's namespace is
+    /// removed together with the Helm release.
     async fn authorities(&mut self) -> anyhow::Result<()> {
         let mut spaces = Vec::new();
         let take = |space: &Value| spaces.extend(space["metadata"]["name"].as_str().map(str::to_owned));
@@ -176,7 +177,7 @@ impl Release<'_> {
 
     async fn authority(&self, path: &str, space: &str) -> Result<(), Failed> {
         let map = self.api.get(path).await?;
-        // A ConfigMap written by hand stays.
+        // A ConfigMap that was written by hand is not removed.
         if map["metadata"]["labels"] != remediator::authority(space, "")["metadata"]["labels"] {
             return Ok(());
         }
@@ -211,8 +212,8 @@ impl Release<'_> {
     }
 }
 
-/// The patch that removes the operator's marks from a node; `None`: it has none. A node that is out of service, or on
-/// hold and cordoned, is left cordoned.
+/// Returns the patch that removes the operator's marks from a node, or `None` if the node has none. A node that is out
+/// of service, or on hold and cordoned, is left cordoned.
 fn patch(node: &NodeView, uncordon: bool) -> Option<Value> {
     let mut patch = Marks::default().patch(node).filter(|_| node.bears_ours())?;
     let is_out = node.bears() >= Rung::Taint;
@@ -247,7 +248,7 @@ mod tests {
     fn what_is_out_stays_cordoned_and_bears_nothing_of_ours() {
         for (node, uncordon, wanted) in [
             (node(true, false), false, json!(true)),
-            // A taint alone also keeps new pods away.
+            // A taint alone also keeps new pods away, so the node is left cordoned.
             (node(false, false), false, json!(true)),
             (node(true, false), true, json!(null)),
             (node(true, true), true, json!(true)),
@@ -277,7 +278,7 @@ mod tests {
             ..NodeView::default()
         };
         assert_eq!(patch(&other, true), None);
-        // A label alone does not take a node out of service.
+        // A label alone does not take a node out of service, so the node is not left cordoned.
         other.label = Some("unhealthy".to_owned());
         other.unschedulable = false;
         assert_eq!(patch(&other, false).unwrap().get("spec"), None);

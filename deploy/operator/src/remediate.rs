@@ -1,10 +1,9 @@
 //! Receives verdicts about nodes and acts on the nodes.
 //!
-//! - [`policy`]: the decisions, independent of a cluster.
-//! - [`intake`]: receives verdicts from authenticated [`callers`]; [`notices`]: their format.
-//! - [`actor`]: the leader ([`crate::lease`]) checks [`nodes`] and NodeHealths ([`known`], read by [`record`]), records
-//!   decisions, and applies them
-//!   ([`chores`], [`objects`]) through the [`crate::api`].
+//! - [`policy`]: makes the decisions, independent of a cluster.
+//! - [`intake`]: receives verdicts from authenticated [`callers`]. [`notices`] defines their format.
+//! - [`actor`]: the leader's loop ([`crate::lease`]). It checks [`nodes`] and NodeHealths ([`known`], read by
+//!   [`record`]), records decisions, and applies them ([`chores`], [`objects`]) through the [`crate::api`].
 //! - [`counts`][]: metrics. [`retry`][]: retries of failed requests.
 
 pub mod actor;
@@ -49,9 +48,9 @@ use crate::webhook::server::asked_to_end;
 use counts::Counts;
 use policy::Rules;
 
-/// The leader's Lease.
+/// Name of the leader's Lease.
 pub(crate) const LEASE: &str = "paceline-remediator";
-/// Limit of connections; each needs memory up to the size limit of a body.
+/// Limit of connections. Each connection needs memory up to the size limit of a body.
 const CONNECTIONS: usize = 128;
 /// Limit of reports in the queue.
 const WAITING: usize = 4096;
@@ -133,7 +132,7 @@ struct Shown {
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When the policy is invalid, an address cannot be bound, or the API server is unreachable.
+/// Returns an error if the policy is invalid, an address cannot be bound, or the API server is unreachable.
 pub async fn serve(options: Options) -> anyhow::Result<()> {
     let rules = rules(&options)?;
     let (listener, health) = (listen(options.listen).await?, listen(options.health).await?);
@@ -172,7 +171,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     };
     let tls = TlsListener::of(listener, acceptor, CONNECTIONS, counted)?;
     let verdicts = axum::serve(tls, intake.router()).with_graceful_shutdown(async move {
-        // A closed channel means the same.
+        // A closed channel also means that the shutdown has begun.
         let _ = is_over.wait_for(|over| *over).await;
     });
     let verdicts = tokio::spawn(verdicts.into_future());
@@ -191,12 +190,14 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
             let _ = timeout(GRACE, verdicts).await;
             Ok(())
         }
-        // A leader whose task has ended would block all other replicas.
+        // End the process if a task has ended, because this leader would otherwise keep the Lease and block all other
+        // replicas.
         problem = first_end(&mut tasks) => Err(problem),
     };
     tasks.iter().for_each(JoinHandle::abort);
     health.abort();
-    // The next leader need not wait; if the release fails, it does.
+    // Release the Lease, so that the next leader need not wait. If the release fails, the next leader waits until the
+    // Lease expires.
     let _ = Lease::release(&api, &options.namespace, LEASE, &me).await;
     ended
 }
@@ -222,7 +223,8 @@ fn rules(options: &Options) -> anyhow::Result<Rules> {
     Rules::with(&text).with_context(name)
 }
 
-/// Unique for each process: a successor must not take the Lease of a killed process for its own.
+/// Returns an identity that is unique for each process. A successor must not mistake the Lease of a killed process for
+/// its own.
 fn identity() -> String {
     let name = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     format!(
@@ -245,7 +247,7 @@ async fn count_lead(mut until: watch::Receiver<Option<Instant>>, counts: Arc<Cou
     }
 }
 
-/// Maintains the certificate, from files or self-signed, and the senders' trust in it.
+/// Maintains the certificate, which is from files or self-signed, and the senders' trust in it.
 fn show(
     options: &Options,
     api: &Api,
@@ -259,7 +261,8 @@ fn show(
     if let Some((cert, key)) = given.cert.as_deref().zip(given.key.as_deref()) {
         tasks.push(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
         if let Some((place, ca)) = place.zip(options.ca.clone()) {
-            // Senders that do not trust the certificate yet retry: readiness does not wait for that.
+            // Readiness does not wait until senders trust the certificate, because senders that do not trust it yet
+            // retry.
             let trusted = ProvidedCertificate::of(api, namespace, place, cert.to_owned(), ca);
             tasks.push(tokio::spawn(trusted.run(lead.clone())));
         }

@@ -1,4 +1,4 @@
-//! Timestamps: milliseconds since 1970 internally, RFC 3339 in Kubernetes objects.
+//! Timestamps are milliseconds since 1970 internally, and RFC 3339 in Kubernetes objects.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,13 +6,13 @@ use paceline_health::text::date::Date;
 pub use paceline_health::text::date::rfc3339 as write;
 use serde::{Deserialize as _, Deserializer, Serializer};
 
-/// The current time.
+/// Returns the current time.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The inverse of [`write()`]; `None`: not a timestamp, or not in UTC.
+/// Parses a timestamp; this is the inverse of [`write()`]. Returns `None` if the text is not a timestamp or not in UTC.
 pub fn read(text: &str) -> Option<u64> {
     let text = text.strip_suffix('Z')?;
     let (date, time) = text.split_once('T')?;
@@ -33,18 +33,18 @@ pub fn read(text: &str) -> Option<u64> {
     at.unix_ms()
 }
 
-/// For `#[serde(with)]`.
+/// Serializes a timestamp, for `#[serde(with)]`.
 pub fn serialize<S: Serializer>(unix_ms: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&write(*unix_ms))
 }
 
-/// For `#[serde(with)]`.
+/// Deserializes a timestamp, for `#[serde(with)]`.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text = String::deserialize(deserializer)?;
     read(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a time")))
 }
 
-/// The same for an optional timestamp.
+/// Serializes and deserializes an optional timestamp.
 pub mod maybe {
     use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -56,7 +56,7 @@ pub mod maybe {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// For `#[serde(with)]`.
+    /// Serializes an optional timestamp, for `#[serde(with)]`.
     pub fn serialize<S: Serializer>(unix_ms: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
         match unix_ms {
             Some(unix_ms) => super::serialize(unix_ms, serializer),
@@ -64,7 +64,7 @@ pub mod maybe {
         }
     }
 
-    /// For `#[serde(with)]`.
+    /// Deserializes an optional timestamp, for `#[serde(with)]`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
         Ok(text.as_deref().and_then(super::read))
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_time_there_and_back() {
         assert_eq!(read(&write(1_795_388_399_999)), Some(1_795_388_399_999));
-        // The format of other programs.
+        // Other programs write timestamps in these formats.
         assert_eq!(read("2026-11-22T22:59:59Z"), Some(1_795_388_399_000));
         assert_eq!(read("2026-11-22T22:59:59.123456Z"), Some(1_795_388_399_123));
         for wrong in [

@@ -1,4 +1,5 @@
-//! 5,000 pods at once, through an API server that calls the real program: the cost of an admission, and of the program.
+//! Creates 5,000 pods at once through an API server that calls the real program. Measures the cost of an admission and
+//! of the program.
 //! `cargo test --release -p paceline-operator --test burst -- --ignored --nocapture`
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)] // The output is for people.
@@ -12,7 +13,7 @@ use world::{Operator, PATIENCE, PODS, World};
 
 const PODS_IN_ALL: usize = 5000;
 const MAKERS: usize = 16;
-/// The documented limit, in kB.
+/// The documented memory limit, in kB.
 const MOST: u64 = 40 * 1024;
 
 fn resident(id: u32, word: &str) -> u64 {
@@ -34,7 +35,7 @@ async fn five_thousand_pods() {
         let admin = world.admin.clone();
         makers.push(tokio::spawn(async move {
             for number in (maker..PODS_IN_ALL).step_by(MAKERS) {
-                // 50 jobs of 100 pods.
+                // The pods belong to 50 jobs of 100 pods each.
                 let job = format!("j{}", number / 100);
                 let pod = json!({
                     "metadata": {
@@ -76,7 +77,7 @@ async fn five_thousand_pods() {
     );
     assert_eq!((told["failed"].as_u64(), times.len()), (Some(0), PODS_IN_ALL));
     assert!(resident(operator.id(), "VmHWM:") <= MOST);
-    // A new replica reads all of them.
+    // A new replica reads all of the pods.
     let second = Operator::start(&world, &[]).await;
     let began = Instant::now();
     drop(operator);

@@ -1,6 +1,6 @@
-//! The real program in a cluster: its changes to pods when an API server calls it, and its other tasks.
+//! Tests the real program in a cluster: how it changes pods when an API server calls it, and its other tasks.
 
-#![allow(clippy::unwrap_used, missing_docs)] // A test that cannot go on fails.
+#![allow(clippy::unwrap_used, missing_docs)] // If a test cannot continue, it fails.
 
 #[path = "cluster/hangs.rs"]
 mod hangs;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use world::hostile::hostile;
 use world::{CONFIGURATIONS, Operator, PATIENCE, PODS, World};
 
-/// Names and values.
+/// Names and values of labels.
 type Labels = &'static [(&'static str, &'static str)];
 
 /// Labels that each operator sets on its pods, and the resulting Secret.
@@ -101,7 +101,7 @@ async fn each_kind_in_both_modes() {
             }
         }
     }
-    // Requested only by an annotation, with a minimal pod.
+    // Injection is requested only by an annotation, in a minimal pod.
     let (code, bare) = world
         .pod(
             "bare",
@@ -121,7 +121,7 @@ async fn each_kind_in_both_modes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dry_run_restricted_and_a_secret_that_goes_with_its_job() {
     let world = World::begin().await;
-    // A chart may create it empty, so that it is deleted with the chart.
+    // A chart may create the Secret empty, so that the Secret is deleted together with the chart.
     let empty = json!({ "metadata": { "name": world::SECRET } });
     world
         .admin
@@ -182,7 +182,7 @@ async fn dry_run_restricted_and_a_secret_that_goes_with_its_job() {
         .await
         .unwrap();
     assert!(world.secret("paceline-j").await.is_none(), "it goes with the job");
-    // A pod that requests injection but cannot have it is created nevertheless, and its owner gets an Event.
+    // This pod requests injection but cannot have it. The pod is created nevertheless, and its owner gets an Event.
     let (code, _) = world
         .pod("win", |pod| {
             strict(pod);
@@ -227,7 +227,7 @@ async fn what_another_webhook_drops_is_put_back_or_told() {
     hostile(&world, "Never").await;
     let (code, pod) = world.pod("repaired", |_| {}).await;
     assert_eq!((code, presence(&pod)), (201, Presence::Whole), "{pod}");
-    // A webhook that runs last.
+    // Tests a webhook that runs last.
     world
         .admin
         .delete(&format!("{CONFIGURATIONS}/zz-old"), &Value::Null)
@@ -286,7 +286,7 @@ async fn pods_that_came_while_the_webhook_was_away_are_told_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_and_authorities_change_and_no_admission_is_lost() {
     let world = World::begin().await;
-    // A certificate is valid for 20 s: it is renewed after 13, and its authority after 27.
+    // A certificate is valid for 20 s here. It is renewed after 13 s, and its authority after 27 s.
     let operator = Operator::start(&world, &["--certificate-life", "20"]).await;
     world.serve(&[&operator]).await;
     let bundle = async || {
@@ -324,7 +324,7 @@ async fn certificates_and_authorities_change_and_no_admission_is_lost() {
                 .find_map(|one| one.strip_prefix(&line)?.parse::<u32>().ok())
                 .unwrap_or(0)
         };
-        // The second authority exists and signs: two certificates after the first.
+        // The second authority exists and signs, because two certificates followed the first.
         if count("authority") >= 2 && count("certificate") >= 2 {
             break;
         }
@@ -352,7 +352,8 @@ async fn an_api_server_that_was_away_is_waited_for() {
         .server
         .cluster
         .make_trouble(&json!({ "away_ms": 4000, "compact": true }));
-    // It is no longer the leader, but alive: the webhook itself makes no requests.
+    // The replica is no longer the leader, but still runs, because the webhook itself makes no requests to the API
+    // server.
     operator.until("/metrics", "paceline_injector_leader 0").await;
     operator.until("/readyz", "ok").await;
     let began = Instant::now();
@@ -373,7 +374,7 @@ async fn of_two_replicas_one_acts_and_the_other_follows_when_it_is_killed() {
     first.until("/metrics", "paceline_injector_leader 1").await;
     let second = Operator::start(&world, &["--lease", "2"]).await;
     second.until("/metrics", "paceline_injector_leader 0").await;
-    // Both serve the same certificate, and both get requests.
+    // Both replicas serve the same certificate, and both get requests.
     world.serve(&[&first, &second]).await;
     for number in 0..4 {
         let (code, pod) = world.pod(&format!("both-{number}"), |_| {}).await;

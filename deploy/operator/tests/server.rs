@@ -1,7 +1,7 @@
-//! The webhook as an API server sees it: over TLS with persistent connections, during a change of its certificate and a
-//! shutdown.
+//! Tests the webhook as an API server uses it, over TLS with persistent connections, during a change of its certificate
+//! and during a shutdown.
 
-#![allow(clippy::unwrap_used, missing_docs)] // A test that cannot go on fails.
+#![allow(clippy::unwrap_used, missing_docs)] // If a test cannot continue, it fails.
 
 mod client;
 
@@ -22,7 +22,8 @@ async fn a_pod_is_answered_on_a_connection_that_stays() {
         assert_eq!(answer["response"]["uid"], format!("u-{number}"));
         assert_eq!(answer["response"]["patchType"], "JSONPatch");
     }
-    // Header and body in one segment: with two, Nagle's algorithm and delayed acknowledgments would add latency.
+    // Header and body must arrive in one segment. With two, Nagle's algorithm and delayed acknowledgments would add
+    // latency.
     let (status, _, pieces) = caller.ask("/inject", &question(4)).await.unwrap();
     assert_eq!((status, pieces), (200, 1));
     assert_eq!(caller.ask("/inject", b"{}").await.unwrap().0, 400);
@@ -72,9 +73,9 @@ async fn the_certificate_changes_under_load_and_nobody_is_turned_away() {
     webhook.until_ready().await;
     let (port, old) = (webhook.port, webhook.dir.path().join("old.crt"));
     std::fs::copy(webhook.ca(), &old).unwrap();
-    // An API server whose caBundle contains both, as during a rotation.
+    // This API server's caBundle contains both certificates, as during a rotation.
     let mut stays = Caller::connect(port, &old, NAME).await.unwrap();
-    // One file of the pair is replaced: the old certificate stays in use.
+    // Only one file of the pair is replaced, so the old certificate stays in use.
     std::fs::write(webhook.dir.path().join("tls.key"), "none").unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     Caller::connect(port, &old, NAME)
@@ -87,7 +88,7 @@ async fn the_certificate_changes_under_load_and_nobody_is_turned_away() {
     let mut tried = 0;
     loop {
         stays.review(&question(tried)).await;
-        // In this order, since the certificate may change between the two.
+        // The old certificate is tried first, because the certificate may change between the two attempts.
         let is_old = Caller::connect(port, &old, NAME).await.is_ok();
         let is_new = Caller::connect(port, &new, NAME).await.is_ok();
         assert!(is_new || is_old, "neither is shown");
@@ -132,7 +133,7 @@ async fn at_the_end_connections_are_closed_in_order() {
     let mut caller = Caller::connect(webhook.port, &webhook.ca(), NAME).await.unwrap();
     caller.review(&question(1)).await;
     webhook.end().await;
-    // Its connection was closed normally, and the port is closed.
+    // The server has closed the connection normally, and the port is closed.
     assert!(caller.ask("/inject", &question(2)).await.is_err());
 }
 

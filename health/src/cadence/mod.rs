@@ -2,11 +2,12 @@
 //!
 //! A training program repeats itself. A step ends with a collective that occurs once per repetition and is identified
 //! by the few collectives before it in its own communicator. All members of a communicator see the same sequence in it,
-//! so all of them cut at the same collectives; they count from the start of the communicator and by NCCL's sequence
-//! numbers, never by a clock.
+//! so all of them end their steps at the same collectives. Collectives are counted from the start of the communicator
+//! by NCCL's sequence numbers. No clock is used.
 //!
-//! Limit: it cannot know which of several nested repetitions is the optimizer step. It takes the longest one in which
-//! large collectives repeat; if the only large collective of a program repeats over and over, each one is a step.
+//! Limit: this module cannot know which of several nested repetitions is the optimizer step. It takes the longest one
+//! in which large collectives repeat. If a program's only large collective repeats over and over, each occurrence
+//! counts as a step.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,21 +17,22 @@ mod search;
 use operations::{Operations, hash};
 use search::Cut;
 
-/// Functions that reduce, as the ring numbers them (`sidecar/probe/ring/layout.md`).
+/// Numbers in the ring of the functions that reduce (`sidecar/probe/ring/layout.md`).
 const ALL_REDUCE: u8 = 1;
 const REDUCE_SCATTER: u8 = 2;
-/// Collectives in the search window; a step can have at most a sixth of them.
+/// Number of collectives in the search window. A step can have at most a sixth of that number.
 const WINDOW: usize = 1 << 15;
 /// Most collectives of a communicator that identify a position in the step.
 const DEEPEST: usize = 16;
-/// Collectives before the first search, and the growth before the next one, as a divisor.
+/// The first search starts after this many collectives. The next constant is a divisor: the next search starts when the
+/// sequence has grown by that fraction.
 const FIRST_LOOK: usize = 16;
 const LOOK_AGAIN: usize = 8;
 /// Most pairs of communicator and function whose sequence numbers are tracked.
 const MOST_NUMBERED: usize = 1 << 12;
-/// A shorter repetition is not a step but a part of one.
+/// Minimum length of a step. A shorter repetition is only a part of a step.
 const SHORTEST_NS: u64 = 2_000_000;
-/// The end of steps has changed if it has not occurred for this many steps.
+/// If the collective that ends steps has not occurred for this many steps, the program has entered another phase.
 const GONE: usize = 64;
 
 /// A collective that a rank enqueued.
@@ -48,14 +50,15 @@ pub struct Did {
     pub sequence: u64,
     /// Its number in this process, modulo 2³²; a gap means lost records.
     pub ticket: u32,
-    /// Large enough to characterize a step; small ones (losses, norms) may end a step and can occur at any time.
+    /// True if it is large enough to characterize a step. Small collectives (losses, norms) can occur at any time; one
+    /// of them may end a step.
     pub is_heavy: bool,
 }
 
 /// The position of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The step, from 1; 0: not known yet.
+    /// The step, from 1. Zero means that it is not known yet.
     pub step: u64,
     /// Set on the last collective of a step.
     pub end: Option<End>,
@@ -66,18 +69,18 @@ pub struct Place {
 pub struct Led {
     /// The communicator.
     pub comm: u64,
-    /// Its collectives per step; 0: not known.
+    /// Its collectives per step. Zero means that the number is not known.
     pub of_step: u32,
 }
 
 /// How a step that ended compares with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It had the usual large collectives.
+    /// The step had the usual large collectives.
     Usual,
-    /// It had different ones: an evaluation, a warm-up.
+    /// The step had different large collectives, for example because it was an evaluation or a warm-up.
     Unlike,
-    /// Some of its records are missing.
+    /// Some of the step's records are missing.
     InPart,
 }
 
@@ -105,12 +108,12 @@ pub struct Memory {
     pub sequence: u64,
 }
 
-/// See the module.
+/// Finds steps, as the module's documentation describes.
 #[derive(Debug, Default)]
 pub struct Cadence {
     patience_ns: u64,
     began_ns: Option<u64>,
-    /// The first records are missing, and there is no state from an earlier reader.
+    /// True if the first records are missing and there is no state from an earlier reader.
     is_late: bool,
     operations: Operations,
     /// Collectives since the last step ended, or since the beginning.
@@ -124,7 +127,7 @@ pub struct Cadence {
     next: BTreeMap<(u64, u8), u64>,
     /// Collectives lost before steps were found, by communicator and function.
     missed: BTreeMap<(u64, u8), u64>,
-    /// Collectives that may end a step were lost since the last step ended.
+    /// True if collectives that may end a step were lost since the last step ended.
     is_lost: bool,
     /// Heavy collectives of the communicator in which steps end, latest last.
     context: VecDeque<u64>,
@@ -132,10 +135,10 @@ pub struct Cadence {
     /// Steps before the start of `recent`.
     counted: u64,
     led: Led,
-    /// Of the current step: hash of its large collectives, and whether some are missing.
+    /// Hash of the large collectives of the current step, and whether some of them are missing.
     sum: u64,
     is_broken: bool,
-    /// Another reader has already counted up to this sequence number.
+    /// The sequence number up to which another reader has already counted.
     resumed_at: Option<u64>,
 }
 
@@ -159,17 +162,18 @@ impl Cadence {
         (self.is_broken, self.is_lost) = (true, true);
     }
 
-    /// Marks that the first records are missing: without [`Cadence::resume`] no steps are found.
+    /// Records that the first records are missing. Unless [`Cadence::resume`] is called as well, no steps are found
+    /// then.
     pub fn comes_late(&mut self) {
         self.is_late = self.found.is_none();
     }
 
-    /// The state for another reader; `None` until steps are found.
+    /// Returns the state for another reader, or `None` until steps are found.
     pub fn memory(&self) -> Option<Memory> {
         self.found
     }
 
-    /// The largest communicator of a step, and its collectives per step.
+    /// Returns the largest communicator of a step, and its collectives per step.
     pub fn led(&self) -> Led {
         self.led
     }
@@ -194,8 +198,8 @@ impl Cadence {
         }
     }
 
-    /// Processes a send or receive, which ends no step but has a ticket like collectives. Returns its step; 0: not
-    /// known yet.
+    /// Processes a send or receive, which cannot end a step but has a ticket as collectives do. Returns its step, or 0
+    /// if the step is not known yet.
     pub fn pass(&mut self, ticket: u32) -> u64 {
         if self.is_late || self.resumed_at.is_some() {
             return 0;
@@ -204,7 +208,7 @@ impl Cadence {
         self.found.map_or(0, |found| found.step + 1)
     }
 
-    /// Whether the previous reader has already counted it.
+    /// Returns true if the previous reader has already counted this collective.
     fn is_counted(&mut self, did: &Did) -> bool {
         let (Some(at), Some(found)) = (self.resumed_at, self.found) else {
             return false;
@@ -216,8 +220,8 @@ impl Cadence {
         !is_new
     }
 
-    /// Detects lost records. The next ticket reveals a loss at once; the next sequence number of a function reveals how
-    /// many were lost, maybe steps later.
+    /// Detects lost records. A gap before the next ticket shows a loss at once. How many collectives of a function were
+    /// lost is known only from that function's next sequence number, which may come several steps later.
     fn miss(&mut self, did: &Did) {
         self.follow(did.ticket);
         let key = (did.comm, did.function);
@@ -264,7 +268,8 @@ impl Cadence {
             };
             self.ended(place.step);
         } else if self.recent.len() >= (GONE * found.items as usize).clamp(WINDOW / 8, WINDOW) {
-            // Another phase of the program: search what followed the last step for the new end of steps.
+            // The program has entered another phase. Search the collectives after the last step for the new end of
+            // steps.
             self.counted = found.step;
             self.found = None;
             self.looked = 0;
@@ -272,7 +277,7 @@ impl Cadence {
         place
     }
 
-    /// Whether the latest collective ends a step.
+    /// Returns true if the latest collective ends a step.
     fn ends(&mut self, found: &Memory, number: u16) -> bool {
         self.remember(number, found.comm);
         let kind = self.operations.of(number);
@@ -286,7 +291,8 @@ impl Cadence {
         }
     }
 
-    /// Steps that have ended since the last recorded one. Lost records may include the end of a step.
+    /// Returns how many steps have ended since the last recorded one. This includes steps whose last collective was
+    /// lost.
     fn steps_since(&self, found: &Memory) -> u64 {
         let each = u64::from(found.each.max(1));
         let since = self.sequence(found).saturating_sub(found.sequence);
@@ -297,7 +303,7 @@ impl Cadence {
         }
     }
 
-    /// The sequence number of the latest collective that may end a step.
+    /// Returns the sequence number of the latest collective that may end a step.
     fn sequence(&self, found: &Memory) -> u64 {
         let next = self.next.get(&(found.comm, found.function));
         next.map_or(0, |next| next.wrapping_sub(1))
@@ -330,7 +336,7 @@ impl Cadence {
         self.take(&cut, &items, ends)
     }
 
-    /// Starts to count at the latest end of a step.
+    /// Starts counting at the latest end of a step.
     fn take(&mut self, cut: &Cut, items: &[u16], ends: u64) -> Place {
         let (before, after) = items.split_at(cut.last + 1);
         let end = self.operations.of(items[cut.last]);

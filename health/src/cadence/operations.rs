@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Did;
 
-/// Up to this many kinds of collectives are distinguished by size; further ones only by communicator and function.
+/// Collectives are distinguished by size until there are this many kinds. After that, new ones are distinguished only
+/// by communicator and function.
 const MOST_KINDS: usize = 4096;
 
 /// A kind of collective: communicator, function and size.
@@ -29,7 +30,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// The number of a collective's kind.
+    /// Returns the number of a collective's kind.
     pub fn number(&mut self, did: &Did) -> u16 {
         let known = |bytes| self.numbers.get(&(did.comm, did.function, bytes)).copied();
         let bytes = match self.all.len() < MOST_KINDS {
@@ -42,7 +43,7 @@ impl Operations {
         let class = mix(mix(0, did.comm), u64::from(did.function));
         let number = self.all.len() as u16;
         if number == u16::MAX {
-            // Too many communicators: the last ones are not distinguished.
+            // There are too many communicators. The remaining ones all get the last number.
             return number - 1;
         }
         self.numbers.insert((did.comm, did.function, bytes), number);
@@ -58,7 +59,7 @@ impl Operations {
         number
     }
 
-    /// The kind for a number from [`Operations::number`].
+    /// Returns the kind for a number from [`Operations::number`].
     pub fn of(&self, number: u16) -> Operation {
         self.all[usize::from(number)]
     }

@@ -1,11 +1,12 @@
 //! Searches for a collective that occurs once per repetition.
 //!
 //! A candidate is a short run of large collectives in one communicator (or one small collective), by kind. It cuts the
-//! sequence into pieces; it is valid if the pieces contain the same large collectives, by communicator and function.
-//! Sizes may vary, as those of activations do with sequence length. A layer repeats within a micro-batch, and a
-//! micro-batch within a step, and the step has collectives that they lack: of all valid candidates, the one whose
-//! pieces have the most kinds of collectives is taken, and among these the one with the shortest pieces. Evaluations,
-//! even regular ones, repeat parts of steps.
+//! sequence into pieces. The candidate is valid if the pieces contain the same large collectives, by communicator and
+//! function. Sizes may vary, as those of activations do with sequence length. A layer repeats within a micro-batch, and
+//! a micro-batch within a step, but a step has collectives that layers and micro-batches lack. The search therefore
+//! takes the valid candidate whose pieces have the most kinds of collectives. If several have equally many, it takes
+//! the one with the shortest pieces. Evaluations, even regular ones, are not mistaken for steps, because they only
+//! repeat parts of steps.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::operations::{Operation, Operations, hash};
 use super::{ALL_REDUCE, DEEPEST, Led, REDUCE_SCATTER};
 
-/// Pieces that are compared; how many of them must be alike; and how many out of four.
+/// The number of pieces that are compared; how many of them must be alike; and how many out of every four.
 const PIECES: usize = 8;
 const ALIKE: usize = 5;
 const OF_FOUR: usize = 3;
-/// Sizes count as varying if a communicator and function has more different sizes than this.
+/// The sizes of a communicator and function count as varying if there are more different sizes than this.
 const VARIED: usize = 8;
 /// Lengths of the runs of collectives.
 const DEPTHS: [usize; 6] = [0, 1, 2, 4, 8, DEEPEST];
@@ -26,7 +27,7 @@ const DEPTHS: [usize; 6] = [0, 1, 2, 4, 8, DEEPEST];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub context: u64,
-    /// 0: one small collective.
+    /// The number of collectives in the run. Zero means one small collective.
     pub depth: u8,
     /// How many steps ended, and the position of the last end.
     pub ends: u64,
@@ -55,7 +56,7 @@ struct Candidate {
     heavy: usize,
 }
 
-/// Finds the collective that ends steps; `None`: there is none, or it is not clear yet.
+/// Finds the collective that ends steps. Returns `None` if there is none, or if it is not clear yet.
 pub fn search(items: &[u16], operations: &Operations) -> Option<Cut> {
     let of = |item: &u16| operations.of(*item);
     // Prefix sums: the classes of the large collectives, and their count.
@@ -120,7 +121,8 @@ pub fn search(items: &[u16], operations: &Operations) -> Option<Cut> {
     })
 }
 
-/// The end of each run of `depth` large collectives of one communicator, by the run's hash; for 0, single small ones.
+/// Returns the positions at which each run of `depth` large collectives of one communicator ends, by the run's hash.
+/// For a depth of 0, a run is a single small collective.
 fn contexts(items: &[u16], operations: &Operations, depth: usize) -> BTreeMap<u64, Vec<usize>> {
     let mut places: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let mut runs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -157,7 +159,7 @@ fn candidate(depth: usize, context: u64, places: &[usize], sums: &[(u64, usize)]
     let alike = |sum: u64| pieces.iter().filter(|piece| piece.2 == sum).count();
     let &(from, to, usual) = pieces.iter().rev().max_by_key(|piece| alike(piece.2))?;
     let is_regular = alike(usual) >= ALIKE && alike(usual) * 4 >= pieces.len() * OF_FOUR;
-    // The repetition continues to the end.
+    // The repetition must continue to the end of the sequence.
     let (first, last) = (*places.first()?, *places.last()?);
     let is_alive = sums.len() - 1 - last <= 2 * (to - from) + 8;
     (is_regular && is_alive).then_some(Candidate {
@@ -173,8 +175,9 @@ fn candidate(depth: usize, context: u64, places: &[usize], sums: &[(u64, usize)]
     })
 }
 
-/// Order of candidates. Best is one of gradients, which evaluations lack; then a short run, a large communicator, an
-/// early position; among small collectives the most frequent one. Nothing depends on a communicator's id, which differs
+/// Returns the key by which candidates are ordered. The best candidate is a collective of gradients, because
+/// evaluations have none. Further criteria, in this order, are a short run, a large communicator and an early position;
+/// among small collectives, the most frequent one is best. Nothing depends on a communicator's id, because ids differ
 /// between groups that do the same work.
 fn rank(candidate: &Candidate, items: &[u16], operations: &Operations) -> impl Ord {
     let end = operations.of(items[candidate.last]);
@@ -193,7 +196,8 @@ fn rank(candidate: &Candidate, items: &[u16], operations: &Operations) -> impl O
     )
 }
 
-/// How likely a collective carries gradients: reduce-scatter, all-reduce, any other.
+/// Returns how likely it is that a collective carries gradients. Reduce-scatter is the likeliest, then all-reduce, then
+/// any other.
 fn gradients(function: u8) -> u8 {
     match function {
         REDUCE_SCATTER => 2,
@@ -202,7 +206,7 @@ fn gradients(function: u8) -> u8 {
     }
 }
 
-/// Kinds of large collectives that occur in most pieces.
+/// Counts the kinds of large collectives that occur in most pieces.
 fn regular_kinds(candidate: &Candidate, items: &[u16], operations: &Operations) -> usize {
     let size = candidate.to - candidate.from;
     let mut seen: BTreeMap<u16, usize> = BTreeMap::new();
@@ -219,7 +223,8 @@ fn regular_kinds(candidate: &Candidate, items: &[u16], operations: &Operations) 
         .count()
 }
 
-/// A recent large collective occurs in no piece: a longer repetition may be about to show.
+/// Returns true if a recent large collective occurs in no piece. A longer repetition may become visible soon in that
+/// case.
 fn is_too_soon(best: &Candidate, items: &[u16], operations: &Operations) -> bool {
     let of = |item: &u16| operations.of(*item);
     let piece = || items[best.from..best.to].iter().map(of);
@@ -241,7 +246,7 @@ fn is_too_soon(best: &Candidate, items: &[u16], operations: &Operations) -> bool
             .push(at);
     }
     others.values().any(|class| {
-        // Where sizes vary, some occur twice by chance.
+        // Where sizes vary, some sizes occur twice by chance.
         let least = if class.len() <= VARIED { 2 } else { 3 };
         class.values().any(|places| {
             let gaps = || places.windows(2).map(|pair| pair[1] - pair[0]);

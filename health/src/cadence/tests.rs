@@ -37,7 +37,7 @@ impl Program {
         self.meet(comm, ranks, ALL_REDUCE, bytes);
     }
 
-    /// A cadence with a patience of two and a half steps.
+    /// Returns a cadence that waits for two and a half steps before it reports steps.
     fn patient(&self) -> Cadence {
         let two = self.did.iter().filter(|(_, step)| *step <= 2).count() as u64;
         Cadence::new(two * 5 / 4 * EACH_NS)
@@ -52,7 +52,8 @@ impl Program {
     }
 }
 
-/// The steps found: for each step that ended, its number, the program's number, and its kind.
+/// Runs the program and returns the steps found: for each step that ended, its number, the program's number for it, and
+/// its kind.
 fn play(program: &Program, cadence: &mut Cadence, keep: impl Fn(usize) -> bool) -> Vec<(u64, u64, End)> {
     let mut ended = Vec::new();
     for (n, (did, step)) in program.did.iter().enumerate() {
@@ -85,7 +86,7 @@ fn check(name: &str, program: &Program) -> i64 {
     apart
 }
 
-/// Data parallel: the buckets of the first step differ because DDP rebuilds them after it.
+/// Creates a data-parallel program. The buckets of the first step differ because DDP rebuilds them after that step.
 fn ddp(steps: u64) -> Program {
     let mut program = Program::default();
     (0..3).for_each(|_| program.meet(7, 8, 4, 30 * MIB));
@@ -96,14 +97,15 @@ fn ddp(steps: u64) -> Program {
     })
 }
 
-/// Fully sharded, identical layers: all-gather in forward, all-gather and reduce-scatter in backward.
+/// A fully sharded program with identical layers, which calls all-gather in the forward pass, and all-gather and
+/// reduce-scatter in the backward pass.
 fn fsdp(steps: u64, micro_batches: usize, evaluate: impl Fn(u64) -> bool) -> Program {
     Program::default().steps(steps, |program, step| {
         for micro in 0..micro_batches {
             // The root's own parameters are gathered once.
             program.meet(9, 16, ALL_GATHER, 3 * MIB);
             (0..6).for_each(|_| program.meet(9, 16, ALL_GATHER, 8 * MIB));
-            // Gradient accumulation without communication.
+            // Gradients are accumulated without communication until the last micro-batch.
             let is_last = micro + 1 == micro_batches;
             for _ in 0..6 {
                 program.meet(9, 16, ALL_GATHER, 8 * MIB);
@@ -122,8 +124,8 @@ fn fsdp(steps: u64, micro_batches: usize, evaluate: impl Fn(u64) -> bool) -> Pro
     })
 }
 
-/// Tensor, data and pipeline parallel. `lengths` gives the sequence length of a micro-batch; `place` selects the
-/// communicator ids.
+/// A program with tensor, data and pipeline parallelism. `lengths` gives the sequence length of a micro-batch; `place`
+/// selects the communicator ids.
 fn megatron(steps: u64, place: u64, layers: usize, lengths: impl Fn(u64) -> u64) -> Program {
     let mut micro = 0;
     Program::default().steps(steps, |program, step| {
@@ -167,7 +169,7 @@ fn programs() {
     check("sequences of varying lengths", &megatron(40, 1, 8, lengths));
 }
 
-/// All ranks report the same step numbers, whatever the ids of their groups and the depth of their stage.
+/// All ranks report the same step numbers. The ids of their groups and the depth of their stage do not matter.
 #[test]
 fn ranks_agree() {
     let apart: Vec<i64> = (0..8)
@@ -224,7 +226,7 @@ fn a_loss_is_no_evaluation() {
     }
 }
 
-/// The largest communicator of the repeated step counts, not an even larger one from before.
+/// The reported communicator is the largest one of the repeated step, even if an earlier phase had a larger one.
 #[test]
 fn the_largest_of_a_step_leads() {
     let mut before = Program::default();
@@ -240,7 +242,7 @@ fn the_largest_of_a_step_leads() {
     assert_eq!(cadence.led(), Led { comm: 2, of_step: 3 });
 }
 
-/// The program changes to another phase: steps are found again, and the count continues.
+/// After the program changes to another phase, steps are found again and the count continues.
 #[test]
 fn another_phase_of_training() {
     let program = ddp(40).steps(3000, |program, _| {
@@ -276,7 +278,8 @@ fn another_reader_counts_on() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is lost, step numbers stay those of the whole sequence, and a step with losses is not `Usual`.
+    /// Whichever records are lost, step numbers are those of the complete sequence, and a step with lost records is not
+    /// `Usual`.
     #[test]
     fn lost_records_do_not_shift_steps(from in 400usize..700, lost in 1usize..300, sharded: bool) {
         let program = if sharded { fsdp(80, 1, |_| false) } else { ddp(400) };

@@ -5,19 +5,20 @@ use std::fmt::Write;
 use crate::codec::hash::crc32;
 use crate::frame::{Entry, SCHEMA_VERSION};
 
-/// Longest line that is read, bytes. Written lines are far shorter: the largest event is a beat of 16 ranks.
+/// Maximum length of a line that is read, in bytes. Lines that we write are far shorter, because the largest event is a
+/// beat of 16 ranks.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Why a line is not a valid entry. Columns count bytes from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// Longer than [`MAX_LINE_BYTES`].
+    /// The line is longer than [`MAX_LINE_BYTES`].
     #[error("line is {bytes} bytes long, at most {MAX_LINE_BYTES} are read")]
     TooLong {
         /// Its length.
         bytes: usize,
     },
-    /// Written by a version newer than this one supports.
+    /// The line was written by a version newer than this one supports.
     #[error(
         "schema version {found} is newer than {SCHEMA_VERSION}, which this version reads: update paceline"
     )]
@@ -33,7 +34,7 @@ pub enum LineError {
         /// The checksum in the line, as text.
         stated: String,
     },
-    /// Not JSON, or JSON that does not match the schema.
+    /// The line is not JSON, or is JSON that does not match the schema.
     #[error("column {column}: {message}")]
     Malformed {
         /// The column of the error.
@@ -56,12 +57,12 @@ struct Version {
 
 /// Encodes an entry as one line of JSON, without the newline.
 pub fn encode(entry: &Entry) -> String {
-    // Every key of the schema is a string, and every float is finite by construction, so serialization cannot fail; if
-    // it ever does, all readers skip the empty line.
+    // Every key of the schema is a string, and every float is finite by construction, so serialization cannot fail. If
+    // it ever does, the line is empty, and all readers skip empty lines.
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-/// Like [`encode`], with a checksum of everything before it as the last field: for storage.
+/// Encodes like [`encode`] and adds a checksum of everything before it as the last field, for storage.
 pub fn encode_sealed(entry: &Entry) -> String {
     let mut text = encode(entry);
     if text.pop().is_some() {
@@ -75,7 +76,7 @@ pub fn encode_sealed(entry: &Entry) -> String {
 /// The start of the checksum field.
 const SUM: &str = ",\"crc\":\"";
 
-/// Accepts lines without a checksum (of an older version, or written by hand).
+/// Checks the checksum. Lines without one (of an older version, or written by hand) are accepted.
 fn check_sum(line: &str) -> Result<(), LineError> {
     let sealed = line.len().checked_sub(SUM.len() + 10).and_then(|at| {
         let (body, tail) = line.split_at_checked(at)?;
@@ -134,8 +135,8 @@ pub struct Glance<'a> {
     pub kind: &'a str,
 }
 
-/// Extracts fields from a line in the exact format of [`encode_sealed`] with a valid checksum. `None`: it is not such a
-/// line, or it needs [`decode`].
+/// Extracts fields from a line in the exact format of [`encode_sealed`] with a valid checksum. Returns `None` if the
+/// line is in another format or needs [`decode`].
 pub fn glance(line: &str) -> Option<Glance<'_>> {
     let is_sealed = line.len() <= MAX_LINE_BYTES && line.get(line.len().checked_sub(18)?..)?.starts_with(SUM);
     if !is_sealed || check_sum(line).is_err() {

@@ -1,6 +1,6 @@
 //! Serde implementations for types that have none: arrays of any length and histograms, restored exactly.
 
-/// Arrays of any length.
+/// Serialization of arrays of any length.
 pub mod array {
     use std::fmt;
     use std::marker::PhantomData;
@@ -49,7 +49,7 @@ pub mod array {
     }
 }
 
-/// Histograms: bounds, and the count of each value.
+/// Serialization of histograms as their bounds and the count of each value.
 pub mod histogram {
     use hdrhistogram::{Counter, Histogram};
     use serde::de::{Deserialize, Deserializer, Error};

@@ -12,7 +12,7 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 pub struct Claim {
     pub finding: Finding,
     pub subject: Subject,
-    /// When the rule was certain: its deadline or the time of the frame, never the time of the call.
+    /// The time at which the rule became certain: its deadline or the time of the frame, never the time of the call.
     pub at: Time,
     pub body: Body,
 }
@@ -26,7 +26,7 @@ pub enum Body {
     Over(Outcome),
 }
 
-/// Final figures of an incident. Empty fields keep their last value.
+/// Final figures of an incident. Fields that are empty leave the last value in place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     pub lost_rank_s: f64,
@@ -49,11 +49,11 @@ pub struct Detail {
     pub impact_ratio: Option<f64>,
     pub lost_rank_s: f64,
     pub evidence: Vec<Evidence>,
-    /// Evidence as text.
+    /// The evidence as text.
     pub says: Option<std::sync::Arc<str>>,
 }
 
-/// Claims that a finding no longer holds.
+/// Creates the claim that a finding no longer holds.
 pub fn over(at: Time, finding: Finding, subject: Subject, outcome: Outcome) -> Claim {
     Claim {
         finding,
@@ -63,7 +63,7 @@ pub fn over(at: Time, finding: Finding, subject: Subject, outcome: Outcome) -> C
     }
 }
 
-/// A piece of evidence.
+/// Creates a piece of evidence.
 pub fn piece(what: &str, value: f64, peers: Option<f64>) -> Evidence {
     Evidence {
         what: what.into(),

@@ -15,7 +15,7 @@ use crate::frame::Frame;
 use crate::time::Time;
 
 impl Detector {
-    /// Time, journal entry and provenance of a reading.
+    /// Returns the time, journal entry and provenance of a reading.
     pub(super) fn stamp(&self, at: Time, frame: &Frame) -> Stamp {
         Stamp {
             at,
@@ -24,7 +24,7 @@ impl Detector {
         }
     }
 
-    /// Adds a step to the row of its number.
+    /// Adds a rank's step to the row with its step number.
     pub(super) fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
         if step.restart == self.roster.restart {
             self.straggler.trust(frame.provenance);
@@ -47,9 +47,10 @@ impl Detector {
             let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
             let room_s = self.job_rules.ledger().room_s(longest);
             let stood_s = self.silence.stood_in_step(at, room_s);
-            // Its durations come from a reported standstill, so no rank is slow because of them.
+            // If the long durations of this row come from a reported standstill, no rank is slow because of them.
             let stands = stood_s >= self.policy.detector.silence.suspect_min_s;
-            // An apparent standstill in a job's first steps counts as long steps until more is known.
+            // In a job's first steps an apparent standstill counts as long steps, because the usual step time is not
+            // known yet.
             let is_known = self.step_time.p99_s().is_some();
             if row.kind == StepKind::Train && !(stands && is_known) {
                 self.step_time.observe(longest);
@@ -97,7 +98,7 @@ impl Detector {
         }
     }
 
-    /// How long a row waits for a rank that sends nothing. A sidecar may be seconds late after reconnecting.
+    /// Returns how long a row waits for a rank that sends nothing. A sidecar may be seconds late after reconnecting.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_secs_f64((self.step_time.median_s().unwrap_or(1.0) * 10.0).clamp(10.0, 36_000.0))
     }
@@ -110,7 +111,7 @@ impl Detector {
         self.shape = Some(self.roster.shape);
         let min_peers = self.policy.detector.straggler.min_peers;
         let causes = &self.causes;
-        // Models distinguish roles only once every GPU was read.
+        // Use GPU models to distinguish roles only once every GPU was read.
         let known = self
             .roster
             .members()

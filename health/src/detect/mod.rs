@@ -1,9 +1,10 @@
-//! The detector: turns frames into verdicts, with the time passed in.
+//! The detector turns frames into verdicts. The caller passes the time in.
 //!
-//! [`Detector::observe`] takes a frame, [`Detector::advance`] lets time pass, [`Detector::poll`] returns what must be
-//! reported (call it until it is empty after each of the two), [`Detector::wake_at`] returns when `advance` has
-//! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
-//! carries its deadline and not the time of the call, so the times of the calls do not matter.
+//! [`Detector::observe`] takes a frame, and [`Detector::advance`] lets time pass. After each call to either, call
+//! [`Detector::poll`] until it is empty: it returns what must be reported. [`Detector::wake_at`] returns when `advance`
+//! has something to do. Verdicts depend only on the policy and the journal: `observe(at)` first fires every deadline up
+//! to `at`, and a verdict carries its deadline instead of the time of the call. It therefore does not matter when the
+//! functions are called.
 
 mod cause;
 mod claim;
@@ -54,15 +55,15 @@ use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::Verdict;
 
-/// Higher step numbers are not plausible: JSON has no such number.
+/// Step numbers above this limit are not plausible, because JSON cannot represent them exactly.
 const MAX_STEP: u64 = 1 << 53;
 
-/// The state of the fold over frames.
+/// The state of the detector, which each frame updates.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Detector {
     policy: Policy,
     job: JobId,
-    /// Number of journal entries taken.
+    /// Number of journal entries taken so far.
     entry: u64,
     origin: Option<Time>,
     now: Time,
@@ -72,10 +73,10 @@ pub struct Detector {
     last_row: u64,
     step_time: StepTime,
     times: Times,
-    /// Rebuilt when the roster's shape has changed.
+    /// The plan is rebuilt when the roster's shape has changed.
     plan: Plan,
     shape: Option<u64>,
-    /// Stages of ranks that declared none.
+    /// Infers the stages of ranks that declared none.
     inference: Inference,
     stages: Stages,
     work: WorkModels,
@@ -89,7 +90,7 @@ pub struct Detector {
     unreachable: UnreachableNodeRule,
     faults: FaultRule,
     preflight: PreflightEvidence,
-    /// No node is due before this; a lower bound, so that not every frame checks every node.
+    /// No node becomes due before this time. It is a lower bound, so that not every frame has to check every node.
     blind_check: Option<Time>,
     incidents: Incidents,
     journal_lost: u64,
@@ -98,12 +99,12 @@ pub struct Detector {
     arrivals: ArrivalRule,
     #[serde(default)]
     hook_notes: HookNotes,
-    /// Price of a GPU-hour, and the roster's shape and the number of GPUs that it was computed for.
+    /// Price of a GPU-hour, with the roster's shape and the number of GPUs for which it was computed.
     price: Option<((u64, usize), Option<f64>)>,
 }
 
 impl Detector {
-    /// A detector without input yet.
+    /// Creates a detector that has no input yet.
     pub fn new(policy: Policy) -> Detector {
         Detector {
             policy,
@@ -143,8 +144,8 @@ impl Detector {
         }
     }
 
-    /// Takes the next frame of the journal. Fires every deadline up to `at` first. Time does not go back: an earlier
-    /// `at` counts as the latest one.
+    /// Takes the next frame of the journal, after firing every deadline up to `at`. Time never goes back: an `at`
+    /// earlier than the latest one is replaced by the latest one.
     pub fn observe(&mut self, at: Time, frame: &Frame) {
         let at = at.max(self.now);
         self.entry += 1;
@@ -158,10 +159,12 @@ impl Detector {
         self.last_frame = at;
         match &frame.event {
             Event::Job(_) | Event::End(_) => {}
-            // Anyone with the job's key can send it, but only the aggregator decides.
+            // Ignore these events unless the aggregator sent them. Only the aggregator decides on them, but anyone with
+            // the job's key can send them.
             Event::Policy(_) | Event::Thinned(_) if !is_own => {}
             Event::Policy(change) => {
-                // Invalid changes were rejected on request; a journal of another version may still contain one.
+                // The aggregator rejects invalid changes on request. A journal of another version may still contain
+                // one, so the error is ignored.
                 let _ = self.policy.apply(&change.key, change.value);
                 self.price = None;
                 self.incidents.reconsider(&self.policy);
@@ -179,14 +182,14 @@ impl Detector {
         self.record_claims();
     }
 
-    /// The next verdict that is new or changed, if there is one.
+    /// Returns the next new or changed verdict, if there is one.
     pub fn poll(&mut self) -> Option<Verdict> {
         let verdict = self.incidents.poll()?;
         let price = self.known_price();
         Some(self.priced(verdict, price))
     }
 
-    /// When [`Detector::advance`] has something to do next; it may turn out to be nothing.
+    /// Returns when [`Detector::advance`] must be called next. That call may find nothing to do.
     pub fn wake_at(&self) -> Option<Time> {
         let rows = self.rows.deadline(self.patience());
         let due = [rows, self.blind_check, self.arrivals_due()];
@@ -196,7 +199,8 @@ impl Detector {
     /// Takes a frame of a node.
     fn take(&mut self, at: Time, frame: &Frame) {
         if frame.agent == AGGREGATOR && matches!(frame.event, Event::GpuFault(_)) {
-            // Entered by hand: no sign of life of the node's sidecar, and not part of its sequence.
+            // This frame was entered by hand. It is neither a sign of life from the node's sidecar nor part of the
+            // sidecar's sequence.
             return self.observe_faults(at, frame);
         }
         let is_believable = frame.event.step().is_none_or(|step| step < MAX_STEP);
@@ -246,7 +250,7 @@ impl Detector {
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
                 self.arrivals.begin(at, &self.job);
-                // A log covers the whole job, and has no process: no other ranks will attach.
+                // An attach with PID 0 comes from a job log. A log covers the whole job, so no other ranks will attach.
                 let all = self.roster.world_size;
                 self.rows.join(attach.rank, if attach.pid == 0 { 0 } else { all });
             }
@@ -315,14 +319,16 @@ impl Detector {
             match (row, blind) {
                 (None, None) => return,
                 (Some(row), blind) if blind.is_none_or(|blind| row <= blind) => {
-                    // A deadline that moved into the past (steps became shorter) fires now, not then.
+                    // A deadline may have moved into the past, because steps became shorter. It fires now and not at
+                    // the earlier time.
                     self.close_rows(row.max(self.now));
                 }
                 (_, Some(blind)) => {
                     let limits = &self.policy.detector.blind;
                     let unseen = self.unreachable.advance(blind, &self.roster, &self.job, limits);
                     self.blind_check = self.unreachable.wake_at(&self.roster, limits);
-                    // The others' steps do not wait for ranks on unreachable nodes.
+                    // Ranks on unreachable nodes leave the rows, so that the steps of the other ranks do not wait for
+                    // them.
                     for rank in unseen.iter().flat_map(|node| self.roster.ranks_of(node)) {
                         self.rows.leave(rank);
                     }

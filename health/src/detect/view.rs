@@ -1,4 +1,4 @@
-//! What rules can read in addition to a closed step.
+//! The data that rules can read in addition to a closed step.
 
 use super::cause::causes::{Causes, Scope};
 use super::comm::communicators::Comms;
@@ -10,7 +10,7 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// See the module.
+/// The parts of the detector that rules can read.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pub at: Time,
@@ -26,7 +26,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// What the counters of a suspect may be compared with.
+    /// Returns the data with which the counters of a suspect may be compared.
     pub fn scope(&self) -> Scope<'a> {
         Scope {
             roster: self.roster,
@@ -37,8 +37,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// A [`View`] of a detector's state. A method would also borrow the rules that read it, which are fields of the
-/// detector.
+/// Creates a [`View`] of a detector's state. It is a macro because a method would also borrow the rules that read the
+/// view, which are fields of the detector.
 macro_rules! view {
     ($detector:expr, $at:expr) => {
         $crate::detect::view::View {

@@ -1,16 +1,16 @@
-//! Single collectives: sent for a communicator only on request, up to the requested step.
+//! Single collectives. They are sent for a communicator only on request, up to the requested step.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// See [`super::Event::Collectives`]: each collective of one rank in one communicator in one step. The sums
-/// ([`super::Comm`]) of the same step follow it.
+/// See [`super::Event::Collectives`]. Lists each collective of one rank in one communicator in one step. The sums
+/// ([`super::Comm`]) of the same step are sent after this event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collectives {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
     /// The step in which they ran.
     pub step: u64,
@@ -18,7 +18,8 @@ pub struct Collectives {
     pub comm: u64,
     /// The collectives in which all members take part, in order.
     pub each: Vec<Collective>,
-    /// Number of collectives of the step that are missing in `each`: their times were lost, or there were too many.
+    /// Number of collectives of the step that are missing in `each` because their times were lost or because there were
+    /// too many.
     pub left_out: u32,
 }
 
@@ -67,11 +68,11 @@ pub const ALL_GATHER: u8 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u8, u32, Vec<OrderPart>)", into = "(u8, u32, Vec<OrderPart>)")]
 pub struct FunctionSum {
-    /// As [`Collective::function`].
+    /// The function, numbered as in [`Collective::function`].
     pub function: u8,
     /// Number of collectives.
     pub collectives: u32,
-    /// All of them in order, divided as in [`part_sizes`]: how lateness grows within the step.
+    /// All of them in order, divided as in [`part_sizes`]. They show how lateness grows within the step.
     pub parts: Vec<OrderPart>,
 }
 
@@ -79,23 +80,23 @@ pub struct FunctionSum {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64)", into = "(u64, u64)")]
 pub struct OrderPart {
-    /// Mean start time, from the start of the communicator's first collective in the step.
+    /// Mean start time, relative to the start of the communicator's first collective in the step.
     pub begin_us: u64,
     /// Total time in them.
     pub dur_us: u64,
 }
 
 impl OrderPart {
-    /// The end time, as if the part were one collective.
+    /// Returns the end time that the part would have if it were one collective.
     pub fn end_us(&self) -> u64 {
         self.begin_us.saturating_add(self.dur_us)
     }
 }
 
-/// The sizes of the parts into which this many collectives are divided: the first one; up to a sixteenth, an eighth, a
-/// quarter and half of them; all others except the last; the last one. A slow rank falls further behind with each
-/// collective until the ranks that wait for it start late as well: short parts at the beginning show the delay before
-/// that.
+/// Returns the sizes of the parts into which this many collectives are divided. The parts are the first collective;
+/// those up to a sixteenth, an eighth, a quarter and half of the collectives; the others except the last; and the last
+/// one. With each collective, a slow rank falls further behind, until the ranks that wait for it also start late. Short
+/// parts at the beginning show the delay before that happens.
 pub fn part_sizes(collectives: u32) -> impl Iterator<Item = u32> {
     let n = collectives;
     let ends = [
@@ -165,12 +166,12 @@ impl From<OrderPart> for (u64, u64) {
     }
 }
 
-/// A request to sidecars from the detector: send each collective of a communicator up to a step.
+/// A request from the detector to sidecars to send each collective of a communicator up to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Want {
     /// The communicator.
     pub comm: u64,
-    /// The epoch.
+    /// Restart count of the job's epoch.
     pub restart: u32,
     /// The last step to send.
     pub until: u64,

@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// See [`super::Event::Trouble`].
+/// See [`super::Event::Trouble`]. Describes a problem of a process or node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// The rank with the trouble; `None`: the node.
+    /// The affected rank, or `None` if the whole node is affected.
     pub rank: Option<Rank>,
-    /// Its kind.
+    /// The kind of problem.
     pub kind: TroubleKind,
-    /// The message: an exception's last lines, a signal's name.
+    /// The message: the last lines of an exception, or the name of a signal.
     pub says: Arc<str>,
-    /// The exit code of the rank's process, as a shell reports it; `None`: not known.
+    /// The exit code of the rank's process, as a shell reports it, or `None` if not known.
     #[serde(default)]
     pub code: Option<i32>,
 }
 
-/// Kinds of trouble.
+/// Kinds of problems that an observation reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TroubleKind {
@@ -34,24 +34,24 @@ pub enum TroubleKind {
     HostMemory,
     /// A collective took longer than the trainer's timeout.
     CollectiveTimeout,
-    /// A peer disconnected: mostly a consequence.
+    /// A peer disconnected. This is mostly a consequence of another problem.
     PeerLost,
     /// Any other error that ended a trainer.
     Error,
     /// A rank's process ended with a nonzero code or by a signal, as reported by itself or its launcher.
     Exit,
-    /// The launcher stops the workers of its node: one has failed, or the group changes.
+    /// The launcher stops the workers of its node because one has failed or because the group changes.
     LauncherStop,
     /// Ranks called different collectives, or the same one with different sizes.
     CollectiveMismatch,
-    /// The scheduler ends the job: its time limit is reached.
+    /// The scheduler ends the jobbecause its time limit is reached.
     TimeLimit,
-    /// The scheduler ends the job: it was canceled, or its batch script ended.
+    /// The scheduler ends the job because it was canceled or because its batch script ended.
     Cancelled,
-    /// The scheduler ends the job: another job needs its nodes.
+    /// The scheduler ends the job because another job needs its nodes.
     Preempted,
     /// The scheduler ends the job to requeue it.
     Requeued,
-    /// The scheduler ends the job: one of its nodes failed.
+    /// The scheduler ends the job because one of its nodes failed.
     NodeFailed,
 }

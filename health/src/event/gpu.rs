@@ -17,18 +17,19 @@ pub struct GpuReading {
     pub pci: Arc<str>,
     /// Product name.
     pub model: Arc<str>,
-    /// The readings. A signal that is missing was not requested, or has not changed; all signals are sent every ten
+    /// The readings. A signal is missing if it was not requested or has not changed. All signals are sent every ten
     /// seconds.
     pub readings: BTreeMap<GpuSignal, Reading>,
 }
 
-/// Signals of a GPU; base units in the name. Counters grow since driver load unless noted otherwise.
+/// Signals of a GPU. The names contain the base units. Counters start at zero when the driver is loaded unless noted
+/// otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuSignal {
     /// Core temperature.
     TemperatureC,
-    /// Degrees left before the GPU slows itself down for heat; negative: past it.
+    /// Degrees left until the GPU slows itself down because of heat. Negative if it is hotter than that.
     MarginC,
     /// Current SM clock.
     SmClockMhz,
@@ -56,9 +57,9 @@ pub enum GpuSignal {
     EccUncorrected,
     /// Corrected ECC errors, volatile.
     EccCorrected,
-    /// A row remap waits for a reset: 0 or 1.
+    /// 1 if a row remap waits for a reset, else 0.
     RemapPending,
-    /// A row could not be remapped: 0 or 1.
+    /// 1 if a row could not be remapped, else 0.
     RemapFailed,
     /// Current PCIe generation.
     PcieGen,
@@ -80,7 +81,7 @@ pub enum GpuSignal {
     MemoryUsedBytes,
     /// Total memory.
     MemoryTotalBytes,
-    /// Degrees left before memory slows down; negative: past it.
+    /// Degrees left until the memory slows down because of heat. Negative if it is hotter than that.
     MemoryMarginC,
     /// Power, instant.
     PowerInstantW,
@@ -102,36 +103,36 @@ pub enum GpuSignal {
     EccUncorrectedAggregate,
     /// Corrected ECC errors over the board's life.
     EccCorrectedAggregate,
-    /// ECC is on: 0 or 1.
+    /// 1 if ECC is on, else 0.
     EccEnabled,
-    /// ECC will be on after the next reset: 0 or 1.
+    /// 1 if ECC will be on after the next reset, else 0.
     EccEnabledPending,
-    /// SRAM errors passed the threshold above which the part is replaced: 0 or 1.
+    /// 1 if SRAM errors passed the threshold above which the part is replaced, else 0.
     SramThresholdExceeded,
-    /// Rows remapped after correctable errors.
+    /// Number of rows remapped after correctable errors.
     RowsRemappedCorrectable,
-    /// Rows remapped after uncorrectable errors.
+    /// Number of rows remapped after uncorrectable errors.
     RowsRemappedUncorrectable,
-    /// Memory banks that have no spare row left.
+    /// Number of memory banks that have no spare row left.
     RemapBanksNone,
-    /// Memory banks with few spare rows left.
+    /// Number of memory banks with few spare rows left.
     RemapBanksLow,
     /// Total memory banks, as counted by the histogram of spare rows.
     RemapBanks,
-    /// Pages retired after single-bit errors (before Ampere).
+    /// Number of pages retired after single-bit errors (before Ampere).
     RetiredPagesSingleBit,
-    /// Pages retired after double-bit errors (before Ampere).
+    /// Number of pages retired after double-bit errors (before Ampere).
     RetiredPagesDoubleBit,
-    /// Pages wait for a reset to be retired: 0 or 1 (before Ampere).
+    /// 1 if pages wait for a reset to be retired, else 0 (before Ampere).
     RetiredPagesPending,
     /// The driver's recommended recovery action: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover
     /// the IMEX domain.
     RecoveryAction,
-    /// Bytes sent over PCIe; wraps.
+    /// Bytes sent over PCIe. This counter wraps.
     PcieSentBytes,
-    /// Bytes received over PCIe; wraps.
+    /// Bytes received over PCIe. This counter wraps.
     PcieReceivedBytes,
-    /// NVLinks that are up.
+    /// Number of NVLinks that are up.
     NvlinkUp,
     /// Number of NVLinks.
     NvlinkCount,
@@ -172,22 +173,22 @@ impl GpuSignal {
 }
 
 /// See [`super::Event::GpuFault`]: an XID, an ECC event, or a kernel log line about a lost GPU. The kernel log and NVML
-/// report the same fault in different words; the detector joins them.
+/// report the same fault in different words. The detector merges the two reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuFault {
-    /// UUID, if known. The kernel log has only the address, and a lost GPU cannot be queried.
+    /// UUID, if known. It may not be, because the kernel log has only the address and a lost GPU cannot be queried.
     pub gpu: Option<GpuId>,
-    /// PCI bus id, `0000:b3:00.0`; empty: not known.
+    /// PCI bus id, `0000:b3:00.0`. Empty if not known.
     pub pci: Arc<str>,
     /// Its kind.
     pub kind: GpuFaultKind,
-    /// The XID, or the SXID of a switch; zero: none.
+    /// The XID, or the SXID of a switch, or zero if there is none.
     pub xid: u32,
-    /// How many identical faults this one represents: bursts are counted, not repeated.
+    /// How many identical faults this one represents. A burst of faults is sent as one event with a count.
     pub count: u32,
     /// Its source.
     pub seen_by: FaultSource,
-    /// The kernel log's message without its prefix; empty: from NVML.
+    /// The kernel log's message without its prefix. Empty if the fault was reported by NVML.
     pub text: Arc<str>,
 }
 
@@ -197,7 +198,7 @@ pub struct GpuFault {
 pub enum GpuFaultKind {
     /// An XID.
     Xid,
-    /// The GPU has fallen off the bus, or is lost, and there is no XID for it.
+    /// The GPU has fallen off the bus, or is lost, and no XID was logged for it.
     FellOff,
     /// NVML: corrected ECC errors.
     EccCorrected,
@@ -207,7 +208,7 @@ pub enum GpuFaultKind {
     EccStorm,
     /// NVML: a page was retired or a row remapped.
     MemoryRetired,
-    /// NVML: a page could not be retired, a row not remapped.
+    /// NVML: a page could not be retired or a row could not be remapped.
     MemoryRetirementFailed,
     /// NVML: a poisoned value was consumed; the application is terminated, the GPU continues.
     Poison,
@@ -225,20 +226,21 @@ pub enum GpuFaultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultSource {
-    /// The kernel log: authoritative.
+    /// The kernel log. It is authoritative.
     Kernel,
-    /// An NVML event: a hint. NVML does not report some XIDs, and merges several into the last one.
+    /// An NVML event. It is only a hint, because NVML does not report some XIDs, and merges several into the last one.
     Nvml,
-    /// The kernel log, from before monitoring began: for information only, no action follows.
+    /// A line of the kernel log from before monitoring began. It is for information only; no action follows from it.
     KernelBefore,
 }
 
-/// See [`super::Event::GpuAccess`]. Without readings the state is unknown: an unreadable GPU is not a healthy GPU.
+/// See [`super::Event::GpuAccess`]. Without readings, the GPU's health is unknown. An unreadable GPU does not count as
+/// healthy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuAccess {
-    /// The GPU; `None`: all GPUs of the node.
+    /// The GPU, or `None` for all GPUs of the node.
     pub gpu: Option<GpuId>,
-    /// PCI bus id, `0000:b3:00.0`; empty: the whole node.
+    /// PCI bus id, `0000:b3:00.0`. Empty for all GPUs of the node.
     pub pci: Arc<str>,
     /// Its state now.
     pub state: Access,
@@ -248,21 +250,22 @@ pub struct GpuAccess {
     pub for_ns: u64,
 }
 
-/// Whether GPUs can be read, and why not.
+/// Whether GPUs can be read, and the reason if they cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// They can.
+    /// GPUs can be read.
     Readable,
-    /// The node has neither an NVIDIA driver nor its library: a node without GPUs, unless a rank trains on one.
+    /// The node has neither an NVIDIA driver nor its library. It counts as a node without GPUs unless a rank trains on
+    /// one.
     Absent,
     /// The library is missing or broken, though there is a driver.
     NoLibrary,
     /// The library is present; the driver is not loaded or does not respond.
     NoDriver,
-    /// Library and driver are of different versions: an upgrade without a reboot.
+    /// Library and driver are of different versions, typically after an upgrade without a reboot.
     VersionMismatch,
-    /// No permission to open the devices.
+    /// This process has no permission to open the devices.
     NoPermission,
     /// Driver and library are present, but there is no GPU, or none is visible to this process.
     NoDevice,
@@ -283,7 +286,7 @@ pub struct GpuHolders {
     pub gpu: GpuId,
     /// PCI bus id, `0000:b3:00.0`.
     pub pci: Arc<str>,
-    /// The processes, most memory first. Empty: none.
+    /// The processes, most memory first. Empty if there are none.
     pub processes: Vec<GpuProcess>,
 }
 
@@ -292,7 +295,7 @@ pub struct GpuHolders {
 pub struct GpuProcess {
     /// Process id on its node.
     pub pid: u32,
-    /// Name of its program; empty: the process is in another container, or gone.
+    /// Name of its program. Empty if the process is in another container or has ended.
     pub name: Arc<str>,
     /// GPU memory that it uses, if the driver reports it.
     pub used_bytes: Option<u64>,

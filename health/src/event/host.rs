@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::Reading;
 use crate::id::Rank;
 
-/// See [`super::Event::Host`]. Of the frame's node.
+/// See [`super::Event::Host`]. The host is the frame's node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostReading {
-    /// The rank whose process was read; `None`: the node, or the job's cgroup on it.
+    /// The rank whose process was read. `None` for the node, or for the job's cgroup on it.
     pub rank: Option<Rank>,
-    /// The readings. A signal that is missing was not requested.
+    /// The readings. A missing signal was not requested.
     pub readings: BTreeMap<HostSignal, Reading>,
 }
 
@@ -30,10 +30,10 @@ pub enum HostSignal {
     DiskWaitNs,
     /// Major page faults.
     MajorFaults,
-    /// Retransmissions: TCP segments, RDMA retransmissions and timeouts.
+    /// Retransmitted TCP segments, RDMA retransmissions and RDMA timeouts.
     NetRetransmits,
     /// Errors and discards of network ports.
     NetErrors,
-    /// Current rate of the node's slowest port, bits per second; not a counter.
+    /// Current rate of the node's slowest port, bits per second. It is not a counter.
     NetRateBps,
 }

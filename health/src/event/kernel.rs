@@ -1,4 +1,4 @@
-//! Whether a node's kernel log can be read, and to which boot it belongs.
+//! Reports whether a node's kernel log can be read, and to which boot it belongs.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 pub struct KernelWatch {
     /// The source, `/dev/kmsg` or a file.
     pub path: Arc<str>,
-    /// The current boot id; empty: not known.
+    /// The current boot id. Empty if not known.
     pub boot: Arc<str>,
-    /// Whether it can be read.
+    /// Whether the log can be read.
     pub state: KernelAccess,
     /// Records that the kernel had overwritten before they were read, since monitoring began.
     pub lost: u64,
-    /// The error if it cannot be read, for people.
+    /// The error if it cannot be read, as text for people.
     pub text: Arc<str>,
 }
 
@@ -23,11 +23,11 @@ pub struct KernelWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelAccess {
-    /// It can be read.
+    /// The log can be read.
     Readable,
-    /// This user may not read it; only NVML events are available.
+    /// This user may not read the log, so only NVML events are available.
     Denied,
-    /// There is none.
+    /// The node has no kernel log.
     Missing,
     /// Reading failed for another reason.
     Failing,

@@ -22,13 +22,13 @@ impl Default for Axis {
     }
 }
 
-/// See [`super::Event::Layout`]: a position on each axis of parallelism. An unused axis has size one. `ep` divides the
-/// experts among ranks that are otherwise data-parallel, so `dp` counts these ranks too.
+/// See [`super::Event::Layout`]. Gives a rank's position on each axis of parallelism. An unused axis has size one. `ep`
+/// divides the experts among ranks that are otherwise data-parallel, so `dp` counts these ranks too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
     /// Data parallel: the replica.
     pub dp: Axis,
@@ -40,7 +40,7 @@ pub struct Layout {
     pub ep: Axis,
     /// Context (sequence) parallel.
     pub cp: Axis,
-    /// Micro-batches per step in the pipeline; zero: not declared.
+    /// Micro-batches per step in the pipeline. Zero if not declared.
     pub micro_batches: u32,
 }
 
@@ -49,22 +49,22 @@ pub struct Layout {
 pub struct Group {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
     /// The communicator: the same number on all of its members.
     pub comm: u64,
     /// Ranks in it.
     pub size: u32,
-    /// The framework's name for it; empty: not known.
+    /// The framework's name for it. Empty if not known.
     pub name: Arc<str>,
 }
 
-/// See [`super::Event::Comm`]: sums over the collectives of one step, by the rank's own clock.
+/// See [`super::Event::Comm`]. Contains sums over the collectives of one step, measured by the rank's own clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comm {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
     /// The step in which they ran.
     pub step: u64,
@@ -76,19 +76,20 @@ pub struct Comm {
     pub bytes: u64,
     /// Time in them: waiting for peers plus transfer.
     pub dur_ns: u64,
-    /// The part of `dur_ns` that compute does not hide; of collectives that overlap with compute, that of the last one
-    /// of the step; of a pipeline's messages, that of the receives. `None`: unknown; then all of `dur_ns` counts if
-    /// timed on the host, and one collective's share, for all members of the communicator, if timed by the GPU.
+    /// The part of `dur_ns` that compute does not hide. If collectives overlap with compute, this is the exposed part
+    /// of the step's last one. For the messages of a pipeline, it is the exposed part of the receives. `None` means
+    /// unknown. In that case, all of `dur_ns` counts if timed on the host. If timed by the GPU, one collective's share
+    /// counts, for all members of the communicator.
     #[serde(default)]
     pub exposed_ns: Option<u64>,
-    /// Of `collectives`, those that members leave at different times (rooted, point to point) or that are too short
-    /// (under 8 KiB): the shortest time in these does not measure the transfer.
+    /// How many of `collectives` cannot measure the transfer by their shortest time, because members leave them at
+    /// different times (rooted, point to point) or because they are too short (under 8 KiB).
     #[serde(default)]
     pub unfit: u32,
-    /// Timed by the GPU (the NCCL plugin) instead of the host.
+    /// True if timed by the GPU (the NCCL plugin) instead of the host.
     #[serde(default)]
     pub gpu: bool,
-    /// The same by function, each function once. Empty: not known; from older sidecars and sources other than the
+    /// Sums by function, each function once. Empty if not known, as from older sidecars and sources other than the
     /// plugin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSum>,

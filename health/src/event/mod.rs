@@ -1,7 +1,7 @@
 //! The closed list of observations. The detector receives all of its input as one of these.
 //!
-//! Fields are never skipped in serialization, because the same types are encoded as positional MessagePack; a field
-//! that a later version appends has `#[serde(default)]`.
+//! Fields are never skipped in serialization, because the same types are also encoded as MessagePack, by position. For
+//! the same reason, later versions only append fields, with `#[serde(default)]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,9 +44,10 @@ pub use thinned::*;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The aggregator opened the journal (again): the job's name.
+    /// The aggregator opened the journal (again). Contains the job's name.
     Job(Job),
-    /// A node's sidecar started. A second one without a `Bye` before it marks a gap.
+    /// A node's sidecar started. If a node sends a second one without a `Bye` before it, data between them may be
+    /// missing.
     Agent(Agent),
     /// A rank registered.
     Attach(Attach),
@@ -54,19 +55,19 @@ pub enum Event {
     Step(Step),
     /// The trainer set a mark: a checkpoint, an evaluation, a layout.
     Mark(Mark),
-    /// A rank ended in order (its hook reported it).
+    /// A rank ended normally, as its hook reported.
     Detach(Detach),
     /// One reading of one GPU.
     Gpu(GpuReading),
-    /// The node's sidecar is alive: the position of its ranks, and its losses so far.
+    /// The node's sidecar is alive. Contains the position of its ranks, and how much data it has lost so far.
     Beat(Beat),
     /// A policy value changed at run time.
     Policy(PolicyChange),
     /// The launched command of a node ended.
     Exit(Exit),
-    /// A node's sidecar ended in order.
+    /// A node's sidecar ended normally.
     Bye(Bye),
-    /// The aggregator closed the journal in order.
+    /// The aggregator closed the journal normally.
     End(End),
     /// A rank's position in the parallel layout.
     Layout(Layout),
@@ -80,42 +81,43 @@ pub enum Event {
     Baseline(Baseline),
     /// A GPU reported that something is wrong with it.
     GpuFault(GpuFault),
-    /// Whether a GPU, or any GPU of a node, can be read: sent on change.
+    /// Whether a GPU, or any GPU of a node, can be read. Sent when this changes.
     GpuAccess(GpuAccess),
-    /// Which processes use a GPU: sent on change.
+    /// Which processes use a GPU. Sent when this changes.
     GpuHolders(GpuHolders),
-    /// Whether a node's kernel log can be read: sent on change.
+    /// Whether a node's kernel log can be read. Sent when this changes.
     Kernel(KernelWatch),
     /// One reading of one network port of a node.
     Port(PortReading),
-    /// The answer of NCCL's RAS service: sent when ranks are stalled, and when the answer changes.
+    /// The answer of NCCL's RAS service. Sent when ranks are stalled, and when the answer changes.
     Ras(RasReport),
-    /// A requested source provides no data: sent on change.
+    /// A requested source provides no data, or works again. Sent when this changes.
     Source(SourceState),
     /// The result of a preflight before the job began.
     Preflight(Preflight),
-    /// The results of a preflight for one node; they replace those of an earlier preflight.
+    /// The results of a preflight for one node. They replace the results of an earlier preflight.
     Bench(Bench),
     /// A problem that a preflight found.
     PreflightFinding(Noted),
     /// A measurement that a preflight could not do.
     PreflightProblem(Problem),
-    /// Trouble of a process or node that may end the job.
+    /// A problem of a process or node that may end the job.
     Trouble(Trouble),
     /// Each collective of one rank in one communicator in one step, on request.
     Collectives(Collectives),
     /// The aggregator removed lines from the journal to keep it within its size limit.
     Thinned(Thinned),
-    /// A rank's progress before its first step: sent on change.
+    /// A rank's progress before its first step. Sent when it changes.
     Start(Start),
-    /// The activity of stalled ranks: requested once, and then less and less often while they are stalled.
+    /// The activity of stalled ranks. It is requested when they stall, and then at growing intervals while they are
+    /// stalled.
     Stacks(Stacks),
-    /// The last collectives that a stalled rank enqueued: sent with the stacks.
+    /// The last collectives that a stalled rank enqueued. Sent with the stacks.
     Entered(Entered),
 }
 
 impl Event {
-    /// The step that the event is about, if any.
+    /// Returns the step that the event is about, if any.
     pub fn step(&self) -> Option<u64> {
         match self {
             Event::Step(step) => Some(step.step),
@@ -136,7 +138,8 @@ pub struct Job {
     /// Version of the program that writes this journal.
     pub paceline: Arc<str>,
     /// The time up to which the aggregator had received data, if it wrote the previous lines itself and was only
-    /// delayed. Deadlines expired up to then, and none between then and now.
+    /// delayed. Deadlines up to that time have expired. Between that time and now, no deadline has, because the
+    /// aggregator received nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listened_to: Option<Time>,
 }
@@ -148,9 +151,9 @@ pub struct Agent {
     pub paceline: Arc<str>,
     /// Its sources by name: `probe`, `sim-gpu`, `nvml`.
     pub sources: Vec<Arc<str>>,
-    /// Wall clock at its start, milliseconds since 1970, for people only.
+    /// Wall clock at its start, milliseconds since 1970. For people only.
     pub unix_ms: u64,
-    /// The node's rack or switch, as the site names it; empty: not known.
+    /// The node's rack or switch, as the site names it. Empty if not known.
     #[serde(default)]
     pub rack: Arc<str>,
     /// Versions that should be the same on all nodes, by name: `driver`, `cuda`, `nccl`, `kernel`.
@@ -169,11 +172,11 @@ pub struct Attach {
     pub world_size: u32,
     /// How often the launcher has restarted the group (TORCHELASTIC_RESTART_COUNT).
     pub restart: u32,
-    /// Process id on its node, for people only: never used as a key.
+    /// Process id on its node. It is for people only and never used as a key.
     pub pid: u32,
-    /// The GPU that the rank trains on, if it does.
+    /// The GPU that the rank trains on, or `None` if it trains on no GPU.
     pub gpu: Option<GpuId>,
-    /// Position in the parallel layout; ranks of one role do the same work. Empty: not declared.
+    /// Position in the parallel layout. Ranks with the same role do the same work. Empty if not declared.
     pub role: Arc<str>,
     /// The framework of the trainer: `torch 2.15.0`, `demo`.
     pub framework: Arc<str>,
@@ -188,7 +191,7 @@ pub struct Mark {
     pub step: u64,
     /// `checkpoint`, `evaluation`, or a user-defined kind.
     pub kind: Arc<str>,
-    /// The user's value; its meaning depends on the kind.
+    /// The user's value. Its meaning depends on the kind.
     pub value: u64,
 }
 
@@ -197,13 +200,13 @@ pub struct Mark {
 pub struct Detach {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
     /// The last step it finished.
     pub step: u64,
 }
 
-/// A reading is a value, unsupported, or an error; a missing value is never reported as zero.
+/// The result of reading a signal: a value, or the reason why there is none. A missing value is never reported as zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Reading {
@@ -224,7 +227,7 @@ pub enum Missing {
 }
 
 impl Reading {
-    /// The value, if there is one.
+    /// Returns the value, if there is one.
     pub fn value(&self) -> Option<f64> {
         match self {
             Reading::Value(value) => Some(*value),
@@ -244,7 +247,7 @@ pub enum Phase {
     Data,
     /// Forward or backward.
     Compute,
-    /// In a collective: it has arrived and waits for its peers.
+    /// In a collective. The rank has entered it and waits for its peers.
     Wait,
     /// In the optimizer.
     Optimizer,
@@ -254,10 +257,10 @@ pub enum Phase {
     Evaluation,
 }
 
-/// See [`Event::Beat`]. Counters grow since the sidecar's start.
+/// See [`Event::Beat`]. Counters start at zero when the sidecar starts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
-    /// The node's ranks that have attached and not ended.
+    /// The node's ranks that have attached and have not ended.
     pub ranks: Vec<Pulse>,
     /// Records that trainers dropped because a ring was full.
     pub ring_dropped: u64,
@@ -275,7 +278,8 @@ pub struct Beat {
     /// Number of calls from NCCL.
     #[serde(default)]
     pub plugin_calls: u64,
-    /// Time spent reading each of [`Agent::sources`], nanoseconds; empty in most beats, which means unknown.
+    /// Time spent reading each of [`Agent::sources`], nanoseconds. Empty in most beats, which means that the times are
+    /// unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_ns: Vec<u64>,
 }
@@ -285,15 +289,15 @@ pub struct Beat {
 pub struct Pulse {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
-    /// The current step: the last finished one plus one.
+    /// The current step, which is the last finished one plus one.
     pub step: u64,
     /// Its last known phase.
     pub phase: Phase,
     /// Time since its last change of phase or step, nanoseconds.
     pub idle_ns: u64,
-    /// Its process exists.
+    /// True if its process exists.
     pub alive: bool,
 }
 
@@ -304,8 +308,8 @@ pub struct PolicyChange {
     pub key: Arc<str>,
     /// Its new value.
     pub value: f64,
-    /// The origin of the change: `start` (flags and files), `reload` (files read again), `set` (a request at run time);
-    /// empty: not known.
+    /// The origin of the change: `start` (flags and files), `reload` (files read again), `set` (a request at run time).
+    /// Empty if not known.
     #[serde(default)]
     pub by: Arc<str>,
 }
@@ -313,7 +317,7 @@ pub struct PolicyChange {
 /// See [`Event::Exit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Exit code as a shell reports it: 128 + n for a signal.
+    /// Exit code as a shell reports it, which is 128 + n if signal n ended the command.
     pub code: i32,
 }
 
@@ -331,18 +335,18 @@ pub struct End {
     pub missing: Vec<NodeId>,
 }
 
-/// See [`Event::Baseline`]: the reference of the absolute axis.
+/// See [`Event::Baseline`]. The detector compares measurements of this job with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// Its subject.
+    /// What was measured.
     pub of: BaselineOf,
-    /// How long it took, seconds.
+    /// How long the subject took, in seconds.
     pub seconds: f64,
-    /// Its source: `preflight`, or the run in which it was measured.
+    /// The source of the value: `preflight`, or the run in which it was measured.
     pub source: Arc<str>,
 }
 
-/// The subject of a [`Baseline`].
+/// What a [`Baseline`] describes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum BaselineOf {

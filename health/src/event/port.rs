@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Reading;
 
-/// See [`super::Event::Port`]. Of the frame's node.
+/// See [`super::Event::Port`]. The port belongs to the frame's node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortReading {
-    /// The node's name for it: RDMA device and port (`mlx5_0/1`), or interface (`eth0`).
+    /// The node's name for the port: RDMA device and port (`mlx5_0/1`), or interface (`eth0`).
     pub port: Arc<str>,
     /// Its kind of network.
     pub link: PortLink,
-    /// The readings. A signal that is missing was not requested, or has not changed; all signals are sent every ten
+    /// The readings. A signal is missing if it was not requested or has not changed. All signals are sent every ten
     /// seconds.
     pub readings: BTreeMap<PortSignal, Reading>,
 }
@@ -33,11 +33,12 @@ pub enum PortLink {
     Ethernet,
 }
 
-/// Signals of a port. Counters grow since the sidecar's start: a reloaded driver and a counter that wraps add nothing.
+/// Signals of a port. Counters start at zero when the sidecar starts. Resets by a reloaded driver and wraparounds do
+/// not add to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortSignal {
-    /// Whether the link is up: 0 or 1.
+    /// 1 if the link is up, else 0.
     Up,
     /// Current rate, bits per second.
     RateBps,

@@ -1,5 +1,5 @@
-//! Results of a preflight, as sent when its job starts. [`crate::preflight`] measures and judges; these are the events
-//! for the journal.
+//! Results of a preflight, as sent when its job starts. [`crate::preflight`] judges the measurements; this module only
+//! defines the events for the journal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{GpuId, NodeId};
 use crate::preflight::{Metric, Outcome};
 
-/// See [`super::Event::Preflight`]: the same from every node.
+/// See [`super::Event::Preflight`]. Every node sends the same event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preflight {
     /// `quick` or `full`.
@@ -24,7 +24,7 @@ pub struct Preflight {
     pub gpus: u32,
     /// Comparisons that were made.
     pub comparisons: u64,
-    /// Values of all nodes together; units as in `policy/preflight.toml`.
+    /// Values of all nodes together. Their units are those in `policy/preflight.toml`.
     pub values: BTreeMap<Metric, f64>,
     /// The requested action on bad results: `warn`, `exclude`, `fail`.
     pub policy: Arc<str>,
@@ -46,13 +46,13 @@ pub struct LeftOut {
 pub struct Bench {
     /// The node. Another node reports the results of an excluded one.
     pub node: NodeId,
-    /// It responded until the end.
+    /// True if the node responded until the end.
     pub there: bool,
-    /// Its GPU model, or its CPU's.
+    /// The model of its GPUs, or that of its CPU if it has no GPU.
     pub model: Arc<str>,
-    /// Its GPUs.
+    /// Number of its GPUs.
     pub gpus: u32,
-    /// The worst of its GPUs, the best of its links, and values of the node itself.
+    /// The values of its worst GPU and its best link, and values of the node itself.
     pub values: BTreeMap<Metric, f64>,
     /// Values of each GPU.
     pub of_gpus: BTreeMap<GpuId, BTreeMap<Metric, f64>>,

@@ -9,6 +9,6 @@ use serde::{Deserialize, Serialize};
 pub struct SourceState {
     /// The source, as in [`super::Agent::sources`]: `step-log`, `nccl-inspector`.
     pub source: Arc<str>,
-    /// Why it provides no data, for people; empty: it works again.
+    /// Why it provides no data, as text for people. Empty if it works again.
     pub trouble: Arc<str>,
 }

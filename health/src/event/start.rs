@@ -11,7 +11,7 @@ use crate::id::Rank;
 pub struct Start {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
     /// Rank on its node.
     pub local_rank: u32,
@@ -29,22 +29,22 @@ pub struct Start {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartStage {
-    /// Its process is gone.
+    /// Its process has ended.
     Gone,
-    /// It runs and has not tried to connect to its peers.
+    /// The process runs and has not tried to connect to its peers.
     Loading,
-    /// In `init_process_group`: it waits for its peers.
+    /// It waits for its peers in `init_process_group`.
     Joining,
     /// It has joined its peers and runs other code.
     Joined,
-    /// In a collective: it waits for its peers.
+    /// It waits for its peers in a collective.
     Waiting,
     /// It has finished its first step.
     Trained,
 }
 
 impl StartStage {
-    /// Whether it waits for other ranks.
+    /// Returns true if a rank in this stage waits for other ranks.
     pub fn waits(self) -> bool {
         matches!(self, StartStage::Joining | StartStage::Waiting)
     }

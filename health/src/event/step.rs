@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// How a step was timed; verdicts report it.
+/// How a step was timed. Verdicts report this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Signal {
-    /// Only wall step time.
+    /// Only the wall time of steps.
     S0,
-    /// NCCL profiler plugin.
+    /// The NCCL profiler plugin.
     S1,
-    /// Hook in the trainer: phases.
+    /// The hook in the trainer, which reports phases.
     S2,
-    /// GPU and kernel log.
+    /// GPU readings and the kernel log.
     S3,
     /// Host counters.
     S4,
@@ -26,23 +26,23 @@ pub enum StepKind {
     /// An ordinary step.
     #[default]
     Train,
-    /// Contains a checkpoint.
+    /// The step contains a checkpoint.
     Checkpoint,
-    /// Contains an evaluation.
+    /// The step contains an evaluation.
     Evaluation,
-    /// Declared as warm-up (compilation, autotuning).
+    /// The step was declared as warm-up (compilation, autotuning).
     WarmUp,
-    /// Far longer than ordinary ones, at regular intervals, and not declared. The detector assigns this kind; no step
-    /// event has it.
+    /// The step is far longer than ordinary ones, is not declared, and recurs at regular intervals. Only the detector
+    /// assigns this kind; step events never have it.
     #[serde(skip)]
     PeriodicPause,
-    /// Far longer than ordinary ones, once; assigned by the detector as well.
+    /// The step is far longer than ordinary ones and does not recur. Only the detector assigns this kind.
     #[serde(skip)]
     Outlier,
 }
 
 impl StepKind {
-    /// Its name on the page and in docs.
+    /// Returns the kind's name on the page and in docs.
     pub const fn name(self) -> &'static str {
         match self {
             StepKind::Train => "train",
@@ -66,20 +66,20 @@ pub struct Step {
     pub step: u64,
     /// Its kind.
     pub kind: StepKind,
-    /// From the end of the previous step to the end of this one.
+    /// Time from the end of the previous step to the end of this one.
     pub dur_ns: u64,
-    /// Its phases; `None` if only the wall time is known.
+    /// Its phases, or `None` if only the wall time is known.
     pub phases: Option<Phases>,
     /// Backward passes in the step.
     pub micro_batches: u16,
-    /// Declared work; zero: not declared.
+    /// Declared work: tokens in the step. Zero if not declared.
     pub tokens: u64,
     /// How it was timed.
     pub signal: Signal,
-    /// Declared work: sum of the squared lengths of the sequences in the step; zero: not declared.
+    /// Declared work: sum of the squared lengths of the sequences in the step. Zero if not declared.
     #[serde(default)]
     pub sum_sq: u64,
-    /// Declared work: tokens routed to this rank's experts; zero: not declared.
+    /// Declared work: tokens routed to this rank's experts. Zero if not declared.
     #[serde(default)]
     pub expert_tokens: u64,
 }
@@ -91,20 +91,20 @@ pub struct Phases {
     pub data_ns: u64,
     /// Forward and backward, without waiting for peers.
     pub compute_ns: u64,
-    /// In collectives, including transfer.
+    /// Time in collectives, including transfer.
     pub wait_ns: u64,
-    /// In the optimizer.
+    /// Time in the optimizer.
     pub optimizer_ns: u64,
-    /// Writing a checkpoint.
+    /// Time writing a checkpoint.
     pub checkpoint_ns: u64,
-    /// Garbage collection. Part of the other phases: it is not added to them.
+    /// Time in garbage collection. It is part of the other phases and therefore not added to them.
     #[serde(default)]
     pub gc_ns: u64,
 }
 
 impl Step {
-    /// Self-time: the rank's time outside of waiting for peers and of checkpoints, in seconds. `None` if the phases are
-    /// not known or leave nothing.
+    /// Returns the self-time in seconds: the rank's time that is spent neither waiting for peers nor writing
+    /// checkpoints. Returns `None` if the phases are not known or leave no self-time.
     pub fn self_time(&self) -> Option<f64> {
         let phases = self.phases?;
         let other = phases.wait_ns.saturating_add(phases.checkpoint_ns);

@@ -1,4 +1,4 @@
-//! Removal of journal lines to keep it within its size limit on disk.
+//! Records that lines were removed from the journal to keep it within its size limit on disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,26 +11,28 @@ use crate::time::Time;
 /// See [`super::Event::Thinned`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thinned {
-    /// Whether this line replaces the removed ones; otherwise it describes an earlier part of the journal.
+    /// True if this line replaces the removed ones. Otherwise, it describes an earlier part of the journal.
     pub here: bool,
-    /// More than telemetry was removed, and the range begins with the journal: it counts all removals so far.
+    /// True if more than telemetry was removed and the range begins at the start of the journal. The line then counts
+    /// all removals so far.
     pub whole: bool,
-    /// The first entry of the range.
+    /// Number of the first entry of the range.
     pub from: u64,
-    /// The last entry.
+    /// Number of the last entry of the range.
     pub to: u64,
-    /// The time of that entry.
+    /// Time of the last entry.
     pub to_ns: Time,
     /// Number of removed lines, by event name.
     pub gone: BTreeMap<Arc<str>, u64>,
-    /// Of these, frames numbered by a sidecar: they were not lost in transit.
+    /// How many of the removed lines were frames numbered by a sidecar. Gaps in those numbers do not mean that frames
+    /// were lost in transit.
     pub frames: u64,
     /// The journal's size limit, bytes.
     pub bound_bytes: u64,
 }
 
 impl Thinned {
-    /// Removed lines: telemetry, and all others.
+    /// Returns the numbers of removed lines: telemetry, and all others.
     pub fn lines(&self) -> (u64, u64) {
         let of = |telemetry: bool| {
             let kinds = self
@@ -43,17 +45,17 @@ impl Thinned {
     }
 }
 
-/// Frequent events, by their name in a line.
+/// The events that count as telemetry, by their name in a line.
 const TELEMETRY: [&str; 7] = ["step", "beat", "comm", "collectives", "gpu", "host", "port"];
 
-/// [`Event::is_telemetry`] by the event's name.
+/// Like [`Event::is_telemetry`], but for an event's name.
 pub fn is_telemetry(kind: &str) -> bool {
     TELEMETRY.contains(&kind)
 }
 
 impl Event {
-    /// Whether it is telemetry, which is sent in batches and deleted first when space is short. Faults, starts and ends
-    /// are sent at once and kept.
+    /// Returns true if the event is telemetry, which is sent in batches and deleted first when space is short. Faults,
+    /// starts and ends are sent at once and kept.
     pub fn is_telemetry(&self) -> bool {
         matches!(
             self,

@@ -8,38 +8,38 @@ use super::order::{Remedy, When};
 use super::table::{TableError, rows};
 use crate::verdict::Severity;
 
-/// The kind of reaction that an XID requires.
+/// The kind of action that an XID requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// The node is rebooted.
+    /// The node must be rebooted.
     NodeReboot,
-    /// The GPU is reset.
+    /// The GPU must be reset.
     GpuReset,
-    /// The board is inspected.
+    /// The board must be inspected.
     HwInspect,
-    /// The application is restarted.
+    /// The application must be restarted.
     App,
-    /// Software is updated.
+    /// Software must be updated.
     Software,
-    /// It is only recorded.
+    /// The XID is only recorded.
     Record,
-    /// No action.
+    /// No action is needed.
     Info,
-    /// It follows another XID of the same GPU.
+    /// The XID is a consequence of another XID of the same GPU.
     Sympathetic,
-    /// The registers in its message decide.
+    /// The action depends on the registers in the XID's message.
     Decode,
-    /// The text of its message decides.
+    /// The action depends on the text of the XID's message.
     FollowText,
-    /// NVIDIA lists it as unused.
+    /// NVIDIA lists the XID as unused.
     Unlisted,
 }
 
 /// One row of `policy/xid.tsv`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct XidRow {
-    /// Its number.
+    /// The XID's number.
     pub xid: u32,
     /// NVIDIA's mnemonic.
     pub mnemonic: String,
@@ -56,7 +56,7 @@ pub struct XidRow {
 /// One row of `policy/xid-classes.tsv`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassRow {
-    /// Its severity.
+    /// The severity of XIDs of this class.
     pub severity: Severity,
     /// The remedy.
     pub remedy: Remedy,

@@ -1,4 +1,5 @@
-//! Decides the action for one XID from the tables: by its number, or by its message if the table refers to it.
+//! Decides the action for one XID from the tables. The XID's number selects a row. If that row refers to the message,
+//! the message decides.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,7 @@ struct XidFinding {
     context: String,
 }
 
-/// The judgment of an XID.
+/// The result of judging an XID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
     /// Its class in the catalog.
@@ -38,9 +39,9 @@ pub struct Judgement {
     pub severity: Severity,
     /// The remedy, and when to apply it.
     pub order: Order,
-    /// Results since the last checkpoint may be wrong.
+    /// True if results since the last checkpoint may be wrong.
     pub suspect: bool,
-    /// The order applies only after this many on one link.
+    /// If present, the order applies only after this many occurrences on one link.
     pub repeat: Option<Repeat>,
     /// The driver's recommended recovery (XID 154).
     pub recovery: Option<Remedy>,
@@ -51,16 +52,16 @@ pub struct Judgement {
 /// A fault that matters only when it repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Repeat {
-    /// The link; `None`: not reported.
+    /// The link, or `None` if not reported.
     pub link: Option<u32>,
-    /// The number of repetitions from which it applies.
+    /// How many times the fault must occur before the order applies.
     pub after: u32,
 }
 
 impl Default for FaultTables {
-    /// The tables as shipped.
+    /// Returns the tables as shipped.
     fn default() -> FaultTables {
-        // The texts are compiled in and covered by a test: they cannot fail on a user's machine.
+        // The texts are compiled in and covered by a test, so parsing them cannot fail on a user's machine.
         FaultTables::read().expect("the tables in policy/ are tested")
     }
 }
@@ -93,28 +94,28 @@ impl FaultTables {
         })
     }
 
-    /// The catalog row of an XID.
+    /// Returns the catalog row of an XID.
     pub fn xid(&self, xid: u32) -> Option<&XidRow> {
         self.xids.get(&xid)
     }
 
-    /// The catalog, by number.
+    /// Returns the rows of the catalog, by number.
     pub fn xids(&self) -> impl Iterator<Item = &XidRow> {
         self.xids.values()
     }
 
-    /// The action for a class.
+    /// Returns the action for a class.
     pub fn class(&self, class: Class) -> &ClassRow {
         // A test over the catalog checks that every class has a row.
         &self.classes[&class]
     }
 
-    /// Additional information on an XID; empty: none.
+    /// Returns additional information on an XID, or an empty string if there is none.
     pub fn context(&self, xid: u32) -> &str {
         self.findings.get(&xid).map_or("", |row| &row.context)
     }
 
-    /// Judges an XID. `text` is its message (empty: not known), `branch` that of the node's driver.
+    /// Judges an XID. `text` is its message, or empty if not known. `branch` is the branch of the node's driver.
     pub fn judge(&self, xid: u32, text: &str, branch: Option<Branch>) -> Judgement {
         let row = self.xids.get(&xid);
         let class = row.map_or(Class::Unlisted, |row| row.class);
@@ -175,7 +176,8 @@ impl FaultTables {
 }
 
 impl Judgement {
-    /// XID 154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+    /// Applies the action that XID 154 recommends in its message, for example "GPU recovery action changed from 0x0
+    /// (None) to 0x1 (GPU Reset Required)".
     fn follow(&mut self, text: &str) {
         let Some(remedy) = recovery(text) else { return };
         self.recovery = Some(remedy);
@@ -183,13 +185,13 @@ impl Judgement {
         self.means = format!("the driver requests: {}", remedy.words());
     }
 
-    /// Whether its first occurrence takes the GPU or its node out of service.
+    /// Returns true if the first occurrence of the XID takes the GPU or its node out of service.
     pub fn acts_on_node(&self) -> bool {
         self.order.remedy.acts_on_node() && self.repeat.is_none()
     }
 }
 
-/// The order for a recovery action of the driver.
+/// Returns the severity and the order for a recovery action of the driver.
 pub fn recovery_order(remedy: Remedy) -> (Severity, Order) {
     if remedy == Remedy::None {
         (Severity::Info, order(Remedy::None, When::JobEnd))
@@ -222,7 +224,7 @@ fn recovery(text: &str) -> Option<Remedy> {
     .map(|(_, remedy)| remedy)
 }
 
-/// The finding of a class that has no row of its own in `policy/xid-findings.tsv`.
+/// Returns the finding of an XID that has no row of its own in `policy/xid-findings.tsv`, by its class.
 fn finding(class: Class) -> Finding {
     match class {
         Class::NodeReboot | Class::GpuReset | Class::HwInspect | Class::FollowText => Finding::GpuFault,

@@ -4,8 +4,8 @@ fn by_number(xid: u32) -> Judgement {
     FaultTables::default().judge(xid, "", None)
 }
 
-/// Checks against NVIDIA's immediate actions: 18 codes need a reset, a reboot or an inspection, 70 nothing or a restart
-/// of the application.
+/// Checks our classification against NVIDIA's immediate actions. 18 codes need a reset, a reboot or an inspection. 70
+/// codes need nothing or a restart of the application.
 #[test]
 fn the_whole_catalogue() {
     let tables = FaultTables::default();
@@ -23,7 +23,7 @@ fn the_whole_catalogue() {
                     wrong.push(row.xid);
                 }
             }
-            // Unused codes, and those decided by the message: the number alone causes no action.
+            // These are unused codes and codes decided by the message. The number alone must not cause an action.
             _ => assert!(!acts, "{} {}", row.xid, row.immediate_action),
         }
         assert!(!tables.class(row.class).means.is_empty());
@@ -145,13 +145,13 @@ fn the_registers_of_xid_74() {
     check(4, &[18], critical, ResetGpu, 1);
     check(5, &[18, 19, 21, 22, 24, 25, 27, 28], warning, Support, 3);
     check(5, &[20, 23, 26, 29], info, Nothing, 1);
-    // The worst of several rows decides; bits without a row are a warning without action.
+    // If several rows match, the worst one decides. Bits without a row cause a warning without an action.
     assert_eq!(xid_74([1 << 23 | 1 << 16, 0, 0, 0, 0]).order.remedy, Inspect);
     assert_eq!(xid_74([1 << 2, 0, 0, 0, 0]).order.remedy, Nothing);
     assert!(!by_number(74).acts_on_node());
 }
 
-/// Every row of the table, in both layouts, with the ignored bits both 0 and 1.
+/// Tests every row of the table in both layouts, with all ignored bits set to 0 and to 1.
 #[test]
 fn every_row_of_nvlink5_in_both_layouts() {
     let text = include_str!("../../policy/nvlink5.tsv");
@@ -235,7 +235,7 @@ fn nvlink_messages() {
             "{text}"
         );
     }
-    // The layout depends on the branch: the same number means another unit since R575.
+    // The layout depends on the branch, because the same number denotes another unit since R575.
     assert_eq!(Branch::of("570.86.15"), Some(Branch::Before575));
     assert_eq!(Branch::of("580.82.07"), Some(Branch::From575));
     assert_eq!(Branch::of("unknown"), None);
@@ -252,7 +252,7 @@ fn an_unknown_branch_takes_the_more_drastic_of_both_layouts() {
         tables.judge(149, text, Some(Branch::From575)).order.remedy,
         Remedy::None
     );
-    // Several error bits at once: the worst row whose bit is set.
+    // If several error bits are set at once, the worst of their rows decides.
     let text = "SAW_MVB Fatal XC0 i0 Link 02 (0x00000001 0x00000006)";
     assert_eq!(
         tables.judge(144, text, Some(Branch::From575)).order.remedy,

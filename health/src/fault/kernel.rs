@@ -1,18 +1,20 @@
 //! Parses kernel log lines about GPU faults, in every spelling that drivers have used.
 //!
-//! Parsing is total: any bytes give a result, in time linear in their length, and the stored part of a line is bounded.
+//! Parsing never fails. Any input gives a result in time linear in its length, and the stored part of a line is
+//! bounded.
 
 use super::pci_id;
 use crate::event::{FaultSource, GpuFault, GpuFaultKind};
 use crate::id::GpuId;
 
-/// Longest stored message, bytes.
+/// Maximum length of a stored message, in bytes.
 pub const MAX_TEXT: usize = 240;
-/// Longest name of a MIG instance, in bytes.
+/// Maximum length of the name of a MIG instance, in bytes.
 const MAX_INSTANCE: usize = 40;
-/// Longer lines are truncated before parsing, bytes. The kernel's own limit for a record is 1,024 of text.
+/// Lines longer than this, in bytes, are truncated before parsing. The kernel's own limit for a record is 1,024 bytes
+/// of text.
 const MAX_LINE: usize = 4096;
-/// Most lines of one multi-line message of the driver.
+/// Maximum number of lines of one multi-line message of the driver.
 const MAX_BLOCK: usize = 5;
 
 /// The content of a line.
@@ -22,9 +24,9 @@ pub enum KernelLine {
     Xid(XidLine),
     /// A fault of an NVSwitch.
     Switch(XidLine),
-    /// A GPU is lost, and there is no XID for it.
+    /// A GPU is lost, and no XID was logged for it.
     FellOff {
-        /// Its address; `None`: not in the line.
+        /// The GPU's address, or `None` if the line does not contain it.
         pci: Option<String>,
         /// The message.
         text: String,
@@ -36,24 +38,24 @@ pub enum KernelLine {
         /// `GPU-..`.
         uuid: String,
     },
-    /// The kernel started here: earlier lines are from another boot.
+    /// The kernel started here. Earlier lines are from another boot.
     Boot,
 }
 
 /// An XID, or the SXID of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XidLine {
-    /// The GPU's address; `None`: invalid.
+    /// The GPU's address, or `None` if it is invalid.
     pub pci: Option<String>,
-    /// Its number.
+    /// The number of the XID or SXID.
     pub xid: u32,
     /// The message, without process id and name.
     pub text: String,
 }
 
 impl KernelLine {
-    /// The fault event for the GPU with this UUID (if known), representing `count` identical faults; `None`: the line
-    /// is not about a fault.
+    /// Returns the fault event for the GPU with this UUID (if known), representing `count` identical faults. Returns
+    /// `None` if the line is not about a fault.
     pub fn fault(&self, gpu: Option<GpuId>, count: u32, seen_by: FaultSource) -> Option<GpuFault> {
         let (kind, xid, text) = match self {
             KernelLine::Xid(line) => (GpuFaultKind::Xid, line.xid, &line.text),
@@ -72,7 +74,7 @@ impl KernelLine {
         })
     }
 
-    /// The address in the line.
+    /// Returns the address in the line.
     pub fn pci(&self) -> Option<&str> {
         match self {
             KernelLine::Xid(line) | KernelLine::Switch(line) => line.pci.as_deref(),
@@ -83,7 +85,7 @@ impl KernelLine {
     }
 }
 
-/// Parses lines in order: some of the driver's messages are spread over several.
+/// Parses lines in order. It keeps state, because some of the driver's messages are spread over several lines.
 #[derive(Clone, Debug, Default)]
 pub struct KernelLog {
     /// The multi-line message in progress: its address, its text so far, and its number of lines.
@@ -117,7 +119,7 @@ impl KernelLog {
             return xid(rest).map(KernelLine::Switch);
         }
         let Some((_, said)) = line.rsplit_once("NVRM:") else {
-            // Continuation lines of a message may lack the driver's prefix.
+            // A line without the driver's prefix may still continue a message.
             return self.block.is_some().then(|| self.in_block(line.trim())).flatten();
         };
         if let Some((_, rest)) = line.split_once("Xid (") {
@@ -143,7 +145,7 @@ impl KernelLog {
         self.in_block(said)
     }
 
-    /// The next line of the message in progress.
+    /// Parses the next line of the message in progress.
     fn in_block(&mut self, said: &str) -> Option<KernelLine> {
         let (pci, mut words, lines) = self.block.take()?;
         words.push(' ');
@@ -158,7 +160,7 @@ impl KernelLog {
     }
 }
 
-/// The text of a raw record, `priority,sequence,microseconds,flags;text`.
+/// Returns the text of a raw record, which has the form `priority,sequence,microseconds,flags;text`.
 fn raw_text(record: &str) -> Option<&str> {
     let (head, text) = record.split_once(';')?;
     let mut numbers = head.split(',');
@@ -168,7 +170,8 @@ fn raw_text(record: &str) -> Option<&str> {
     (is_number(numbers.next()) && is_number(numbers.next()) && is_number(numbers.next())).then_some(text)
 }
 
-/// `journalctl` marks a boot, and each kernel's first line names its version.
+/// Returns true if a boot begins with this line. `journalctl` prints a line for each boot, and a kernel's first line
+/// contains its version.
 fn is_boot(line: &str) -> bool {
     line.starts_with("-- Boot ")
         || line.starts_with("-- Reboot --")
@@ -195,14 +198,14 @@ fn fell_off(pci: Option<String>, said: &str) -> KernelLine {
     KernelLine::FellOff { pci, text }
 }
 
-/// The first address in a text.
+/// Returns the first address in a text.
 fn address(said: &str) -> Option<String> {
     said.split([' ', ',', '(', ')'])
         .map(|word| word.trim_end_matches([':', '.']))
         .find_map(pci_id)
 }
 
-/// `GPU at PCI:0000:b3:00: GPU-6d1f0c3a-..`
+/// Parses a line of the form `GPU at PCI:0000:b3:00: GPU-6d1f0c3a-..`.
 fn uuid(said: &str) -> Option<KernelLine> {
     let (pci, uuid) = said.strip_prefix("GPU at ")?.split_once(": ")?;
     let uuid = uuid.trim();
@@ -216,19 +219,19 @@ fn uuid(said: &str) -> Option<KernelLine> {
     })
 }
 
-/// Parses the text after `Xid (`: `PCI:0000:b3:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
+/// Parses the text after `Xid (`, for example `PCI:0000:b3:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
 fn xid(rest: &str) -> Option<XidLine> {
     let (place, rest) = rest.split_once(')')?;
     let rest = rest.trim_start_matches([':', ' ']);
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let number: u32 = rest.get(..digits)?.parse().ok()?;
     let rest = rest.get(digits..)?;
-    // The number ends at a comma, a blank, a bracket or the end; "79th" is not an XID.
+    // The number must end at a comma, a blank, a bracket or the end; "79th" is not an XID.
     if !rest.is_empty() && !rest.starts_with([',', ' ', '(', ':', '\r']) {
         return None;
     }
     let text = without_process(rest.trim_start_matches([',', ' ', ':']).trim_end());
-    // Of a MIG instance: `PCI:0000:b3:00 GPU-I:05 GPU-CI:00`.
+    // The address of a MIG instance has the form `PCI:0000:b3:00 GPU-I:05 GPU-CI:00`.
     let (pci, instance) = place.trim().split_once(' ').unwrap_or((place, ""));
     let mut text = cut(text, MAX_TEXT).to_owned();
     if instance.starts_with("GPU-") && instance.len() <= MAX_INSTANCE {
@@ -242,7 +245,8 @@ fn xid(rest: &str) -> Option<XidLine> {
     })
 }
 
-/// Removes `pid=1234, name=python,` and `pid='<unknown>', name=<unknown>,`: the process is not part of the fault.
+/// Removes `pid=1234, name=python,` and `pid='<unknown>', name=<unknown>,`, because the process is not part of the
+/// fault.
 fn without_process(mut text: &str) -> &str {
     for key in ["pid=", "name="] {
         if text.starts_with(key) {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The content of each line of a text, one result per line.
+/// Returns the content of each line of a text, one result per line.
 fn read(text: &str) -> Vec<String> {
     let mut log = KernelLog::default();
     let mut told = Vec::new();
@@ -46,7 +46,7 @@ fn every_shape_of_an_xid() {
         "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link -1 (0x004525c6 0x00000000)",
         "xid 149 0008:01:00.0 NETIR_LINK_EVT  Fatal   XC0 i0 Link -1 (0x004525c6 0x00000000)",
     );
-    // Of a MIG instance.
+    // An XID of a MIG instance.
     check(
         "NVRM: Xid (PCI:0000:b3:00 GPU-I:05 GPU-CI:00): 43, pid=7, name=python3, Ch 00000008",
         "xid 43 0000:b3:00.0 Ch 00000008 (GPU-I:05 GPU-CI:00)",
@@ -103,7 +103,7 @@ fn a_gpu_that_is_gone_without_an_xid() {
     );
     let words = "off 0000:b3:00.0 The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:2330) installed in this system has \
         fallen off the bus and is not responding to commands.";
-    // Over several lines of a log file, and in one raw record with escaped newlines.
+    // A message over several lines of a log file, and the same message in one raw record with escaped newlines.
     check(
         "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:2330)\nNVRM: installed in this system has\n\
          NVRM: fallen off the bus and is not responding to commands.",
@@ -119,7 +119,7 @@ fn a_gpu_that_is_gone_without_an_xid() {
          supported by the NVIDIA 580.82.07 driver release.",
         &[],
     );
-    // The message ends; text about something else is not attributed to that GPU.
+    // The message has a maximum number of lines. Text after it is not attributed to that GPU.
     check(
         "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: a\nNVRM: b\nNVRM: c\nNVRM: d\nNVRM: e\nfallen off the bus",
         &[],

@@ -1,7 +1,7 @@
-//! Parsing and judgment of GPU faults: kernel log lines, NVIDIA's XID catalog, the registers of NVLink errors. Only
-//! text and tables: the detector handles sources and combinations of faults.
+//! Parsing and judgment of GPU faults: kernel log lines, NVIDIA's XID catalog, the registers of NVLink errors. This
+//! module handles only text and tables. The detector handles the sources of faults and combinations of them.
 //!
-//! The tables are data (`policy/xid.tsv` and the files next to it); no number from them is hard-coded here.
+//! The tables are data files (`policy/xid.tsv` and the files next to it). No number from them is hard-coded here.
 
 mod catalogue;
 mod judge;
@@ -17,8 +17,8 @@ pub use nvlink::{Branch, NvlinkLine};
 pub use order::{Order, Remedy, When};
 pub use table::TableError;
 
-/// Normalizes a PCI bus id to `0000:b3:00.0`; `None` if `text` is not one. NVML writes eight digits of domain and
-/// capitals, the driver omits the function, and some prefix it with `PCI:`.
+/// Normalizes a PCI bus id to the form `0000:b3:00.0`. Returns `None` if `text` is not a bus id. NVML writes eight
+/// digits of domain and capital letters, the driver omits the function, and some messages prefix the id with `PCI:`.
 pub fn pci_id(text: &str) -> Option<String> {
     let text = text.trim();
     let text = text.strip_prefix("PCI:").unwrap_or(text);

@@ -11,19 +11,20 @@ use crate::verdict::Severity;
 /// The NVLink part of a message: the link, and the registers in the order in which they are printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NvlinkLine {
-    /// The unit that reports the error (NVLink5), `NETIR_LINK_EVT`; empty: not in the message.
+    /// The unit that reports the error (NVLink5), for example `NETIR_LINK_EVT`. Empty if the message does not contain
+    /// it.
     pub unit: String,
-    /// Whether the driver calls it fatal.
+    /// True if the driver calls the error fatal.
     pub fatal: bool,
-    /// The link; `None`: no link, or all.
+    /// The link, or `None` if the message names no link or concerns all links.
     pub link: Option<u32>,
     /// The numbers in parentheses.
     pub registers: Vec<u32>,
 }
 
 impl NvlinkLine {
-    /// Parses the message after the XID's number: `NETIR_LINK_EVT  Fatal   XC0 i0 Link 02 (0x004525c6 0x0 ..)` or
-    /// `NVLink: fatal error detected on link 7(0x10000, 0x0, ..)`.
+    /// Parses the message after the XID's number, for example `NETIR_LINK_EVT  Fatal   XC0 i0 Link 02 (0x004525c6 0x0
+    /// ..)` or `NVLink: fatal error detected on link 7(0x10000, 0x0, ..)`.
     pub fn parse(text: &str) -> Option<NvlinkLine> {
         let (head, registers) = text.split_once("(0x")?;
         let registers = registers.split(')').next()?.split([',', ' ']);
@@ -35,7 +36,7 @@ impl NvlinkLine {
             .collect();
         let mut words = head.split_whitespace().rev();
         let last = words.next()?;
-        // "Link 02 (" or "link 7(": the number is the last word before the parenthesis; "Link -1" means no link.
+        // In "Link 02 (" or "link 7(", the number is the last word before the parenthesis; "Link -1" means no link.
         let link = words
             .next()
             .filter(|word| word.eq_ignore_ascii_case("link"))
@@ -74,7 +75,7 @@ pub enum Branch {
 }
 
 impl Branch {
-    /// The branch of a driver version, `580.82.07`.
+    /// Returns the branch of a driver version such as `580.82.07`.
     pub fn of(driver: &str) -> Option<Branch> {
         let major: u32 = driver.trim().split('.').next()?.parse().ok()?;
         Some(if major < 575 {
@@ -88,15 +89,15 @@ impl Branch {
 /// NVIDIA's action for an NVLink5 error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Nvlink5Action {
-    /// Nothing.
+    /// Do nothing.
     Ignore,
-    /// The action of XID 154; without one, restart the application.
+    /// Take the action that XID 154 recommends. If there is no XID 154, restart the application.
     FollowRecovery,
     /// Reset the GPU.
     ResetGpu,
 }
 
-/// Bits that are compared, and their expected values.
+/// The bits that are compared, and their expected values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mask {
     care: u32,
@@ -129,13 +130,13 @@ impl Mask {
 /// One row of `policy/nvlink5.tsv`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nvlink5Row {
-    /// XID.
+    /// The XID.
     pub xid: u32,
-    /// Units that report it.
+    /// The units that report this error.
     units: Vec<String>,
     masks: [Option<Mask>; 2],
     second: [Option<Mask>; 2],
-    /// Values of errorStatus; empty: any.
+    /// The values of errorStatus that match. Empty if all do.
     status: Vec<u32>,
     action: Nvlink5Action,
     action2: Option<Nvlink5Action>,
@@ -144,7 +145,8 @@ pub struct Nvlink5Row {
 }
 
 impl Nvlink5Row {
-    /// The action for an `info` of a driver of `branch`; `None`: the row does not match.
+    /// Returns the action for the value `info` of intrInfo from a driver of `branch`, or `None` if the row does not
+    /// match.
     fn action(&self, info: u32, branch: Branch) -> Option<Nvlink5Action> {
         let at = branch as usize;
         let hit = |mask: Option<Mask>| mask.is_some_and(|mask| mask.matches(info));
@@ -158,7 +160,8 @@ impl Nvlink5Row {
         self.units.iter().any(|own| own.eq_ignore_ascii_case(unit))
     }
 
-    /// In the units before NETIR, errorStatus has one bit for each error: more bits may be set than the row names.
+    /// Returns true if `status` contains one of the single bits in the row. This applies only to the units before
+    /// NETIR, in which errorStatus has one bit for each error, so that more bits may be set than the row names.
     fn status_bit_set(&self, status: u32) -> bool {
         self.xid < 149
             && self
@@ -168,7 +171,8 @@ impl Nvlink5Row {
     }
 }
 
-/// Looks up an NVLink5 message. If the driver branch is unknown, both layouts are tried; the most drastic row counts.
+/// Looks up an NVLink5 message. If the driver branch is unknown, both layouts are tried. If several rows match, the
+/// most drastic one counts.
 pub fn nvlink5<'a>(
     table: &'a [Nvlink5Row],
     xid: u32,
@@ -239,19 +243,19 @@ pub(super) fn nvlink5_rows(text: &str) -> Result<Vec<Nvlink5Row>, TableError> {
 pub struct Nvlink4Row {
     register: usize,
     bits: u32,
-    /// Its severity.
+    /// The severity of the error.
     pub severity: Severity,
     /// The remedy after enough occurrences.
     pub remedy: Remedy,
     /// When to apply it.
     pub when: When,
-    /// The number of occurrences on one link from which it applies.
+    /// How many times the error must occur on one link before the remedy applies.
     pub after: u32,
     /// Explanation.
     pub means: String,
 }
 
-/// The rows whose bits are set in the registers of an XID 74.
+/// Returns the rows whose bits are set in the registers of an XID 74.
 pub fn nvlink4<'a>(table: &'a [Nvlink4Row], line: &NvlinkLine) -> impl Iterator<Item = &'a Nvlink4Row> {
     let registers: BTreeMap<usize, u32> = (1..).zip(line.registers.iter().copied()).collect();
     table.iter().filter(move |row| {

@@ -1,12 +1,12 @@
-//! Orders of the policy: a remedy, and when to apply it.
+//! Orders of the policy. An order is a remedy, and when to apply it.
 
 use serde::{Deserialize, Serialize};
 
-/// A remedy, from least to most drastic: of two remedies the larger includes the other.
+/// A remedy. Remedies are ordered from least to most drastic. Of two remedies, the more drastic one includes the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
-    /// Nothing.
+    /// Do nothing.
     None,
     /// Restart the application.
     RestartApp,
@@ -14,7 +14,7 @@ pub enum Remedy {
     UpdateSoftware,
     /// Run diagnostics on the GPU.
     Diagnose,
-    /// Contact the vendor: repeating the remedy does not help.
+    /// Contact the vendor, because repeating the remedy does not help.
     Support,
     /// Recover the IMEX domain of the NVLink partition.
     RecoverImex,
@@ -31,7 +31,7 @@ pub enum Remedy {
 }
 
 impl Remedy {
-    /// Its name in JSON and tables.
+    /// Returns its name in JSON and tables.
     pub fn name(self) -> &'static str {
         match self {
             Remedy::None => "none",
@@ -48,7 +48,7 @@ impl Remedy {
         }
     }
 
-    /// The remedy as an instruction.
+    /// Returns the remedy as an instruction.
     pub fn words(self) -> &'static str {
         match self {
             Remedy::None => "do nothing",
@@ -65,12 +65,13 @@ impl Remedy {
         }
     }
 
-    /// Whether it takes the GPU or its node out of service.
+    /// Returns true if the remedy takes the GPU or its node out of service.
     pub fn acts_on_node(self) -> bool {
         self >= Remedy::DrainP2p
     }
 
-    /// The remedy for the driver's number of a recovery action (NVML field 230, XID 154); `None`: unknown number.
+    /// Returns the remedy for the driver's number of a recovery action (NVML field 230, XID 154), or `None` for an
+    /// unknown number.
     ///
     /// Source: <https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html>, nvmlDeviceGpuRecoveryAction_t.
     pub fn of_recovery_action(number: u64) -> Option<Remedy> {
@@ -90,16 +91,16 @@ impl Remedy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
-    /// After the job: running work stays correct.
+    /// After the job, because running work stays correct.
     JobEnd,
-    /// At the next checkpoint: continuing costs more than stopping.
+    /// At the next checkpoint, because continuing after it would cost more than stopping.
     NextCheckpoint,
-    /// At once: running work is lost or wrong.
+    /// At once, because running work is lost or wrong.
     Now,
 }
 
 impl When {
-    /// The end of the instruction.
+    /// Returns the end of the instruction, which says when to carry it out.
     pub fn words(self) -> &'static str {
         match self {
             When::JobEnd => "when the job has ended",
@@ -109,7 +110,8 @@ impl When {
     }
 }
 
-/// The order of the policy, for programs; [`crate::verdict::Verdict::action`] is the same for people.
+/// The order of the policy, in a form for programs. [`crate::verdict::Verdict::action`] is the corresponding text for
+/// people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Order {
     /// The remedy.

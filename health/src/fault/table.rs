@@ -1,4 +1,4 @@
-//! Tab-separated tables: `#` comments, a header with column names, rows; cells are looked up by column name.
+//! Tab-separated tables with `#` comments, a header with column names, and rows. Cells are looked up by column name.
 
 use std::collections::BTreeMap;
 
@@ -23,33 +23,33 @@ pub(crate) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The cell of a column.
+    /// Returns the cell of a column.
     pub fn text(&self, column: &str) -> Result<&'a str, TableError> {
         let missing = || self.error(format!("no column \"{column}\""));
         self.cells.get(column).copied().ok_or_else(missing)
     }
 
-    /// The cell parsed by `parse`.
+    /// Returns the cell parsed by `parse`.
     pub fn cell<T>(&self, column: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, TableError> {
         let text = self.text(column)?;
         parse(text).ok_or_else(|| self.error(format!("{column}: \"{text}\" is not understood")))
     }
 
-    /// The cell as the variant of that name.
+    /// Returns the cell as the variant of that name.
     pub fn name<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T, TableError> {
         self.cell(column, |text| {
             serde_json::from_value(serde_json::Value::String(text.to_owned())).ok()
         })
     }
 
-    /// An error in this row.
+    /// Creates an error in this row.
     pub fn error(&self, what: String) -> TableError {
         let (table, line) = (self.table, self.line);
         TableError { table, line, what }
     }
 }
 
-/// The rows of `text`, in order. Missing cells at the end of a line are empty.
+/// Returns the rows of `text`, in order. Missing cells at the end of a line are empty.
 pub(crate) fn rows<'a>(table: &'static str, text: &'a str) -> Result<Vec<Row<'a>>, TableError> {
     let mut lines = (1..)
         .zip(text.lines())

@@ -12,9 +12,9 @@ use crate::text::humanize::evidence::bytes;
 use crate::text::humanize::{count, has, other_ranks_have, ranks as names};
 use crate::verdict::Cause;
 
-/// Most collectives with missing ranks that are reported.
+/// Maximum number of collectives with missing ranks that are reported.
 const MAX_NAMED: usize = 3;
-/// Most characters of a group's name, which may be a hash.
+/// Maximum number of characters of a group's name that are reported. The name may be a long hash.
 const MAX_NAME: usize = 12;
 
 /// The reason for a hang according to the dumps.
@@ -22,28 +22,28 @@ const MAX_NAME: usize = 12;
 pub struct Comparison {
     /// One-sentence summary.
     pub says: String,
-    /// Collective mismatch, or unknown.
+    /// The cause: a collective mismatch, or unknown.
     pub cause: Cause,
     /// Ranks that block others without waiting in an operation, or whose collective differs from that of most ranks.
     pub suspects: Vec<Rank>,
     /// Ranks with a dump.
     pub ranks: Vec<Rank>,
-    /// Members of their groups without a dump.
+    /// Members of these ranks' groups that have no dump.
     pub without_dump: Vec<Rank>,
-    /// The position of each rank; suspects first.
+    /// The position of each rank, with suspects first.
     pub positions: Vec<Position>,
 }
 
-/// The pending operation of some ranks, or the last one they finished.
+/// What some ranks are doing: their pending operation, or the last one they finished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Position {
     /// The ranks.
     pub ranks: Vec<Rank>,
-    /// Whether it is pending.
+    /// True if the operation is pending.
     pub is_pending: bool,
-    /// `all_reduce #151 of group 3 "dp" (16.2 KiB)`.
+    /// The operation, for example `all_reduce #151 of group 3 "dp" (16.2 KiB)`.
     pub operation: String,
-    /// The line of the user's code, `train.py:88 in step`; empty: not recorded, as in a backward pass.
+    /// The line of the user's code, for example `train.py:88 in step`. Empty if not recorded, as in a backward pass.
     pub at: String,
 }
 
@@ -52,9 +52,9 @@ pub(super) struct Pending<'a> {
     pub(super) group: &'a Group,
     pub(super) sequence: u64,
     entry: &'a Entry,
-    /// The ranks that have entered it, with their entries.
+    /// The ranks that have entered the collective, with their entries.
     pub(super) entered: Vec<(Rank, &'a Entry)>,
-    /// Ranks that have not entered it, according to their dumps.
+    /// Ranks that have not entered the collective, according to their dumps.
     missing: Vec<Rank>,
     /// Number of members without a dump.
     unknown: usize,
@@ -105,7 +105,8 @@ impl Comparison {
 /// The collectives of a rank in a group, by sequence number.
 type History<'a> = BTreeMap<u64, &'a Entry>;
 
-/// Omits ranks whose recorder has overwritten their operations in a group.
+/// Returns the collectives of each rank by group. Omits ranks whose recorder has overwritten their operations in a
+/// group.
 fn by_group(dumps: &BTreeMap<Rank, Dump>) -> BTreeMap<&Group, BTreeMap<Rank, History<'_>>> {
     let mut groups: BTreeMap<&Group, BTreeMap<Rank, History<'_>>> = BTreeMap::new();
     for (rank, dump) in dumps {
@@ -127,7 +128,7 @@ fn by_group(dumps: &BTreeMap<Rank, Dump>) -> BTreeMap<&Group, BTreeMap<Rank, His
     groups
 }
 
-/// The first collective of a group that is pending on some rank.
+/// Returns the first collective of a group that is pending on some rank.
 fn first_pending<'a>(
     group: &'a Group,
     ranks: &BTreeMap<Rank, History<'a>>,
@@ -151,8 +152,9 @@ fn first_pending<'a>(
     })
 }
 
-/// Ranks that have not entered a collective and wait in no operation themselves: the fewest first. A rank that waits
-/// elsewhere waits for another rank, or for its GPU.
+/// Finds ranks that have not entered a collective and do not wait in another operation themselves. Collectives that
+/// lack the fewest ranks are first. A rank that waits in another operation is not blamed, because it waits for another
+/// rank or for its GPU.
 fn missing(pending: &[Pending<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Finding> {
     let is_idle = |rank: &&Rank| dumps.get(rank).is_some_and(|dump| !dump.is_waiting());
     let idle = |pending: &Pending<'_>| {
@@ -202,13 +204,13 @@ fn missing(pending: &[Pending<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Find
     Some((says, suspects, Cause::Unknown))
 }
 
-/// If no rank is known to be missing: a collective that all ranks have entered, of the group with the fewest unknown
-/// members.
+/// Describes a collective to report if no rank is known to be missing: one that all ranks have entered, in the group
+/// with the fewest unknown members.
 fn none_missing(pending: &[Pending<'_>], messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -> String {
     let entered_by_all = pending.iter().filter(|pending| pending.missing.is_empty());
     let order = |pending: &&Pending<'_>| {
         let all = pending.entered.len() + pending.unknown;
-        // A rank without a dump may be the missing one.
+        // A rank without a dump may be the missing rank.
         (pending.unknown == 0, all)
     };
     if let Some(pending) = entered_by_all.min_by_key(order).or(pending.first()) {
@@ -270,14 +272,15 @@ impl Pending<'_> {
     }
 }
 
-/// `all_reduce #151 of group 3 "dp" (16.2 KiB)`: the number is PyTorch's count of the group's collectives, from 1.
+/// Describes a collective, for example `all_reduce #151 of group 3 "dp" (16.2 KiB)`. The number is PyTorch's count of
+/// the group's collectives, from 1.
 pub(super) fn place(group: &Group, sequence: u64, entry: &Entry) -> String {
     let number = match entry.message {
         Some(_) => String::new(),
         None => format!(" #{sequence}"),
     };
     let size = match entry.input.bytes.max(entry.output.bytes) {
-        // One backend uses a tensor of one element for it.
+        // A barrier has no size here, because one backend implements it with a tensor of one element.
         _ if entry.name == "barrier" => String::new(),
         0 => String::new(),
         size => format!(" ({})", bytes(size as f64)),
@@ -285,7 +288,8 @@ pub(super) fn place(group: &Group, sequence: u64, entry: &Entry) -> String {
     format!("{}{number} of {}{size}", entry.name, called(group))
 }
 
-/// `group 3 "dp"`: groups of different ranks may have the same description.
+/// Describes a group, for example `group 3 "dp"`. The number is needed because groups of different ranks may have the
+/// same description.
 pub(super) fn called(group: &Group) -> String {
     let name: String = group.name.chars().take(MAX_NAME).collect();
     match &*group.description {

@@ -9,34 +9,34 @@ use crate::event::StackFrame;
 use crate::id::Rank;
 use crate::text::sanitize;
 
-/// Most entries that are read: the latest ones. By default the recorder keeps 2,000.
+/// Maximum number of entries that are read. The latest ones are used. By default the recorder keeps 2,000.
 const MAX_ENTRIES: usize = 100_000;
 const MAX_GROUPS: usize = 4096;
-/// Most members of all groups together.
+/// Maximum number of members of all groups together.
 const MAX_MEMBERS: usize = 1 << 20;
 const MAX_TENSORS: usize = 256;
 const MAX_DIMENSIONS: usize = 16;
 const MAX_FRAMES: usize = 64;
-/// Most characters of a name, and of a rank number with its separator.
+/// Maximum number of characters of a name, and of a rank number with its separator.
 const MAX_NAME: usize = 160;
 const MAX_RANK: usize = 12;
-/// Number of last collectives and of first pending collectives kept per group, and as many messages: where ranks
-/// differ. Large jobs have many dumps.
+/// How many of the last collectives and of the first pending collectives are kept per group, and as many messages.
+/// Ranks differ only in these. The rest is dropped, because large jobs have many dumps.
 const KEPT: usize = 64;
 
 /// Why a dump cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    /// Not a pickle, or a pickle with other than basic types.
+    /// The bytes are not a pickle, or are a pickle with other than basic types.
     #[error(transparent)]
     Pickle(#[from] PickleError),
     /// The pickle is not a dump.
     #[error("no dump of PyTorch's flight recorder: it has no version and entries")]
     NoDump,
-    /// Entries in an unknown form.
+    /// The entries have an unknown form.
     #[error("none of its {0} entries could be read")]
     Entries(usize),
-    /// A newer format.
+    /// The dump has a newer format.
     #[error("a dump of format {0}: formats 2.x are read")]
     Version(String),
 }
@@ -50,9 +50,9 @@ pub struct Dump {
     pub(super) entries: Vec<Entry>,
     /// Number of messages of each kind, if the recorder has overwritten none.
     pub(super) messages: BTreeMap<(String, Message), usize>,
-    /// The recorder has overwritten no entry.
+    /// True if the recorder has overwritten no entry.
     pub(super) is_whole: bool,
-    /// Time at which the last one was enqueued, nanoseconds since 1970; zero: not known.
+    /// Time at which the last operation was enqueued, in nanoseconds since 1970. Zero if not known.
     pub last_ns: u64,
 }
 
@@ -60,9 +60,9 @@ pub struct Dump {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     pub(super) name: String,
-    /// The program's name for it; empty: none.
+    /// The program's name for the group. Empty if there is none.
     pub(super) description: String,
-    /// Global ranks in the order of their rank in the group; empty: not known.
+    /// Global ranks in the order of their rank in the group. Empty if not known.
     pub(super) members: Vec<Rank>,
 }
 
@@ -71,20 +71,20 @@ pub(super) struct Group {
 pub(super) struct Entry {
     /// The group's name.
     pub(super) group: String,
-    /// Its sequence number among the group's collectives; for a message, among the group's messages.
+    /// Its sequence number among the group's collectives. For a message, its number among the group's messages.
     pub(super) sequence: u64,
-    /// `all_reduce`, `send 1->2`.
+    /// The operation's name, for example `all_reduce` or `send 1->2`.
     pub(super) name: String,
     pub(super) message: Option<Message>,
     pub(super) input: Tensors,
     pub(super) output: Tensors,
-    /// It has completed on the GPU.
+    /// True if the operation has completed on the GPU.
     pub(super) is_completed: bool,
-    /// The innermost frame of the user's code that enqueued it.
+    /// The innermost frame of the user's code that enqueued the operation.
     pub(super) at: Option<StackFrame>,
 }
 
-/// A message between two ranks, by their rank in the group; `None`: any rank.
+/// A message between two ranks, given by their rank in the group. `None` means any rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Message {
     pub(super) sender: Option<usize>,
@@ -100,7 +100,7 @@ pub(super) struct Tensors {
 }
 
 impl Dump {
-    /// Decodes a dump; nothing in it is executed.
+    /// Decodes a dump. Nothing in it is executed.
     pub fn decode(bytes: &[u8]) -> Result<Dump, DumpError> {
         let pickle = Pickle::decode(bytes)?;
         let root = pickle
@@ -114,7 +114,7 @@ impl Dump {
         if !version.starts_with("2.") {
             return Err(DumpError::Version(version.chars().take(16).collect()));
         }
-        // None: nothing was enqueued.
+        // There are no entries if nothing was enqueued.
         let nodes: Vec<Node<'_>> = root.get("entries").into_iter().flat_map(Node::items).collect();
         let first = nodes.first().and_then(|node| node.get("record_id")?.int());
         let latest = nodes
@@ -154,7 +154,7 @@ impl Dump {
         })
     }
 
-    /// Whether it is blocked in any operation.
+    /// Returns true if the rank is blocked in any operation.
     pub(super) fn is_waiting(&self) -> bool {
         self.entries.iter().any(|entry| !entry.is_completed)
     }
@@ -187,7 +187,7 @@ fn groups(root: Node<'_>) -> BTreeMap<String, Group> {
     configured.filter_map(group).collect()
 }
 
-/// Keeps the last entries of each group and the first pending ones.
+/// Keeps the last entries and the first pending entries of each group.
 fn kept(mut entries: Vec<Entry>) -> Vec<Entry> {
     fn count<'a>(counts: &mut BTreeMap<(&'a str, bool), usize>, entry: &'a Entry) -> usize {
         let key = (&*entry.group, entry.message.is_some());
@@ -268,8 +268,8 @@ fn raw(node: Node<'_>) -> Option<Raw> {
     })
 }
 
-/// Adds an entry, or applies its state to earlier ones: coalesced operations have an entry each, which stays
-/// "scheduled", followed by one that completes with them.
+/// Adds an entry, or applies its state to earlier ones. The latter is for coalesced operations: each of them has an
+/// entry that stays "scheduled", and the entry that follows them completes when they do.
 pub(super) fn add(
     entries: &mut Vec<Entry>,
     Raw {
@@ -306,7 +306,8 @@ fn number(node: Node<'_>, key: &str) -> Option<u64> {
     u64::try_from(node.get(key)?.int()?).ok()
 }
 
-/// `_all_gather_base`, `ALLGATHER_coalesced` and `all_reduce_barrier` under the names that programs use.
+/// Converts names such as `_all_gather_base`, `ALLGATHER_coalesced` and `all_reduce_barrier` to the names that programs
+/// use.
 fn plain(name: &str) -> String {
     let name = name.trim_start_matches('_').trim_end_matches("_base");
     let name = name.to_ascii_lowercase();
@@ -317,7 +318,7 @@ fn plain(name: &str) -> String {
     }
 }
 
-/// Sender and receiver of `send 1->2` and `recv 2<-1`.
+/// Returns the sender and receiver of names such as `send 1->2` and `recv 2<-1`.
 pub(super) fn ends(name: &str) -> Message {
     let ends = name.split_once(' ').map_or("", |(_, ends)| ends);
     let (sender, receiver) = match (ends.split_once("->"), ends.split_once("<-")) {
@@ -360,12 +361,12 @@ fn tensors(node: Node<'_>, sizes: &str, types: &str) -> Tensors {
         let count = dimensions.fold(1_u64, |count, size| {
             count.saturating_mul(u64::try_from(size).unwrap_or(0))
         });
-        // Lists of tensors have the types of the first one.
+        // For a list of tensors, only the type of the first one is recorded.
         let data_type = types.get(index).or(types.first());
         count.saturating_mul(data_type.map_or(1, |name| size_of_type(name)))
     };
     let bytes = sizes.enumerate().map(of_tensor).fold(0, u64::saturating_add);
-    // Ranks without a tensor, such as those that are not the root, have no type.
+    // Ranks without a tensor, such as ranks that are not the root, have no type.
     let mut distinct: Vec<&str> = types
         .into_iter()
         .filter(|name| !matches!(*name, "UNKNOWN_SCALAR" | "Undefined"))
@@ -378,7 +379,7 @@ fn tensors(node: Node<'_>, sizes: &str, types: &str) -> Tensors {
     }
 }
 
-/// Element size in bytes, by PyTorch's type names.
+/// Returns the element size in bytes of a data type, given PyTorch's name for it.
 fn size_of_type(name: &str) -> u64 {
     match name {
         "Double" | "Long" | "UInt64" | "ComplexFloat" => 8,

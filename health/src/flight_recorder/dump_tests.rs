@@ -3,8 +3,8 @@
 use super::tests::{all_reduce, entry};
 use super::{Dump, dump};
 
-/// Coalesced operations stay "scheduled"; the entry after them, with the number of the collective before them, has
-/// their state. As written by PyTorch 2.15 with its older NCCL backend.
+/// Coalesced operations stay "scheduled". Their state is in the entry after them, which has the number of the
+/// collective before them. The entries are as written by PyTorch 2.15 with its older NCCL backend.
 #[test]
 fn operations_that_are_started_together() {
     let read = |is_completed| {
@@ -53,12 +53,12 @@ fn operations_that_are_started_together() {
     );
 }
 
-/// A pickle of a text.
+/// Returns the pickle of a text.
 fn text(text: &str) -> Vec<u8> {
     [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Format 2.1 lists no groups and has a common number for collectives and messages; a newer format is an error.
+/// Format 2.1 lists no groups and has a common number for collectives and messages. A newer format is an error.
 #[test]
 fn other_formats() {
     let dump = |version: &str| {

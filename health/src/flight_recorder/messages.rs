@@ -7,18 +7,18 @@ use super::dump::{Dump, Entry, Group};
 use crate::id::Rank;
 use crate::verdict::Cause;
 
-/// A pending message.
+/// A message that is pending on one of its two ranks.
 pub(super) struct OneSided<'a> {
     waits: Rank,
     peer: Rank,
-    /// `waits` is the receiver.
+    /// True if the rank `waits` is the receiver.
     is_receiver: bool,
     group: &'a Group,
-    /// Whether the other rank has not entered it; `None`: not known.
+    /// True if the other rank has not entered the message. `None` if not known.
     is_missing: Option<bool>,
 }
 
-/// The first pending message of each rank, if its peer is known.
+/// Returns the first pending message of each rank, if its peer is known.
 pub(super) fn one_sided(dumps: &BTreeMap<Rank, Dump>) -> Vec<OneSided<'_>> {
     let of_rank = |(rank, dump): (&Rank, &'_ Dump)| -> Option<(Rank, usize)> {
         let pending = dump
@@ -51,8 +51,8 @@ pub(super) fn one_sided(dumps: &BTreeMap<Rank, Dump>) -> Vec<OneSided<'_>> {
         .collect()
 }
 
-/// Whether the other rank has not entered the message: both ranks count the messages in this direction, if neither
-/// recorder has overwritten any.
+/// Returns true if the other rank has not entered the message. The numbers of messages in this direction on both ranks
+/// show this, provided that neither recorder has overwritten any. Returns `None` otherwise.
 fn is_missing(dump: &Dump, entry: &Entry, index: usize, of_peer: &Dump) -> Option<bool> {
     if !dump.is_whole || !of_peer.is_whole {
         return None;
@@ -64,7 +64,8 @@ fn is_missing(dump: &Dump, entry: &Entry, index: usize, of_peer: &Dump) -> Optio
     Some(of_peer.messages.get(&key).copied().unwrap_or(0) < number)
 }
 
-/// A rank that has not entered a message for which another rank waits, and that waits in no operation itself.
+/// Finds a rank that has not entered a message for which another rank waits, and that does not wait in another
+/// operation itself.
 pub(super) fn missing(messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<Finding> {
     let is_idle = |rank: &Rank| dumps.get(rank).is_some_and(|dump| !dump.is_waiting());
     let found = messages
@@ -82,7 +83,8 @@ pub(super) fn missing(messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -
     ))
 }
 
-/// If none is known: a rank that waits for one without a dump, else any.
+/// Describes a wait to report if no rank is known to be missing. A rank that waits for a rank without a dump is
+/// preferred; otherwise any waiting rank is reported.
 pub(super) fn waiting(messages: &[OneSided<'_>], dumps: &BTreeMap<Rank, Dump>) -> Option<String> {
     let lost = messages.iter().find(|message| !dumps.contains_key(&message.peer));
     let found = lost.or(messages.first())?;

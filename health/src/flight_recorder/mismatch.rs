@@ -9,9 +9,10 @@ use crate::text::humanize::evidence::bytes;
 use crate::text::humanize::{count, ranks as names};
 use crate::verdict::Cause;
 
-/// Most shapes that are reported.
+/// Maximum number of shapes that are reported.
 const MAX_NAMED: usize = 3;
-/// Collectives whose size differs between ranks by design, or for which backends record different sides.
+/// Collectives whose size differs between ranks by design, or for which some backends record the input and others the
+/// output.
 const UNEVEN: [&str; 6] = [
     "all_to_all",
     "all_to_all_single",
@@ -30,7 +31,9 @@ struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// The parts of an all-gather may differ; of a gather only the root has the result.
+    /// Returns the shape of an entry. All-gathers are compared by their output, because their inputs may differ in
+    /// size. Other collectives are compared by their input, because only the root of a gather, for example, has the
+    /// output.
     fn of(entry: &'a Entry) -> Shape<'a> {
         let name = &*entry.name;
         let side = match name {
@@ -50,7 +53,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Whether some ranks have entered a collective with another operation, size or type than the others.
+/// Finds ranks that have entered a collective with another operation, size or type than the others.
 pub(super) fn mismatch(pending: &Pending<'_>) -> Option<Finding> {
     let mut by_shape: BTreeMap<Shape<'_>, Vec<Rank>> = BTreeMap::new();
     for (rank, entry) in &pending.entered {
@@ -86,7 +89,7 @@ pub(super) fn mismatch(pending: &Pending<'_>) -> Option<Finding> {
         "{what} differ in {name} #{sequence} of {group}: {}",
         each.join(", ")
     );
-    // Without a majority, no shape is the wrong one.
+    // Without a majority, it is unknown which shape is wrong.
     let has_majority = most.len() * 2 > pending.entered.len();
     let mut suspects: Vec<Rank> = Vec::new();
     if has_majority {
@@ -103,7 +106,7 @@ struct FirstTwo<'a> {
     entries: [&'a Entry; 2],
 }
 
-/// Two groups that some ranks have entered in one order and others in the opposite order. If they run on separate
+/// Finds two groups that some ranks have entered in one order and others in the opposite order. If they run on separate
 /// streams, the order may not matter.
 pub(super) fn order_mismatch(dumps: &BTreeMap<Rank, Dump>) -> Option<Finding> {
     let mut by_pair: BTreeMap<[&str; 2], [Vec<FirstTwo<'_>>; 2]> = BTreeMap::new();

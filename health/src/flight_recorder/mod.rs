@@ -1,4 +1,5 @@
-//! Compares dumps of PyTorch's flight recorder: which ranks have not entered a collective in which others wait.
+//! Compares dumps of PyTorch's flight recorder to find the ranks that have not entered a collective in which others
+//! wait.
 
 mod compare;
 mod dump;

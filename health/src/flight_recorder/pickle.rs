@@ -1,12 +1,13 @@
 //! Python pickles of basic types, protocols 2 to 5 (<https://docs.python.org/3/library/pickletools.html>). Nothing is
-//! imported or called: an opcode that does so is an error.
+//! imported or called. An opcode that would do so is an error.
 //!
-//! Shared values are stored once, and nothing recurses: existing pickle libraries copy shared values and recurse on
-//! nesting, so that a small file could fill memory or overflow the stack.
+//! Shared values are stored once, and no function recurses. We do not use existing pickle libraries, because they copy
+//! shared values and recurse on nesting, so that a small file could fill memory or overflow the stack.
 
 use std::collections::BTreeMap;
 
-/// Most keys of a dict that are searched: there may be many references to a dict.
+/// Maximum number of keys of a dict that are searched. The limit is needed because there may be many references to a
+/// dict.
 const MAX_KEYS: usize = 64;
 
 /// A pickle that cannot be read.
@@ -19,7 +20,7 @@ pub struct PickleError {
     pub what: &'static str,
 }
 
-/// A decoded pickle: values that refer to each other by their index.
+/// A decoded pickle. Its values refer to each other by their index.
 #[derive(Debug)]
 pub(super) struct Pickle {
     values: Vec<Value>,
@@ -28,7 +29,7 @@ pub(super) struct Pickle {
 
 #[derive(Debug)]
 enum Value {
-    /// None, and numbers that are not integers.
+    /// `None`, and numbers that are not integers.
     Other,
     Bool(bool),
     Int(i64),
@@ -46,14 +47,15 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value of a key; `None`: not a dict, or the key is not among its first ones.
+    /// Returns the value of a key. Returns `None` if the node is not a dict or the key is not among the first
+    /// `MAX_KEYS`.
     pub(super) fn get(self, key: &str) -> Option<Node<'a>> {
         let mut pairs = self.pairs().take(MAX_KEYS);
         let found = pairs.find(|(name, _)| matches!(&name.value, Value::Text(text) if text == key));
         found.map(|(_, value)| value)
     }
 
-    /// Keys and values of a dict.
+    /// Returns the keys and values of a dict.
     pub(super) fn pairs(self) -> impl Iterator<Item = (Node<'a>, Node<'a>)> {
         let pairs = match self.value {
             Value::Dict(pairs) => pairs.as_slice(),
@@ -64,7 +66,7 @@ impl<'a> Node<'a> {
             .filter_map(move |(key, value)| Some((self.pickle.node(*key)?, self.pickle.node(*value)?)))
     }
 
-    /// The items of a list or tuple.
+    /// Returns the items of a list or tuple.
     pub(super) fn items(self) -> impl Iterator<Item = Node<'a>> {
         let items = match self.value {
             Value::List(items) => items.as_slice(),
@@ -149,7 +151,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Executes one opcode. `Some`: it was the last, and this is the value.
+    /// Executes one opcode. Returns the index of the pickle's value if the opcode was the last one.
     fn step(&mut self) -> Result<Option<usize>, &'static str> {
         match self.take(1)?[0] {
             0x80 => drop(self.take(1)?),
@@ -218,7 +220,7 @@ impl Machine<'_> {
         Ok(taken)
     }
 
-    /// A number of `N` bytes, little-endian.
+    /// Reads a little-endian number of `N` bytes.
     fn number<const N: usize>(&mut self) -> Result<u64, &'static str> {
         let mut number = [0; 8];
         number[..N].copy_from_slice(self.take(N)?);
@@ -236,7 +238,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Reads a text with a length field of `N` bytes.
+    /// Reads and pushes a text with a length field of `N` bytes.
     fn push_text<const N: usize>(&mut self) -> Result<(), &'static str> {
         let length = self.number::<N>()?.try_into().map_err(|_| CUT_OFF)?;
         let text = String::from_utf8_lossy(self.take(length)?).into_owned();
@@ -244,7 +246,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// An integer of any length: PyTorch writes none longer than 64 bits.
+    /// Reads an integer in the format for any length. Longer ones than 64 bits are rejected, because PyTorch writes
+    /// none.
     fn long(&mut self) -> Result<(), &'static str> {
         let length = usize::from(self.take(1)?[0]);
         let bytes = self.take(length)?;
@@ -261,7 +264,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Values above the last mark belong to the collection that the mark started.
+    /// Pops a value above the last mark. The values below the mark do not belong to the collection that the mark
+    /// started.
     fn pop(&mut self) -> Result<usize, &'static str> {
         let floor = self.marks.last().copied().unwrap_or(0);
         if self.stack.len() <= floor {
@@ -344,7 +348,7 @@ mod tests {
             );
             let b: Vec<Option<&str>> = root.get("b").unwrap().items().map(Node::text).collect();
             assert_eq!(b, [Some("x"), Some("x")]);
-            // A pickle cut off anywhere is an error with a valid position.
+            // A pickle that is cut off at any position must give an error with a valid position.
             for end in 0..bytes.len() {
                 assert!(Pickle::decode(&bytes[..end]).unwrap_err().at <= end);
             }

@@ -1,5 +1,5 @@
-//! Dumps from tests/hangs, in which rank 2 hangs in step 150: from PyTorch 2.15 on the virtual GPU, and from PyTorch
-//! 2.11 with NCCL 2.28.9 on an H100 (`real-gpu`), with changed paths.
+//! Dumps from tests/hangs. Rank 2 hangs in step 150. Some dumps are from PyTorch 2.15 on the virtual GPU. Others
+//! (`real-gpu`) are from PyTorch 2.11 with NCCL 2.28.9 on an H100, with changed paths.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ pub(super) fn entry(group: &str, sequence: u64, name: &str, bytes: u64, is_compl
     }
 }
 
-/// Dumps of ranks 0, 1, ... in groups with the given members.
+/// Returns dumps of ranks 0, 1, ... in groups with the given members.
 fn job<const N: usize>(groups: &[(&str, &[u32])], entries: [Vec<dump::Entry>; N]) -> BTreeMap<Rank, Dump> {
     let group = |(name, members): &(&str, &[u32])| {
         let group = dump::Group {
@@ -197,7 +197,8 @@ fn sizes_that_may_differ() {
     }
 }
 
-/// Rank 2 of a pipeline waits for rank 1, which waits for rank 0, which has enqueued nothing; and in reverse.
+/// Rank 2 of a pipeline waits for rank 1, which waits for rank 0, which has enqueued nothing. The same is tested in the
+/// reverse direction.
 #[test]
 fn messages_are_followed_to_their_sender() {
     let pending = |names: &[&str]| names.iter().map(|name| entry("0", 1, name, 4, false)).collect();
@@ -228,8 +229,8 @@ fn messages_are_followed_to_their_sender() {
 }
 
 /// Eight ranks, two per tensor-parallel group, four per data-parallel group. Rank 3 has stopped before its
-/// tensor-parallel collective, and the others of its data-parallel group wait for rank 2, which waits for it. Whichever
-/// two dumps are missing, no other rank is a suspect.
+/// tensor-parallel collective, and the others of its data-parallel group wait for rank 2, which waits for rank 3.
+/// Whichever two dumps are missing, no rank other than rank 3 is a suspect.
 #[test]
 fn who_waits_is_no_suspect() {
     let groups: [(&str, &[u32]); 6] = [
@@ -275,7 +276,7 @@ fn who_waits_is_no_suspect() {
     }
 }
 
-/// Operations are enqueued before they run on the GPU: only the first pending one counts.
+/// Operations are enqueued before they run on the GPU, so only the first pending one counts.
 #[test]
 fn ranks_that_have_enqueued_more() {
     let stuck = |more: u64| {
@@ -286,7 +287,7 @@ fn ranks_that_have_enqueued_more() {
     let dumps = job(&[("0", &[0, 1, 2])], [stuck(1), stuck(9), stuck(0)]);
     let says = "all 3 ranks have entered all_reduce #3 of group 0 \"pp\" (4 B), none of them has finished it";
     is(&dumps, says, &[], Cause::Unknown);
-    // The root of a broadcast completes it alone.
+    // The root of a broadcast can complete it without the others.
     let root = vec![
         all_reduce("0", 1, true),
         entry("0", 2, "broadcast", 4, true),
@@ -314,7 +315,7 @@ fn a_job_that_goes_on() {
     is(&dumps, "no operation is pending in 2 dumps", &[], Cause::Unknown);
 }
 
-/// Without the dump of any one healthy rank, the result names the same rank.
+/// If the dump of any one healthy rank is missing, the result names the same rank.
 #[test]
 fn a_quarter_of_the_dumps_is_lost() {
     for lost in [0, 1, 3] {

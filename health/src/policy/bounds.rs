@@ -1,23 +1,24 @@
-//! Bounds of policy values. Beyond its bound a rule would need more data than is kept and never fire.
+//! Bounds of policy values. If a value were beyond its bound, its rule would need more data than is kept and would
+//! never fire.
 
-/// Bounds of all values: values outside are typos, and would overflow times.
+/// Bounds of all values. Values outside are assumed to be typos. They could also make computed times overflow.
 pub const SMALLEST: f64 = 1e-12;
 pub const LARGEST: f64 = 1e9;
 
-/// Steps that the detector keeps, of the whole job and of each rank.
+/// Number of steps that the detector keeps for the whole job and for each rank.
 pub const JOB_STEPS: usize = 128;
-/// Transfers kept per communicator.
+/// Number of transfers kept per communicator.
 pub const TRANSFERS: usize = 32;
-/// Conspicuous steps that are kept.
+/// Number of conspicuous steps that are kept.
 pub const OCCASIONS: usize = 8;
-/// Steps over which time shares are computed; seven windows of them are kept.
+/// Number of steps over which time shares are computed. Seven such windows are kept.
 const SHARE_STEPS: f64 = 4096.0;
-/// Checkpoints kept per rank.
+/// Number of checkpoints kept per rank.
 const CHECKPOINTS: f64 = 64.0;
 
 /// The upper bound of each value.
 pub const AT_MOST: [(&str, f64); 10] = [
-    // Deliberately slow steps are kept along with the others: at least half are ordinary.
+    // Deliberately slow steps are kept along with the others, but at least half of the kept steps are ordinary.
     ("shift.held_steps", (JOB_STEPS / 2) as f64),
     ("shift.reference_steps", (JOB_STEPS / 2) as f64),
     ("shift.transfer_held_steps", JOB_STEPS as f64),
@@ -27,7 +28,7 @@ pub const AT_MOST: [(&str, f64); 10] = [
     ("kinds.recurrences", (OCCASIONS - 1) as f64),
     ("shares.window_steps", SHARE_STEPS),
     ("occasions.checkpoints", CHECKPOINTS),
-    // A share of step time: at most all of it is lost.
+    // This is a share of step time, so it is at most 1.
     ("impact.critical_ratio", 1.0),
 ];
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `policy/gpu.toml`, which gives the meaning and source of each value.
+/// The values of `policy/gpu.toml`. That file gives the meaning and source of each value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]

@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 /// Prices of a GPU-hour in any one currency. Without configuration there are none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prices {
-    /// For models without a price of their own.
+    /// The price for models without a price of their own.
     any: Option<f64>,
     by_model: BTreeMap<Arc<str>, f64>,
 }
 
 impl Prices {
-    /// The price for a GPU of `model`. A row's name need not be the driver's full product name: consecutive whole words
-    /// of it are enough (`H100` matches `NVIDIA H100 80GB HBM3`, but not `NVIDIA GH100`); the longest match wins.
+    /// Returns the price for a GPU of `model`. A row's name need not be the driver's full product name. Consecutive
+    /// whole words of it are enough (`H100` matches `NVIDIA H100 80GB HBM3`, but not `NVIDIA GH100`). The longest match
+    /// wins.
     pub fn of(&self, model: Option<&str>) -> Option<f64> {
         let named = model.and_then(|model| {
             let model = words(model);
@@ -24,13 +25,13 @@ impl Prices {
                 let fits = model.windows(row.len().max(1)).any(|part| part == row);
                 fits.then_some((row.len(), price))
             });
-            // Of equally long matches, the first by name: the order of the map.
+            // Of equally long matches, the first by name wins, because the map is ordered by name.
             fitting.rev().max_by_key(|(length, _)| *length)
         });
         named.map(|(_, price)| *price).or(self.any)
     }
 
-    /// The price of exactly this row; `None`: for all models.
+    /// Returns the price of exactly this row. A `model` of `None` is the row for all models.
     pub(super) fn row(&self, model: Option<&str>) -> Option<f64> {
         match model {
             Some(model) => self.by_model.get(model).copied(),
@@ -38,7 +39,7 @@ impl Prices {
         }
     }
 
-    /// Sets the price of a row; zero removes it.
+    /// Sets the price of a row. A price of zero removes the row.
     pub(super) fn set(&mut self, model: Option<&str>, price: f64) {
         let price = (price > 0.0).then_some(price);
         match (model, price) {
@@ -52,7 +53,7 @@ impl Prices {
         }
     }
 
-    /// Models with a price of their own.
+    /// Returns the models that have a price of their own.
     pub(super) fn models(&self) -> impl Iterator<Item = &str> {
         self.by_model.keys().map(|model| &**model)
     }

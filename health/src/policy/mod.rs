@@ -1,4 +1,5 @@
-//! Policy as data: the tables in `policy/`, read once. Code detects, tables decide.
+//! The policy is data: the tables in `policy/`, which are read once. The code detects conditions, and the tables decide
+//! what they mean and what to do.
 
 pub(crate) mod bounds;
 mod gpu;
@@ -18,7 +19,7 @@ pub use self::values::PolicyError;
 use crate::fault::FaultTables;
 use crate::verdict::{Cause, Finding, Severity};
 
-/// One table from three files.
+/// Three files, which are parsed as one table.
 const DETECTOR: &str = concat!(
     include_str!("../../policy/detector.toml"),
     "\n",
@@ -33,7 +34,7 @@ const FINDINGS: &str = include_str!("../../policy/findings.toml");
 pub struct Policy {
     /// Thresholds of the rules.
     pub detector: Thresholds,
-    /// As shipped, like the XID tables: neither changes while a job runs.
+    /// The rows of findings as shipped. Like the XID tables, they do not change while a job runs.
     #[serde(skip, default = "shipped_findings")]
     findings: BTreeMap<Finding, FindingRow>,
     /// Findings that are reported without alerts.
@@ -45,7 +46,8 @@ pub struct Policy {
     faults: Arc<FaultTables>,
 }
 
-/// `policy/detector.toml`, `policy/gpu.toml` and `policy/port.toml`, which give the meaning and source of each value.
+/// The values of `policy/detector.toml`, `policy/gpu.toml` and `policy/port.toml`. Those files give the meaning and
+/// source of each value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -93,7 +95,7 @@ pub struct ImpactThresholds {
 }
 
 impl ImpactThresholds {
-    /// The severity of losing this share of step time.
+    /// Returns the severity of losing this share of step time.
     pub fn severity(&self, share: f64) -> Severity {
         if share >= self.critical_ratio {
             Severity::Critical
@@ -224,19 +226,19 @@ pub struct OccasionThresholds {
     pub warm_up_steps: f64,
 }
 
-/// The receivers of a finding's alerts.
+/// Who receives the alerts of a finding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Urgency {
     /// The person on call, if the finding is critical.
     #[default]
     Page,
-    /// The owner of the job, during working hours: the cause is in the job itself.
+    /// The owner of the job, during working hours, because the cause is in the job itself.
     Ticket,
 }
 
 impl Urgency {
-    /// Its name in labels.
+    /// Returns its name in labels.
     pub fn name(self) -> &'static str {
         match self {
             Urgency::Page => "page",
@@ -244,7 +246,7 @@ impl Urgency {
         }
     }
 
-    /// Limits the severity of a finding: a ticket is at most a warning, whatever its cost.
+    /// Limits the severity of a finding. A finding of urgency `Ticket` is at most a warning, whatever it costs.
     pub fn bound(self, severity: Severity) -> Severity {
         match self {
             Urgency::Page => severity,
@@ -263,7 +265,7 @@ pub struct FindingRow {
     pub means: Arc<str>,
     /// What to check.
     pub look: Arc<str>,
-    /// Whether its alerts may page.
+    /// Who receives its alerts.
     #[serde(default)]
     pub urgency: Urgency,
     action: BTreeMap<Cause, Arc<str>>,
@@ -273,9 +275,9 @@ pub struct FindingRow {
 }
 
 impl Default for Policy {
-    /// The tables as shipped.
+    /// Returns the tables as shipped.
     fn default() -> Policy {
-        // The texts are compiled in and covered by a test: they cannot fail on a user's machine.
+        // The texts are compiled in and covered by a test, so parsing them cannot fail on a user's machine.
         Policy {
             detector: toml::from_str(DETECTOR).expect("policy/detector.toml is tested"),
             findings: shipped_findings(),
@@ -287,40 +289,40 @@ impl Default for Policy {
 }
 
 fn shipped_findings() -> BTreeMap<Finding, FindingRow> {
-    // As above.
+    // This cannot fail either, for the same reason.
     toml::from_str(FINDINGS).expect("policy/findings.toml is tested")
 }
 
 impl Policy {
-    /// The XID tables.
+    /// Returns the XID tables.
     pub fn faults(&self) -> &Arc<FaultTables> {
         &self.faults
     }
 
-    /// The row of a finding.
+    /// Returns the row of a finding.
     pub fn finding(&self, finding: Finding) -> &FindingRow {
         // A test over Finding::ALL checks that every finding has a row.
         &self.findings[&finding]
     }
 
-    /// Whether `finding` is only observed: reported as info, without alerts.
+    /// Returns true if `finding` is only observed, which means that it is reported as info without alerts.
     pub fn observes_only(&self, finding: Finding) -> bool {
         self.observed.contains(&finding)
     }
 
-    /// Price of a GPU-hour of `model` (the driver's name for it), if configured.
+    /// Returns the price of a GPU-hour of `model` (the driver's name for it), if configured.
     pub fn gpu_hour_price(&self, model: Option<&str>) -> Option<f64> {
         self.prices.of(model)
     }
 
-    /// The table's action for `finding` with `cause` in a job with one rank.
+    /// Returns the table's action for `finding` with `cause` in a job with one rank.
     pub fn action_alone(&self, finding: Finding, cause: Cause) -> Arc<str> {
         let alone = &self.finding(finding).alone;
         let action = alone.get(&cause).or_else(|| alone.get(&Cause::Unknown)).cloned();
         action.unwrap_or_else(|| self.action(finding, cause))
     }
 
-    /// The table's action for `finding` with `cause`.
+    /// Returns the table's action for `finding` with `cause`.
     pub fn action(&self, finding: Finding, cause: Cause) -> Arc<str> {
         let actions = &self.finding(finding).action;
         actions

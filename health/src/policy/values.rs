@@ -1,14 +1,17 @@
-//! Values by their dotted names: the detector's thresholds, `observe.<finding>`, `cost.gpu_hour_price[.<model>]`.
+//! Reads and sets values by their dotted names: the detector's thresholds, `observe.<finding>`,
+//! `cost.gpu_hour_price[.<model>]`.
 
 use super::Policy;
 use super::bounds::{AT_MOST, LARGEST, ORDERED, SMALLEST};
 use crate::verdict::Finding;
 
-/// 1: the finding is reported without alerts; 0: the table decides.
+/// Prefix of the names of values for single findings. A value of 1 means that the finding is reported without alerts. A
+/// value of 0 means that the table decides.
 const OBSERVE: &str = "observe.";
-/// Price of a GPU-hour of any model, and the prefix for a model's name; 0: none.
+/// Name of the price of a GPU-hour of any model, and prefix of the name of a model's price. A value of 0 means no
+/// price.
 const PRICE: &str = "cost.gpu_hour_price";
-/// Longest accepted name of a GPU model, bytes.
+/// Maximum accepted length of the name of a GPU model, in bytes.
 const MAX_MODEL: usize = 96;
 /// Why a policy value cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +45,7 @@ impl PolicyError {
     }
 }
 
-/// The target of a name.
+/// What a dotted name refers to.
 enum Slot<'a> {
     Constant { section: &'a str, name: &'a str },
     Observe(Finding),
@@ -67,14 +70,15 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// Whether a row of prices may have this name: it must contain a word, or it would match nothing.
+/// Returns true if a row of prices may have this name. The name must contain a word, because otherwise it would match
+/// nothing.
 fn is_model(name: &str) -> bool {
     name.len() <= MAX_MODEL && name.chars().any(char::is_alphanumeric) && !name.chars().any(char::is_control)
 }
 
 impl Policy {
-    /// Dotted names of the values that [`Policy::set`] accepts, in order; for prices per model, only the configured
-    /// ones.
+    /// Returns the dotted names of the values that [`Policy::set`] accepts, in order. Of the prices per model, only the
+    /// configured ones are included.
     pub fn keys(&self) -> Vec<String> {
         let mut keys = self.constants();
         keys.push(PRICE.to_owned());
@@ -83,7 +87,7 @@ impl Policy {
         keys
     }
 
-    /// Dotted names of the detector's thresholds, in order.
+    /// Returns the dotted names of the detector's thresholds, in order.
     pub fn constants(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for (section, value) in self.table() {
@@ -96,7 +100,7 @@ impl Policy {
         keys
     }
 
-    /// The current value of a dotted name; a missing price is zero.
+    /// Returns the current value of a dotted name. A missing price is zero.
     pub fn get(&self, key: &str) -> Option<f64> {
         match Slot::of(key)? {
             Slot::Observe(finding) => Some(f64::from(u8::from(self.observes_only(finding)))),
@@ -111,19 +115,19 @@ impl Policy {
         }
     }
 
-    /// Sets one value by its dotted name, `straggler.tolerated_ratio`.
+    /// Sets one value by its dotted name, for example `straggler.tolerated_ratio`.
     ///
     /// # Errors
-    /// An unknown name, an invalid value (counts must be whole), or one that contradicts another value. Nothing is
+    /// If the name is unknown, the value is invalid (counts must be whole), or it contradicts another value. Nothing is
     /// changed then.
     pub fn set(&mut self, key: &str, value: f64) -> Result<(), PolicyError> {
         self.set_all([(key, value)])
     }
 
-    /// Sets several values at once: only the final result must be consistent.
+    /// Sets several values at once. Only the final result must be consistent.
     ///
     /// # Errors
-    /// Those of [`Policy::set`]. Nothing is changed then.
+    /// The same as those of [`Policy::set`]. Nothing is changed then.
     pub fn set_all<'k>(
         &mut self,
         changes: impl IntoIterator<Item = (&'k str, f64)>,
@@ -143,7 +147,7 @@ impl Policy {
     /// [`Policy::set_all`] has already checked that they are consistent.
     ///
     /// # Errors
-    /// An unknown name or an invalid value. Nothing is changed then.
+    /// If the name is unknown or the value is invalid. Nothing is changed then.
     pub fn apply(&mut self, key: &str, value: f64) -> Result<(), PolicyError> {
         let bad = |wanted: &str| bad(key, value, wanted.to_owned());
         match Slot::of(key) {
@@ -201,7 +205,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Rejects contradicting values: the error names one of `changed`.
+    /// Rejects contradicting values. The error names one of `changed`.
     fn is_consistent(&self, changed: &[&str]) -> Result<(), PolicyError> {
         let touched = |key: &str| changed.contains(&key);
         for (low, high) in ORDERED {
@@ -333,7 +337,7 @@ mod tests {
             "impact.warning_ratio = 0.1: must not pass impact.critical_ratio (0.05)"
         );
         assert_eq!(policy, before);
-        // The journal has them one by one.
+        // The journal contains changes one by one, so the intermediate state may be inconsistent.
         for (key, value) in [("impact.warning_ratio", 0.5), ("impact.critical_ratio", 0.6)] {
             policy.apply(key, value).unwrap();
         }

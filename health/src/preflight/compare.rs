@@ -1,4 +1,4 @@
-//! Compares each metric of each place with its expected value.
+//! Compares each metric of each place (a GPU, a link or a node) with its expected value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::id::NodeId;
 use crate::stats::{median, median_without, robust_sigma};
 use crate::verdict::Severity;
 
-/// From this many values on, the spread of all is used as the spread of the others.
+/// If there are at least this many values, the spread of all of them is used instead of the spread of all but the one
+/// being judged.
 const MANY: usize = 32;
 
 /// Results of earlier runs at this site for the same place under the same conditions.
@@ -31,13 +32,14 @@ pub struct Past {
 /// The user's requirements, and information about the machines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
-    /// Bus bandwidth (GB/s) that all-reduce over more than one node must reach; for a single node, within it.
+    /// Bus bandwidth (GB/s) that all-reduce over more than one node must reach. If there is a single node, the limit
+    /// applies to all-reduce within it.
     pub min_busbw: Option<f64>,
     /// GPU model and number of GPUs by node.
     pub machines: BTreeMap<NodeId, (Arc<str>, u32)>,
-    /// Nodes that take part.
+    /// Number of nodes that take part.
     pub nodes: u32,
-    /// Everything is simulated: published values of real machines are ignored.
+    /// True if everything is simulated. Published values of real machines are ignored then.
     pub simulated: bool,
 }
 
@@ -80,7 +82,8 @@ impl<'a> Judge<'a> {
         judged
     }
 
-    /// Places whose value looks bad so far, even if only by chance: they are measured again before they are reported.
+    /// Returns the places whose value looks bad so far, even if only by chance. They are measured again before they are
+    /// reported.
     pub fn suspects(&self, samples: &[Sample]) -> Vec<Place> {
         let mut judged = Judged::default();
         let keen = Judge {
@@ -113,8 +116,8 @@ impl<'a> Judge<'a> {
                 found.push(noted);
             }
         }
-        // A bad end makes its links bad, in other metrics too: links are dropped if an end is reported as at least as
-        // bad.
+        // A bad end makes its links bad, in other metrics too. A link is therefore not reported if one of its ends is
+        // reported as at least as bad.
         let mut ends: BTreeMap<NodeId, Severity> = BTreeMap::new();
         for noted in found.iter().filter(|noted| noted.sure && noted.or.is_empty()) {
             if let Some(node) = noted.place.node() {
@@ -157,7 +160,7 @@ impl<'a> Judge<'a> {
                 let mut bad: Vec<Comparison> = compared.into_iter().flatten().collect();
                 if unsteady(sample, &self.noise) {
                     judged.unsteady.push((sample.place.clone(), metric));
-                    // The user's floor applies to busy machines too.
+                    // Only the user's floor applies to busy machines.
                     bad.retain(|comparison| comparison.against == Against::Floor);
                 }
                 self.tell_place(row, sample, bad, judged);
@@ -169,7 +172,7 @@ impl<'a> Judge<'a> {
         bad.sort_by_key(|comparison| std::cmp::Reverse(comparison.severity));
         let mut noted = note(row, sample.metric, sample.place.clone(), sample.value, bad);
         if let Place::Pair { a, b } = &sample.place {
-            // A slow end makes all its links slow: links are dropped if an end is reported.
+            // A slow end makes all its links slow. A link is therefore not reported if one of its ends is.
             let ends = [a, b];
             let told = |known: &Noted| {
                 known.metric() == Some(sample.metric)
@@ -189,15 +192,15 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The best sample of each place: a bad value that is good when repeated was noise. It gets the steadiness of the
-    /// steadiest sample: a place that is bad twice need not be steady twice.
+    /// Returns the best sample of each place, because a bad value that is good when repeated was noise. The result has
+    /// the steadiness of the steadiest sample, because a place that is bad twice need not be steady both times.
     fn best_of_places(&self, samples: &[Sample]) -> Vec<Sample> {
         let mut best: BTreeMap<(&Place, Metric, &str, Option<u32>), Sample> = BTreeMap::new();
         for sample in samples {
             let row = self.table.metric(sample.metric);
             let key = (&sample.place, sample.metric, &*sample.conditions, sample.rail);
             let known = best.entry(key).or_insert_with(|| sample.clone());
-            // A single pass has no spread, but is not steady.
+            // A single pass has no spread, but that does not make it steady.
             let is_steadier = sample.passes >= 3 && (known.passes < 3 || chance(sample) < chance(known));
             let steadiest = if is_steadier { sample } else { &*known };
             let (spread, passes) = (steadiest.spread, steadiest.passes);
@@ -209,7 +212,8 @@ impl<'a> Judge<'a> {
         best.into_values().collect()
     }
 
-    /// `spread` is that of all samples, if there are many: then a single one hardly affects it.
+    /// Compares a sample with the others of the fleet. If there are many samples, `spread` is the spread of all of
+    /// them, because a single one hardly affects it.
     fn beside_fleet(
         &self,
         row: &MetricRow,
@@ -275,7 +279,7 @@ impl<'a> Judge<'a> {
 
     fn beside_wish(&self, sample: &Sample) -> Option<Option<Comparison>> {
         let concerns = match sample.metric {
-            // A single rail carries only its share.
+            // The floor does not apply to a single rail, because it carries only its share.
             Metric::PairBusbw | Metric::AllBusbw => sample.rail.is_none(),
             Metric::LocalBusbw | Metric::LocalBusbwHost => self.wanted.nodes <= 1,
             _ => false,

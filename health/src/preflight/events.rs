@@ -1,5 +1,5 @@
-//! Events of a preflight when the job starts. All nodes have the same report: each sends the outcome and its own
-//! results; the first node that starts also sends results without a node, and those of nodes that do not start.
+//! Events of a preflight when the job starts. All nodes have the same report. Each node sends the outcome and its own
+//! results. The first node that starts also sends results that belong to no node, and those of nodes that do not start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use super::{Metric, NodeRow, Noted, Place, PreflightTable, Problem, Report};
 use crate::event::{Bench, Event, LeftOut, Preflight};
 use crate::id::{GpuId, NodeId};
 
-/// Most problems and excluded nodes that are sent: frames have a size limit.
+/// Maximum number of problems and excluded nodes that are sent, because frames have a size limit.
 const MOST: usize = 1024;
 
 impl Report {
-    /// The events that `node` sends. `starting`: the nodes that take part in the job; `policy`: the requested action on
-    /// bad results.
+    /// Returns the events that `node` sends. `starting` are the nodes that take part in the job. `policy` is the
+    /// requested action on bad results.
     pub fn events(&self, node: &NodeId, starting: &BTreeSet<NodeId>, policy: &str) -> Vec<Event> {
         // A node that was lost starts without the report.
         let teller = starting
@@ -21,7 +21,7 @@ impl Report {
             .find(|node| self.nodes.get(*node).is_some_and(|row| row.there));
         let is_teller = teller == Some(node);
         let table = PreflightTable::default();
-        // From all nodes: a node that reports alone has no other to send it.
+        // Every node sends the outcome, because a node that reports alone has no other node to send it.
         let mut events = vec![Event::Preflight(self.header(&table, starting, policy))];
         for (known, row) in &self.nodes {
             let starts = starting.contains(known) && row.there;
@@ -57,7 +57,7 @@ impl Report {
         }
     }
 
-    /// Why a node does not take part.
+    /// Returns why a node does not take part.
     fn why_out(&self, node: &NodeId) -> Arc<str> {
         let lost = |problem: &&Problem| problem.lost && problem.node.as_ref() == Some(node);
         if let Some(problem) = self.problems.iter().find(lost) {
@@ -93,7 +93,7 @@ impl Report {
         }
     }
 
-    /// The results of a place. Of repeated measurements the better one counts, as in the judgment.
+    /// Returns the results of a place. If a measurement was repeated, the better result counts, as in the judgment.
     fn best_of(&self, table: &PreflightTable, place: &Place) -> BTreeMap<Metric, f64> {
         let mut values = BTreeMap::new();
         for sample in self.samples.iter().filter(|sample| sample.place == *place) {
@@ -103,7 +103,8 @@ impl Report {
         values
     }
 
-    /// Findings and problems of a node; `None`: those without a single node.
+    /// Returns the findings and problems of a node. A `node` of `None` selects those that do not belong to a single
+    /// node.
     fn told_of(&self, node: Option<&NodeId>) -> Vec<Event> {
         let findings = self.findings.iter().filter(|noted| noted.place.node() == node);
         let problems = self
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// The events of a node, abbreviated.
+    /// Returns the events of a node, abbreviated.
     fn told(node: &str, starting: &[&str]) -> String {
         let starting = starting.iter().map(|node| NodeId::from(*node)).collect();
         let events = report().events(&node.into(), &starting, "exclude");
@@ -214,7 +215,7 @@ mod tests {
              finding the path between n3 and n4"
         );
         assert_eq!(told("n4", &starting), "header without 3, bench n4");
-        // All nodes start, including the lost one, but that one has no results to send.
+        // All nodes start, including the lost one. The lost one has no results to send.
         let all = ["n1", "n2", "n3", "n4", "n5"];
         assert_eq!(
             told("n2", &all),

@@ -1,4 +1,5 @@
-//! Facts of the nodes' snapshots: values that should be equal and are not, and values that are always bad.
+//! Judges facts from the nodes' snapshots. Reports values that should be equal and are not, and values that are always
+//! bad.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub struct Fact {
     pub port: Option<Arc<str>>,
     /// Its name in `policy/preflight.toml`.
     pub name: Arc<str>,
-    /// Its value; `None`: it could not be read.
+    /// Its value, or `None` if it could not be read.
     pub value: Option<Arc<str>>,
 }
 
@@ -47,7 +48,7 @@ impl Fact {
 /// Judges all facts.
 pub(super) fn judge(table: &PreflightTable, facts: &[Fact], judged: &mut Judged) {
     let fallen_back = fallen_back(facts);
-    // Ports are compared by name, GPUs all with all.
+    // Ports are compared with ports of the same name. All GPUs are compared with each other.
     let mut alike: BTreeMap<(&str, Option<&str>), Vec<&Fact>> = BTreeMap::new();
     for fact in facts
         .iter()
@@ -73,7 +74,7 @@ pub(super) fn judge(table: &PreflightTable, facts: &[Fact], judged: &mut Judged)
     }
 }
 
-/// NCCL reports sockets on nodes that have a faster port.
+/// Returns a fact for each node on which NCCL uses sockets although the node has a faster port.
 fn fallen_back(facts: &[Fact]) -> Vec<Fact> {
     let of = |name: &str, value: &str| {
         let is_of = |fact: &&Fact| &*fact.name == name && fact.value.as_deref() == Some(value);
@@ -118,7 +119,8 @@ fn same(row: &FactRow, group: &[&Fact], judged: &mut Judged) {
         judged.findings.extend(told);
         return;
     }
-    // No majority, as between two nodes: the lower values if less is bad, else no single one is at fault.
+    // Without a majority, as between two nodes, the lower values are at fault if lower is worse. Otherwise, no single
+    // one is at fault.
     let number = |fact: &Fact| text(fact).parse::<f64>().ok();
     let most = group
         .iter()

@@ -1,8 +1,8 @@
 //! Attributes a slow link between two nodes to one of the nodes, or to the link alone.
 //!
-//! A node is good if at least one of its links is: all links of a slow node are slow. So a node is at fault if every
-//! link of it is slow, one of them to a partner that is known to be good; a link is at fault if both its ends are good
-//! and it was slow each time. Everything else stays undecided and is reported as such.
+//! All links of a slow node are slow, so a node is good if at least one of its links is good. A node is at fault if all
+//! its links are slow and at least one of them leads to a node that is known to be good. A link is at fault if both its
+//! ends are good and it was slow in each measurement. Everything else stays undecided and is reported as such.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::verdict::Severity;
 pub(super) struct Way<'a> {
     pub a: &'a NodeId,
     pub b: &'a NodeId,
-    /// The best value.
+    /// The best of the measured values.
     pub value: f64,
     /// The random error of a mean of passes, as a share.
     pub sigma: f64,
     /// Number of measurements.
     pub times: u32,
-    /// Its severity compared with the others.
+    /// How severe the link's slowness is, compared with the other links.
     pub severity: Option<Severity>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Ways<'a> {
     pub metric: Metric,
     pub rail: Option<u32>,
     pub ways: Vec<Way<'a>>,
-    /// The value that the better half of the nodes reaches; `None`: nothing to compare with.
+    /// The value that the better half of the nodes reaches, or `None` if there is nothing to compare with.
     pub expected: Option<f64>,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Ways<'a> {
     fn compare(&mut self, table: &PreflightTable) {
         let row = table.metric(self.metric);
         let mut bests: Vec<f64> = self.best_of_nodes(table).into_values().collect();
-        // Two nodes have one link, and nothing to compare it with.
+        // Two nodes have only one link, so there is nothing to compare it with.
         if self.ways.len() < 2 {
             return;
         }
@@ -120,7 +120,8 @@ impl<'a> Ways<'a> {
                 std::cmp::Ordering::Greater
             }
         });
-        // The better of the two middle values: of two pairs, the better one shows what is possible.
+        // Use the better of the two middle values, because if there are only two pairs, the better one shows what is
+        // possible.
         let expected = bests[(bests.len() - 1) / 2];
         self.expected = Some(expected);
         let fleet = upper_spread(&bests, expected);
@@ -142,19 +143,19 @@ impl<'a> Ways<'a> {
         best
     }
 
-    /// Nodes with at least one good link.
+    /// Returns the nodes with at least one good link.
     pub fn well(&self) -> BTreeSet<&'a NodeId> {
         let well = self.ways.iter().filter(|way| way.severity.is_none());
         well.flat_map(|way| [way.a, way.b]).collect()
     }
 
-    /// The slow links of `node`.
+    /// Returns the slow links of `node`.
     pub fn slow_of<'s>(&'s self, node: &'s NodeId) -> impl Iterator<Item = (&'s Way<'a>, &'a NodeId)> + 's {
         let slow = self.ways.iter().filter(|way| way.severity.is_some());
         slow.filter_map(move |way| Some((way, way.other(node)?)))
     }
 
-    /// The places at fault for slow links.
+    /// Returns the places at fault for slow links.
     pub fn blame(&self) -> Vec<Blame> {
         let well = self.well();
         let slow: Vec<&Way<'_>> = self.ways.iter().filter(|way| way.severity.is_some()).collect();
@@ -177,7 +178,8 @@ impl<'a> Ways<'a> {
             }
             let pair = Place::pair(way.a, way.b);
             let both_well = well.contains(way.a) && well.contains(way.b);
-            // A link that was slow once between two good nodes may be chance until it is measured again.
+            // If a link between two good nodes was slow only once, that may be chance. It is blamed only after a second
+            // measurement.
             if both_well && way.times < 2 {
                 continue;
             }
@@ -206,7 +208,8 @@ impl<'a> Ways<'a> {
             .collect();
         let severity = to_well.iter().filter_map(|way| way.severity).min()?;
         let times: u32 = self.slow_of(node).map(|(way, _)| way.times).sum();
-        // The link to a good partner that is nearest to the expected value: what this node can do at most.
+        // Of the links to good nodes, take the one nearest to the expected value. It shows the most that this node can
+        // do.
         let expected = self.expected.unwrap_or(0.0);
         let distance = |value: &f64| (value - expected).abs();
         let values = to_well.iter().map(|way| way.value);
@@ -233,17 +236,18 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// The random error of the median of a sample's passes, as a share of it (1.2533 σ / √n).
+/// Returns the random error of the median of a sample's passes, as a share of it (1.2533 σ / √n).
 pub(super) fn chance(sample: &Sample) -> f64 {
     1.2533 * sample.spread / f64::from(sample.passes.max(1)).sqrt()
 }
 
-/// Whether a sample is too unsteady for a conclusion.
+/// Returns true if a sample is too unsteady for a conclusion.
 pub(super) fn unsteady(sample: &Sample, noise: &NoiseLimits) -> bool {
     sample.spread > noise.unsteady && sample.passes >= 3
 }
 
-/// Spread of the values better than `center`, as a share of it: the worse ones may be faulty, and may be many.
+/// Returns the spread of the values better than `center`, as a share of it. The worse values are ignored, because they
+/// may be faulty and may be many.
 fn upper_spread(best_first: &[f64], center: f64) -> f64 {
     let half = &best_first[..best_first.len().div_ceil(2)];
     if half.len() < 4 || center <= 0.0 {

@@ -1,7 +1,8 @@
-//! Conclusions of a preflight from its measurements: pure, like the detector. `nccl-bench` does the measurements.
+//! Draws the conclusions of a preflight from its measurements. Like the detector, this module does no I/O. `nccl-bench`
+//! does the measurements.
 //!
-//! Metrics are never combined: each is judged alone, against the other nodes and GPUs of this run, this place's own
-//! history, published values, and the user's own floor.
+//! Metrics are never combined. Each is judged separately, against the other nodes and GPUs of this run, this place's
+//! own history, published values, and the user's own floor.
 
 mod compare;
 mod events;
@@ -76,8 +77,8 @@ impl Metric {
         Metric::AllBusbw,
     ];
 
-    /// The unit of a run's evidence and metrics, as a name suffix, and the factor from the unit of
-    /// `policy/preflight.toml`.
+    /// Returns the unit that a run's evidence and metrics use, as a name suffix, and the factor that converts to it
+    /// from the unit of `policy/preflight.toml`.
     pub fn base_unit(self) -> (&'static str, f64) {
         match self {
             Metric::Gemm => ("flop_per_s", 1e12),
@@ -88,7 +89,7 @@ impl Metric {
         }
     }
 
-    /// Its name in tables and files.
+    /// Returns its name in tables and files.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Gemm => "gemm",
@@ -140,7 +141,7 @@ pub enum Place {
     Pair {
         /// One end.
         a: NodeId,
-        /// The other.
+        /// The other end.
         b: NodeId,
     },
     /// The whole job.
@@ -148,7 +149,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The pair of two nodes, in either order.
+    /// Returns the pair of two nodes, in either order.
     pub fn pair(one: &NodeId, other: &NodeId) -> Place {
         let (a, b) = if one <= other { (one, other) } else { (other, one) };
         Place::Pair {
@@ -157,7 +158,7 @@ impl Place {
         }
     }
 
-    /// Its node, if it is on exactly one.
+    /// Returns its node, if it is on exactly one.
     pub fn node(&self) -> Option<&NodeId> {
         match self {
             Place::Gpu { node, .. } | Place::Node { node } | Place::Port { node, .. } => Some(node),
@@ -185,20 +186,20 @@ pub struct Sample {
     pub place: Place,
     /// The metric.
     pub metric: Metric,
-    /// Conditions: only samples with equal conditions are compared. GPU model, bytes, NCCL version, ...
+    /// The conditions, such as GPU model, bytes and NCCL version. Only samples with equal conditions are compared.
     pub conditions: Arc<str>,
     /// The rail, if rails were measured separately.
     #[serde(default)]
     pub rail: Option<u32>,
-    /// The round: 0 is the first measurement, higher ones are repeats.
+    /// The round. Round 0 is the first measurement, and higher rounds are repeats.
     pub round: u32,
     /// Median of the passes, in the metric's unit.
     pub value: f64,
-    /// Robust standard deviation of the passes over their median; 0 with fewer than three.
+    /// Robust standard deviation of the passes over their median. 0 if there are fewer than three passes.
     pub spread: f64,
     /// Number of passes.
     pub passes: u32,
-    /// Message size in bytes, if the metric has messages.
+    /// Message size in bytes, if the metric is measured with messages.
     #[serde(default)]
     pub bytes: u64,
 }

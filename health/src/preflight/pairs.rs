@@ -1,4 +1,5 @@
-//! Selects the next pairs of nodes to measure: first disjoint pairs, then suspects with good partners.
+//! Selects the next pairs of nodes to measure. The first pairs are disjoint. Later pairs combine suspects with good
+//! nodes.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +7,14 @@ use super::links::{Ways, sort};
 use super::{Place, PreflightTable, Sample};
 use crate::id::NodeId;
 
-/// Most rounds of pairs, for any number of nodes.
+/// Maximum number of rounds of pairs, for any number of nodes.
 pub const MAX_ROUNDS: u32 = 3;
 
-/// Two slow links to good partners are enough to blame a node.
+/// Two slow links to good nodes are enough to blame a node.
 const ENOUGH: usize = 2;
 
-/// The pairs of `round` (from 0) among `nodes`, the remaining ones. Disjoint; empty: nothing is undecided.
+/// Returns the pairs to measure in `round` (from 0) among `nodes`, the nodes that remain. The pairs are disjoint. The
+/// result is empty if nothing is undecided.
 pub fn next(
     table: &PreflightTable,
     nodes: &[NodeId],
@@ -33,7 +35,7 @@ pub fn next(
 struct Chooser<'a> {
     nodes: &'a [NodeId],
     all: Vec<Ways<'a>>,
-    /// For each entry of `all`, the nodes with a good link.
+    /// For each entry of `all`, the nodes with at least one good link.
     well: Vec<BTreeSet<&'a NodeId>>,
     met: BTreeSet<(&'a NodeId, &'a NodeId)>,
     free: BTreeSet<&'a NodeId>,
@@ -93,8 +95,8 @@ impl<'a> Chooser<'a> {
         !self.well.is_empty() && self.well.iter().all(|well| well.contains(node))
     }
 
-    /// Whether it is undecided and another link would help. With three nodes, two links are equally slow if their
-    /// common node is slow: all three links are tried.
+    /// Returns true if the node is undecided and another link would help. With three nodes, a slow node makes two of
+    /// the three links equally slow, so all three links are tried.
     fn is_open(&self, node: &NodeId) -> bool {
         if self.nodes.len() == 3 {
             return self
@@ -120,7 +122,7 @@ impl<'a> Chooser<'a> {
             .find(|other| can(other) && !self.have_met(node, other))
     }
 
-    /// Links that were slow once between two good nodes may be chance: they are measured again.
+    /// Links that were slow once between two good nodes may be chance, so they are measured again.
     fn repeat_slow_ways(&mut self) {
         let mut again: Vec<(&NodeId, &NodeId)> = Vec::new();
         for (ways, well) in self.all.iter().zip(&self.well) {

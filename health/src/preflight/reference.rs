@@ -1,4 +1,4 @@
-//! `policy/preflight-reference.tsv`: published values.
+//! The published values of `policy/preflight-reference.tsv`.
 
 use super::{Metric, Sample};
 use crate::fault::table::{TableError, rows};
@@ -16,7 +16,7 @@ pub(super) struct Published {
     bytes: u64,
     /// The published value.
     pub expect: Option<f64>,
-    /// The publisher rejects machines below this value.
+    /// The value below which the publisher rejects machines.
     pub fail: Option<f64>,
     /// The publication.
     pub source: &'static str,
@@ -25,26 +25,27 @@ pub(super) struct Published {
 /// The measured machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Machine<'a> {
-    /// The GPUs' name.
+    /// The name of the GPU model.
     pub model: &'a str,
-    /// GPUs of each node.
+    /// Number of GPUs in each node.
     pub gpus: u32,
-    /// Nodes that took part.
+    /// Number of nodes that took part.
     pub nodes: u32,
 }
 
-/// The table.
+/// The table of published values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct References(Vec<Published>);
 
 impl References {
-    /// The table as shipped.
+    /// Returns the table as shipped.
     pub fn shipped() -> References {
-        // Compiled in and covered by a test.
+        // The text is compiled in and covered by a test, so parsing it cannot fail.
         References(parse(TEXT).expect("policy/preflight-reference.tsv is tested"))
     }
 
-    /// The best match: the row for the largest messages that are not larger than these.
+    /// Returns the row that matches best. If several match, that is the row for the largest messages that are not
+    /// larger than the sample's.
     pub fn of(&self, machine: Machine<'_>, sample: &Sample) -> Option<&Published> {
         let fits = |row: &&Published| {
             row.metric == sample.metric

@@ -1,4 +1,4 @@
-//! The complete result of a preflight in one document: `preflight.json`.
+//! The complete result of a preflight in one document, `preflight.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::{Judged, Metric, Noted, Place, Sample};
 use crate::id::{JobId, NodeId};
 use crate::verdict::Severity;
 
-/// Version of the document; readers reject newer ones.
+/// Version of the document. Readers reject newer versions.
 pub const PREFLIGHT_SCHEMA: u32 = 1;
 
 /// The overall result.
@@ -30,28 +30,28 @@ pub enum Outcome {
 /// Something that could not be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The node; `None`: all nodes.
+    /// The node, or `None` for all nodes.
     pub node: Option<NodeId>,
     /// The phase.
     pub phase: Arc<str>,
     /// What happened.
     pub what: Arc<str>,
-    /// The node is excluded from now on.
+    /// True if the node is excluded from now on.
     pub lost: bool,
 }
 
 /// One node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// It responded until the end.
+    /// True if the node responded until the end.
     pub there: bool,
-    /// GPU model, or CPU model.
+    /// Its GPU model, or its CPU model if it has no GPU.
     pub model: Arc<str>,
     /// Number of GPUs.
     pub gpus: u32,
     /// Its worst value in each metric.
     pub values: BTreeMap<Metric, f64>,
-    /// Its address for the other nodes, as seen by the first node; empty: not known.
+    /// Its address for the other nodes, as seen by the first node. Empty if not known.
     #[serde(default)]
     pub address: Arc<str>,
 }
@@ -61,15 +61,15 @@ pub struct NodeRow {
 pub struct Carried {
     /// The phase.
     pub phase: Arc<str>,
-    /// `nccl` and its version, `tcp`, `sim`.
+    /// The transport, for example `nccl` and its version, `tcp` or `sim`.
     pub transport: Arc<str>,
     /// Number of groups: single nodes, pairs, or all nodes together.
     pub groups: u32,
-    /// Why NCCL was not used; empty: it was.
+    /// Why NCCL was not used. Empty if it was used.
     pub why: Arc<str>,
 }
 
-/// The document.
+/// The document `preflight.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// See [`PREFLIGHT_SCHEMA`].
@@ -80,7 +80,7 @@ pub struct Report {
     pub job: JobId,
     /// `quick` or `full`.
     pub mode: Arc<str>,
-    /// The fabric was simulated: nothing was measured.
+    /// True if the fabric was simulated. Nothing was measured then.
     pub simulated: bool,
     /// The overall result.
     pub outcome: Outcome,
@@ -96,7 +96,7 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// Number of comparisons.
     pub comparisons: usize,
-    /// Too unsteady for a conclusion.
+    /// Places and metrics that were too unsteady for a conclusion.
     pub unsteady: Vec<(Place, Metric)>,
     /// All measurements.
     pub samples: Vec<Sample>,
@@ -123,7 +123,8 @@ impl Report {
                 };
                 let known = row.values.entry(sample.metric).or_insert(sample.value);
                 let best = better(sample.metric, *known, sample.value);
-                // Of a node's links the best shows what it can do; of its GPUs the worst is what matters.
+                // A node's value for links is that of its best link, because that shows what the node can do. Its value
+                // for GPUs is that of its worst GPU, because that one slows the node down.
                 let keep_best = is_pair == (best == *known);
                 if !keep_best {
                     *known = sample.value;
@@ -133,9 +134,9 @@ impl Report {
         self.outcome = self.come_to();
     }
 
-    /// Requires at least this many GPUs with measurements on each node, in any metric: without cuBLAS only copies are
-    /// measured. A node whose GPUs could not be measured looks like one without GPUs: the caller passes the expected
-    /// number, and missing GPUs are reported as lost.
+    /// Requires at least this many GPUs with measurements on each node, in any metric. Any metric is enough, because
+    /// without cuBLAS only copies are measured. The caller passes the expected number, because a node whose GPUs could
+    /// not be measured looks like a node without GPUs. Missing GPUs are reported as lost.
     pub fn demand_gpus(&mut self, wanted: u32) {
         for (node, row) in self.nodes.iter().filter(|(_, row)| row.there) {
             let at_work: BTreeSet<&Place> = self
@@ -174,7 +175,7 @@ impl Report {
         }
     }
 
-    /// Nodes that a job should exclude: lost ones, and those with a confirmed critical finding.
+    /// Returns the nodes that a job should exclude: lost nodes, and those with a confirmed critical finding.
     pub fn bad_nodes(&self) -> BTreeSet<NodeId> {
         let lost = self.problems.iter().filter(|problem| problem.lost);
         let lost = lost.filter_map(|problem| problem.node.clone());

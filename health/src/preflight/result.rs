@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Metric, Place};
 use crate::verdict::Severity;
 
-/// The reference of a comparison.
+/// What a value is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Against {
@@ -15,14 +15,14 @@ pub enum Against {
     Fleet,
     /// The same place in earlier runs at this site.
     History,
-    /// Published values of such machines.
+    /// Published values of similar machines.
     Reference,
     /// The user's requirement.
     Floor,
 }
 
 impl Against {
-    /// In words.
+    /// Describes the reference in words.
     pub fn words(self) -> &'static str {
         match self {
             Against::Fleet => "the other nodes and GPUs of this run",
@@ -36,13 +36,13 @@ impl Against {
 /// One comparison with a bad result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The reference.
+    /// What the value was compared with.
     pub against: Against,
     /// The expected value, in the metric's unit.
     pub expected: f64,
     /// The severity of the difference.
     pub severity: Severity,
-    /// The source of the expectation, if it has one.
+    /// The source of the expected value, if it has one.
     #[serde(default)]
     pub source: Arc<str>,
 }
@@ -52,21 +52,21 @@ pub struct Comparison {
 pub struct Noted {
     /// The place at fault.
     pub place: Place,
-    /// Alternatives that could not be ruled out. Empty: it is `place`.
+    /// Other places that could not be ruled out. Empty if `place` is certainly at fault.
     #[serde(default)]
     pub or: Vec<Place>,
     /// The metric, or the name of the fact.
     pub what: Arc<str>,
     /// The severity.
     pub severity: Severity,
-    /// The measured value in `unit`; none for a fact.
+    /// The measured value in `unit`, or `None` for a fact.
     pub value: Option<f64>,
     /// Its unit.
     #[serde(default)]
     pub unit: Arc<str>,
     /// The comparisons.
     pub comparisons: Vec<Comparison>,
-    /// It was confirmed by a second measurement, or needs none.
+    /// True if the finding was confirmed by a second measurement or needs no confirmation.
     pub sure: bool,
     /// Summary in a sentence.
     pub says: Arc<str>,
@@ -78,13 +78,13 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// Whether exactly this place is known to be bad.
+    /// Returns true if exactly this place is known to be bad.
     pub fn condemns(&self) -> bool {
         self.severity == Severity::Critical && self.sure && self.or.is_empty()
     }
 
-    /// Whether it concerns the measurements at `place`: it is about that place, or about its node or port. A GPU's
-    /// fault does not concern the node's other GPUs.
+    /// Returns true if the finding concerns the measurements at `place`, which means that it is about that place, or
+    /// about its node or port. A GPU's fault does not concern the node's other GPUs.
     pub fn concerns(&self, place: &Place) -> bool {
         match (&self.place, place) {
             (Place::Node { node } | Place::Port { node, .. }, Place::Pair { a, b }) => a == node || b == node,
@@ -94,7 +94,7 @@ impl Noted {
         }
     }
 
-    /// The metric, if it is about one.
+    /// Returns the metric, if the finding is about one.
     pub fn metric(&self) -> Option<Metric> {
         Metric::ALL
             .into_iter()
@@ -107,7 +107,7 @@ impl Noted {
 pub struct Judged {
     /// Findings, worst first.
     pub findings: Vec<Noted>,
-    /// Number of possible comparisons. 0: no conclusion.
+    /// Number of comparisons that were possible. If it is 0, there is no conclusion.
     pub comparisons: usize,
     /// Places and metrics too unsteady for a conclusion.
     pub unsteady: Vec<(Place, Metric)>,

@@ -8,17 +8,17 @@ use super::{NodeRow, Noted, Problem};
 use crate::event::Preflight;
 use crate::id::NodeId;
 
-/// The section of a job's report. `preflight.json` in the run directory is complete.
+/// The section of a job's report. It is a summary; `preflight.json` in the run directory is complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Section {
-    /// The result from the event. Empty mode: no event.
+    /// The result from the event. If there was no event, its mode is empty.
     #[serde(flatten)]
     pub told: Preflight,
-    /// Nothing was measured, all is simulated.
+    /// True if nothing was measured because everything is simulated.
     pub simulated: bool,
-    /// The results: with many nodes, only those with findings.
+    /// The results by node. If there are many nodes, only those with findings are included.
     pub rows: BTreeMap<NodeId, NodeRow>,
-    /// Findings, worst first; at most 64.
+    /// Findings, at most 64, worst first.
     pub findings: Vec<Noted>,
     /// Problems; at most 64.
     pub problems: Vec<Problem>,

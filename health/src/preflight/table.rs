@@ -1,4 +1,4 @@
-//! `policy/preflight.toml`: what is compared, and with which tolerance.
+//! The table `policy/preflight.toml`, which defines what is compared, and with which tolerance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::verdict::Severity;
 
 const TEXT: &str = include_str!("../../policy/preflight.toml");
 
-/// The better direction.
+/// Which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
@@ -20,7 +20,7 @@ pub enum Better {
     Lower,
 }
 
-/// How one metric is judged; the file explains each value.
+/// How one metric is judged. The file explains each value.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -72,7 +72,7 @@ pub struct NoiseLimits {
 }
 
 impl NoiseLimits {
-    /// The limits that select what to measure again.
+    /// Returns the stricter limits that select what to measure again.
     pub fn keen(self) -> NoiseLimits {
         NoiseLimits {
             warning_sigma: self.suspect_sigma,
@@ -94,31 +94,33 @@ pub struct PreflightTable {
 }
 
 impl Default for PreflightTable {
-    /// The table as shipped.
+    /// Returns the table as shipped.
     fn default() -> PreflightTable {
-        // Compiled in and covered by a test: it cannot fail on a user's machine.
+        // The text is compiled in and covered by a test, so parsing it cannot fail on a user's machine.
         toml::from_str(TEXT).expect("policy/preflight.toml is tested")
     }
 }
 
 impl PreflightTable {
-    /// The row of a metric.
+    /// Returns the row of a metric.
     pub fn metric(&self, metric: Metric) -> &MetricRow {
         // A test over Metric::ALL checks that every metric has a row.
         &self.metric[&metric]
     }
 
-    /// The row of a fact, if it is judged.
+    /// Returns the row of a fact, if it is judged.
     pub fn fact(&self, name: &str) -> Option<&FactRow> {
         self.fact.get(name)
     }
 }
 
 impl MetricRow {
-    /// The share by which `value` is worse than `expected`; negative: better. 0 if it is undefined.
+    /// Returns the share by which `value` is worse than `expected`. It is negative if `value` is better, and 0 if it is
+    /// undefined.
     pub fn worse_by(&self, value: f64, expected: f64) -> f64 {
         if expected <= 0.0 {
-            // Any amount is infinitely worse than zero (no loss, for example); the floor decides.
+            // If zero is expected (no loss, for example), any amount is infinitely worse. The floor then decides
+            // whether it matters.
             let worse = self.better == Better::Lower && value > 0.0;
             return if worse { f64::INFINITY } else { 0.0 };
         }
@@ -128,7 +130,7 @@ impl MetricRow {
         }
     }
 
-    /// The better of two values.
+    /// Returns the better of two values.
     pub fn best(&self, one: f64, other: f64) -> f64 {
         match self.better {
             Better::Higher => one.max(other),
@@ -136,7 +138,8 @@ impl MetricRow {
         }
     }
 
-    /// The severity of `value` compared with `expected`, with a spread of `sigma` (a share of the expected value).
+    /// Returns the severity of `value` compared with `expected`, with a spread of `sigma` (a share of the expected
+    /// value).
     pub fn severity(&self, value: f64, expected: f64, sigma: f64, noise: &NoiseLimits) -> Option<Severity> {
         if (value - expected).abs() <= self.floor {
             return None;

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Outcome, Response};
 use crate::verdict::{Finding, Subject};
 
-/// Most decisions that are listed; refusals are dropped first.
+/// Maximum number of decisions that are listed. Refusals are dropped first.
 const MOST: usize = 64;
-/// Most results listed per decision.
+/// Maximum number of results listed per decision.
 const MOST_WORDS: usize = 16;
 
 /// Decisions about a job's findings, and their results.
@@ -28,14 +28,14 @@ pub struct Counted {
     pub response: Response,
     /// `act`, or the reason for the refusal ([`super::Reason::name`]).
     pub outcome: Arc<str>,
-    /// How many.
+    /// The number of such decisions.
     pub count: u64,
 }
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuditedDecision {
-    /// When, milliseconds since 1970.
+    /// When the decision was made, in milliseconds since 1970.
     pub unix_ms: u64,
     /// The finding.
     pub finding: Finding,
@@ -45,14 +45,14 @@ pub struct AuditedDecision {
     pub response: Response,
     /// `act`, or the reason for the refusal.
     pub outcome: Arc<str>,
-    /// Its mark.
+    /// The mark that identifies the decision.
     pub mark: Arc<str>,
-    /// Its results in order.
+    /// The results of carrying it out, in order.
     pub course: Vec<Arc<str>>,
 }
 
 impl Remedies {
-    /// Whether there were no requests.
+    /// Returns true if there were no requests.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
@@ -97,7 +97,7 @@ impl Remedies {
     }
 }
 
-/// Name of [`Outcome::Act`].
+/// The name of [`Outcome::Act`].
 pub const ACT: &str = "act";
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The guard in front of every remedy: requests in, decisions out.
+//! The guard, which every remedy must pass. It receives requests and returns decisions.
 //!
 //! Call [`Guard::ask`] for each raised or changed verdict, [`Guard::over`] when one clears, and [`Guard::advance`] at
-//! [`Guard::wake_at`]; after each call, take the decisions from [`Guard::poll`]. Store [`Guard::save`] before a
-//! decision is carried out: a guard opened from it does nothing twice.
+//! [`Guard::wake_at`]; after each call, take the decisions from [`Guard::poll`]. Store the result of [`Guard::save`]
+//! before a decision is carried out, so that a guard opened from it after a restart does nothing twice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Ask, Asked, Decision, Deed, Incident, Ledger, Outcome, Reason, Response, Rules};
 use crate::frame::Provenance;
 
-/// Most incidents whose last decision is remembered.
+/// Maximum number of incidents whose last decision is remembered.
 const MOST_INCIDENTS: usize = 10_000;
 
 /// A request during its hold time.
@@ -27,26 +27,27 @@ struct Waiting {
 pub struct Saved {
     /// The job's ledger.
     pub ledger: Ledger,
-    /// Requests that were waiting.
+    /// Requests that were waiting for the end of their hold time.
     waiting: Vec<Waiting>,
-    /// Incidents with a remedy.
+    /// Incidents that have had a remedy.
     done: Vec<Incident>,
 }
 
-/// See the module.
+/// Decides on requests, as the module's documentation describes.
 #[derive(Debug)]
 pub struct Guard {
     rules: Rules,
     ledger: Ledger,
     waiting: Vec<Waiting>,
     done: BTreeMap<Incident, ()>,
-    /// The last refusal of each incident: the audit log records it once.
+    /// The last refusal of each incident. It is kept so that the audit log records each refusal once.
     refused: BTreeMap<Incident, &'static str>,
     out: VecDeque<Decision>,
 }
 
 impl Guard {
-    /// A guard that continues from `saved`. Waiting requests are refused: their reason may be gone after a restart.
+    /// Creates a guard that continues from `saved`. Waiting requests are refused, because their reason may no longer
+    /// exist after a restart.
     pub fn open(rules: Rules, saved: Saved, now_ms: u64) -> Guard {
         let mut guard = Guard {
             rules,
@@ -63,7 +64,7 @@ impl Guard {
         guard
     }
 
-    /// The state to store.
+    /// Returns the state to store.
     pub fn save(&self) -> Saved {
         Saved {
             ledger: self.ledger.clone(),
@@ -72,12 +73,12 @@ impl Guard {
         }
     }
 
-    /// The active rules.
+    /// Returns the active rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Handles a request. `site`: actions and requests of all jobs of the site.
+    /// Handles a request. `site` contains the actions and requests of all jobs of the site.
     pub fn ask(&mut self, now_ms: u64, ask: Ask, site: &mut Ledger) {
         if let Some(reason) = self.is_unfit(&ask) {
             return self.refuse(now_ms, ask, reason);
@@ -88,7 +89,7 @@ impl Guard {
         asked(&mut self.ledger, is_trial).ask(now_ms, &ask, window_ms, limits.breaker_job_places);
         asked(site, is_trial).ask(now_ms, &ask, window_ms, limits.breaker_site_places);
         if let Some(reason) = self.is_broken(&ask, site) {
-            // Waiting requests are part of the same storm.
+            // The waiting requests are part of the same burst, so they are refused too.
             for waiting in std::mem::take(&mut self.waiting) {
                 self.refuse(now_ms, waiting.ask, reason.clone());
             }
@@ -100,7 +101,7 @@ impl Guard {
         });
     }
 
-    /// An incident has cleared: refuses its waiting requests.
+    /// Handles the end of an incident by refusing its waiting requests.
     pub fn over(&mut self, now_ms: u64, incident: Incident) {
         let is_over = |waiting: &mut Waiting| waiting.ask.incident == incident;
         let over: Vec<Waiting> = self.waiting.extract_if(.., is_over).collect();
@@ -109,7 +110,7 @@ impl Guard {
         }
     }
 
-    /// Decides requests whose hold time has passed.
+    /// Decides the requests whose hold time has passed.
     pub fn advance(&mut self, now_ms: u64, site: &mut Ledger) {
         let rules = &self.rules;
         let is_due = |waiting: &mut Waiting| {
@@ -128,7 +129,7 @@ impl Guard {
         }
     }
 
-    /// When [`Guard::advance`] has a request to decide, milliseconds since 1970.
+    /// Returns when [`Guard::advance`] will next have a request to decide, in milliseconds since 1970.
     pub fn wake_at(&self) -> Option<u64> {
         let due = |waiting: &Waiting| {
             let hold_ms = self.rules.hold_ms(waiting.ask.finding);
@@ -137,12 +138,12 @@ impl Guard {
         self.waiting.iter().map(due).min()
     }
 
-    /// The next decision.
+    /// Returns the next decision.
     pub fn poll(&mut self) -> Option<Decision> {
         self.out.pop_front()
     }
 
-    /// Reasons that waiting does not change.
+    /// Returns the reason to refuse a request at once, if there is one that waiting cannot change.
     fn is_unfit(&self, ask: &Ask) -> Option<Reason> {
         if !self.rules.trusts(ask.provenance) {
             return Some(Reason::NotLive(ask.provenance));
@@ -170,7 +171,7 @@ impl Guard {
         Some(Reason::Breaker(breaker.places))
     }
 
-    /// Whether it is a dry run, or not about a real fault.
+    /// Returns true if the request is part of a dry run or is not about a real fault.
     fn is_trial(&self, ask: &Ask) -> bool {
         !self.rules.act || is_rehearsed(ask)
     }
@@ -213,7 +214,7 @@ impl Guard {
         });
     }
 
-    /// Checks all limits, the most informative first.
+    /// Checks all limits. If several apply, the most informative reason is returned.
     fn is_refused(&self, now_ms: u64, since_ms: u64, ask: &Ask, site: &Ledger) -> Option<Reason> {
         let limits = &self.rules.limits;
         let void_ms = self
@@ -226,7 +227,7 @@ impl Guard {
         if let Some(reason) = self.is_broken(ask, site) {
             return Some(reason);
         }
-        // Actions of rehearsals limit only rehearsals.
+        // Actions of rehearsals count only toward the limits of rehearsals.
         let (dry, rehearsed) = (!self.rules.act, is_rehearsed(ask));
         let is_alike = |deed: &Deed| deed.dry == dry && deed.rehearsed == rehearsed;
         let is_of_job = |deed: &Deed| is_alike(deed) && deed.account() == ask.account();
@@ -240,7 +241,7 @@ impl Guard {
             return Some(Reason::Owned(deed.mark.clone()));
         }
         let Spans { window_ms, .. } = self.spans();
-        // A requeued job has a new run directory and ledger; the site's ledger has its earlier runs.
+        // A requeued job has a new run directory and a new ledger, so only the site's ledger contains its earlier runs.
         let count = |is_meant: &dyn Fn(&Deed) -> bool| {
             let (own, all) = (&self.ledger, site);
             let own = own.count(now_ms, window_ms, is_meant);
@@ -276,7 +277,7 @@ impl Guard {
         }
     }
 
-    /// Owner, job and incident: `paceline:j:17:3`.
+    /// Returns the mark of a request, which consists of owner, job and incident, for example `paceline:j:17:3`.
     fn mark(&self, ask: &Ask) -> Arc<str> {
         let Incident { run, id } = ask.incident;
         Arc::from(format!("{}:{}:{run}:{id}", self.rules.owner, ask.job))
@@ -284,7 +285,7 @@ impl Guard {
 
     fn refuse(&mut self, now_ms: u64, ask: Ask, reason: Reason) {
         let name = reason.name();
-        // The action is already recorded, and the verdict changes many times.
+        // Do not record this refusal. The action is already recorded, and the verdict may change many times.
         if reason == Reason::Twice || self.refused.insert(ask.incident, name) == Some(name) {
             return;
         }
@@ -301,12 +302,12 @@ impl Guard {
     }
 }
 
-/// Whether its evidence is not live.
+/// Returns true if the evidence of the request is not live.
 fn is_rehearsed(ask: &Ask) -> bool {
     ask.provenance != Provenance::Live
 }
 
-/// Real requests are counted separately from trials.
+/// Selects the requests to count. Real requests are counted separately from trials.
 fn asked(ledger: &mut Ledger, is_trial: bool) -> &mut Asked {
     if is_trial {
         &mut ledger.trial
@@ -321,7 +322,7 @@ struct Spans {
     window_ms: u64,
 }
 
-/// The owner and job of a mark, without the incident.
+/// Returns the owner and job of a mark, without the incident.
 fn owner(mark: &str) -> &str {
     mark.rsplit_once(':').map_or(mark, |(owner, _)| owner)
 }

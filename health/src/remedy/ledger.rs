@@ -1,4 +1,4 @@
-//! Actions and requests of one job or of all jobs of a site: the basis of every limit.
+//! Actions and requests of one job or of all jobs of a site. All limits are based on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,57 +9,57 @@ use super::{Ask, Incident, Response};
 use crate::id::JobId;
 use crate::verdict::Finding;
 
-/// Most places whose requests are remembered. More make no difference.
+/// Maximum number of places whose requests are remembered. More would make no difference.
 const MOST_PLACES: usize = 4096;
-/// Most actions that are remembered; budgets are far below.
+/// Maximum number of actions that are remembered. Budgets are far below it.
 const MOST_DEEDS: usize = 4096;
 
-/// An action that was carried out, or would have been in a dry run.
+/// An action that was carried out, or that would have been if it had not been a dry run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Deed {
-    /// When, milliseconds since 1970.
+    /// When it was decided, in milliseconds since 1970.
     pub unix_ms: u64,
     /// The job.
     pub job: JobId,
-    /// The account of its budgets, as in the [`Ask`].
+    /// The account that its budgets are charged to, as in the [`Ask`].
     #[serde(default)]
     pub account: Arc<str>,
     /// The incident.
     pub incident: Incident,
     /// The finding.
     pub finding: Finding,
-    /// The place of the trouble.
+    /// The place of the problem.
     pub place: Arc<str>,
     /// The response.
     pub response: Response,
-    /// The mark of its owner.
+    /// The mark of the decision, which includes the owner.
     pub mark: Arc<str>,
-    /// Until then no other owner acts on the same job, milliseconds since 1970.
+    /// The time until which no other owner may act on the same job, in milliseconds since 1970.
     pub until_ms: u64,
-    /// Dry run: it was only reported.
+    /// True for a dry run, in which the action was only reported.
     pub dry: bool,
-    /// Its evidence was not from a real job.
+    /// True if its evidence was not from a real job.
     #[serde(default)]
     pub rehearsed: bool,
 }
 
 impl Deed {
-    /// The account whose budgets it used.
+    /// Returns the account whose budgets it used.
     pub(super) fn account(&self) -> &str {
         super::account(&self.account, &self.job)
     }
 }
 
-/// An open breaker: too many places made requests at once.
+/// An open circuit breaker. It opened because too many places made requests at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breaker {
-    /// Since when, milliseconds since 1970.
+    /// When it opened, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Places with requests so far.
+    /// Number of places with requests so far.
     pub places: u32,
 }
 
-/// Recent requests, and the breaker against too many.
+/// Recent requests, and the circuit breaker that opens if there are too many.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     /// The last request of each place, milliseconds since 1970.
@@ -70,7 +70,7 @@ pub struct Asked {
     pub breaker: Option<Breaker>,
 }
 
-/// See the module.
+/// The ledger that the module's documentation describes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Actions, oldest first.
@@ -79,13 +79,13 @@ pub struct Ledger {
     /// Requests of jobs that act.
     #[serde(flatten)]
     pub live: Asked,
-    /// Requests of dry runs and rehearsals: they never block other jobs.
+    /// Requests of dry runs and rehearsals. These never block jobs that act.
     #[serde(default)]
     pub trial: Asked,
 }
 
 impl Asked {
-    /// Records a request; opens the breaker if too many places make requests within `window_ms`.
+    /// Records a request. Opens the breaker if too many places make requests within `window_ms`.
     pub(super) fn ask(&mut self, now_ms: u64, ask: &Ask, window_ms: u64, most: u32) {
         self.asks.insert(ask.place(), now_ms);
         self.asks.retain(|_, at| now_ms.saturating_sub(*at) < window_ms);
@@ -117,7 +117,8 @@ impl Ledger {
         self.deeds.drain(..surplus);
     }
 
-    /// Counts matching actions within the window. One in the future counts: some clock was set back.
+    /// Counts matching actions within the window. An action in the future counts too, because it means that some clock
+    /// was set back.
     pub(super) fn count(&self, now_ms: u64, window_ms: u64, is_meant: impl Fn(&Deed) -> bool) -> u32 {
         let counted = self
             .deeds

@@ -1,8 +1,8 @@
-//! Decides on actions for verdicts: pure. The caller of [`Guard::poll`] carries them out.
+//! Decides on actions for verdicts, without doing any I/O. The caller of [`Guard::poll`] carries the actions out.
 //!
-//! A verdict with an action becomes an [`Ask`]; the [`Guard`] answers each with a [`Decision`], which is also its line
-//! in the audit log. Times are wall-clock milliseconds, because actions must be remembered across restarts, boots and
-//! jobs; a clock that is set back makes everything more recent, and so refuses.
+//! A verdict with an action becomes an [`Ask`]. The [`Guard`] answers each one with a [`Decision`], which is also
+//! written to the audit log as a line. Times are wall-clock milliseconds, because actions must be remembered across
+//! restarts, boots and jobs. If a clock is set back, past actions seem more recent, and requests are therefore refused.
 
 mod audit_summary;
 mod guard;
@@ -22,25 +22,26 @@ use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};
 use crate::verdict::{Finding, Severity, Subject, Verdict};
 
-/// Possible responses, from least to most.
+/// Possible responses, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
     /// The verdict is only reported.
     #[default]
     Log,
-    /// The trainers get a signal: the job may write a checkpoint, and continues.
+    /// The trainers get a signal. The job may write a checkpoint, and continues.
     Signal,
-    /// The same; then the command of the bad node is stopped, and an elastic group continues without that node.
+    /// As [`Response::Signal`]. Then the command of the bad node is stopped, and an elastic group continues without
+    /// that node.
     LeaveNode,
-    /// The same; when the checkpoint is written, or times out, the command is stopped.
+    /// As [`Response::Signal`]. When the checkpoint has been written or has timed out, the command is stopped.
     CheckpointAndStop,
-    /// The same; then the scheduler is asked to restart the job without the bad node.
+    /// As [`Response::CheckpointAndStop`]. Then the scheduler is asked to restart the job without the bad node.
     Requeue,
 }
 
 impl Response {
-    /// All responses, from least to most.
+    /// All responses, from the weakest to the strongest.
     pub const ALL: [Response; 5] = [
         Response::Log,
         Response::Signal,
@@ -49,7 +50,7 @@ impl Response {
         Response::Requeue,
     ];
 
-    /// Its name on the command line, in files and in metrics.
+    /// Returns its name on the command line, in files and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Response::Log => "log",
@@ -72,7 +73,8 @@ impl fmt::Display for Response {
     }
 }
 
-/// One incident across all runs of a job: numbers restart with each journal.
+/// Identifies one incident across all runs of a job. The number of the journal is included, because incident numbers
+/// restart with each journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Incident {
     /// Number of the journal.
@@ -88,7 +90,8 @@ pub struct Ask {
     pub incident: Incident,
     /// The job to act on.
     pub job: JobId,
-    /// The account of its budgets: the scheduler's number of the job, which survives a requeue. Empty: the job's name.
+    /// The account that its budgets are charged to: the scheduler's number of the job, which a requeue does not change.
+    /// If empty, the job's name is used.
     #[serde(default)]
     pub account: Arc<str>,
     /// The finding.
@@ -97,18 +100,18 @@ pub struct Ask {
     pub subject: Subject,
     /// Its severity.
     pub severity: Severity,
-    /// The least trusted of its evidence.
+    /// The provenance of the least trusted part of its evidence.
     pub provenance: Provenance,
-    /// Policy only observes this finding.
+    /// True if the policy only observes this finding.
     pub observe_only: bool,
     /// The requested response.
     pub response: Response,
-    /// Whether a checkpoint that is written now is useful.
+    /// True if a checkpoint that is written now is useful.
     pub checkpoint: bool,
 }
 
 impl Ask {
-    /// The request for a verdict; `None`: it is only reported.
+    /// Creates the request for a verdict. Returns `None` if the verdict is only reported.
     pub fn of(verdict: &Verdict, run: u64, job: &JobId, account: &Arc<str>, wanted: Wanted) -> Option<Ask> {
         (wanted.response > Response::Log).then(|| Ask {
             incident: Incident { run, id: verdict.id },
@@ -124,12 +127,12 @@ impl Ask {
         })
     }
 
-    /// The account whose budgets it uses.
+    /// Returns the account whose budgets it uses.
     pub(super) fn account(&self) -> &str {
         account(&self.account, &self.job)
     }
 
-    /// The place of the trouble: its node, if it has one.
+    /// Returns the place of the problem, which is its node if it has one.
     pub fn place(&self) -> Arc<str> {
         match (self.node(), &self.subject) {
             (Some(node), _) => node.0.clone(),
@@ -137,18 +140,19 @@ impl Ask {
         }
     }
 
-    /// The node that a restarted job should avoid.
+    /// Returns the node that a restarted job should avoid.
     pub fn node(&self) -> Option<&NodeId> {
         match &self.subject {
             Subject::Node { node } | Subject::Rank { node, .. } | Subject::Gpu { node, .. } => Some(node),
             Subject::Link { node, peer: None } => Some(node),
-            // Which end is bad is unknown.
+            // For a link, it is unknown which end is bad.
             Subject::Link { .. } | Subject::Job { .. } | Subject::Rack { .. } => None,
         }
     }
 }
 
-/// The job's name is used without a scheduler's number, and for actions recorded before accounts existed.
+/// Returns the account, or the job's name if it is empty. It is empty if there is no scheduler's number, and in actions
+/// that were recorded before accounts existed.
 fn account<'a>(account: &'a str, job: &'a JobId) -> &'a str {
     if account.is_empty() { job.as_str() } else { account }
 }
@@ -157,42 +161,42 @@ fn account<'a>(account: &'a str, job: &'a JobId) -> &'a str {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// Dry run: actions are not enabled.
+    /// This is a dry run, because actions are not enabled.
     DryRun,
     /// Some of its evidence is not live.
     NotLive(Provenance),
-    /// Policy only observes this finding.
+    /// The policy only observes this finding.
     ObserveOnly,
     /// Its severity is too low for an action.
     Severity(Severity),
     /// The incident has an action already, or one is pending.
     Twice,
-    /// It cleared before a decision.
+    /// The incident cleared before a decision.
     Cleared,
-    /// It was not decided in time.
+    /// The request was not decided in time.
     Expired,
-    /// The process that handled it restarted; its progress is unknown.
+    /// The process that handled the request restarted, so its progress is unknown.
     Restarted,
-    /// The last action on the job was a short while ago; milliseconds that are left.
+    /// The last action on the job was too recent. Contains the milliseconds that are left to wait.
     CoolDown(u64),
     /// The job has had this many actions within the window.
     JobBudget(u32),
     /// All jobs of the site have had this many actions within the window.
     SiteBudget(u32),
-    /// The same place has had this many actions for the same finding, and it came back.
+    /// The same place has had this many actions for the same finding, and the finding was raised again each time.
     Repeated(u32),
-    /// The job would restart on the same nodes: the finding names none to exclude.
+    /// The job would restart on the same nodes, because the finding names no node to exclude.
     NoNode,
-    /// This many places made requests at once; an operator resets it.
+    /// The circuit breaker is open because this many places made requests at once. An operator must reset it.
     Breaker(u32),
-    /// Another owner acts on the job: its mark.
+    /// Another owner acts on the job. Contains the other owner's mark.
     Owned(Arc<str>),
-    /// The actions of other jobs are unknown, and why.
+    /// The actions of other jobs are unknown. Contains the reason.
     NoLedger(Arc<str>),
 }
 
 impl Reason {
-    /// Its name in metrics.
+    /// Returns its name in metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Reason::DryRun => "dry-run",
@@ -219,22 +223,22 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// To be carried out now, under the decision's mark.
+    /// The request is granted. It is to be carried out now, under the decision's mark.
     Act,
-    /// Refused, and why.
+    /// The request is refused for this reason.
     Refuse(Reason),
 }
 
-/// The decision on a request: a line of the audit log.
+/// The decision on a request. Each decision is a line of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// When, milliseconds since 1970.
+    /// When the decision was made, in milliseconds since 1970.
     pub unix_ms: u64,
     /// The outcome.
     pub outcome: Outcome,
     /// The request.
     pub ask: Ask,
-    /// Its mark.
+    /// The mark that identifies the decision.
     pub mark: Arc<str>,
 }
 

@@ -87,7 +87,7 @@ fn what_is_asked_for() {
     assert_eq!(wanted(Finding::GpuFault), Response::Log);
     assert_eq!(wanted(Finding::StragglerNode), Response::Signal);
     assert!(!rules.wanted(Finding::EccUncorrectable).checkpoint);
-    // As an upper limit it is between a signal and the end of the job.
+    // As an upper limit, `leave-node` allows a signal but not the end of the job.
     let mut rules = Rules::default();
     rules.on_fault("leave-node").unwrap();
     assert_eq!(rules.wanted(Finding::GpuLost).response, Response::LeaveNode);
@@ -129,7 +129,8 @@ fn one_remedy_and_then_a_pause() {
         ["cool-down 2"]
     );
     let later = 30_000 + 1_800_000;
-    // Another incident at the same place; then the limit of the place is reached; then the job's budget.
+    // Another incident at the same place is allowed. Then the limit of the place is reached, and after that the job's
+    // budget.
     assert_eq!(settle(&mut guard, &mut site, later, ask(3, "n1")), ["act 3"]);
     assert_eq!(
         settle(&mut guard, &mut site, 2 * later, ask(4, "n1")),
@@ -168,7 +169,7 @@ fn what_is_refused_at_once() {
     guard.ask(0, of_job, &mut site);
     assert_eq!(told(&mut guard), ["no-node 6"]);
     assert_eq!((site, guard.wake_at()), (Ledger::default(), None), "nobody asked");
-    // With a rehearsal, such evidence may act.
+    // In a rehearsal, such evidence may cause actions.
     let mut rehearsal = rules("hold_s=0");
     rehearsal.rehearsal = vec![Provenance::Sim];
     let mut guard = Guard::open(rehearsal, Saved::default(), 0);
@@ -214,7 +215,7 @@ fn a_storm_trips_the_breaker_and_an_operator_closes_it() {
     let said = told(&mut guard);
     assert_eq!(said.len(), 500);
     assert!(said.iter().all(|line| line.starts_with("breaker ")), "{said:?}");
-    // It does not reset by itself.
+    // The breaker does not reset by itself.
     let mut saved = guard.save();
     let mut guard = Guard::open(rules(""), saved.clone(), 2 * DAY_MS);
     assert_eq!(
@@ -230,7 +231,8 @@ fn a_storm_trips_the_breaker_and_an_operator_closes_it() {
     );
 }
 
-/// Five hundred verdicts of one node are one faulty node: the breaker stays closed, and the budget holds.
+/// Five hundred verdicts about one node mean one faulty node, so the breaker stays closed. The budget still limits
+/// actions.
 #[test]
 fn a_storm_of_one_place_is_one_remedy() {
     let (mut guard, mut site) = (Guard::open(rules(""), Saved::default(), 0), Ledger::default());
@@ -263,7 +265,7 @@ fn jobs_of_a_site_share_a_budget_and_a_breaker() {
         );
     }
     assert_eq!(act, 10);
-    // Sixteen places within five minutes, each of a different job.
+    // Sixteen places make requests within five minutes, each from a different job.
     let mut site = Ledger::default();
     let mut last = Vec::new();
     for job in 0..16_u64 {
@@ -275,7 +277,7 @@ fn jobs_of_a_site_share_a_budget_and_a_breaker() {
     assert_eq!(last, ["breaker 1"]);
 }
 
-/// Two aggregators of one job, as when a node is cut off: only one acts.
+/// If a job has two aggregators, as when a node is cut off, only one of them acts.
 #[test]
 fn who_came_first_owns_the_job() {
     let mut site = Ledger::default();
@@ -313,8 +315,8 @@ fn what_is_in_hand_at_a_restart_is_left() {
 }
 
 proptest! {
-    /// Any requests in any order, with restarts and clock jumps: budgets hold in every window, no incident is treated
-    /// twice, only live evidence acts, and an open breaker refuses everything.
+    /// Tests arbitrary requests in any order, with restarts and clock jumps. Budgets hold in every window, no incident
+    /// gets two actions, only live evidence causes actions, and an open breaker refuses everything.
     #[test]
     fn the_limits_hold(
         steps in proptest::collection::vec((0u64..40, 0u8..8, 0u8..4, -2_000_000i64..30_000_000, any::<bool>()), 1..120)

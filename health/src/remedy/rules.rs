@@ -1,4 +1,4 @@
-//! Limits, and the response for each finding: `policy/remedies.toml` and the user's overrides.
+//! Limits, and the response for each finding, from `policy/remedies.toml` and the user's overrides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ const TABLE: &str = include_str!("../../policy/remedies.toml");
 /// Why rules are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// No such response.
+    /// There is no such response.
     #[error("`{0}` is not one of log, signal, leave-node, checkpoint-and-stop, requeue")]
     Response(String),
-    /// No such finding.
+    /// There is no such finding.
     #[error("`{0}` is not a finding")]
     Finding(String),
-    /// No such limit.
+    /// There is no such limit.
     #[error("`{0}` is not a limit: must be one of {1}")]
     Limit(String, String),
-    /// An invalid value.
+    /// The value is invalid.
     #[error("{0} = {1}: must be {2}")]
     Value(String, String, &'static str),
 }
@@ -35,13 +35,13 @@ struct Table {
     finding: BTreeMap<Finding, FindingRule>,
 }
 
-/// The strongest action for a finding.
+/// The strongest response that the table allows for a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindingRule {
     /// The response.
     pub response: Response,
-    /// Whether a checkpoint that is written after it is useful.
+    /// True if a checkpoint that is written after the finding is useful.
     #[serde(default = "yes")]
     pub checkpoint: bool,
     /// Minimum hold time of its requests, seconds.
@@ -58,16 +58,16 @@ fn yes() -> bool {
     true
 }
 
-/// The policy's action for a finding.
+/// The response that the rules want for a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The response.
     pub response: Response,
-    /// Whether to write a checkpoint first.
+    /// True if a checkpoint should be written first.
     pub checkpoint: bool,
 }
 
-/// `[guard]`; `policy/remedies.toml` explains each value.
+/// The section `[guard]` of `policy/remedies.toml`, which explains each value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -89,27 +89,27 @@ pub struct Limits {
 /// The active rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// Actions are carried out; otherwise they are only decided (dry run).
+    /// True if actions are carried out. Otherwise they are only decided (dry run).
     pub act: bool,
-    /// Other evidence that is treated as live: for rehearsals.
+    /// Other kinds of evidence that are treated as live, for rehearsals.
     pub rehearsal: Vec<Provenance>,
-    /// A requeue excludes a node: without one it is useless.
+    /// True if a requeue is useless unless it excludes a node.
     pub requeue_needs_node: bool,
-    /// The owner in marks.
+    /// The owner that is named in marks.
     pub owner: Arc<str>,
     /// The limits.
     pub limits: Limits,
     table: BTreeMap<Finding, FindingRule>,
-    /// The strongest response, whatever the table allows.
+    /// The strongest response that is enabled, even if the table allows a stronger one.
     ceiling: Response,
-    /// The user's responses for single findings.
+    /// The responses that the user has set for single findings.
     asked: BTreeMap<Finding, Response>,
 }
 
 impl Default for Rules {
-    /// The table as shipped, without any response enabled.
+    /// Returns the table as shipped, with no response enabled.
     fn default() -> Rules {
-        // The text is compiled in and covered by a test: it cannot fail on a user's machine.
+        // The text is compiled in and covered by a test, so parsing it cannot fail on a user's machine.
         let table: Table = toml::from_str(TABLE).expect("policy/remedies.toml is tested");
         Rules {
             act: false,
@@ -125,8 +125,9 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// `requeue`: for every finding as much as the table allows, up to this; `straggler=signal`: exactly this, for one
-    /// finding. Several are separated by commas.
+    /// Enables responses. A word such as `requeue` enables, for every finding, the response that the table allows, up
+    /// to the named one. A word such as `straggler=signal` sets exactly this response for one finding. Several words
+    /// are separated by commas.
     ///
     /// # Errors
     /// [`RulesError`]
@@ -145,7 +146,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Overrides one of the limits: `hold_s=0`.
+    /// Overrides one of the limits, for example `hold_s=0`.
     ///
     /// # Errors
     /// [`RulesError`]
@@ -170,7 +171,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The action for a finding.
+    /// Returns the response that the rules want for a finding.
     pub fn wanted(&self, finding: Finding) -> Wanted {
         let row = self.table.get(&finding);
         let by_table = row.map_or(Response::Log, |row| row.response.min(self.ceiling));
@@ -180,18 +181,18 @@ impl Rules {
         }
     }
 
-    /// Hold time of requests for `finding`, milliseconds.
+    /// Returns the hold time of requests for `finding`, in milliseconds.
     pub fn hold_ms(&self, finding: Finding) -> u64 {
         let own_s = self.table.get(&finding).map_or(0, |row| row.hold_s);
         self.limits.hold_s.max(own_s).saturating_mul(1000)
     }
 
-    /// Whether any response is enabled.
+    /// Returns true if any response is enabled.
     pub fn asks_for_anything(&self) -> bool {
         self.ceiling > Response::Log || self.asked.values().any(|response| *response > Response::Log)
     }
 
-    /// Whether this kind of evidence may cause actions.
+    /// Returns true if this kind of evidence may cause actions.
     pub fn trusts(&self, provenance: Provenance) -> bool {
         provenance == Provenance::Live || self.rehearsal.contains(&provenance)
     }

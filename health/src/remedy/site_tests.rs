@@ -1,7 +1,7 @@
 use super::tests::{ask, rules, settle};
 use super::*;
 
-/// Each run of a requeued job has a new name, run directory and journal.
+/// A requeue does not renew the budget, although each run of a requeued job has a new name, run directory and journal.
 #[test]
 fn a_requeue_begins_no_new_budget() {
     let mut site = Ledger::default();
@@ -36,7 +36,7 @@ fn a_requeue_begins_no_new_budget() {
     assert_eq!(settle(&mut guard, &mut site, 90_000, other), ["act 1"]);
 }
 
-/// A site with dry runs next to jobs that act.
+/// On a site where dry runs and jobs that act run side by side, dry runs and rehearsals block no other job.
 #[test]
 fn who_only_says_or_rehearses_stops_nobody() {
     let mut site = Ledger::default();
@@ -73,7 +73,7 @@ fn who_only_says_or_rehearses_stops_nobody() {
     assert_eq!(said, ["site-budget 81"], "15 were done before the breaker");
 }
 
-/// A ledger of the previous version.
+/// A ledger written by the previous version can be read.
 #[test]
 fn an_older_ledger_is_read() {
     let text = r#"{"deeds":[{"unix_ms":1,"job":"j","incident":{"run":1,"id":1},"finding":"gpu-lost","place":"n1",

@@ -13,15 +13,15 @@ use crate::verdict::Subject;
 pub struct Ending {
     /// The reason.
     pub reason: Reason,
-    /// The node where it began, if any.
+    /// The node where the problem began, if any.
     pub node: Option<NodeId>,
     /// The rank, if known.
     pub rank: Option<Rank>,
     /// Exit code of that node's command.
     pub code: Option<i32>,
-    /// The kind of trouble that it is based on; `None`: only the exit code.
+    /// The kind of problem that the reason is based on, or `None` if it is based only on the exit code.
     pub kind: Option<TroubleKind>,
-    /// The message: last lines of an exception, the name of a signal, the scheduler's message.
+    /// The message: the last lines of an exception, the name of a signal, or the scheduler's message.
     pub says: Arc<str>,
     /// The rank that a collective waited for until its timeout, if the detector had identified it.
     #[serde(default)]
@@ -31,8 +31,8 @@ pub struct Ending {
     pub heard: Vec<Heard>,
 }
 
-/// The most informative line of a message: after a traceback, the first line of the exception, because further lines
-/// may only be advice; else the last line.
+/// Returns the most informative line of a message. After a traceback, this is the first line of the exception, because
+/// further lines may only be advice. Otherwise, it is the last line.
 pub fn headline(says: &str) -> &str {
     let lines: Vec<&str> = says.lines().collect();
     let last_frame = lines.iter().rposition(|line| line.starts_with("  File \""));
@@ -40,7 +40,8 @@ pub fn headline(says: &str) -> &str {
     after.or(lines.last()).copied().unwrap_or_default()
 }
 
-/// The innermost frame of a traceback in the user's own code, as `train.py:42, in step`; `None`: there is none.
+/// Returns the innermost frame of a traceback in the user's own code, in the form `train.py:42, in step`. Returns
+/// `None` if there is no such frame.
 pub fn user_frame(says: &str) -> Option<String> {
     let mut frames = says.lines().rev();
     frames.find_map(|line| {
@@ -64,16 +65,16 @@ pub fn user_frame(says: &str) -> Option<String> {
 pub struct Heard {
     /// The node.
     pub node: NodeId,
-    /// The rank; `None`: the node.
+    /// The rank, or `None` if the message is from the node.
     pub rank: Option<Rank>,
-    /// The kind of trouble.
+    /// The kind of problem.
     pub kind: TroubleKind,
     /// Its [`headline`].
     pub says: Arc<str>,
 }
 
 impl Ending {
-    /// All commands exited with zero.
+    /// Returns the ending of a job in which all commands exited with zero.
     pub fn success() -> Ending {
         Ending {
             reason: Reason::Success,
@@ -87,12 +88,12 @@ impl Ending {
         }
     }
 
-    /// All commands exited with zero, and no rank or node reported a failure.
+    /// Returns true if all commands exited with zero and no rank or node reported a failure.
     pub fn is_in_order(&self) -> bool {
         self.reason == Reason::Success && self.hidden().is_none()
     }
 
-    /// A failure that a rank or node reported although all commands exited with zero.
+    /// Returns a failure that a rank or node reported although all commands exited with zero.
     pub fn hidden(&self) -> Option<&Heard> {
         use TroubleKind as T;
         let is_failure = |heard: &&Heard| {
@@ -111,7 +112,8 @@ impl Ending {
         heard.find(|heard| self.reason == Reason::Success && is_failure(heard))
     }
 
-    /// The ending according to an exit code, without any message: 128 + n for a signal, as a shell reports it.
+    /// Returns the ending according to an exit code, without any message. As in a shell, the code is 128 + n if signal
+    /// n ended the command.
     pub fn of_code(node: &NodeId, code: i32) -> Ending {
         const SIGINT: i32 = 2;
         const SIGKILL: i32 = 9;
@@ -142,27 +144,27 @@ impl Ending {
 pub enum Reason {
     /// All commands exited with zero.
     Success,
-    /// An error of a trainer.
+    /// A trainer had an error.
     Error,
-    /// Out of memory, of a host, a control group or a GPU.
+    /// A host, a control group or a GPU was out of memory.
     OutOfMemory,
     /// A collective took longer than the trainer's timeout.
     CollectiveTimeout,
-    /// A signal from outside asked it to end, for example from a scheduler at a time limit.
+    /// A signal from outside asked the job to end, for example from a scheduler at a time limit.
     Stopped,
-    /// SIGKILL from an unknown sender.
+    /// The job was ended by SIGKILL from an unknown sender.
     Killed,
-    /// Any other signal, such as SIGSEGV.
+    /// The job was ended by another signal, such as SIGSEGV.
     Crashed,
-    /// A node became unreachable, or the scheduler gave it up.
+    /// A node became unreachable, or the scheduler declared it failed.
     NodeLost,
-    /// The scheduler ended it at its time limit.
+    /// The scheduler ended the job at its time limit.
     TimeLimit,
-    /// The scheduler ended it: it was canceled, or its batch script ended.
+    /// The scheduler ended the job because it was canceled or because its batch script ended.
     Cancelled,
-    /// The scheduler ended it because another job needed its nodes.
+    /// The scheduler ended the job because another job needed its nodes.
     Preempted,
-    /// The scheduler ended it to requeue it.
+    /// The scheduler ended the job to requeue it.
     Requeued,
 }
 
@@ -183,7 +185,7 @@ impl Reason {
         Reason::Requeued,
     ];
 
-    /// Its name in the report and in metrics.
+    /// Returns its name in the report and in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Success => "success",

@@ -6,17 +6,17 @@ use crate::codec::base64;
 use crate::event::{Signal, StepKind};
 use crate::report::step_snapshot::{self, ABSENT, StepSnapshot};
 
-/// Most columns; when there are this many, pairs of columns are merged.
+/// Maximum number of columns. When there are this many, pairs of columns are merged.
 pub const MOST_COLUMNS: usize = 192;
-/// Most rows; with more ranks, several share a row.
+/// Maximum number of rows. If there are more ranks, several share a row.
 pub const MOST_ROWS: usize = 128;
 
-/// Compared steps; a column may contain several.
+/// The history of a job's compared steps. A column may contain several steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
-    /// Ranks per row: a row shows the slowest of them.
+    /// Number of ranks per row. A row shows the slowest of its ranks.
     pub ranks_a_row: u32,
-    /// Cells compare self-times; otherwise whole steps, because self-times were not known.
+    /// True if cells compare self-times. Otherwise, they compare whole steps, because self-times were not known.
     pub is_self: bool,
     /// Columns in order.
     pub columns: Vec<Column>,
@@ -29,20 +29,21 @@ pub struct Column {
     pub step: u64,
     /// Number of compared steps.
     pub steps: u64,
-    /// Of these, the number that were not ordinary: checkpoints, evaluations, warm-up, periodic pauses, outliers.
+    /// How many of these steps were not ordinary: checkpoints, evaluations, warm-up, periodic pauses, outliers.
     pub apart: u64,
     /// The restart count of the job.
     pub restart: u32,
     /// When the last step was complete, seconds since the first frame.
     pub at_s: f64,
-    /// Mean over the ordinary steps of the median of the ranks' step times, seconds; `None`: none was ordinary.
+    /// Mean over the ordinary steps of the median of the ranks' step times, seconds. `None` if no step was ordinary.
     pub p50_s: Option<f64>,
     /// The longest step of any rank, seconds.
     pub max_s: f64,
-    /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds; `None`: no
-    /// rank reported phases.
+    /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds. `None` if no rank reported
+    /// phases.
     pub phases_s: Option<[f64; 5]>,
-    /// By row, as in [`step_snapshot::cell`]: the mean over the steps, of the slowest of its ranks. Base64 in JSON.
+    /// One cell per row, encoded as in [`step_snapshot::cell`]. It is the mean over the steps, for the slowest of the
+    /// row's ranks. Encoded as Base64 in JSON.
     #[serde(with = "base64::field")]
     pub cells: Vec<u8>,
 }
@@ -51,7 +52,7 @@ pub struct Column {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     told: History,
-    /// Steps per column.
+    /// Number of steps per column.
     each: u64,
     open: Open,
 }
@@ -79,7 +80,7 @@ impl Record {
         }
     }
 
-    /// The history so far.
+    /// Returns the history so far.
     pub fn told(&self) -> History {
         let mut told = self.told.clone();
         if self.open.column.steps > 0 {
@@ -139,12 +140,12 @@ impl Open {
         }
     }
 
-    /// A rank's cell: absent if it was absent in half of the steps.
+    /// Returns a rank's cell. The rank counts as absent if it was absent in at least half of the steps.
     fn cell(&self, (sum, count): (u32, u32)) -> u8 {
         if u64::from(count) * 2 <= self.column.steps {
             return ABSENT;
         }
-        // Between 1 and 255, like all values in the sum.
+        // The mean is between 1 and 255, because all values in the sum are.
         ((sum + count / 2) / count) as u8
     }
 }
@@ -165,7 +166,7 @@ impl History {
     }
 }
 
-/// The smallest power of two, from `bin` on, with which this many ranks fit into the rows.
+/// Returns the smallest power of two, from `bin` on, with which this many ranks fit into the rows.
 fn fitting(mut bin: u32, ranks: usize) -> u32 {
     while ranks > MOST_ROWS * bin as usize {
         bin *= 2;
@@ -173,7 +174,7 @@ fn fitting(mut bin: u32, ranks: usize) -> u32 {
     bin
 }
 
-/// The worst cell of each group of `bin`.
+/// Returns the worst cell of each group of `bin` cells.
 fn rows(cells: &[u8], bin: usize) -> Vec<u8> {
     let worst = |row: &[u8]| {
         row.iter()
@@ -184,7 +185,7 @@ fn rows(cells: &[u8], bin: usize) -> Vec<u8> {
 }
 
 impl Column {
-    /// Merges two columns: means are weighted by their steps.
+    /// Merges two columns. Means are weighted by the number of steps.
     fn with(&self, later: &Column) -> Column {
         let mean = |one: f64, weight: u64, two: f64, other: u64| {
             (one * weight as f64 + two * other as f64) / (weight + other).max(1) as f64

@@ -1,4 +1,4 @@
-//! The report: `report.json`, and the output of commands with `--json`.
+//! The report, which is written to `report.json` and is the output of commands with `--json`.
 
 mod ending;
 pub mod history;
@@ -33,7 +33,7 @@ pub struct Report {
     pub schema_version: u32,
     /// The job's name.
     pub job: JobId,
-    /// Declared number of ranks; zero if none attached.
+    /// Declared number of ranks. Zero if no rank attached.
     pub world_size: u32,
     /// The last step that every live rank finished.
     pub steps: u64,
@@ -44,14 +44,14 @@ pub struct Report {
     pub times: Times,
     /// Time from the first frame to the last.
     pub duration_s: f64,
-    /// End of the last compared step, seconds since the first frame; `None`: no step was compared.
+    /// End of the last compared step, seconds since the first frame. `None` if no step was compared.
     #[serde(default)]
     pub last_step_s: Option<f64>,
     /// Exit codes of the launched commands by node.
     pub exits: Vec<NodeExit>,
-    /// Coverage of the observations.
+    /// How complete the observations are.
     pub coverage: Coverage,
-    /// The rank that looks slow without being a finding yet; `None`: there is none.
+    /// The rank that looks slow without being a finding yet, or `None` if there is none.
     #[serde(default)]
     pub undecided: Option<Undecided>,
     /// Cost and losses of the job so far.
@@ -59,16 +59,16 @@ pub struct Report {
     pub cost: Cost,
     /// The latest verdict of each incident, in the order in which incidents were raised.
     pub verdicts: Vec<Verdict>,
-    /// Activity of stalled ranks, the smallest group first; empty: none is stalled, or there is no data.
+    /// Activity of stalled ranks, the smallest group first. Empty if no rank is stalled or there is no data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<StackGroup>,
-    /// Results of a preflight before the job began; `None`: there was none.
+    /// Results of a preflight before the job began, or `None` if there was none.
     #[serde(default)]
     pub preflight: Option<Section>,
-    /// Why the job ended; `None`: it has not ended, as far as is known.
+    /// Why the job ended. `None` if it is not known to have ended.
     #[serde(default)]
     pub end: Option<Ending>,
-    /// Decisions on remedies and their results. They are not in the journal: a replay has none.
+    /// Decisions on remedies and their results. They are not in the journal, so a replay has none.
     #[serde(default, skip_serializing_if = "Remedies::is_empty")]
     pub remedies: Remedies,
     /// Wall clock at the start of the first sidecar, milliseconds since 1970, for people only.
@@ -77,10 +77,10 @@ pub struct Report {
     /// Installed versions by name: `driver`, `nccl`, `framework`, `paceline`; the most frequent version comes first.
     #[serde(default)]
     pub versions: BTreeMap<Arc<str>, Vec<Installed>>,
-    /// Means over all GPUs since the first step, by signal; signals without readings are omitted.
+    /// Means over all GPUs since the first step, by signal. Signals without readings are omitted.
     #[serde(default)]
     pub gpu_means: BTreeMap<GpuSignal, f64>,
-    /// All steps in compact form; `None`: no step was compared.
+    /// All steps in compact form. `None` if no step was compared.
     #[serde(default)]
     pub history: Option<History>,
 }
@@ -99,11 +99,11 @@ pub struct Installed {
 pub struct NodeExit {
     /// The node.
     pub node: NodeId,
-    /// Exit code, 128 + n for a signal.
+    /// The exit code, which is 128 + n if signal n ended the command.
     pub code: i32,
 }
 
-/// Coverage of the observations: missing data never counts as healthy.
+/// How complete the observations are. Missing data never counts as healthy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Steps received over steps expected of the ranks that attached, 0 to 1; `None` if no rank attached.
@@ -124,7 +124,7 @@ pub struct Coverage {
     pub journal_lost: u64,
     /// Intervals in which a node was not monitored.
     pub gaps: Vec<Gap>,
-    /// Limitations of the verdicts, in words.
+    /// What limits the verdicts, in words.
     pub notes: Vec<Arc<str>>,
 }
 
@@ -135,7 +135,7 @@ pub struct Gap {
     pub node: NodeId,
     /// Its beginning, seconds since the first frame.
     pub from_s: f64,
-    /// Its end; `None`: it continues.
+    /// Its end, or `None` if it continues.
     pub to_s: Option<f64>,
     /// The reason.
     pub why: Arc<str>,
@@ -149,20 +149,21 @@ pub const OVERHEADS: [&str; 5] = ["checkpoint", "warm-up", "restart", "stall", "
 pub struct Cost {
     /// GPU-hours (rank-hours without GPUs) since the first rank attached.
     pub gpu_hours: f64,
-    /// Of these, lost to the causes below.
+    /// How many of these GPU-hours were lost to the causes below.
     pub lost_gpu_hours: f64,
-    /// Lost GPU-hours by cause (`thermal`), else by finding (`straggler`), or by one of [`OVERHEADS`]. A `stall` is a
-    /// step far longer than those around it, a `periodic-pause` a recurring one; no finding explains either.
+    /// Lost GPU-hours by cause (such as `thermal`) if known, else by finding (such as `straggler`), or by one of
+    /// [`OVERHEADS`]. A `stall` is a step far longer than those around it. A `periodic-pause` is such a step that
+    /// recurs. No finding explains either of them.
     pub by_cause: BTreeMap<Arc<str>, f64>,
-    /// Share of the time up to the last known step that made progress at the speed that the job would have without
-    /// problems, 0 to 1; `None` before the first steady step.
+    /// The time that the job's progress would have taken without problems, as a share (0 to 1) of the time up to the
+    /// last known step. `None` before the first steady step.
     pub goodput_ratio: Option<f64>,
-    /// Median of the latest ordinary steps, seconds; `None` as above.
+    /// Median of the latest ordinary steps, seconds. `None` before the first steady step.
     #[serde(default)]
     pub step_s: Option<f64>,
-    /// The same without the current problems.
+    /// What `step_s` would be without the current problems.
     pub what_if_step_s: Option<f64>,
-    /// Price of a GPU-hour, averaged over the job's GPUs; `None`: not configured.
+    /// Price of a GPU-hour, averaged over the job's GPUs. `None` if no price is configured.
     pub gpu_hour_price: Option<f64>,
     /// Cost of the losses in the currency of the price.
     pub lost_cost: Option<f64>,

@@ -14,7 +14,7 @@ pub struct StackGroup {
     pub ranks: Vec<Rank>,
     /// Time of the latest query, seconds since the first frame.
     pub taken_s: f64,
-    /// Summary: `data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data)`.
+    /// Summary, for example `data.py:88 in next_batch, read of /data/x.bin (nfs4 at /data)`.
     pub says: Arc<str>,
     /// Their main threads.
     pub main: Activity,

@@ -4,11 +4,11 @@ use crate::event::{Signal, StepKind};
 
 /// The cell of a rank as fast as its peers.
 pub const LEVEL: u8 = 128;
-/// The cell of a rank without data in the step: its state is unknown, which does not mean healthy.
+/// The cell of a rank without data in the step. The rank's state is unknown, which does not mean healthy.
 pub const ABSENT: u8 = 0;
-/// The smallest cell that counts as slow: 5 %.
+/// The smallest cell that counts as slow. It means 5 % slower than the peers.
 pub const SLOW: u8 = LEVEL + 3;
-/// Cells per factor of e: one is 1.6 %, and the range is from a seventh to sevenfold.
+/// Number of cells per factor of e. One cell is a difference of 1.6 %, and the range is from a seventh to sevenfold.
 const CELLS_PER_E: f64 = 64.0;
 
 /// One step of all ranks.
@@ -20,19 +20,22 @@ pub struct StepSnapshot {
     pub restart: u32,
     /// The kind of the step, as determined afterwards.
     pub kind: StepKind,
-    /// The source of self-times; S0: they are unknown, and cells compare whole steps.
+    /// The source of self-times. If it is S0, self-times are unknown and cells compare whole steps.
     pub signal: Signal,
-    /// End of the step, seconds since the first frame: late records may delay the comparison itself.
+    /// When the step ended, in seconds since the first frame. The step may have been compared later, because late
+    /// records delay the comparison.
     pub at_s: f64,
     /// Median of the ranks' step times, seconds.
     pub p50_s: f64,
-    /// 99th percentile.
+    /// 99th percentile of the ranks' step times, seconds.
     pub p99_s: f64,
-    /// Maximum.
+    /// Maximum of the ranks' step times, seconds.
     pub max_s: f64,
-    /// Means over the ranks of data, compute, wait, optimizer and checkpoint, seconds; `None`: no rank reported phases.
+    /// Means over the ranks of data, compute, wait, optimizer and checkpoint, seconds. `None` if no rank reported
+    /// phases.
     pub phases_s: Option<[f64; 5]>,
-    /// By rank: self-time over that of its peers, see [`cell`]; [`ABSENT`]: no data.
+    /// For each rank, its self-time divided by that of its peers, encoded as in [`cell`]. [`ABSENT`] means that there
+    /// is no data.
     pub cells: Vec<u8>,
 }
 
@@ -43,7 +46,8 @@ pub fn cell(ln_ratio: f64) -> u8 {
     cell.clamp(f64::from(ABSENT + 1), 255.0) as u8
 }
 
-/// Order of cells that share a place, worst first: a slow one, an absent one, then the slowest.
+/// Returns how bad a cell is, to select the worst of the cells that share a place. Slow cells are worst, slower ones
+/// more so. Then come absent cells, and then the others.
 pub fn badness(cell: u8) -> u16 {
     match cell {
         ABSENT => u16::from(SLOW - 1) * 2 + 1,
@@ -51,7 +55,7 @@ pub fn badness(cell: u8) -> u16 {
     }
 }
 
-/// The ratio that a cell encodes.
+/// Returns the ratio that a cell encodes, or `None` if the rank has no data.
 pub fn ratio(cell: u8) -> Option<f64> {
     (cell != ABSENT).then(|| ((f64::from(cell) - f64::from(LEVEL)) / CELLS_PER_E).exp())
 }

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Rank;
 
-/// Durations of steps and their parts: ordinary steps, and all checkpoints.
+/// Durations of steps and their parts. Ordinary steps and all checkpoints are included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Over all ranks, including restarts: each part that any rank reported.
+    /// The durations over all ranks, including those before restarts. Contains each part that any rank reported.
     pub parts: Vec<PartTimes>,
-    /// By rank since the last restart, in order.
+    /// The durations of each rank since the last restart, in the order of ranks.
     pub ranks: Vec<RankTimes>,
 }
 
@@ -21,20 +21,20 @@ pub struct Times {
 pub enum Part {
     /// The whole step.
     Step,
-    /// Self-time: without waiting for peers and without checkpoints.
+    /// Self-time, which excludes waiting for peers and writing checkpoints.
     #[serde(rename = "self")]
     Own,
     /// Waiting for the data loader.
     Data,
     /// Forward and backward, without waiting for peers.
     Compute,
-    /// In collectives, including transfer.
+    /// Time in collectives, including transfer.
     Wait,
-    /// In the optimizer.
+    /// Time in the optimizer.
     Optimizer,
     /// Writing a checkpoint, in steps that wrote one.
     Checkpoint,
-    /// Garbage collection; it is part of the other parts.
+    /// Garbage collection. Its time is also contained in the other parts.
     Gc,
 }
 
@@ -51,7 +51,7 @@ impl Part {
         Part::Gc,
     ];
 
-    /// Its name in the report and in metrics.
+    /// Returns its name in the report and in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Part::Step => "step",
@@ -66,14 +66,14 @@ impl Part {
     }
 }
 
-/// One part over all ranks, seconds. Percentiles are accurate to 0.1 %.
+/// The durations of one part over all ranks, in seconds. Percentiles are accurate to 0.1 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartTimes {
     /// The part.
     pub part: Part,
-    /// Number of samples: steps of ranks that reported it.
+    /// Number of samples. Each sample is one step of one rank that reported the part.
     pub samples: u64,
-    /// Their sum.
+    /// The sum of the samples.
     pub sum_s: f64,
     /// Median.
     pub p50_s: f64,
@@ -85,18 +85,19 @@ pub struct PartTimes {
     pub max_s: f64,
 }
 
-/// One rank.
+/// The durations of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankTimes {
     /// The rank.
     pub rank: Rank,
     /// Number of its ordinary steps.
     pub steps: u64,
-    /// By part; in jobs with more than 512 ranks only the step and self-time.
+    /// The durations by part. In jobs with more than 512 ranks, only the step and self-time are included.
     pub parts: BTreeMap<Part, Usual>,
 }
 
-/// Typical values of one part of one rank, seconds, accurate to 0.4 % unless its times scatter wildly.
+/// Typical values of one part of one rank, in seconds. They are accurate to 0.4 % unless the rank's times scatter
+/// wildly.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usual {
     /// Median.

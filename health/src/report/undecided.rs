@@ -11,7 +11,7 @@ use crate::id::Rank;
 pub struct Undecided {
     /// The rank.
     pub rank: Rank,
-    /// Its self-time over its peers' since it began to look slow.
+    /// Its self-time divided by that of its peers, since it began to look slow.
     pub slowdown_ratio: f64,
     /// Steps that are still needed for a decision, if they are like those so far.
     pub steps_needed: u64,

@@ -1,4 +1,5 @@
-//! Pseudorandom numbers from a seed: SplitMix64, so that the same seed gives the same frames on every machine.
+//! Pseudorandom numbers from a seed. They are computed with SplitMix64, so that the same seed gives the same frames on
+//! every machine.
 //!
 //! Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of
 //! <https://prng.di.unimi.it/splitmix64.c>.
@@ -12,40 +13,41 @@ pub struct Chance {
 }
 
 impl Chance {
-    /// The stream of `seed`.
+    /// Creates the stream of `seed`.
     pub fn new(seed: u64) -> Chance {
         Chance { state: seed }
     }
 
-    /// An independent stream under `seed`, selected by `key`: drawing from one never shifts another.
+    /// Creates the stream of `seed` that `key` selects. Streams are independent: drawing from one never changes
+    /// another.
     pub fn of(seed: u64, key: &[u64]) -> Chance {
         Chance {
             state: key.iter().fold(mix(seed), |state, part| mix(state ^ mix(*part))),
         }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix_out(self.state)
     }
 
-    /// Uniform in `[0, 1)`.
+    /// Returns a number that is uniform in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Uniform in `[-1, 1)`.
+    /// Returns a number that is uniform in `[-1, 1)`.
     pub fn around(&mut self) -> f64 {
         self.unit().mul_add(2.0, -1.0)
     }
 
-    /// Whether an event with this probability occurs.
+    /// Draws whether an event with this probability occurs.
     pub fn hits(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    /// Standard normal, by the Box-Muller method.
+    /// Returns a number from the standard normal distribution, by the Box-Muller method.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (TAU * self.unit()).cos()
@@ -69,7 +71,7 @@ mod tests {
 
     #[test]
     fn is_splitmix64() {
-        // First outputs of the reference program for seed 1234567.
+        // These are the first outputs of the reference program for seed 1234567.
         let mut chance = Chance::new(1_234_567);
         assert_eq!(
             [chance.bits(), chance.bits(), chance.bits()],

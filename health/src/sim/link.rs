@@ -1,4 +1,5 @@
-//! The path from a node to the journal: the sidecar's poll, its sequence numbers, and the effects of a bad link.
+//! The path of events from a node to the journal. It includes the sidecar's polling, its sequence numbers, and the
+//! effects of a bad link.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,13 +13,14 @@ use crate::frame::{Frame, Provenance, SCHEMA_VERSION};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Longest delay of a reordered or repeated frame.
+/// Maximum delay of a reordered or repeated frame.
 const DISORDER_S: f64 = 1.0;
 
 /// Pending events, in order of time.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Times of events, with their index in `cargo`: small items, because the heap moves them.
+    /// The times of events, with their index in `cargo`. Events are not stored here, because the heap moves its items
+    /// and these should be small.
     queue: BinaryHeap<Reverse<Ticket>>,
     pushed: u64,
     cargo: Vec<Option<Cargo>>,
@@ -46,11 +48,11 @@ struct Outage {
     until: Time,
     gone: bool,
     kept: bool,
-    /// The sidecar's return is already scheduled.
+    /// True if the start of the new sidecar has already been scheduled.
     told: bool,
 }
 
-/// Ordered by time, then by insertion.
+/// The place of an event in the queue. Ordered by time, then by insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ticket {
     at: Time,
@@ -61,11 +63,11 @@ struct Ticket {
 
 #[derive(Debug)]
 enum Cargo {
-    /// Observed on the node, but not yet read by its sidecar.
+    /// An event that was observed on the node but not yet read by its sidecar.
     Seen(Event),
-    /// In transit.
+    /// A frame in transit.
     Sent(Frame),
-    /// The aggregator's own event.
+    /// An event of the aggregator itself.
     Own(Event),
     /// A new sidecar starts.
     Restart,
@@ -75,7 +77,7 @@ impl Link {
     pub fn new(spec: &WorldSpec, names: &[NodeId]) -> Link {
         let sender = |(index, name): (usize, &NodeId)| {
             let mut chance = Chance::of(spec.seed, &[0x006c_696e, index as u64]);
-            // A pseudorandom id that is never zero, which is reserved for the aggregator's own entries.
+            // The id is pseudorandom and never zero, because zero is reserved for the aggregator's own entries.
             Sender {
                 name: name.clone(),
                 agent: chance.bits() >> 16 | 1,
@@ -138,22 +140,23 @@ impl Link {
         }
     }
 
-    /// A node's sidecar reads this at `at`.
+    /// Schedules an event that a node's sidecar reads at `at`.
     pub fn seen(&mut self, at: Time, node: u32, event: Event) {
         self.push(at, node, Cargo::Seen(event));
     }
 
-    /// The aggregator writes this at `at`, under the name of the first node.
+    /// Schedules an event that the aggregator writes at `at`, under the name of the first node.
     pub fn own(&mut self, at: Time, event: Event) {
         self.push(at, 0, Cargo::Own(event));
     }
 
-    /// A new sidecar starts on the node at `at`.
+    /// Schedules the start of a new sidecar on the node at `at`.
     pub fn restart(&mut self, at: Time, node: u32) {
         self.push(at, node, Cargo::Restart);
     }
 
-    /// The time and node of sidecars that return before `until` and have not been reported by this function yet.
+    /// Returns the time and node of sidecars that start again before `until` and that this function has not returned
+    /// yet.
     pub fn returns(&mut self, until: Time) -> Vec<(Time, u32)> {
         let mut back = Vec::new();
         for outage in &mut self.outages {
@@ -165,25 +168,25 @@ impl Link {
         back
     }
 
-    /// Whether the node is cut off at `at`.
+    /// Returns true if the node is cut off at `at`.
     pub fn is_cut(&self, at: Time, node: u32) -> bool {
         self.outages
             .iter()
             .any(|outage| outage.node == node && (outage.from..outage.until).contains(&at))
     }
 
-    /// Number of pending events.
+    /// Returns the number of pending events.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Time of the next event.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         self.queue.peek().map(|Reverse(ticket)| ticket.at)
     }
 
-    /// Processes the next event; returns a frame if one reaches the journal.
+    /// Processes the next event. Returns a frame if one reaches the journal.
     pub fn turn(&mut self) -> Option<(Time, Frame)> {
         let Reverse(Ticket { at, node, slot, .. }) = self.queue.pop()?;
         self.free.push(slot);
@@ -218,7 +221,8 @@ impl Link {
         let sender = &mut self.nodes[node as usize];
         sender.seq += 1;
         let (agent, seq) = (sender.agent, sender.seq);
-        // Always drawn, so that one kind of fault does not shift another's numbers.
+        // These numbers are drawn even if they are not used, so that one kind of fault does not shift the random
+        // numbers of another.
         let [lost, late, again, by] = std::array::from_fn(|_| sender.chance.unit());
         let light = matches!(event, Event::Step(_) | Event::Gpu(_) | Event::Beat(_));
         if light && lost < self.loss {

@@ -1,6 +1,6 @@
-//! The simulator: produces the same frames in virtual time.
+//! The simulator. It produces frames like those of a real job, in virtual time.
 //!
-//! It shares no code with the detector: the ground truth is what it simulated.
+//! It shares no code with the detector. The ground truth is what it has simulated.
 
 pub mod chance;
 pub mod fault;

@@ -1,17 +1,18 @@
-//! The syntax of scripts: words and `key=value` pairs separated by blanks; values with blanks are in double quotes.
+//! The syntax of scripts. A script consists of words and `key=value` pairs separated by blanks. Values that contain
+//! blanks are in double quotes.
 
 use std::fmt;
 
 /// Why a script is invalid. Columns count characters from 1.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScriptError {
-    /// An unclosed quote.
+    /// A quote is not closed.
     #[error("column {column}: the quote is never closed")]
     Unclosed {
         /// The column of the quote.
         column: usize,
     },
-    /// An unknown word.
+    /// A word is unknown.
     #[error("column {column}: unknown word {word:?}; known: {known}")]
     Unknown {
         /// Its column.
@@ -21,7 +22,7 @@ pub enum ScriptError {
         /// The known words.
         known: &'static str,
     },
-    /// An invalid value.
+    /// A value is invalid.
     #[error("column {column}: {key}={value:?}: expected {expected}")]
     Value {
         /// The column of the value.
@@ -33,15 +34,15 @@ pub enum ScriptError {
         /// The valid values.
         expected: &'static str,
     },
-    /// A duplicate key.
+    /// A key occurs twice.
     #[error("column {column}: {key} is given twice")]
     Twice {
-        /// The column of the second one.
+        /// The column of the second occurrence.
         column: usize,
         /// The key.
         key: String,
     },
-    /// A missing key.
+    /// A key is missing.
     #[error("{key}= is missing; {expected}")]
     Missing {
         /// The key.
@@ -51,7 +52,7 @@ pub enum ScriptError {
     },
 }
 
-/// One word: bare, or a pair.
+/// One item of a script: a bare word, or a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     /// Its column, from 1.
@@ -99,7 +100,7 @@ pub(super) fn words(text: &str) -> Result<Vec<Word>, ScriptError> {
 }
 
 impl Word {
-    /// The value parsed by `read`, which returns `None` for an invalid value.
+    /// Returns the value parsed by `read`, which returns `None` for an invalid value.
     pub fn read<T>(
         &self,
         expected: &'static str,
@@ -116,7 +117,7 @@ impl Word {
             })
     }
 
-    /// The error for an unknown word.
+    /// Creates the error for an unknown word.
     pub fn unknown(&self, known: &'static str) -> ScriptError {
         ScriptError::Unknown {
             column: self.column,
@@ -125,12 +126,12 @@ impl Word {
         }
     }
 
-    /// The value as a count or a number of something.
+    /// Returns the value as a count or a number of something.
     pub fn number<T: std::str::FromStr>(&self) -> Result<T, ScriptError> {
         self.read("a whole number", |text| text.parse().ok())
     }
 
-    /// The value as a finite decimal number within `range`.
+    /// Returns the value as a finite decimal number within `range`.
     pub fn decimal(
         &self,
         expected: &'static str,
@@ -141,16 +142,16 @@ impl Word {
         })
     }
 
-    /// The value as a duration, seconds.
+    /// Returns the value as a duration, in seconds.
     pub fn seconds(&self) -> Result<f64, ScriptError> {
         self.read("a time such as 500ms, 6s or 2m", seconds)
     }
 }
 
-/// Longest duration in a script: a year, seconds.
+/// Maximum duration in a script, in seconds. It is one year.
 const LONGEST_S: f64 = 366.0 * 86_400.0;
 
-/// Parses `500ms`, `6s`, `2m`, `1h`.
+/// Parses durations such as `500ms`, `6s`, `2m` and `1h`.
 pub(super) fn seconds(text: &str) -> Option<f64> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let scale = match unit {

@@ -1,4 +1,4 @@
-//! Events of a world's sidecars and aggregator: attach, each step, each beat, the end.
+//! Events of a world's sidecars and aggregator, such as attaches, steps, beats and the end of the job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl World {
         self.beat_until(TRAINING_AT);
     }
 
-    /// Measurements from before this job, from the first node's sidecar.
+    /// Emits measurements from before this job, as if from the first node's sidecar.
     fn tell_baseline(&mut self, at: Time) {
         let (step_s, selfs) = self.baseline();
         let of_nodes = self.names.clone().into_iter().zip(selfs);
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// A sidecar starts and discovers its ranks.
+    /// Emits the events of a sidecar that starts and discovers its ranks.
     fn arrive(&mut self, up: Time, node: u32, attach: Time) {
         let sources = [
             ("probe", true),
@@ -103,7 +103,7 @@ impl World {
         self.attach(attach, node);
     }
 
-    /// Attaches the ranks of new processes; returns the time at which they start to train.
+    /// Attaches the ranks of new processes. Returns the time at which they start to train.
     pub(super) fn attach_all(&mut self, at: Time) -> Time {
         for state in &mut self.ranks {
             state.attached = Time(u64::MAX);
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// A rank's pulse, if it has attached and not ended.
+    /// Returns a rank's pulse, if the rank has attached and has not ended.
     fn pulse(&self, rank: u32, at: Time) -> Option<Pulse> {
         let state = &self.ranks[rank as usize];
         if self.stage != Stage::Training || at < state.attached {
@@ -228,14 +228,14 @@ impl World {
         })
     }
 
-    /// When the node's sidecar next reads its rings after `at`.
+    /// Returns when the node's sidecar next reads its rings after `at`.
     fn polled(&self, at: Time, node: u32) -> Time {
         let (phase, period) = (self.beats[node as usize].0, POLL.as_nanos() as u64);
         let missing = (phase % period + period - at.0 % period) % period;
         Time(at.0 + missing) + LATENCY
     }
 
-    /// Every rank leaves the synchronization, runs its optimizer and reports its step.
+    /// Finishes a step. Every rank leaves the synchronization, runs its optimizer and reports its step.
     pub(super) fn finish(&mut self, step: u64, meet: Time, meet_s: f64, kind: StepKind) {
         for rank in 0..self.spec.ranks() {
             let event = self.ended(rank, step, meet, kind);
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// A rank's step, from the end of the previous one to the end of its optimizer.
+    /// Returns a rank's step, from the end of the previous one to the end of its optimizer.
     fn ended(&mut self, rank: u32, step: u64, meet: Time, kind: StepKind) -> Step {
         let own = &self.own[rank as usize];
         let (tokens, sum_sq, expert_tokens) = self.pace.loads.declared(self.layout.coordinates(rank).dp);
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Ends the job with `code` at `at`: in order if the code is zero.
+    /// Ends the job with `code` at `at`. The end is normal if the code is zero.
     pub(super) fn end(&mut self, code: i32, at: Time) {
         let at = self.ranks.iter().map(|state| state.start).fold(at, Time::max);
         self.stage = Stage::Ending;
@@ -353,7 +353,7 @@ impl World {
     }
 }
 
-/// The delay of all data from a rank.
+/// Returns the delay of all data from a rank.
 pub(super) fn lateness(faults: &[Fault], rank: u32) -> Duration {
     let late = faults.iter().map(|fault| match *fault {
         Fault::Late { rank: whom, by_s } if whom == rank => seconds(by_s),

@@ -1,7 +1,7 @@
-//! A complete training job in virtual time: an iterator of frames with bounded memory.
+//! A complete training job in virtual time. It is an iterator of frames that uses bounded memory.
 //!
-//! Training is synchronous. Every rank works and waits for others according to its position in the layout (`timeline`);
-//! once per step all ranks synchronize. Nothing here depends on the detector.
+//! Training is synchronous. Every rank works and waits for others according to its position in the layout (see
+//! `timeline`). Once per step, all ranks synchronize. Nothing here depends on the detector.
 
 use std::iter::FusedIterator;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::time::Time;
 
 /// Start of training, after the sidecars and the ranks have started.
 pub(super) const TRAINING_AT: Time = Time(3_000_000_000);
-/// Exit code of a hung job: its launcher's SIGTERM.
+/// Exit code of a hung job, which is ended by SIGTERM from its launcher.
 const KILLED: i32 = 143;
 /// Number of healthy steps whose median is the baseline.
 const BASELINE_STEPS: usize = 65;
@@ -45,7 +45,8 @@ pub struct World {
     /// The work of each rank in the current step, and its transfers if a fault changed them.
     pub(super) own: Vec<Own>,
     pub(super) roads: Option<Roads>,
-    /// Share of the current step in which each rank works, without faults: a sleeping rank does not.
+    /// Share of the current step in which each rank works, without faults. A rank that waits for its peers sleeps and
+    /// does not count as working.
     pub(super) working: Vec<f64>,
     pub(super) telemetry: Telemetry,
     /// Next beat of each node.
@@ -54,7 +55,7 @@ pub struct World {
     pub(super) now: Time,
     /// The last step so far.
     pub(super) step: u64,
-    /// Number of restarts, the last step before the latest one, and the time at which training resumed.
+    /// Number of restarts, the last step before the latest restart, and the time at which training resumed.
     pub(super) restart: u32,
     epoch_from: u64,
     pub(super) begin_at: Time,
@@ -81,7 +82,7 @@ pub(super) struct RankState {
     /// The time at which it attached, and the delay of all its data.
     pub attached: Time,
     pub lateness: Duration,
-    /// End of its last step, and its times within this one.
+    /// End of its last step, and its times within the current step.
     pub start: Time,
     pub data_at: Time,
     pub compute_at: Time,
@@ -89,7 +90,7 @@ pub(super) struct RankState {
 }
 
 impl World {
-    /// A world at its beginning.
+    /// Creates a world at its beginning.
     ///
     /// # Errors
     /// [`SpecError`], which names the value that cannot be simulated.
@@ -121,7 +122,7 @@ impl World {
             compute_at: TRAINING_AT,
             arrival: TRAINING_AT,
         };
-        // Nodes start within a second; their beats and polls are not in phase.
+        // Nodes start within a second, so their beats and polls are not in phase.
         let up = |node| Time::from_secs_f64(Chance::of(spec.seed, &[0x7570, u64::from(node)]).unit());
         let places = Places {
             names: &names,
@@ -158,12 +159,12 @@ impl World {
         Ok(world)
     }
 
-    /// The spec of the world.
+    /// Returns the spec of the world.
     pub fn spec(&self) -> &WorldSpec {
         &self.spec
     }
 
-    /// The GPUs of all nodes; rank n trains on GPU n.
+    /// Returns the GPUs of all nodes. Rank n trains on GPU n.
     pub fn gpus(&self) -> &GpuScript {
         self.drag.gpus()
     }
@@ -174,23 +175,23 @@ impl World {
         self.wants.extend_from_slice(wants);
     }
 
-    /// Steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         self.step
     }
 
-    /// The actual faults so far, one entry per fault of the spec, in its order.
+    /// Returns the actual faults so far, one entry per fault of the spec, in its order.
     pub fn truth(&self) -> &[Truth] {
         &self.truth
     }
 
-    /// GPU-seconds that the job has lost so far to all of its faults together.
+    /// Returns the GPU-seconds that the job has lost so far to all of its faults together.
     pub fn lost_gpu_s(&self) -> f64 {
         self.costs.lost_s() * f64::from(self.spec.ranks())
     }
 
-    /// The cost of the job's own imbalances so far: stages, sequences, experts, garbage collection, if the spec has
-    /// them.
+    /// Returns the cost of the job's own imbalances so far. These are stages, sequences, experts and garbage
+    /// collection, if the spec has them.
     pub fn own_costs(&self) -> Vec<OwnCost> {
         self.costs.own_costs(&self.spec)
     }
@@ -238,7 +239,7 @@ impl World {
         (self.now, self.step) = (meet, step);
     }
 
-    /// The properties of a step.
+    /// Returns the properties of a step.
     fn occasion(&self, step: u64) -> (Occasion, StepKind) {
         let plan = &self.spec.step.checkpoint;
         let due = plan.every > 0 && step.is_multiple_of(plan.every);
@@ -300,7 +301,7 @@ impl World {
         }
     }
 
-    /// The last step's collective never ends; finally the job is killed.
+    /// Simulates a hang. The last step's collective never ends, and finally the job is killed.
     fn hang(&mut self) {
         let killed = self.now + seconds(self.spec.hang_s);
         self.beat_until(killed);
@@ -308,7 +309,7 @@ impl World {
         self.end(KILLED, killed);
     }
 
-    /// Restarts training after the last step: new processes, a warm-up, and the steps continue.
+    /// Restarts training after the last step. There are new processes and a new warm-up, and the step numbers continue.
     fn start_again(&mut self) {
         let back = self.now + seconds(self.spec.restart_s);
         self.restart += 1;
@@ -325,7 +326,8 @@ impl World {
         self.now = self.begin_at;
     }
 
-    /// Duration of an ordinary step of this job without faults, and the self-time of each node's ranks in it.
+    /// Returns the duration of an ordinary step of this job without faults, and the self-time of each node's ranks in
+    /// it.
     pub(super) fn baseline(&self) -> (f64, Vec<f64>) {
         let (mut pace, mut drag, mut timeline) =
             (self.pace.clone(), self.drag.clone(), self.timeline.clone());

@@ -33,7 +33,7 @@ fn bytes(world: World) -> String {
     (1..).zip(world).map(entry).collect()
 }
 
-/// Median self-time of a rank over the steps in `span`, seconds.
+/// Returns the median self-time of a rank over the steps in `span`, in seconds.
 fn self_time(frames: &[(Time, Frame)], rank: u32, span: std::ops::Range<u64>) -> f64 {
     let of = |(_, step): &(Time, Step)| {
         (step.rank.0 == rank && span.contains(&step.step)).then(|| step.self_time())
@@ -87,8 +87,8 @@ fn phases_fill_the_step_and_all_ranks_take_the_same_wall_time() {
         assert_eq!(sum, step.dur_ns);
         walls.entry(step.step).or_default().push(step.dur_ns);
     }
-    // The textbook rule sees nothing: only the optimizer time after the synchronization differs between ranks. In the
-    // step of the change, that time itself changes.
+    // The rule that compares whole steps detects nothing, because only the optimizer time after the synchronization
+    // differs between ranks. In the step of the change, that time itself changes.
     for (step, wall) in walls
         .iter()
         .filter(|(step, _)| !(1..=4).contains(*step) && **step != 100)
@@ -150,7 +150,8 @@ fn truth_is_the_cost_against_the_same_world_without_the_fault() {
         (truth.rank, truth.since_step, truth.last_step),
         (Some(Rank(3)), Some(100), Some(300))
     );
-    // Clock jitter depends on time, and the slow world reaches a step later: therefore only approximately equal.
+    // The values are only approximately equal, because clock jitter depends on time and the slow world reaches each
+    // step later.
     let lost = (end(&frames) - end(&healthy)) * 8.0;
     assert!(
         (truth.lost_gpu_s / lost - 1.0).abs() < 0.002,
@@ -219,7 +220,8 @@ fn heat_slows_the_rank_and_the_counter_says_why() {
     let ratio = self_time(&frames, 1, 200..301) / self_time(&frames, 1, 10..60);
     assert!((ratio - 1.0 / 0.75).abs() < 0.01, "{ratio}");
     let truth = &hot.truth()[0];
-    // 17 s of training before the heat at five steps a second, and about three more to reach the limit.
+    // Training runs for 17 s before the heat, at five steps a second. The GPU needs about three seconds more to reach
+    // the limit.
     assert!((85..110).contains(&truth.since_step.expect("felt")), "{truth:?}");
     assert!(truth.lost_gpu_s > 0.0);
     let reason: Vec<f64> = frames
@@ -363,7 +365,8 @@ fn a_fault_of_something_that_is_not_there_is_an_error() {
     );
 }
 
-/// 16,384 ranks are streamed: memory is bounded by one or two steps, not by the length of the job.
+/// Simulates 16,384 ranks. Memory is bounded by the frames of one or two steps and does not depend on the length of the
+/// job.
 #[test]
 fn many_ranks_stream_with_bounded_memory() {
     let mut large = world("nodes=512 gpus=8 steps=30 readings=off", &[]);

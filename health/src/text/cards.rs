@@ -1,5 +1,5 @@
-//! Findings as displayed on the page, in top, in reports and messages: the same finding on several GPUs of one node is
-//! one card. Verdicts remain per GPU, because remedies act on GPUs and each verdict clears separately.
+//! Findings as displayed on the page, in `top`, in reports and messages. The same finding on several GPUs of one node
+//! is one card. Verdicts remain per GPU, because remedies act on GPUs and each verdict clears separately.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use crate::fault::Order;
 use crate::id::{GpuId, NodeId};
 use crate::verdict::{ALIKE_GPUS, Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 
-/// Number of GPUs of a node with the same finding from which they share a card.
+/// If at least this many GPUs of a node have the same finding, they share a card.
 pub const MIN_ALIKE_GPUS: usize = 3;
 /// A verdict raised within this time after another one cleared belongs to the same episode.
 const EPISODE_GAP_S: f64 = 60.0;
-/// Characters of a GPU's name in the evidence: enough to distinguish the GPUs of a node.
+/// Number of characters of a GPU's name in the evidence. They are enough to distinguish the GPUs of a node.
 const SHORT_NAME: usize = 12;
 
 /// One displayed finding.
@@ -20,14 +20,14 @@ const SHORT_NAME: usize = 12;
 pub struct Card<'a> {
     /// A single verdict, or the summary of several.
     pub verdict: Cow<'a, Verdict>,
-    /// The GPUs of the summarized verdicts; empty: a single verdict.
+    /// The GPUs of the summarized verdicts. Empty for a single verdict.
     pub gpus: Vec<&'a GpuId>,
 }
 
-/// The properties that verdicts of one card share.
+/// The properties that must be equal for verdicts to share a card.
 type Alike<'a> = (Finding, Cause, &'a NodeId, Severity, bool, bool, Option<Order>);
 
-/// Cards of all verdicts, most important first.
+/// Returns the cards of all verdicts, most important first.
 pub fn cards(verdicts: &[Verdict]) -> Vec<Card<'_>> {
     let mut alike: BTreeMap<Alike<'_>, Vec<&Verdict>> = BTreeMap::new();
     let mut cards = Vec::new();
@@ -69,7 +69,7 @@ fn single(verdict: &Verdict) -> Card<'_> {
     }
 }
 
-/// Groups verdicts that overlap in time, or nearly: a recurrence a day later is a separate episode.
+/// Groups verdicts that overlap or nearly overlap in time. A recurrence a day later is a separate episode.
 fn episodes(mut members: Vec<&Verdict>) -> Vec<Vec<&Verdict>> {
     members.sort_by(|a, b| a.raised_s.total_cmp(&b.raised_s).then(a.id.cmp(&b.id)));
     let mut episodes: Vec<(f64, Vec<&Verdict>)> = Vec::new();
@@ -90,7 +90,7 @@ fn cards_of(members: Vec<&Verdict>) -> Vec<Card<'_>> {
     let mut by_gpu: BTreeMap<&GpuId, &Verdict> = BTreeMap::new();
     for verdict in &members {
         if let Subject::Gpu { gpu_uuid, .. } = &verdict.subject {
-            // The latest verdict of the GPU is used.
+            // If a GPU has several verdicts, its latest one is used.
             by_gpu.insert(gpu_uuid, verdict);
         }
     }
@@ -107,7 +107,7 @@ fn cards_of(members: Vec<&Verdict>) -> Vec<Card<'_>> {
     })
 }
 
-/// The summary of one episode. It has the id of the first verdict, so that the id stays when others join.
+/// Returns the summary of one episode. It has the id of the first verdict, so that the id stays when others join.
 fn sum(members: &[&Verdict], by_gpu: &BTreeMap<&GpuId, &Verdict>) -> Option<Verdict> {
     let first = members.iter().min_by_key(|verdict| verdict.id)?;
     let earliest = members.iter().min_by(|a, b| a.since_s.total_cmp(&b.since_s))?;
@@ -116,7 +116,8 @@ fn sum(members: &[&Verdict], by_gpu: &BTreeMap<&GpuId, &Verdict>) -> Option<Verd
         return None;
     };
     let ends = members.iter().filter_map(|verdict| verdict.cleared_s);
-    // A GPU's finding costs the work that the whole job must repeat: with several GPUs it is still the same loss.
+    // The loss is not the sum over the GPUs. Each GPU's finding costs the work that the whole job must repeat, and
+    // several GPUs cause the same loss only once.
     let hours = members.iter().map(|verdict| verdict.lost_gpu_hours);
     let costs = members.iter().filter_map(|verdict| verdict.lost_cost);
     Some(Verdict {
@@ -138,7 +139,7 @@ fn sum(members: &[&Verdict], by_gpu: &BTreeMap<&GpuId, &Verdict>) -> Option<Verd
     })
 }
 
-/// The number of GPUs, then the evidence of each.
+/// Returns the number of GPUs, and then the evidence of each GPU.
 fn evidence(by_gpu: &BTreeMap<&GpuId, &Verdict>) -> Vec<Evidence> {
     let each = by_gpu.iter().map(|(gpu, verdict)| {
         let name: String = gpu.as_str().chars().take(SHORT_NAME).collect();

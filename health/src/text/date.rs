@@ -1,8 +1,9 @@
-//! Conversion of calendar dates in both directions, without a library: days of the proleptic Gregorian calendar in eras
-//! of 400 years that begin in March (<https://howardhinnant.github.io/date_algorithms.html>). All times are UTC.
+//! Conversion of calendar dates in both directions, without a library. It counts days of the proleptic Gregorian
+//! calendar in eras of 400 years that begin in March (<https://howardhinnant.github.io/date_algorithms.html>). All
+//! times are UTC.
 
 const DAY_MS: u64 = 86_400_000;
-/// Days from 0000-03-01 to 1970-01-01, and days of an era.
+/// Number of days from 0000-03-01 to 1970-01-01, and number of days in an era.
 const BEFORE: u64 = 719_468;
 const ERA: u64 = 146_097;
 
@@ -26,7 +27,7 @@ pub struct Date {
 }
 
 impl Date {
-    /// From milliseconds since 1970.
+    /// Converts from milliseconds since 1970.
     pub fn of(unix_ms: u64) -> Date {
         let (days, ms) = (unix_ms / DAY_MS + BEFORE, unix_ms % DAY_MS);
         let of_era = days % ERA;
@@ -49,7 +50,7 @@ impl Date {
         }
     }
 
-    /// Milliseconds since 1970; `None`: an invalid date, or one before 1970.
+    /// Returns the milliseconds since 1970, or `None` for an invalid date or one before 1970.
     pub fn unix_ms(&self) -> Option<u64> {
         let is_known = (1970..=9999).contains(&self.year)
             && (1..=12).contains(&self.month)
@@ -71,7 +72,7 @@ impl Date {
     }
 }
 
-/// Milliseconds since 1970 as RFC 3339: `2026-11-22T18:20:00.000Z`.
+/// Formats milliseconds since 1970 as RFC 3339, for example `2026-11-22T18:20:00.000Z`.
 pub fn rfc3339(unix_ms: u64) -> String {
     let Date {
         year,

@@ -5,14 +5,15 @@ use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Most characters of a name.
+/// Maximum number of characters of a name.
 pub const NAME: usize = 160;
-/// Most characters of a name that programs compare: the limit of the command line for names of jobs and nodes.
+/// Maximum number of characters of a name that programs compare. It is the limit of the command line for names of jobs
+/// and nodes.
 pub const LABEL: usize = 256;
-/// Most characters of a sentence.
+/// Maximum number of characters of a sentence.
 pub const SENTENCE: usize = 600;
 
-/// At most `most` characters of a text, with control characters as visible symbols (U+2400 and on).
+/// Returns at most `most` characters of a text, with control characters as visible symbols (U+2400 and on).
 pub fn clip(text: &str, most: usize) -> String {
     let mut clipped: String = text.chars().take(most).map(visible).collect();
     if text.chars().nth(most).is_some() {
@@ -21,7 +22,7 @@ pub fn clip(text: &str, most: usize) -> String {
     clipped
 }
 
-/// The last `most` bytes of a text: for paths, whose end is more informative than their start.
+/// Returns the last `most` bytes of a text. It is for paths, whose end is more informative than their start.
 pub fn end(text: &str, most: usize) -> &str {
     let excess = text.len().saturating_sub(most);
     let begin = (excess..=text.len()).find(|at| text.is_char_boundary(*at));
@@ -33,7 +34,7 @@ pub fn name(text: &str) -> String {
     clip(text, NAME)
 }
 
-/// Sanitizes a name for programs: harmless names stay unchanged, and short visible ones are not copied.
+/// Sanitizes a name for programs. Harmless names stay unchanged, and short visible ones are not copied.
 pub fn label(text: &str) -> Cow<'_, str> {
     let is_plain = text.len() <= LABEL && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if is_plain {
@@ -68,16 +69,16 @@ pub fn lines(text: &str, most: usize) -> String {
     clipped
 }
 
-/// The displayed form of a character: itself, or a symbol for an invisible one.
+/// Returns the displayed form of a character, which is the character itself, or a symbol if it is invisible.
 pub fn visible(letter: char) -> char {
     match letter {
         '\t' | '\n' | '\r' => ' ',
         '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(letter)).unwrap_or('\u{fffd}'),
         '\x7f' => '\u{2421}',
         '\u{80}'..='\u{9f}' => '\u{fffd}',
-        // Bidirectional control characters, which could escape the page's own isolation.
+        // These are bidirectional control characters, which could escape the page's own isolation.
         '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}' => '\u{fffd}',
-        // Line separators in some programs.
+        // Some programs treat these as line separators.
         '\u{2028}' | '\u{2029}' => ' ',
         _ => letter,
     }

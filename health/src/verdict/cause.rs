@@ -56,7 +56,7 @@ closed! {
 }
 
 impl Cause {
-    /// Whether it occurs only for hung ranks.
+    /// Returns true if this cause occurs only for hung ranks.
     pub fn is_of_hang(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,5 @@
-//! Verdicts of the detector: a finding raised or cleared on a subject, with its evidence, cost and action.
+//! Verdicts of the detector. A verdict is a finding that was raised or cleared on a subject, with its evidence, cost
+//! and action.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -25,7 +26,7 @@ macro_rules! closed {
             /// All values, in the order of the tables.
             pub const ALL: &'static [$list] = &[$($list::$variant),*];
 
-            /// Its name in JSON, metrics and docs.
+            /// Returns its name in JSON, metrics and docs.
             pub fn name(self) -> &'static str {
                 match self {
                     $($list::$variant => $name,)*
@@ -40,7 +41,7 @@ mod cause;
 pub use cause::Cause;
 
 closed! {
-    /// Kinds of trouble. Each has a row in `docs/findings.md` and in `policy/findings.toml`.
+    /// Kinds of problems. Each has a row in `docs/findings.md` and in `policy/findings.toml`.
     Finding {
         /// A rank is persistently slower than its peers.
         Straggler = "straggler",
@@ -127,7 +128,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The subject of a verdict.
+/// The subject of a verdict: what the finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Subject {
@@ -162,11 +163,11 @@ pub enum Subject {
         /// Its name.
         rack: Arc<str>,
     },
-    /// The network between two nodes, or between one and all others.
+    /// The network between two nodes, or between one node and all others.
     Link {
-        /// One end.
+        /// The first node.
         node: NodeId,
-        /// The other end; `None`: all other nodes.
+        /// The second node, or `None` for all other nodes.
         peer: Option<NodeId>,
     },
 }
@@ -201,16 +202,16 @@ impl fmt::Display for Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// For information.
+    /// For information only. No alert is sent.
     Info,
-    /// A ticket.
+    /// A ticket should be opened.
     Warning,
-    /// A page.
+    /// The person on call should be paged.
     Critical,
 }
 
 impl Severity {
-    /// Its name in JSON, metrics and docs.
+    /// Returns its name in JSON, metrics and docs.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Info => "info",
@@ -220,20 +221,20 @@ impl Severity {
     }
 }
 
-/// Raised or cleared.
+/// Whether a verdict's incident is raised or cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It is active.
+    /// The incident is active.
     Raised,
-    /// It has ended.
+    /// The incident has ended.
     Cleared,
 }
 
-/// One piece of evidence: a measurement, and the same for the peers.
+/// One piece of evidence: a measurement of the subject, and the same measurement of its peers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// The measurement, with the unit in its name: `self_time_s`, `sm_clock_mhz`.
+    /// The measurement, with the unit in its name, for example `self_time_s` or `sm_clock_mhz`.
     pub what: Arc<str>,
     /// The subject's value.
     pub value: f64,
@@ -243,10 +244,10 @@ pub struct Evidence {
     pub entries: Option<(u64, u64)>,
 }
 
-/// Evidence on the job: the number of unreachable nodes; its peers are all nodes.
+/// Name of evidence on the job: the number of unreachable nodes. The value of the peers is the number of all nodes.
 pub const UNHEARD_NODES: &str = "unheard_nodes";
 
-/// Evidence on a [card](crate::text::cards) of several GPUs of a node: their number.
+/// Name of evidence on a [card](crate::text::cards) of several GPUs of a node: the number of these GPUs.
 pub const ALIKE_GPUS: &str = "alike_gpus";
 
 /// The current state of one incident. A later verdict with the same `id` replaces it.
@@ -260,56 +261,58 @@ pub struct Verdict {
     pub subject: Subject,
     /// Its severity.
     pub severity: Severity,
-    /// Raised or cleared.
+    /// Whether the incident is raised or cleared.
     pub state: State,
-    /// When the trouble began, seconds since the first frame.
+    /// When the problem began, seconds since the first frame.
     pub since_s: f64,
-    /// The step in which it began.
+    /// The step in which the problem began.
     pub since_step: Option<u64>,
-    /// When it was raised, seconds since the first frame.
+    /// When the incident was raised, seconds since the first frame.
     pub raised_s: f64,
-    /// The step after which it was raised.
+    /// The step after which the incident was raised.
     pub raised_step: Option<u64>,
-    /// When it cleared, seconds since the first frame.
+    /// When the incident cleared, seconds since the first frame.
     pub cleared_s: Option<f64>,
     /// The signals that it is based on.
     pub signals: Vec<Signal>,
     /// The least trusted source among its evidence.
     pub provenance: Provenance,
-    /// Self-time over the median of the peers, since it began; stragglers only.
+    /// Self-time divided by the median of the peers, since the problem began. Only for stragglers.
     pub slowdown_ratio: Option<f64>,
-    /// The cause from the joined counters.
+    /// The cause that the counters show.
     pub cause: Cause,
     /// The evidence.
     pub evidence: Vec<Evidence>,
-    /// Share of step time that would be saved if the subject ran like its peers; stragglers only.
+    /// Share of step time that would be saved if the subject ran like its peers. Only for stragglers.
     pub impact_ratio: Option<f64>,
     /// GPU-hours (rank-hours without GPUs) that the whole job lost to it so far.
     pub lost_gpu_hours: f64,
-    /// The same in the currency of the price; `None`: no price is configured.
+    /// The cost of these hours in the currency of the price, or `None` if no price is configured.
     #[serde(default)]
     pub lost_cost: Option<f64>,
-    /// The action in the policy table.
+    /// The recommended action, from the policy table.
     pub action: Arc<str>,
-    /// Policy only observes this finding (`observe.<finding>`): its severity is always info, and no action follows.
+    /// True if the policy only observes this finding (`observe.<finding>`). Its severity is then always info, and no
+    /// action follows.
     #[serde(default)]
     pub observe_only: bool,
-    /// The action for programs, if a table of faults defines it; `None`: only for people.
+    /// The action in a form for programs, if a table of faults defines it. `None` if the action is only for people.
     #[serde(default)]
     pub order: Option<Order>,
-    /// Evidence as text, for example the exception that ended a rank; `None`: all evidence is numeric.
+    /// Evidence as text, for example the exception that ended a rank. `None` if all evidence is numeric.
     #[serde(default)]
     pub says: Option<Arc<str>>,
-    /// The job failed while this was active. Set in the report only: a running job has not ended.
+    /// True if the job failed while the incident was active. It is set only in the report of a job that has ended.
     #[serde(default)]
     pub unresolved_at_exit: bool,
 }
 
 impl Verdict {
-    /// The order of findings on every surface, most important first. Active ones: first those that end or stop the job
-    /// or invalidate its results ([`Verdict::is_urgent`]), then those that cost the job time, then those without a
-    /// measured cost, then findings without an alert; within each group by severity, share of the step, and certainty
-    /// of the cause. Cleared ones: by cost, then by severity.
+    /// Returns the key by which findings are ordered wherever they are displayed, most important first. Active findings
+    /// that end or stop the job or invalidate its results ([`Verdict::is_urgent`]) come first. Then come those that
+    /// cost the job time, those without a measured cost, and findings without an alert. Each group is ordered by
+    /// severity, share of the step, and certainty of the cause. Cleared findings come last, ordered by cost and then by
+    /// severity.
     pub fn weight(&self) -> impl Ord + use<> {
         let millionths = |amount: f64| (amount * 1e6) as u64;
         let share = self.impact_ratio.unwrap_or(0.0);
@@ -336,7 +339,8 @@ impl Verdict {
         )
     }
 
-    /// Whether it stops or ends the job, or invalidates its results. A suspected hang is already urgent.
+    /// Returns true if the finding stops or ends the job, or invalidates its results. A hang that is only suspected
+    /// counts as urgent too.
     pub fn is_urgent(&self) -> bool {
         match self.finding {
             Finding::RankSilent | Finding::JobHang => true,
@@ -350,7 +354,8 @@ impl Verdict {
         }
     }
 
-    /// The subject in words; for a job with many unreachable nodes, and for many GPUs of a node, with their number.
+    /// Describes the subject in words. For a job with many unreachable nodes, or for many GPUs of a node, the
+    /// description includes their number.
     pub fn subject_text(&self) -> String {
         let shown = |name: &str| self.evidence.iter().find(|piece| &*piece.what == name);
         if let (Some(gpus), Subject::Node { node }) = (shown(ALIKE_GPUS), &self.subject) {

@@ -1,4 +1,4 @@
-//! The order of findings.
+//! Tests the order of findings.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn what_comes_first() {
     all.extend([cheap, over]);
     all.sort_by_key(Verdict::weight);
     let ids: Vec<u64> = all.iter().map(|verdict| verdict.id).collect();
-    // Urgent ones; those that cost time, with known causes first; those without a measured cost; findings without an
-    // alert; cleared ones.
+    // The order is: urgent findings; those that cost time, with known causes first; those without a measured cost;
+    // those without an alert; cleared findings.
     assert_eq!(ids, [6, 9, 7, 2, 4, 5, 1, 3, 10, 8, 11, 12]);
 }

@@ -8,12 +8,12 @@ use paceline_health::id::Rank;
 
 use super::script::take;
 
-/// Members by communicator.
+/// The members of each communicator.
 #[derive(Default)]
 pub struct Groups(BTreeMap<u64, Vec<u32>>);
 
 impl Groups {
-    /// `group comm=7 ranks=(0,1) [name=dp]`
+    /// Handles the command `group comm=7 ranks=(0,1) [name=dp]`
     pub fn make(&mut self, case: &mut TestCase) -> Result<Vec<Group>, String> {
         let comm: u64 = take(case, "comm")?.ok_or("comm= is missing")?;
         let name: String = take(case, "name")?.unwrap_or_default();
@@ -30,10 +30,11 @@ impl Groups {
         Ok(members)
     }
 
-    /// The communicators' times in a step, one per line: `comm=7 transfer=5 [bytes=1000]`. Members wait for late ones.
-    /// Transfers vary by 4 % in a repeating pattern. `gpu=4`: this many collectives, timed by the GPU, and reported one
-    /// by one on request, unless `alone=no`; `beside=fsdp`: they overlap with compute, two all-gathers for each
-    /// reduce-scatter; `beside=older`: the same, but only their sum is reported.
+    /// Reads the communicators' times in a step, one communicator per line: `comm=7 transfer=5 [bytes=1000]`. Members
+    /// wait for late ones. Transfers vary by 4 % in a repeating pattern. With `gpu=4`, there are 4 collectives, which
+    /// are timed by the GPU and reported one by one on request, unless `alone=no`. With `beside=fsdp`, they overlap
+    /// with compute, and there are two all-gathers for each reduce-scatter. `beside=older` is the same, but only their
+    /// sum is reported.
     pub fn meet(
         &self,
         case: &TestCase,
@@ -65,8 +66,8 @@ pub enum Did {
     Each(Collectives),
 }
 
-/// Work of the ranks in a step, milliseconds, and the collective before which their excess work happens; by default the
-/// first.
+/// Work of the ranks in a step, in milliseconds, and the collective before which their excess work happens. By default,
+/// this is the first collective.
 pub struct Work<'a> {
     pub own: &'a [Option<f64>],
     pub turns: &'a [usize],
@@ -84,13 +85,13 @@ impl Work<'_> {
         all.into_iter().map(|(rank, own)| (rank, own - least)).collect()
     }
 
-    /// The delay of the collective of a turn.
+    /// Returns the delay of the collective with the number `turn`, counted from 0.
     fn late(&self, excess: &[(u32, f64)], turn: usize) -> f64 {
         let of_turn = excess.iter().filter(|(rank, _)| self.turn(*rank) == turn);
         of_turn.map(|(_, excess)| *excess).fold(0.0, f64::max)
     }
 
-    /// The duration of the step for all ranks, which wait for each other.
+    /// Returns the duration of the step for all ranks, which wait for each other.
     pub fn together(&self) -> f64 {
         let members: Vec<u32> = (0..self.own.len() as u32).collect();
         let excess = self.excess(&members);
@@ -100,7 +101,7 @@ impl Work<'_> {
         if least.is_finite() { least + late } else { 0.0 }
     }
 
-    /// The time of each member in each collective.
+    /// Returns the time of each member in each collective.
     fn times(&self, members: &[u32], collectives: usize, transfer: f64) -> Vec<(u32, Vec<f64>)> {
         let excess = self.excess(members);
         let late: Vec<f64> = (0..collectives).map(|turn| self.late(&excess, turn)).collect();
@@ -118,10 +119,11 @@ struct Line {
     comm: u64,
     transfer: f64,
     bytes: u64,
-    /// Number of collectives timed by the GPU; 0: timed by the host.
+    /// Number of collectives timed by the GPU. 0 if they are timed by the host.
     gpu: u32,
     is_told_alone: bool,
-    /// They overlapped with compute; reported by function, or as by older sidecars.
+    /// If present, the collectives overlap with compute. They are reported by function if true, and as by older
+    /// sidecars if false.
     beside: Option<bool>,
 }
 
@@ -199,7 +201,7 @@ impl Line {
     }
 }
 
-/// Sums by function, of collectives a millisecond apart.
+/// Returns sums by function, for collectives that begin a millisecond apart.
 fn functions(each_ns: &[u64]) -> Vec<FunctionSum> {
     let mut of: BTreeMap<u8, Vec<(u64, u64)>> = BTreeMap::new();
     let mut begin_ns = 0;

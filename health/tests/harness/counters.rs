@@ -1,4 +1,4 @@
-//! Scripted counters: any signal by its name, in its own unit, and short names for the usual ones.
+//! Scripted counters. Any signal can be given by its name, in its own unit. The usual ones have short names.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::script::{gpu, pci, take};
 
-/// `reading gpu=0 temperature=60 margin=27 clock=1980 throttled=12.5 [any_signal=5]`, `throttled` in seconds since
-/// driver load; `unsupported` is a missing value.
+/// Handles the command `reading gpu=0 temperature=60 margin=27 clock=1980 throttled=12.5 [any_signal=5]`. `throttled`
+/// is in seconds since driver load. `unsupported` is a missing value.
 pub fn gpu_reading(case: &mut TestCase) -> Result<Event, String> {
     let rank = take(case, "gpu")?.ok_or("gpu= is missing")?;
     let mut readings = BTreeMap::new();
@@ -33,7 +33,7 @@ pub fn gpu_reading(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `host [node=node1] [rank=3] run_queue_ns=5e8`, each signal by its name.
+/// Handles the command `host [node=node1] [rank=3] run_queue_ns=5e8`. Each signal is given by its name.
 pub fn host_reading(case: &mut TestCase) -> Result<Event, String> {
     let rank = take(case, "rank")?.map(Rank);
     let mut readings = BTreeMap::new();

@@ -6,7 +6,7 @@ use paceline_health::id::Rank;
 
 use super::script::take;
 
-/// `trouble kind=error [rank=2] [code=7]`, with the message on the lines below.
+/// Handles the command `trouble kind=error [rank=2] [code=7]`, with the message on the lines below.
 pub fn trouble(case: &mut TestCase) -> Result<Event, String> {
     let kind: String = take(case, "kind")?.ok_or("kind= is missing")?;
     Ok(Event::Trouble(Trouble {
@@ -17,7 +17,7 @@ pub fn trouble(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `start rank=1 world=4 stage=joining [call=barrier] [idle=3] [restart=0]`, idle in seconds.
+/// Handles the command `start rank=1 world=4 stage=joining [call=barrier] [idle=3] [restart=0]`. `idle` is in seconds.
 pub fn start(case: &mut TestCase) -> Result<Event, String> {
     let stage: String = take(case, "stage")?.ok_or("stage= is missing")?;
     let rank = take(case, "rank")?.ok_or("rank= is missing")?;

@@ -4,13 +4,13 @@ use paceline_health::report::{Cost, Report};
 use paceline_health::sim::Truth;
 use paceline_health::verdict::{Cause, State, Subject, Verdict};
 
-/// One incident on one line, and its evidence on the next.
+/// Formats one incident on one line, and its evidence on the next line.
 pub fn verdict(verdict: &Verdict) -> String {
     let place = |seconds: f64, step: Option<u64>| match step {
         Some(step) => format!("{seconds:.1}s/step {step}"),
         None => format!("{seconds:.1}s"),
     };
-    // UUIDs are meaningless in a script.
+    // Leave out UUIDs, because they are meaningless in a script.
     let subject = match &verdict.subject {
         Subject::Rank { rank, node, .. } => format!("rank {rank} on {node}"),
         other => other.to_string(),
@@ -65,7 +65,7 @@ pub fn verdict(verdict: &Verdict) -> String {
     told
 }
 
-/// The actual fault next to the detector's verdicts on the same rank.
+/// Formats the actual fault next to the detector's verdicts on the same rank.
 pub fn truth(truth: &Truth, verdicts: &[Verdict]) -> String {
     let mut told = format!("{}: ", truth.fault);
     match (truth.since_step, truth.last_step) {
@@ -73,7 +73,7 @@ pub fn truth(truth: &Truth, verdicts: &[Verdict]) -> String {
         _ => told += "not felt",
     }
     told += &format!(", lost {:.1} GPU-s", truth.lost_gpu_s);
-    // A rank may be slow more than once: the incidents that began during this fault.
+    // A rank may be slow more than once, so only incidents that began during this fault are used.
     let span = truth.since_step.unwrap_or(0).saturating_sub(10)..=truth.last_step.unwrap_or(0);
     let same = |verdict: &&Verdict| {
         matches!(verdict.subject, Subject::Rank { rank, .. } if Some(rank) == truth.rank)
@@ -93,7 +93,7 @@ pub fn truth(truth: &Truth, verdicts: &[Verdict]) -> String {
     told + "\n"
 }
 
-/// The coverage, without the verdicts.
+/// Formats the coverage, without the verdicts.
 pub fn report(report: &Report) -> String {
     let coverage = &report.coverage;
     let mut told = format!("{} steps of {} ranks", report.steps, report.world_size);
@@ -138,7 +138,7 @@ pub fn report(report: &Report) -> String {
     told
 }
 
-/// The job's cost and losses.
+/// Formats the job's cost and losses.
 pub fn cost(cost: &Cost) -> String {
     let seconds = |hours: f64| format!("{:.1} GPU-s", 3600.0 * hours);
     let mut told = format!(

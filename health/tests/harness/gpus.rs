@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use super::script::{Script, gpu, pci, take};
 
 impl Script {
-    /// `kmsg [times=2000] [before=yes]`, followed by kernel log lines.
+    /// Handles the command `kmsg [times=2000] [before=yes]`, followed by kernel log lines.
     pub fn kmsg(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
         let count: u32 = take(case, "times")?.unwrap_or(1);
         let seen_by = match take::<String>(case, "before")? {
@@ -34,8 +34,8 @@ impl Script {
             .collect())
     }
 
-    /// `signals gpu=0 [for=60] ecc_uncorrected=1 throttle_thermal_sw_ns=1e8_each`: readings once a second; values with
-    /// `_each` rise.
+    /// Handles the command `signals gpu=0 [for=60] ecc_uncorrected=1 throttle_thermal_sw_ns=1e8_each`. It creates
+    /// readings once a second. Values with `_each` rise by that amount each time.
     pub fn signals(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
         let gpus: Vec<u32> = case.take_args("gpu").map_err(|error| error.to_string())?;
         let seconds: u32 = take(case, "for")?.unwrap_or(1);
@@ -75,7 +75,7 @@ impl Script {
     }
 }
 
-/// `nvml gpu=0 xid=79 [times=3]` or `nvml gpu=0 kind=ecc_uncorrected`.
+/// Handles the command `nvml gpu=0 xid=79 [times=3]` or `nvml gpu=0 kind=ecc_uncorrected`.
 pub fn nvml(case: &mut TestCase) -> Result<Event, String> {
     let rank: u32 = take(case, "gpu")?.ok_or("gpu= is missing")?;
     if let Some(name) = take::<String>(case, "holder")? {
@@ -99,7 +99,7 @@ pub fn nvml(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `access [gpu=0] state=silent [lasted=4.6]`, followed by a line with the error.
+/// Handles the command `access [gpu=0] state=silent [lasted=4.6]`, followed by a line with the error.
 pub fn access(case: &mut TestCase) -> Result<Event, String> {
     let rank: Option<u32> = take(case, "gpu")?;
     let state: String = take(case, "state")?.ok_or("state= is missing")?;
@@ -114,7 +114,7 @@ pub fn access(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `kernel boot=a [state=denied] [lost=7]`
+/// Handles the command `kernel boot=a [state=denied] [lost=7]`.
 pub fn kernel(case: &mut TestCase) -> Result<Event, String> {
     let state = take::<String>(case, "state")?.map_or(Ok(KernelAccess::Readable), |state| named(&state))?;
     Ok(Event::Kernel(KernelWatch {

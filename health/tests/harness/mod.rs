@@ -1,5 +1,5 @@
-//! The harness of the transcripts: a detector, a simulated world or scripted frames, and a clock that the script
-//! advances.
+//! The harness of the transcripts. It consists of a detector, a simulated world or scripted frames, and a clock that
+//! the script advances.
 //!
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`,
 //! `asked` (the communicators with requests for single collectives), and for scripted frames `attach`, `layout`,
@@ -36,7 +36,7 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// A harness with a second detector that is repeatedly saved and restored.
+    /// Creates a harness with a second detector that is repeatedly saved and restored.
     pub fn with_cuts() -> Harness {
         Harness {
             detector: Watched::new(true),
@@ -44,7 +44,7 @@ impl Harness {
         }
     }
 
-    /// Executes one command; an error in the script is its output.
+    /// Executes one command. If the script has an error, the error is the output.
     pub fn run(&mut self, case: &mut TestCase) -> String {
         let told = match case.directive.as_str() {
             "world" => self.world(case),
@@ -90,8 +90,8 @@ impl Harness {
         Ok(format!("{ranks} ranks\n"))
     }
 
-    /// Runs the world to its end, or until the detector has received every frame before a time. `deaf=yes`: no sidecar
-    /// answers requests.
+    /// Runs the world to its end, or until the detector has received every frame before a time. With `deaf=yes`, no
+    /// sidecar answers requests.
     fn play(&mut self, case: &mut TestCase) -> String {
         let until = case.try_take_arg::<f64>("until").expect("until=SECONDS");
         let until = until.map_or(Time(u64::MAX), Time::from_secs_f64);
@@ -130,7 +130,7 @@ impl Harness {
         Ok(news(&mut self.detector))
     }
 
-    /// The current requests to the sidecars.
+    /// Returns the current requests to the sidecars.
     fn asked(&self) -> String {
         let line = |want: &Want| format!("each of comm {} until step {}\n", want.comm, want.until);
         self.detector.wants().iter().map(line).collect()
@@ -152,7 +152,7 @@ fn observe(detector: &mut Watched, at: Time, frame: &Frame) -> String {
     news(detector)
 }
 
-/// The new verdicts.
+/// Returns the new verdicts.
 fn news(detector: &mut Watched) -> String {
     std::iter::from_fn(|| detector.poll())
         .map(|verdict: Verdict| format::verdict(&verdict))

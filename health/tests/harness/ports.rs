@@ -11,8 +11,8 @@ use super::counters::others;
 use super::script::{Script, take};
 
 impl Script {
-    /// `port nodes=(n0,n1) name=mlx5_0.1 [link=roce] [for=10] up=1 rate_bps=4e11 link_downs=2`: readings once a second
-    /// of the same port of each node. A dot replaces the slash in a port's name.
+    /// Handles the command `port nodes=(n0,n1) name=mlx5_0.1 [link=roce] [for=10] up=1 rate_bps=4e11 link_downs=2`. It
+    /// creates readings once a second of the same port of each node. A dot replaces the slash in a port's name.
     pub fn port(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let nodes: Vec<String> = case.take_args("nodes").map_err(|error| error.to_string())?;
         let name: String = take(case, "name")?.ok_or("name= is missing")?;

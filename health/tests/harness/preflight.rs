@@ -9,7 +9,8 @@ use paceline_health::verdict::Severity;
 
 use super::script::{gpu, take};
 
-/// `preflight [nodes=4] [out=n3]`: its result and the excluded node.
+/// Handles the command `preflight [nodes=4] [out=n3]`, which creates the result of a preflight. `out` is the excluded
+/// node.
 pub fn preflight(case: &mut TestCase) -> Result<Event, String> {
     let out: Option<String> = take(case, "out")?;
     let left_out = out.iter().map(|node| LeftOut {
@@ -33,7 +34,8 @@ pub fn preflight(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `bench of=n1 [absent=yes]`: a node was measured; this discards its earlier findings.
+/// Handles the command `bench of=n1 [absent=yes]`, which means that a node was measured. This discards its earlier
+/// findings.
 pub fn bench(case: &mut TestCase) -> Result<Event, String> {
     let of: String = take(case, "of")?.ok_or("of= is missing")?;
     Ok(Event::Bench(Bench {
@@ -46,8 +48,8 @@ pub fn bench(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `found [rank=1] of=NODE [to=NODE] metric=gemm value=812 expected=990 [against=history] [unsure=yes]`: of the GPU of
-/// a rank, else of a node or a link.
+/// Handles the command `found [rank=1] of=NODE [to=NODE] metric=gemm value=812 expected=990 [against=history]
+/// [unsure=yes]`. The finding is about the GPU of the rank if there is one, else about a node or a link.
 pub fn found(case: &mut TestCase) -> Result<Event, String> {
     let of: String = take(case, "of")?.ok_or("of= is missing")?;
     let node = of.as_str().into();

@@ -6,8 +6,8 @@ use paceline_health::id::Rank;
 
 use super::script::take;
 
-/// `ras size=4 [comms=3] [uneven=1] [absent=yes] [regular=yes]`, with a conspicuous rank on each line below: `behind
-/// rank=2 [pid=102] [comm=7] collective=AllReduce launched=149 others=150`.
+/// Handles the command `ras size=4 [comms=3] [uneven=1] [absent=yes] [regular=yes]`, with a conspicuous rank on each
+/// line below, for example `behind rank=2 [pid=102] [comm=7] collective=AllReduce launched=149 others=150`.
 pub fn ras(case: &mut TestCase) -> Result<Event, String> {
     let absent = take::<String>(case, "absent")?.is_some();
     let ranks = case.input.lines().map(rank).collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! A detector, and optionally a second one that is repeatedly saved and restored: both must report the same.
+//! A detector, and optionally a second one that is repeatedly saved and restored. Both must report the same.
 
 use std::ops::Deref;
 
@@ -6,10 +6,10 @@ use paceline_health::codec::msgpack;
 use paceline_health::verdict::Verdict;
 use paceline_health::{Detector, Frame, Policy, Time};
 
-/// Number of frames between the first restores; later ones are less frequent, because worlds are long.
+/// Number of frames between the first restores. Later restores are less frequent, because worlds are long.
 const FIRST: u64 = 7;
 
-/// Replaces the detector in a test.
+/// Takes the place of the detector in a test.
 pub struct Watched {
     detector: Detector,
     second: Option<Detector>,
@@ -35,7 +35,7 @@ impl Watched {
         }
     }
 
-    /// The same kind with new detectors.
+    /// Creates the same kind of object with new detectors.
     pub fn anew(&self) -> Watched {
         Watched::new(self.second.is_some())
     }

@@ -1,4 +1,4 @@
-//! Scripted frames: exactly what the transcript says, without randomness.
+//! Scripted frames. They contain exactly what the transcript says, without randomness.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ use super::stacks;
 pub struct Script {
     /// The current time.
     pub at: Time,
-    /// Incarnation and sequence of each node's sidecar.
+    /// The id and the sequence number of each node's sidecar.
     agents: BTreeMap<String, (u64, u64)>,
     /// The node of each rank, and its restart count.
     ranks: BTreeMap<u32, (String, u32)>,
@@ -39,7 +39,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// The frames of one command, `after=SECONDS` from now.
+    /// Returns the frames of one command, which are sent `after=SECONDS` from now.
     pub fn frames(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let node = take(case, "node")?.unwrap_or_else(|| "node0".to_owned());
         let after: f64 = take(case, "after")?.unwrap_or(0.0);
@@ -140,7 +140,7 @@ impl Script {
         }
     }
 
-    /// `attach ranks=4 [first=0] [restart=0] [pid=100] [role=..] [gpu=no]`
+    /// Handles the command `attach ranks=4 [first=0] [restart=0] [pid=100] [role=..] [gpu=no]`.
     fn attach(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
         let first: u32 = take(case, "first")?.unwrap_or(0);
         let ranks: u32 = take(case, "ranks")?.ok_or("ranks= is missing")?;
@@ -165,7 +165,7 @@ impl Script {
         Ok(frames.collect())
     }
 
-    /// `group comm=7 ranks=(0,1) [name=dp]`
+    /// Handles the command `group comm=7 ranks=(0,1) [name=dp]`.
     fn group(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let mut frames = Vec::new();
         for group in self.groups.make(case)? {
@@ -181,7 +181,7 @@ impl Script {
         place.ok_or_else(|| "a rank that has not attached".to_owned())
     }
 
-    /// `layout dp=2 pp=2 [ep=2] [micro=8]`: ranks of a data-parallel group are consecutive.
+    /// Handles the command `layout dp=2 pp=2 [ep=2] [micro=8]`. Ranks of a data-parallel group are consecutive.
     fn layout(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let dp: u32 = take(case, "dp")?.unwrap_or(1);
         let pp: u32 = take(case, "pp")?.unwrap_or(1);
@@ -205,11 +205,12 @@ impl Script {
         Ok(frames)
     }
 
-    /// `steps from=1 to=40 self=(100,100,125) [transfer=5] [kind=checkpoint] [wall=only]`, milliseconds by rank; a
-    /// minus omits the rank. `data= gc= write=` are parts of a step by rank (of self-time, except for `write`),
-    /// `tokens= squares= routed=` declared work; a single value applies to every rank. `by=1` shifts each list by one
-    /// rank with every step. `turns=(0,1,0)`: the collective of the step before which a rank's excess work happens. The
-    /// lines below give each communicator's time: `comm=7 transfer=5 [bytes=1000] [gpu=4] [alone=no] [beside=fsdp]`.
+    /// Handles the command `steps from=1 to=40 self=(100,100,125) [transfer=5] [kind=checkpoint] [wall=only]`, with
+    /// milliseconds by rank. A minus omits the rank. `data= gc= write=` are parts of a step by rank (of self-time,
+    /// except for `write`). `tokens= squares= routed=` are declared work. A single value applies to every rank. `by=1`
+    /// shifts each list by one rank with every step. `turns=(0,1,0)` gives the collective of the step before which each
+    /// rank's excess work happens. The lines below give each communicator's time: `comm=7 transfer=5 [bytes=1000]
+    /// [gpu=4] [alone=no] [beside=fsdp]`.
     fn steps(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let from: u64 = take(case, "from")?.ok_or("from= is missing")?;
         let to: u64 = take(case, "to")?.unwrap_or(from);
@@ -234,14 +235,14 @@ impl Script {
         let ranks = selfs.len() as u64;
         let mut frames = Vec::new();
         for step in from..=to {
-            // The rank's index into a list in this step.
+            // Returns the rank's index into a list in this step.
             let place = |rank: usize| ((rank as u64 + by * step) % ranks) as usize;
             let part = |key: &str, rank: usize| -> f64 {
                 let values = &parts[key];
                 let value = values.get(if values.len() == 1 { 0 } else { place(rank) });
                 value.and_then(|text| text.parse().ok()).unwrap_or(0.0)
             };
-            // Noise of half a percent in a repeating pattern: nothing here is random.
+            // Adds noise of half a percent in a repeating pattern, so that nothing here is random.
             let noisy = |rank: usize| {
                 let phase = (step.wrapping_mul(37) + 11 * rank as u64) % 101;
                 let own = selfs[place(rank)].parse::<f64>().ok();
@@ -304,7 +305,8 @@ impl Script {
         Ok(frames)
     }
 
-    /// `beat`, and a line for each rank: `rank=0 step=5 phase=wait idle=3 [gone]`, idle in seconds.
+    /// Handles the command `beat`, with a line for each rank: `rank=0 step=5 phase=wait idle=3 [gone]`. `idle` is in
+    /// seconds.
     fn beat(&mut self, case: &TestCase) -> Result<Event, String> {
         let mut beat = Beat::default();
         for line in case.input.lines() {
@@ -342,7 +344,7 @@ impl Script {
     }
 }
 
-/// `baseline of=step seconds=0.1 source=preflight`, or `of=NODE` for the self-time on a node.
+/// Handles the command `baseline of=step seconds=0.1 source=preflight`. With `of=NODE`, it is the self-time on a node.
 fn baseline(case: &mut TestCase) -> Result<Event, String> {
     let of: String = take(case, "of")?.ok_or("of= is missing")?;
     let source: String = take(case, "source")?.unwrap_or_else(|| "preflight".to_owned());
@@ -356,7 +358,7 @@ fn baseline(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// The PCI address of a rank's GPU.
+/// Returns the PCI address of a rank's GPU.
 pub fn pci(rank: u32) -> std::sync::Arc<str> {
     format!("0000:{:02x}:00.0", 0x10 + rank % 8).into()
 }
@@ -373,7 +375,7 @@ where
     case.try_take_arg(key).map_err(|error| error.to_string())
 }
 
-/// A list in parentheses; empty if it is missing.
+/// Returns the items of a list in parentheses, or no items if the list is missing.
 fn list(case: &mut TestCase, key: &str) -> Result<Vec<String>, String> {
     if !case.args.contains_key(key) {
         return Ok(Vec::new());

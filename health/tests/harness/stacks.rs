@@ -5,8 +5,8 @@ use paceline_health::event::{Activity, CommEntered, Entered, Event, StackFrame, 
 use paceline_health::id::Rank;
 use serde::de::DeserializeOwned;
 
-/// `stacks`, and on the line below `ranks=0,1,3 file=/home/u/train.py line=41 function=step [inside=all_reduce]
-/// [missing=stopped] [state=stopped] [waits_for=lock]`.
+/// Handles the command `stacks`, with this on the line below: `ranks=0,1,3 file=/home/u/train.py line=41 function=step
+/// [inside=all_reduce] [missing=stopped] [state=stopped] [waits_for=lock]`.
 pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
     let mut main = Activity {
         state: ThreadState::Sleeping,
@@ -49,12 +49,13 @@ pub fn stacks(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// The value with this name in JSON.
+/// Returns the value with this name in JSON.
 fn named<T: DeserializeOwned>(word: &str, name: &str) -> Result<T, String> {
     serde_json::from_value(name.into()).map_err(|error| format!("{word}: {error}"))
 }
 
-/// `entered`, and on the line below `rank=2 comm=7 all_reduce=99 all_gather=50 bytes=4096`, the latest function first.
+/// Handles the command `entered`, with this on the line below: `rank=2 comm=7 all_reduce=99 all_gather=50 bytes=4096`.
+/// The latest function comes first.
 pub fn entered(case: &mut TestCase) -> Result<Event, String> {
     let (mut rank, mut comm, mut bytes, mut last) = (0, 0, 0, Vec::new());
     for word in case.input.split_whitespace() {

@@ -1,4 +1,5 @@
-//! Every kind of event with modified values: the examples of docs/wire.md, whose test ensures that none is missing.
+//! Creates every kind of event with modified values. The events are the examples of docs/wire.md, whose test ensures
+//! that no kind is missing.
 
 use paceline_health::codec::line;
 use paceline_health::{Entry, Frame, Time};
@@ -8,10 +9,10 @@ use serde_json::{Value, json};
 
 const DOC: &str = include_str!("../../../docs/wire.md");
 
-/// Ranks of the group that contains the examples' rank.
+/// Number of ranks of the group that contains the examples' rank.
 const RANKS: u32 = 4;
 
-/// The frames of an attached group of ranks, followed by its modified events, with consecutive numbers.
+/// Returns the frames of an attached group of ranks, followed by its modified events, with consecutive numbers.
 pub fn frames() -> impl Strategy<Value = Vec<(Time, Frame)>> {
     let examples: Vec<Value> = DOC
         .lines()
@@ -51,7 +52,7 @@ pub fn frames() -> impl Strategy<Value = Vec<(Time, Frame)>> {
     })
 }
 
-/// Extreme numbers, and names that are valid somewhere.
+/// Returns extreme numbers, and names that are valid in some place.
 fn values() -> Vec<Value> {
     let mut values: Vec<Value> = (0..24).map(Value::from).collect();
     values.extend([u64::from(u32::MAX), 1 << 53, u64::MAX].map(Value::from));

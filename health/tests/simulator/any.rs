@@ -1,4 +1,4 @@
-//! For any layout with any two slow ranks: time is conserved, no wait is negative, and no fault saves time.
+//! Tests that, for any layout with any two slow ranks, time is conserved, no wait is negative, and no fault saves time.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ proptest! {
                 + phases.checkpoint_ns;
             prop_assert!(sum.abs_diff(step.dur_ns) <= 4, "{}: {:?}", text, step);
         }
-        // Waits per communicator are never negative; otherwise they would not add up to the wait.
+        // Waits per communicator are never negative, because otherwise they would not add up to the wait.
         for step in all.iter().filter(|step| world > 1 && step.step % 5 == 0) {
             let own = comms(&frames).into_iter().filter(|comm| (comm.rank, comm.step) == (step.rank, step.step));
             let waited: u64 = own.map(|comm| comm.dur_ns).sum();

@@ -1,11 +1,11 @@
-//! The truth is the difference between two worlds that differ in one thing.
+//! Tests that the true cost is the difference between two worlds that differ in one thing.
 
 use paceline_health::verdict::Finding;
 
 use super::{run, wall};
 
-/// The additional seconds of rank 0 in all steps of one world compared with another. Clock jitter depends on time, and
-/// a slow world reaches a step later: therefore the tolerances below.
+/// Returns the additional seconds of rank 0 in all steps of one world compared with another. The tests below need
+/// tolerances, because clock jitter depends on time and a slow world reaches each step later.
 fn longer(text: &str, than: (&str, &[&str]), faults: &[&str]) -> f64 {
     let (frames, _) = run(text, faults);
     let (without, _) = run(than.0, than.1);
@@ -56,7 +56,8 @@ fn a_fault_costs_what_the_world_without_it_saves() {
     }
 }
 
-/// A delay hidden behind a longer one costs nothing, and all together cost the difference to the healthy world.
+/// A delay that is hidden behind a longer one costs nothing. All delays together cost the difference to the healthy
+/// world.
 #[test]
 fn what_hides_behind_another_costs_nothing() {
     let text = "gpus=8 steps=300 readings=off";
@@ -67,7 +68,7 @@ fn what_hides_behind_another_costs_nothing() {
     };
     // (Except for a warm-up step, in which any rank may be the slowest.)
     assert!(small.lost_gpu_s < 1e-4 * large.lost_gpu_s, "{small:?}");
-    // Without the large one the small one remains.
+    // Without the large delay, the small one remains.
     let between = longer(text, (text, &faults[1..]), &faults) * 8.0;
     assert_close(large.lost_gpu_s, between, "the large one");
     let healthy = longer(text, (text, &[]), &faults) * 8.0;
@@ -80,7 +81,7 @@ fn what_hides_behind_another_costs_nothing() {
 #[test]
 fn slack_in_a_pipeline_costs_nothing() {
     let text = "nodes=4 gpus=4 pp=4 tp=2 micro=16 stages=1,1,1,1.4 steps=100 readings=off";
-    // Rank 4 is in the second stage: it must be early only for the first micro-batch.
+    // Rank 4 is in the second stage, so its delay matters only for the first micro-batch.
     let (_, world) = run(text, &["slow rank=4 factor=1.1"]);
     let slack = world.truth()[0].lost_gpu_s;
     let (_, world) = run(text, &["slow rank=12 factor=1.1"]);
@@ -126,7 +127,7 @@ fn unevenness_costs_what_an_even_world_saves() {
     }
 }
 
-/// The affected ranks, one by one.
+/// The truth lists the affected ranks one by one.
 #[test]
 fn truth_knows_whom_a_moving_fault_struck() {
     let (_, world) = run(

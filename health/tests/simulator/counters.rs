@@ -8,12 +8,12 @@ use paceline_health::{Frame, Time};
 use super::{run, self_times};
 
 const TEXT: &str = "nodes=2 gpus=4 tp=2 steps=600 host=on seed=4";
-/// Latest start of the fault, seconds; before it there are healthy readings.
+/// The fault starts at this step, which is between `WELL_S` and `ILL_S` seconds after the first frame.
 const FROM: &str = "from=200";
 const ILL_S: f64 = 60.0;
 const WELL_S: f64 = 40.0;
 
-/// Increase per second of each counter of each GPU or rank, and the last value of each gauge, after the onset.
+/// Increase per second of each counter of each GPU or rank, and the last value of each gauge, in a given span of time.
 struct Seen {
     gpus: BTreeMap<(usize, GpuSignal), f64>,
     hosts: BTreeMap<(String, Option<u32>, HostSignal), f64>,
@@ -91,7 +91,7 @@ fn see(frames: &[(Time, Frame)], world: &paceline_health::sim::World, span: std:
     }
 }
 
-/// Before and after the onset of a fault on rank 5 (or on its node).
+/// Returns the counters before and after the onset of a fault on rank 5 (or on its node).
 fn before_and_after(fault: &str) -> (Seen, Seen) {
     let (frames, world) = run(TEXT, &[&format!("{fault} {FROM}")]);
     let after = see(&frames, &world, ILL_S..ILL_S + 60.0);
@@ -167,7 +167,7 @@ fn host_counters_tell_the_cause() {
         let (before, after) = before_and_after(fault);
         for (key, rate) in &after.hosts {
             let (node, rank, signal) = key;
-            // Healthy mean rates vary by a few times; a cause is at least ten times as much.
+            // Healthy mean rates vary by a factor of a few. A cause raises them at least tenfold.
             let grown = *rate > 8.0 * before.hosts[key].max(0.02);
             let side = [S::MajorFaults, S::CpuThrottledNs].contains(signal);
             let expected = node == "node1" && told.contains(&(*rank, *signal));
@@ -180,7 +180,7 @@ fn host_counters_tell_the_cause() {
     }
 }
 
-/// The excess is in the phase of its cause.
+/// The excess of a slow rank is in the phase that belongs to its cause.
 #[test]
 fn the_excess_sits_in_the_phase_of_its_cause() {
     for (cause, data, gc) in [
@@ -222,7 +222,8 @@ fn the_excess_sits_in_the_phase_of_its_cause() {
     }
 }
 
-/// Healthy counters are not all zeros: lifetime totals, a cap on every rank, a bus that slows down when idle.
+/// Even on healthy GPUs, not all counters are zero. There are lifetime totals, a power cap on every rank, and a bus
+/// that slows down when idle.
 #[test]
 fn healthy_counters_have_innocent_noise() {
     let (frames, world) = run("nodes=4 gpus=8 steps=800 host=on", &[]);

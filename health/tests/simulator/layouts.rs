@@ -1,4 +1,5 @@
-//! Steps of every layout: phases add up to them, communicators add up to the wait, members agree.
+//! Tests steps of every layout. Phases add up to the step, times in communicators add up to the wait, and members
+//! agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,7 +95,7 @@ fn members_of_a_communicator_are_as_many_as_it_says() {
     }
 }
 
-/// Wait is not transfer: the last rank to arrive is in the collective only for the transfer.
+/// Waiting does not count as transfer. The last rank that enters a collective is in it only for the transfer.
 #[test]
 fn the_last_to_arrive_is_in_the_collective_for_the_transfer_alone() {
     let (frames, _) = run(

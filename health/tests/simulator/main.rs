@@ -1,4 +1,4 @@
-//! Tests of the simulator: events are complete and consistent, and every cost is the difference between two worlds. The
+//! Tests of the simulator. Events are complete and consistent, and every cost is the difference between two worlds. The
 //! detector is not involved.
 
 mod any;
@@ -13,14 +13,14 @@ use paceline_health::event::{Comm, Event, Step};
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::{Frame, Time};
 
-/// A world from its text and faults.
+/// Creates a world from its text and faults.
 fn world(text: &str, faults: &[&str]) -> World {
     let mut spec = WorldSpec::parse(text).expect(text);
     spec.faults = faults.iter().map(|fault| fault.parse().expect(fault)).collect();
     World::new(spec).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// All of its frames, and the world at its end.
+/// Runs a world. Returns all of its frames, and the world at its end.
 fn run(text: &str, faults: &[&str]) -> (Vec<(Time, Frame)>, World) {
     let mut world = world(text, faults);
     (world.by_ref().collect(), world)
@@ -42,7 +42,7 @@ fn comms(frames: &[(Time, Frame)]) -> Vec<Comm> {
     frames.iter().filter_map(comm).collect()
 }
 
-/// Sum of a rank's steps, seconds.
+/// Returns the sum of a rank's step durations, in seconds.
 fn wall(frames: &[(Time, Frame)], rank: u32) -> f64 {
     let own = steps(frames).into_iter().filter(|step| step.rank.0 == rank);
     own.map(|step| step.dur_ns as f64 / 1e9).sum()
@@ -53,7 +53,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Median self-time of each rank over the steps of `span`, seconds.
+/// Returns the median self-time of each rank over the steps of `span`, seconds.
 fn self_times(frames: &[(Time, Frame)], span: std::ops::Range<u64>) -> BTreeMap<u32, f64> {
     let mut all: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for step in steps(frames).iter().filter(|step| span.contains(&step.step)) {

@@ -1,4 +1,4 @@
-//! Restarts, baselines, versions, racks, expected verdicts, and invalid specs.
+//! Tests restarts, baselines, versions, racks, expected verdicts, and invalid specs.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn a_restart_brings_new_processes_a_warm_up_and_the_next_step() {
     let slow = self_times(&frames, 41..46)[&0];
     let steady = self_times(&frames, 50..100)[&0];
     assert!(slow > 1.2 * steady, "{slow} {steady}");
-    // In between the job is down: no pulse, and no step is as long as the restart.
+    // The job is down during the restart. There is no pulse then, and no step is as long as the restart.
     assert!(all.iter().all(|step| step.dur_ns < 2_000_000_000));
     let empty = frames
         .iter()
@@ -106,7 +106,7 @@ fn nodes_say_their_rack_and_what_they_run() {
     assert!(drivers[2].1 != drivers[0].1 && drivers[3].1 == drivers[0].1);
 }
 
-/// Only communicators that cross the link are slower, in transfer and not in wait.
+/// Only communicators that cross the link are slower, and their additional time is transfer, not wait.
 #[test]
 fn a_slow_link_is_paid_for_by_those_who_cross_it() {
     let text = "nodes=4 gpus=2 tp=2 steps=200 comms=on readings=off transfer=20ms exchange=20ms";
@@ -140,7 +140,7 @@ fn a_slow_link_is_paid_for_by_those_who_cross_it() {
         .filter(|comm| after[comm] > 2.0 * before[comm])
         .count();
     assert_eq!(slowed, 2, "both data-parallel groups, and no tensor group");
-    // No rank's own work grew.
+    // No rank's own work has increased.
     let (old, new) = (self_times(&frames, 10..100), self_times(&frames, 100..200));
     assert!(
         old.iter()
@@ -318,7 +318,7 @@ fn a_spec_that_is_no_world_says_why() {
     );
 }
 
-/// A spec survives JSON, so that a test suite can be stored as data.
+/// A spec is the same after conversion to JSON and back, so that a test suite can be stored as data.
 #[test]
 fn a_spec_reads_back_from_json() {
     let spec =

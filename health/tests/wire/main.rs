@@ -1,5 +1,5 @@
-//! docs/wire.md is the contract for the journal and for every fixture: each line in it must survive decoding and
-//! encoding unchanged, and every event must be present. `REWRITE=1` rewrites the examples.
+//! docs/wire.md is the contract for the journal and for every fixture. Each line in it must stay unchanged when it is
+//! decoded and encoded, and every event must be present. `REWRITE=1` rewrites the examples.
 
 #![allow(clippy::disallowed_methods)] // A test may read the docs; the crate may not.
 
@@ -85,7 +85,7 @@ fn what_is_broken_is_named_by_its_column() {
     ));
 }
 
-/// A glance at a line gives the same fields as decoding it.
+/// `glance` returns the same fields of a line as decoding it.
 #[test]
 fn a_glance_is_enough() {
     for (n, event) in (1u64..).zip(examples()) {
@@ -122,7 +122,7 @@ fn a_glance_is_enough() {
     }
 }
 
-/// If any single byte of a sealed line is damaged, it is rejected or decoded with its original content.
+/// If any single byte of a sealed line is damaged, the line is rejected or decoded with its original content.
 #[test]
 fn a_damaged_line_is_found() {
     let events = examples();

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-/// No job to query, or nothing could be measured.
+/// The exit code if there is no job to query, or if nothing could be measured.
 pub(crate) const UNKNOWN: u8 = 3;
-/// A mistake in the command line or the configuration (`EX_USAGE` of sysexits.h).
+/// The exit code for a mistake in the command line or the configuration (`EX_USAGE` of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
 
-/// A row: the code, and what it means.
+/// A row of the table: the exit code and its meaning.
 pub(crate) type Row = (&'static str, &'static str);
 
 /// Exit codes of every command except `run`.
@@ -58,7 +58,7 @@ pub(crate) const RUN: [Row; 5] = [
     ),
 ];
 
-/// Exit codes of the other programs.
+/// Exit codes of Paceline's other programs.
 pub(crate) const PROGRAMS: [Row; 4] = [
     ("0", "ended as requested"),
     (
@@ -75,7 +75,7 @@ const HEADINGS: [(&str, &[Row]); 3] = [
     ("other programs", &PROGRAMS),
 ];
 
-/// The tables as text, wrapped to `width` columns.
+/// Returns the tables as text, wrapped to `width` columns.
 pub(crate) fn text(width: usize) -> String {
     let mut text = String::from("Exit codes\n");
     for (heading, rows) in HEADINGS {
@@ -92,7 +92,7 @@ pub(crate) fn text(width: usize) -> String {
     text
 }
 
-/// The tables as a documentation page.
+/// Returns the tables as a documentation page.
 #[cfg(test)]
 pub(crate) fn page() -> String {
     let mut page = String::from(

@@ -1,4 +1,5 @@
-//! The command line; `exit_codes`: the table of exit codes; `reference`: the test of the generated pages in docs/.
+//! Defines the command line. `exit_codes` has the table of exit codes, and `reference` tests the generated pages in
+//! docs/.
 
 pub(crate) mod exit_codes;
 #[cfg(test)]
@@ -302,7 +303,7 @@ pub(crate) enum ConfigCommand {
     Reload(LiveArgs),
 }
 
-/// Which run is meant.
+/// Options that select a run.
 #[derive(Debug, Args)]
 pub(crate) struct LiveArgs {
     /// The run's directory [default: that of the only run started from the current directory].
@@ -328,7 +329,7 @@ pub(crate) struct ConfigSetArgs {
     pub(crate) pairs: Vec<String>,
 }
 
-/// Parses `[MODEL=]PRICE` as a policy change.
+/// Parses `[MODEL=]PRICE` into the policy change that sets this price.
 fn price(text: &str) -> Result<String, String> {
     let (model, price) = match text.rsplit_once('=') {
         Some((model, price)) => (format!(".{}", model.trim()), price.trim()),

@@ -10,14 +10,14 @@ use clap::{Arg, Command};
 use crate::command_line;
 use crate::config::keys::{DETECTOR, KEYS};
 
-/// The tables of constants, as compiled in.
+/// The policy tables of constants, compiled into this test.
 const TABLES: [&str; 3] = [
     include_str!("../../../health/policy/detector.toml"),
     include_str!("../../../health/policy/gpu.toml"),
     include_str!("../../../health/policy/port.toml"),
 ];
 
-/// Asserts that a page matches the code.
+/// Asserts that a documentation page matches the text generated from the code.
 fn in_step(page: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
     if env::var_os("REWRITE").is_some() {
@@ -29,7 +29,7 @@ fn in_step(page: &str, text: &str) {
     );
 }
 
-/// The `--help` text of one command, without common options; then its subcommands.
+/// Appends the `--help` text of one command, without the common options, and then that of its subcommands.
 fn section(out: &mut String, path: &str, command: &Command) {
     let mut shown = command
         .clone()
@@ -63,7 +63,7 @@ fn exit_codes_are_on_their_page() {
     in_step("exit-codes.md", &crate::cli::exit_codes::page());
 }
 
-/// The help text of the option with the same name.
+/// Returns the help text of the `run` option that has the same name as this setting.
 fn meaning(key: &str) -> String {
     let run = command_line().find_subcommand("run").unwrap().clone();
     let arg = run.get_arguments().find(|arg| arg.get_id() == key);
@@ -71,7 +71,7 @@ fn meaning(key: &str) -> String {
         .and_then(Arg::get_help)
         .map(ToString::to_string)
         .unwrap_or_default();
-    // The default has its own column.
+    // Remove the default from the text, because it has its own column.
     let said = help
         .split(" [default:")
         .next()
@@ -83,7 +83,8 @@ fn meaning(key: &str) -> String {
     said
 }
 
-/// Each constant with its value and the preceding comment (for a group: the comment before its first constant).
+/// Returns each constant with its value and its comment. In a group of constants, all of them get the comment before
+/// the first.
 fn constants() -> Vec<(String, String, String)> {
     let (mut found, mut table, mut said, mut closed) = (Vec::new(), String::new(), Vec::new(), false);
     for line in TABLES.iter().flat_map(|text| text.lines()).map(str::trim) {

@@ -1,4 +1,5 @@
-//! `paceline gpus`: the signals that can be read from this machine's GPUs, through the code that monitors a job.
+//! `paceline gpus`: lists the signals that can be read from this machine's GPUs, using the same code that monitors a
+//! job.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use crate::cli::GpusArgs;
 use crate::output::{self, Color, Paint, Style};
 
-/// Version of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
 /// Exit code if a GPU could not be read.
 const COULD_NOT_TELL: u8 = 3;
@@ -23,9 +24,9 @@ struct Found {
     schema_version: u32,
     /// Whether the GPUs can be read.
     access: Access,
-    /// If not, the reason.
+    /// The reason why the GPUs cannot be read, if they cannot.
     text: String,
-    /// The driver and its GPUs.
+    /// The driver, its GPUs and their signals.
     #[serde(flatten)]
     survey: Survey,
 }
@@ -113,7 +114,7 @@ fn render(gpu: &SurveyedGpu, style: Style) -> String {
         );
     }
     for (signal, reading) in &gpu.signals {
-        // Use serde's name.
+        // Show the signal's name as serde serializes it.
         let name = serde_json::to_value(signal).unwrap_or_default();
         let name = name.as_str().unwrap_or_default();
         let value = match reading {
@@ -129,7 +130,7 @@ fn render(gpu: &SurveyedGpu, style: Style) -> String {
     text
 }
 
-/// At most four decimals, without trailing zeros.
+/// Formats a number with at most four decimals and without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

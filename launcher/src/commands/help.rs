@@ -1,4 +1,4 @@
-//! `paceline help` and `paceline completions`, and suggestions for words that clap does not recognize.
+//! `paceline help`, `paceline completions`, and suggestions for mistyped commands and options.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::cli::Cli;
 use crate::cli::exit_codes;
 use crate::output::{self, Color, Style, Usage, nearest};
 
-/// Help pages that do not belong to a command.
+/// Help pages that do not describe a command.
 const TOPICS: [&str; 1] = ["exit-codes"];
 
 /// `paceline help`.
@@ -85,8 +85,8 @@ pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Replaces clap's suggestion with the option or command at the smallest edit distance: clap prefers common prefixes,
-/// and suggests `--json` for `--jbo`.
+/// Replaces clap's suggestion with the option or command at the smallest edit distance. clap itself prefers common
+/// prefixes, so that it suggests `--json` for `--jbo`.
 pub(crate) fn suggest(mut problem: clap::Error, typed: &[OsString]) -> clap::Error {
     let words: Vec<&str> = typed.iter().filter_map(|word| word.to_str()).collect();
     let root = Cli::command();
@@ -114,14 +114,14 @@ pub(crate) fn suggest(mut problem: clap::Error, typed: &[OsString]) -> clap::Err
             if let Some(near) = nearest(name, options) {
                 let near = format!("--{near}");
                 problem.insert(ContextKind::SuggestedArg, ContextValue::String(near));
-                // The usage belongs to clap's own suggestion.
+                // Replace the usage text too, because it belongs to clap's own suggestion.
                 let usage = command.clone().bin_name(path).render_usage();
                 problem.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
             } else {
                 problem.remove(ContextKind::SuggestedArg);
             }
         }
-        // For a missing argument: clap lists the possible values only after a wrong value.
+        // List the possible values for a missing argument too. clap lists them only after a wrong value.
         (ErrorKind::MissingRequiredArgument, _) => {
             let asked = command.get_positionals().find(|asked| asked.is_required_set());
             let values = asked.map(Arg::get_possible_values).unwrap_or_default();
@@ -176,7 +176,7 @@ mod tests {
         for width in [40, 100] {
             let text = of_command(&["run"], width).unwrap();
             assert!(text.contains("Usage: paceline run ["), "{text}");
-            // A word that is wider than the screen is not broken.
+            // Ignore lines that consist of one word wider than the screen, because they cannot be broken.
             let long = text.lines().filter(|line| line.chars().count() > width);
             let long: Vec<&str> = long.filter(|line| line.trim().contains(' ')).collect();
             assert!(long.len() < 6, "{width}: {long:#?}");

@@ -1,4 +1,4 @@
-//! `paceline inject`: injects faults into a running job, to test what is reported.
+//! `paceline inject`: injects faults into a running job, to test what Paceline reports about them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -76,7 +76,7 @@ pub(crate) fn command(args: &NotifyArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The receivers on the command line, else those of the configuration.
+/// Returns the receivers on the command line or, if there are none, those of the configuration.
 fn known_receivers(typed: &[String]) -> anyhow::Result<Vec<Receiver>> {
     let given = RemedyOptions {
         notify: typed.to_vec(),
@@ -117,10 +117,10 @@ fn test(args: &TestArgs) -> anyhow::Result<ExitCode> {
 fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     let receivers = known_receivers(&args.notify)?;
     let run = args.run.as_path();
-    // Pending notices in this directory are sent as this user, then removed.
+    // Check that the directory is safe, because its pending notices are sent as this user and then removed.
     safe_file::check_dir(run).with_context(|| run.display().to_string())?;
     let held = File::open(run).with_context(|| run.display().to_string())?;
-    // Two concurrent senders would send each notice twice.
+    // Fail if another process has the lock, because two concurrent senders would send each notice twice.
     if flock(&held, FlockOperation::NonBlockingLockExclusive).is_err() {
         anyhow::bail!("{}: the job still runs: its aggregator retries", run.display());
     }
@@ -170,7 +170,7 @@ pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) 
     }
 }
 
-/// All were validated before.
+/// Parses the receivers. Invalid ones are skipped, but all were validated before.
 fn receivers(options: &RemedyOptions) -> Vec<Receiver> {
     let of = |words: &String| Receiver::of(words).ok();
     options.notify.iter().filter_map(of).collect()

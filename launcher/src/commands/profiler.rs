@@ -18,11 +18,11 @@ use crate::cli::LiveArgs;
 use crate::config;
 use crate::output::{self, Usage};
 
-/// Version of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
-/// Suffix of the names of the plugin's rings.
+/// Suffix of the file names of the plugin's rings.
 const RING: &str = "-nccl.ring";
-/// In the run directory: prefix of the links to the nodes' ring directories.
+/// Prefix of the links in the run directory that lead to the nodes' ring directories.
 pub(crate) const LINK: &str = "rings.";
 /// Exit code if no plugin was found.
 const COULD_NOT_TELL: u8 = 3;
@@ -69,17 +69,17 @@ struct Told {
     ranks: Vec<Seen>,
 }
 
-/// One rank's plugin.
+/// The state of one rank's plugin.
 #[derive(Debug, PartialEq, Serialize)]
 struct Seen {
-    /// `null`: not reported yet.
+    /// The rank, or `null` if the plugin has not reported it yet.
     rank: Option<u32>,
     pid: u32,
-    /// Its state: `one-of`, `never`, `took-itself-out`, `stopped` or `unknown`.
+    /// The plugin's state: `one-of`, `never`, `took-itself-out`, `stopped` or `unknown`.
     state: &'static str,
-    /// GPU times are taken in one of this many windows.
+    /// GPU times are taken in one of this many windows of eight steps.
     one_of: Option<u32>,
-    /// The last request: 0 none, 4294967295 never.
+    /// The last request. 0 means that there was none, and 4294967295 means "never".
     asked: u32,
     calls: u64,
     cost_ns: u64,
@@ -87,7 +87,7 @@ struct Seen {
     given_up: u64,
 }
 
-/// Shows the plugins' states; changes the mode if one is given.
+/// Shows the plugins' states, and changes the mode if one is given.
 pub(crate) fn command(args: &ProfilerArgs) -> anyhow::Result<ExitCode> {
     match (args.what, args.windows) {
         (Some(What::Sample), None) => {
@@ -142,18 +142,19 @@ impl What {
     }
 }
 
-/// The run directory may belong to another user: follow no links, and do not block on a pipe.
+/// Opens a ring without following links and without blocking on a pipe, because the run directory may belong to another
+/// user.
 fn open(path: &Path) -> anyhow::Result<Reader> {
     Ok(Reader::from_file(&safe_file::open_existing(path)?)?)
 }
 
-/// The plugins' rings of this node.
+/// Returns the paths of this node's plugin rings.
 fn rings(run_dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(run_dir).with_context(|| run_dir.display().to_string())?;
     let links = entries
         .flatten()
         .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(LINK.as_bytes()));
-    // The targets of other nodes' links do not exist here.
+    // Ignore unreadable directories: the targets of other nodes' links do not exist on this node.
     let files = links
         .filter_map(|link| std::fs::read_dir(link.path()).ok())
         .flatten();
@@ -164,8 +165,8 @@ fn rings(run_dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files.flatten().map(|file| file.path()).filter(is_ours).collect())
 }
 
-/// The rank that writes the ring: from the header once the sidecar has read the first record, from that record until
-/// then.
+/// Returns the rank that writes the ring. The header has it once the sidecar has read the first record. Until then, it
+/// is taken from that record.
 fn rank(reader: &mut Reader) -> Option<u32> {
     if reader.attach().is_none() && matches!(reader.next(0, false), Next::Empty | Next::Broken) {
         return None;

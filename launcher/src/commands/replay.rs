@@ -1,4 +1,5 @@
-//! `paceline replay`: the same journal and the same policy give the same verdicts, byte for byte.
+//! `paceline replay`: runs the detector on a journal again. The same journal and policy give the same verdicts, byte
+//! for byte.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCod
     let mut journal = Journal::open(&args.journal, args.skip_broken)?
         .insisting_on(changes)
         .hiding_phases(args.hide_phases);
-    // No progress bar between verdicts on a terminal.
+    // Show no progress bar if the verdicts go to a terminal.
     if !(args.verdicts && io::stdout().is_terminal()) {
         journal = journal.showing(Style::stderr(color));
     }
@@ -44,7 +45,7 @@ pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCod
 
 fn judge(journal: &mut Journal, policy: Policy) -> anyhow::Result<Detector> {
     journal.fold(policy, |_, detector| {
-        // Single verdicts are not needed here; the report holds the last state of each.
+        // Drop the single verdicts, because the report has the last state of each.
         while detector.poll().is_some() {}
         anyhow::Ok(())
     })
@@ -66,7 +67,7 @@ fn print_verdicts(journal: &mut Journal, policy: Policy) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the reader of stdout has exited (`| head`): not an error.
+/// Returns true if the reader of stdout has exited (`| head`), which is not an error.
 fn gone(problem: &anyhow::Error) -> bool {
     let kind = |problem: &io::Error| problem.kind() == io::ErrorKind::BrokenPipe;
     problem.downcast_ref::<io::Error>().is_some_and(kind)

@@ -1,5 +1,5 @@
-//! One configuration file as text with positions. Unknown keys are errors: the message has file, line, column and the
-//! key that was probably meant.
+//! Parses one configuration file and keeps the positions of its values. Unknown keys are errors, and the message has
+//! the file, line, column and the key that was probably meant.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::policy::SECTIONS;
 use super::raw::{Origin, Said};
 use crate::output::{Usage, nearest};
 
-/// The values of `text`, by dotted key.
+/// Returns the values of `text`, by dotted key.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<(String, Said)>, Usage> {
     let page = Page { path, text };
     let document = DeTable::parse(text)
@@ -98,7 +98,7 @@ impl Page<'_> {
     }
 }
 
-/// Line and column of a byte, both from 1; columns count characters.
+/// Returns the line and column of a byte offset, both starting at 1. Columns count characters.
 fn place(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

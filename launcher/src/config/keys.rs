@@ -1,12 +1,12 @@
-//! All configuration keys: one table for flags, variables, files, `paceline config` and error messages.
+//! The table of all configuration keys, used for flags, variables, files, `paceline config` and error messages.
 
-/// Keys under this prefix are constants of the detector, by their dotted name in the policy tables.
+/// Prefix of keys that are constants of the detector. The rest of the key is the dotted name in the policy tables.
 pub(crate) const DETECTOR: &str = "detector.";
-/// Findings that are only observed; the policy uses the same names.
+/// Prefix of keys for findings that are only observed. The policy uses the same names.
 pub(crate) const OBSERVE: &str = "observe.";
-/// Prices; the policy uses the same names.
+/// Prefix of keys for prices. The policy uses the same names.
 pub(crate) const COST: &str = "cost.";
-/// The price for every GPU model without its own price.
+/// Key of the price for every GPU model without its own price.
 pub(crate) const PRICE: &str = "cost.gpu_hour_price";
 /// The environment variable of [`PRICE`].
 pub(crate) const PRICE_VARIABLE: &str = "PACELINE_GPU_HOUR_PRICE";
@@ -20,18 +20,18 @@ pub(crate) enum Kind {
     Switch,
     /// A whole number.
     Number,
-    /// A string, or a list that is joined with this separator.
+    /// A string, or a list whose items are joined with this separator.
     Words(&'static str),
 }
 
 /// One key outside `[detector]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
-    /// Its name in a file; in the environment, `PACELINE_` and the name in capitals.
+    /// The key's name in a file. The environment variable is `PACELINE_` and this name in capitals.
     pub(crate) name: &'static str,
-    /// The type of its value.
+    /// The type of the key's value.
     pub(crate) kind: Kind,
-    /// The default; a description if it is not a constant.
+    /// The default value, or a description of it if it is not a constant.
     pub(crate) default: &'static str,
 }
 
@@ -226,13 +226,14 @@ pub(crate) const REMEDIES: [&str; 8] = [
     "notify",
 ];
 
-/// The policy's name for a value that files and `paceline config` call `shown`; `None` if it is not a policy value.
+/// Returns the policy's name for a value that files and `paceline config` call `shown`, or `None` if it is not a policy
+/// value.
 pub(crate) fn policy_key(shown: &str) -> Option<&str> {
     let own = shown.starts_with(OBSERVE) || shown.starts_with(COST);
     shown.strip_prefix(DETECTOR).or(own.then_some(shown))
 }
 
-/// The name of a policy value in files and `paceline config`. Accepts either name.
+/// Returns the name of a policy value in files and `paceline config`. Accepts this name or the policy's.
 pub(crate) fn shown_key(key: &str) -> String {
     if policy_key(key).is_some() {
         key.to_owned()
@@ -241,7 +242,7 @@ pub(crate) fn shown_key(key: &str) -> String {
     }
 }
 
-/// The environment variable of a key.
+/// Returns the name of a key's environment variable.
 pub(crate) fn variable(name: &str) -> String {
     format!("PACELINE_{}", name.to_ascii_uppercase())
 }

@@ -1,5 +1,6 @@
-//! Ignores unreadable settings, with a warning, if the user of this command did not type them: variables, and in a pod
-//! also configuration files; elsewhere the site's file. Mistakes on the command line remain errors.
+//! Ignores, with a warning, unreadable settings that the user of this command did not type. These are variables and, in
+//! a pod, all configuration files. Outside a pod, the only such file is the site's. Mistakes on the command line remain
+//! errors.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,16 +20,16 @@ use crate::run;
 const NOTIFY: &str = "PACELINE_NOTIFY";
 /// Prefix of errors about remedies that are not available.
 const ON_FAULT: &str = "--on-fault ";
-/// Variables that an ignored file may have restricted; its contents are unknown.
+/// Variables to disable when a file is ignored, because the file may have restricted them. Its contents are unknown.
 const FILE_BOUNDS: [&str; 2] = ["PACELINE_HTTP", "PACELINE_ACT"];
 
-/// Whether Paceline was injected into this container, or runs as the pod's sidecar container.
+/// Returns true if Paceline was injected into this container or runs as the pod's sidecar container.
 pub(crate) fn is_in_pod() -> bool {
     let mut typed = env::args_os().take_while(|word| word != "--");
     env::var_os("PACELINE_POD").is_some() || typed.any(|word| word == "--pod")
 }
 
-/// Ignores unreadable settings. Call it while nothing else runs in this process.
+/// Ignores unreadable settings. Call it before anything else runs in this process, because it changes the environment.
 pub(crate) fn unreadable_settings() {
     keep_receivers();
     say_closed_files();
@@ -41,8 +42,8 @@ pub(crate) fn unreadable_settings() {
 }
 
 /// Ignores variables that `paceline run` cannot read, also outside pods: they come from a shell profile or a job
-/// template, and the job must start. Ignores none if that would do more than the command line asked for. Call it while
-/// nothing else runs in this process.
+/// template, and the job must start anyway. Ignores none of them if that would do more than the command line asked for.
+/// Call it before anything else runs in this process, because it changes the environment.
 pub(crate) fn unreadable_variables() {
     let typed: Vec<String> = env::args_os()
         .skip(1)
@@ -59,7 +60,7 @@ pub(crate) fn unreadable_variables() {
         let Some(piece) = variables()
             .find(|piece| piece.is_named_by(&problem) || piece.is_flag_in(&problem))
             .or_else(|| variables().find(|piece| piece.tried().is_none()))
-            // If several cannot be read, leaving out one of them changes the error.
+            // If several variables cannot be read, take one whose removal changes the error.
             .or_else(|| variables().find(|piece| piece.tried().as_deref() != Some(&problem)))
         else {
             return;
@@ -71,14 +72,15 @@ pub(crate) fn unreadable_variables() {
     }
 }
 
-/// All PACELINE_ variables.
+/// Returns all PACELINE_ variables.
 fn variables() -> impl Iterator<Item = Piece> {
     let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"PACELINE_");
     let all: Vec<_> = env::vars_os().filter(|(name, _)| is_ours(name)).collect();
     all.into_iter().map(|(name, value)| Piece::Variable(name, value))
 }
 
-/// Ignores the site's file if it keeps `paceline run` from starting. Call it while nothing else runs in this process.
+/// Ignores the site's file if it keeps `paceline run` from starting. Call it before anything else runs in this process,
+/// because it changes the environment.
 pub(crate) fn unreadable_site_file() {
     let Some(file) = Surroundings::real()
         .files
@@ -95,7 +97,8 @@ pub(crate) fn unreadable_site_file() {
     else {
         return;
     };
-    // Options on the command line never take effect without the restrictions that the file may have set.
+    // Keep the file if the command line sets a value that the file may have restricted. The value must never take
+    // effect without these restrictions.
     let mut bounded = ["http", "act"].into_iter();
     if bounded.any(|id| run.value_source(id) == Some(ValueSource::CommandLine)) {
         return;
@@ -105,7 +108,7 @@ pub(crate) fn unreadable_site_file() {
     if piece.is_named_by(&problem) {
         spare(&piece, &problem);
     } else if problem.starts_with(ON_FAULT) && piece.tried().is_none() {
-        // Its on_fault is not possible for this command; the rest of the file applies.
+        // This command cannot use the file's on_fault. The rest of the file applies.
         say(format_args!(
             "on_fault of {} is ignored: {}",
             piece.name().display(),
@@ -115,7 +118,7 @@ pub(crate) fn unreadable_site_file() {
     }
 }
 
-/// Warns, and continues without the piece.
+/// Prints a warning and continues without the piece.
 fn spare(piece: &Piece, problem: &str) {
     let first = first_line(problem);
     let more = if piece.hides_observe() {
@@ -135,7 +138,7 @@ fn spare(piece: &Piece, problem: &str) {
     ));
     for name in piece.bound() {
         match piece {
-            // Without the variable, a value from a file would apply.
+            // Set the variable to a harmless value. If it were removed, a value from a file would apply.
             Piece::Variable(..) => set(name.as_ref(), harmless(name).as_ref()),
             Piece::File(_) => forget(name.as_ref()),
         }
@@ -148,11 +151,11 @@ fn first_line(problem: &str) -> &str {
     first.split("; known are: ").next().unwrap_or(first)
 }
 
-/// A source of settings that can be left out.
+/// A source of settings that can be ignored.
 enum Piece {
     /// A PACELINE_ variable and its value.
     Variable(OsString, OsString),
-    /// A configuration file: an image may have one for its own purposes.
+    /// A configuration file. In a container, the image may have one for its own purposes.
     File(PathBuf),
 }
 
@@ -164,13 +167,14 @@ impl Piece {
         }
     }
 
-    /// Whether the problem begins with its name.
+    /// Returns true if the error message begins with this piece's name.
     fn is_named_by(&self, problem: &str) -> bool {
         let rest = problem.strip_prefix(&*self.name().to_string_lossy());
         rest.is_some_and(|rest| rest.starts_with(':'))
     }
 
-    /// Whether clap names its flag, and the problem changes without it.
+    /// Returns true if clap's error message names the flag of this variable, and the message changes without the
+    /// variable.
     fn is_flag_in(&self, problem: &str) -> bool {
         let name = self
             .name()
@@ -178,7 +182,7 @@ impl Piece {
             .to_ascii_lowercase()
             .replace('_', "-");
         let flag = name.strip_prefix("paceline-");
-        // With or without the name of its value.
+        // clap writes the flag with or without the name of its value.
         let is_named =
             |flag| problem.contains(&format!("'--{flag} ")) || problem.contains(&format!("'--{flag}'"));
         flag.is_some_and(is_named) && self.tried().as_deref() != Some(problem)
@@ -191,12 +195,12 @@ impl Piece {
         }
     }
 
-    /// Whether its `[observe]` may list more than can be read.
+    /// Returns true if this is a file whose `[observe]` section may list more than can be read.
     fn hides_observe(&self) -> bool {
         matches!(self, Piece::File(path) if config::observed(path).is_cut)
     }
 
-    /// The problem that remains without it.
+    /// Returns the error that remains if this piece is ignored.
     fn tried(&self) -> Option<String> {
         self.leave_out();
         let left = read().err();
@@ -207,7 +211,8 @@ impl Piece {
         left
     }
 
-    /// Variables that make no sense without it, or would do more than requested.
+    /// Returns the variables to disable with this piece, because without it they make no sense or would do more than
+    /// requested.
     fn bound(&self) -> &'static [&'static str] {
         match self {
             Piece::Variable(name, _) => name.to_str().map_or(&[], bound),
@@ -216,7 +221,7 @@ impl Piece {
     }
 }
 
-/// The value that disables a bounded variable.
+/// Returns the value that disables a variable.
 fn harmless(name: &str) -> &'static str {
     match name {
         "PACELINE_ACT" => "false",
@@ -226,7 +231,7 @@ fn harmless(name: &str) -> &'static str {
 
 fn bound(name: &str) -> &'static [&'static str] {
     match name.strip_prefix("PACELINE_").unwrap_or_default() {
-        // A page that should have been protected stays on loopback.
+        // Without its token or certificate, the page must stay on loopback.
         "HTTP_TOKEN_FILE" | "HTTP_CERT" | "HTTP_KEY" => &["PACELINE_HTTP"],
         "ON_FAULT" | "REMEDY_LIMIT" | "REMEDY_LEDGER" | "CHECKPOINT_SIGNAL" | "CHECKPOINT_WAIT"
         | "STOP_GRACE" | "REQUEUE_COMMAND" => &["PACELINE_ACT"],
@@ -256,9 +261,10 @@ fn read() -> Result<(), String> {
     checked.map_err(|problem| format!("{problem:#}"))
 }
 
-/// The piece that the problem names; else one without which reading succeeds; else one without which it fails
-/// differently. Leaving out a valid piece may cause an earlier error: a certificate needs its key, and only
-/// PACELINE_KEY_OPTIONAL permits a missing key.
+/// Returns the piece that causes the error. The first choice is the piece that the message names. The second is one
+/// without which reading succeeds, and the third is one without which it fails differently. The order matters because
+/// ignoring a valid piece may cause an earlier error: a certificate needs its key, and only PACELINE_KEY_OPTIONAL
+/// permits a missing key.
 fn culprit(problem: &str) -> Option<Piece> {
     let Surroundings { files, left_out, .. } = Surroundings::real();
     let files = files.into_iter().filter(|file| !left_out.contains(file));
@@ -277,8 +283,8 @@ fn culprit(problem: &str) -> Option<Piece> {
     Some(tried.swap_remove(at).0)
 }
 
-/// Warns about files that this user may not read: they are ignored as usual, but in a pod they were probably mounted
-/// for Paceline.
+/// Warns about files that this user may not read. Such files are always ignored, but in a pod they were probably
+/// mounted for Paceline.
 fn say_closed_files() {
     for path in Surroundings::real().files.iter().filter(|path| path.is_file()) {
         if let Err(problem) = File::open(path) {
@@ -291,7 +297,8 @@ fn say_closed_files() {
     }
 }
 
-/// Keeps the valid receivers: an invalid one from the job's author must not disable the cluster's remediator after it.
+/// Keeps the valid receivers. An invalid one from the job's author must not disable the cluster's remediator, which
+/// follows it.
 fn keep_receivers() {
     let Ok(said) = env::var(NOTIFY) else { return };
     let is_some = |words: &&str| match Receiver::of(words) {
@@ -308,7 +315,7 @@ fn keep_receivers() {
     }
 }
 
-/// Warns once if several instances were started together.
+/// Prints the warning. If several instances were started together, only one of them prints it.
 fn say(text: impl std::fmt::Display) {
     if !is_in_pod() && run::is_follower() {
         return;

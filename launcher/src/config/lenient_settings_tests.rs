@@ -3,7 +3,7 @@ use paceline_sidecar::aggregator::{journal::segments, place};
 use paceline_sidecar::sink::http::Place;
 use serde_json::json;
 
-/// The injector accepts exactly the annotations that the program can read; it omits the others, with a note.
+/// The injector accepts exactly the annotations that the program can read. It omits the others, with a note.
 #[test]
 fn annotations_are_judged_as_the_program_judges() {
     let is_taken = |name: &str, text: &str| {
@@ -39,7 +39,7 @@ fn annotations_are_judged_as_the_program_judges() {
     {
         assert_eq!(is_taken("metrics", text), text.parse::<Place>().is_ok(), "{text}");
     }
-    // A port alone is appended to the pod's address, IPv4 or IPv6.
+    // A port alone is appended to the pod's address, which can be IPv4 or IPv6.
     for (text, is_good) in [
         ("9810", true),
         ("+9810", false),

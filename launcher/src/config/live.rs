@@ -11,7 +11,7 @@ use crate::cli::{ConfigSetArgs, LiveArgs, SettingArgs};
 use crate::output::{self, NoJob, Usage};
 use crate::run;
 
-/// Changes values, all or none.
+/// Changes all the given values, or none of them if one is invalid.
 pub(crate) fn set(args: &ConfigSetArgs) -> anyhow::Result<ExitCode> {
     let mut changes = Vec::new();
     for pair in args.pairs.chunks(2) {
@@ -53,7 +53,7 @@ fn tell(args: &LiveArgs, what: &Request, unchanged: impl FnOnce() -> String) -> 
     }
 }
 
-/// The selected run: the given one, else the only one that runs from this directory.
+/// Returns the run directory that was given or, if none was, that of the only run started from the current directory.
 pub(crate) fn run_dir(args: &LiveArgs) -> anyhow::Result<PathBuf> {
     let settings = SettingArgs {
         run_dir: args.run_dir.clone(),
@@ -62,7 +62,7 @@ pub(crate) fn run_dir(args: &LiveArgs) -> anyhow::Result<PathBuf> {
     };
     let said = raw::gather(&settings, &Surroundings::real())?;
     let text = |key: &str| said.get(key).map(|said| said.text.clone());
-    // A job on the command line takes precedence over a directory from a file.
+    // A job on the command line takes precedence over a run directory from a file.
     if let (Some(job), None) = (&args.job, &args.run_dir) {
         return Ok(run::run_dir(job));
     }

@@ -1,6 +1,6 @@
-//! The configuration file of the working directory. It came with that directory, by `git clone` perhaps, or from
-//! another user: it may configure monitoring, but must not start programs, load libraries or send this user's secrets
-//! anywhere.
+//! Restricts the configuration file in the working directory. It came with that directory, perhaps by `git clone`, or
+//! from another user. Therefore it may configure monitoring, but must not start programs, load libraries or send this
+//! user's secrets anywhere.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use super::raw::Said;
 use crate::output::{Color, Style, Usage, warning};
 use crate::run;
 
-/// Its path.
+/// Path of this file.
 pub(super) const FILE: &str = "./paceline.toml";
 
-/// Rejects values that such a file must not set. `variable` looks up a variable.
+/// Rejects values that the file must not set. `variable` looks up an environment variable.
 pub(super) fn check(
     values: &[(String, Said)],
     variable: &dyn Fn(&str) -> Option<String>,
@@ -36,7 +36,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The forbidden effect of a value, if it has one.
+/// Returns the forbidden effect of a value, or `None` if the value is permitted.
 fn refusal(key: &str, text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Option<&'static str> {
     match key {
         "requeue_command" => Some("runs a command"),
@@ -64,7 +64,8 @@ fn of_receiver(words: &str) -> Option<&'static str> {
     }
 }
 
-/// Without an endpoint in the environment, the environment's headers go to any endpoint that a file names.
+/// Returns true if pushed metrics would carry headers from the environment. If the environment sets no endpoint, these
+/// headers go to any endpoint that a file names.
 fn sends_headers(variable: &dyn Fn(&str) -> Option<String>) -> bool {
     let is_set = |what: &str| {
         ["OTEL_EXPORTER_OTLP_METRICS", "OTEL_EXPORTER_OTLP"]
@@ -76,7 +77,7 @@ fn sends_headers(variable: &dyn Fn(&str) -> Option<String>) -> bool {
 
 static TOLD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Warns once that another user's file is not read.
+/// Warns that another user's file is not read. Prints the warning once.
 pub(super) fn tell_foreign(path: &Path, refused: &Refused) {
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if told.insert(path.to_owned()) && !run::is_follower() {

@@ -1,7 +1,8 @@
-//! Configuration: flags, PACELINE_* variables, three files, defaults, in this order.
+//! The configuration. Its sources, highest precedence first, are flags, PACELINE_* variables, three files, and
+//! defaults.
 //!
-//! Two stages: [`raw`] gathers text with its source, [`Settings`] holds parsed values. Nothing is started or bound
-//! before the second exists.
+//! There are two stages: [`raw`] gathers text with its source, and [`Settings`] holds the parsed values. Nothing is
+//! started or bound before the second stage is complete.
 
 mod file;
 pub(crate) mod keys;
@@ -35,7 +36,7 @@ pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {
     Settings::check(&raw::gather(args, &Surroundings::real())?)
 }
 
-/// For a sidecar: rereads policy values from variables and files.
+/// Returns the start values of a sidecar, which rereads policy values from variables and files.
 pub(crate) fn starter() -> Starter {
     let reload = Reload::new(|| {
         let raw = raw::gather(&SettingArgs::default(), &Surroundings::real());
@@ -57,7 +58,7 @@ pub(crate) fn command(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCod
     }
 }
 
-/// The effective values, and with `--origin` their sources.
+/// Shows the effective values, and with `--origin` their sources.
 fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
     let raw = raw::gather(&args.settings, &Surroundings::real())?;
     let settings = Settings::check(&raw)?;
@@ -95,7 +96,7 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
             Paint::Strong
         };
         if is_narrow {
-            // In TOML syntax, on as many lines as needed.
+            // Print the value in TOML syntax, on as many lines as needed.
             let origin = if args.origin {
                 format!("  # {origin}")
             } else {
@@ -117,7 +118,8 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One object: each key with its value (`null` if unset without a constant default) and its source.
+/// Prints one JSON object that maps each key to its value and its source. The value is `null` if it is unset and its
+/// default is not a constant.
 fn json(rows: &[(String, String, String)]) -> anyhow::Result<ExitCode> {
     let entry = |(key, text, origin): &(String, String, String)| {
         let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
@@ -132,7 +134,7 @@ fn json(rows: &[(String, String, String)]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In the syntax of a file.
+/// Formats a policy value in the syntax of a file.
 fn policy_value(key: &str, value: f64) -> String {
     if key.starts_with(keys::OBSERVE) {
         (value != 0.0).to_string()

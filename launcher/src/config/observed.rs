@@ -1,5 +1,5 @@
-//! The `[observe]` section of an ignored file, as far as it can be read: a mistake elsewhere in the file must not cause
-//! notifications or take out a node.
+//! Reads as much as possible of the `[observe]` section of an ignored file. A mistake elsewhere in the file must not
+//! turn a finding that is only observed into one that sends notifications or takes out a node.
 
 use std::path::Path;
 
@@ -11,22 +11,22 @@ use super::raw::{Origin, Said};
 
 const SECTION: &str = "observe";
 
-/// The `[observe]` section of such a file.
+/// The `[observe]` section of an ignored file.
 #[derive(Default)]
 pub(crate) struct Observed {
-    /// Values that could be read, by dotted key.
+    /// The values that could be read, by dotted key.
     pub(crate) values: Vec<(String, Said)>,
-    /// There are more values, which could not be read.
+    /// True if there may be more values, which could not be read.
     pub(crate) is_cut: bool,
 }
 
 impl Observed {
-    /// From the bytes of a file, valid or not.
+    /// Reads the section from the bytes of a file, valid or not.
     pub(crate) fn of(path: &Path, bytes: &[u8]) -> Observed {
         let text = String::from_utf8_lossy(bytes);
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let mut observed = Observed {
-            // In another encoding, not even words can be recognized.
+            // A zero byte means another encoding, in which not even single words can be recognized.
             is_cut: text.contains('\0'),
             ..Observed::default()
         };
@@ -37,9 +37,10 @@ impl Observed {
         observed
     }
 
-    /// Not valid TOML as a whole: reads the section line by line.
+    /// Reads the section line by line, because the file as a whole is not valid TOML.
     fn lines(&mut self, path: &Path, text: &str) {
-        // Whether we are in the section; before the first header, a line may name the section.
+        // Whether the current line is in the section. `None` before the first header, where a line may itself name the
+        // section.
         let mut is_in = None;
         for (above, text) in text.lines().enumerate() {
             let page = Page { path, text };
@@ -109,7 +110,7 @@ mod tests {
                 true,
             ),
             ("observe = true\n", "", true),
-            // Common spellings, in invalid TOML.
+            // Common spellings that can be read although the file is invalid TOML.
             (
                 "no toml\n[observe] # my list\nstraggler = true # one\n\n",
                 one,
@@ -121,7 +122,7 @@ mod tests {
             ("no toml\nobserve = { straggler = true }\n", one, false),
             ("\u{feff}[observe]\nstraggler = true\n[no toml\n", one, false),
             ("no toml\n[more]\nobserve.straggler = true\n", "", false),
-            // Some or all of it is lost.
+            // Spellings of which a part or everything is lost.
             ("no toml\nobserve = {\n straggler = true }\n", "", true),
             ("no toml\n[observe\nstraggler = true\n", "", true),
             ("no toml\n[observe.more]\nstraggler = true\n", "", true),

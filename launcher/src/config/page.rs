@@ -1,5 +1,5 @@
-//! Settings of the job's page: address, access, and detail of the metrics. As typed, and as flags for the sidecars, one
-//! of which serves the page.
+//! Settings of the job's page: its address, access to it, and the detail of the metrics. They are parsed here and
+//! passed as flags to the sidecars, one of which serves the page.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::raw::{Raw, Said};
 use super::settings::{key, name, wrong};
 use crate::output::Usage;
 
-/// What was typed of it.
+/// The page's command-line options, unparsed.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct PageArgs {
     /// Listen address of the live page and /metrics: an address, an interface (eth0:9810) or a name (localhost:9810)
@@ -46,9 +46,9 @@ pub(crate) struct PageArgs {
 pub(crate) struct PageSettings {
     /// Requested listen address.
     pub(crate) http: Option<Place>,
-    /// The access token.
+    /// File with the access token.
     pub(crate) token_file: Option<PathBuf>,
-    /// Certificates and their private key.
+    /// Files with the certificates and with their private key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// Accepted host names.
     hosts: Option<String>,
@@ -57,8 +57,8 @@ pub(crate) struct PageSettings {
 }
 
 impl PageSettings {
-    /// Parses the gathered text. Reads the files too: with a bad token or certificate, the page would not be served and
-    /// the job would run unmonitored, so the error must come before the start.
+    /// Parses the settings, and reads the files that they name. With a bad token or certificate, the page would not be
+    /// served and the job would run unmonitored, so the error must come before the start.
     pub(super) fn check(raw: &Raw) -> Result<PageSettings, Usage> {
         for key in ["http_token_file", "http_cert", "http_key"] {
             said(raw, key, name)?;
@@ -75,7 +75,7 @@ impl PageSettings {
         })
     }
 
-    /// Names and values of the sidecar's flags.
+    /// Returns the names and values of the sidecar's flags.
     pub(crate) fn flags(&self) -> Vec<(&'static str, OsString)> {
         let tls = self.tls.as_ref();
         let all = [
@@ -92,7 +92,7 @@ impl PageSettings {
             .collect()
     }
 
-    /// A warning before the job starts, if the page would be open to everyone.
+    /// Returns a warning to print before the job starts if everyone could open the page.
     pub(crate) fn warning(&self) -> Option<String> {
         let place = self.http.as_ref().filter(|place| place.is_everywhere())?;
         self.token_file.is_none().then(|| {
@@ -106,26 +106,26 @@ impl PageSettings {
         })
     }
 
-    /// The scheme of its URL.
+    /// Returns the scheme of the page's URL.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
 }
 
-/// The value of `key`, if set.
+/// Returns the parsed value of `key`, if it is set.
 fn said<T>(raw: &Raw, key: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Usage> {
     let Some(said) = raw.get(key) else { return Ok(None) };
     parse(&said.text).map(Some).map_err(|why| wrong(key, said, &why))
 }
 
-/// Host names, separated by commas.
+/// Checks a list of host names, separated by commas.
 fn hosts(text: &str) -> Result<String, String> {
     let names: Vec<&str> = text.split(',').map(str::trim).collect();
     names.iter().try_for_each(|name| check_name(name))?;
     Ok(names.join(","))
 }
 
-/// A word that the sidecar accepts.
+/// Checks that the sidecar accepts this word.
 fn one_of<T: ValueEnum>(text: &str) -> Result<String, String> {
     T::from_str(text, false).map(|_| text.to_owned()).map_err(|_| {
         let words = T::value_variants().iter().filter_map(T::to_possible_value);

@@ -1,4 +1,4 @@
-//! The sections of a file that hold values of the policy: `[detector.*]`, `[observe]`, `[cost]`.
+//! Parses the sections of a file that hold values of the policy: `[detector.*]`, `[observe]` and `[cost]`.
 
 use paceline_health::Policy;
 use paceline_health::verdict::Finding;
@@ -12,13 +12,13 @@ use crate::output::Usage;
 
 /// Names of the sections.
 pub(super) const SECTIONS: [&str; 3] = ["detector", "observe", "cost"];
-/// In `[cost.gpu_hour_price]`: the price for models that are not listed.
+/// Key in `[cost.gpu_hour_price]` of the price for models that are not listed.
 const ANY_MODEL: &str = "default";
 
 type Values = Vec<(String, Said)>;
 
 impl Page<'_> {
-    /// The values of a section of this name, if there is one.
+    /// Returns the values of the section with this name, if the name is one of a policy section.
     pub(super) fn policy(
         &self,
         name: &str,
@@ -59,7 +59,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// `straggler = true`
+    /// Parses `[observe]`, with lines such as `straggler = true`.
     fn observe(&self, section: &Spanned<DeValue<'_>>, values: &mut Values) -> Result<(), Usage> {
         for (name, value) in self.table(section, "observe", "findings")?.iter() {
             values.push(self.observed(name, value)?);
@@ -67,7 +67,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// One entry of `[observe]`.
+    /// Parses one entry of `[observe]`.
     pub(super) fn observed(
         &self,
         name: &Spanned<impl AsRef<str>>,
@@ -87,7 +87,7 @@ impl Page<'_> {
         Ok((key, self.said(i32::from(*on).to_string(), at)))
     }
 
-    /// `gpu_hour_price = 2`, or a table by model.
+    /// Parses `[cost]`. The price is a number (`gpu_hour_price = 2`) or a table by model.
     fn cost(&self, section: &Spanned<DeValue<'_>>, values: &mut Values) -> Result<(), Usage> {
         for (name, value) in self.table(section, "cost", "prices")?.iter() {
             if format!("{COST}{}", name.get_ref()) != PRICE {

@@ -1,4 +1,4 @@
-//! Settings as text by key, with their source; the source with the highest precedence wins.
+//! Gathers the settings as text by key, with their source. The source with the highest precedence wins.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,17 +18,17 @@ use crate::output::Usage;
 /// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// On the command line.
+    /// The command line, with this flag.
     Flag(String),
-    /// In the environment.
+    /// The environment, with this variable.
     Variable(String),
-    /// In a file.
+    /// A file.
     File {
-        /// Its path.
+        /// The file's path.
         path: PathBuf,
-        /// From 1.
+        /// The line, starting at 1.
         line: usize,
-        /// From 1.
+        /// The column, starting at 1.
         column: usize,
     },
 }
@@ -46,9 +46,9 @@ impl fmt::Display for Origin {
 /// One value as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// As written.
+    /// The value as the source has it.
     pub(crate) text: String,
-    /// Its source.
+    /// The source of the value.
     pub(crate) origin: Origin,
 }
 
@@ -57,34 +57,34 @@ pub(crate) struct Said {
 pub(crate) struct Raw(BTreeMap<String, Said>);
 
 impl Raw {
-    /// The effective value of `key`.
+    /// Returns the effective value of `key`.
     pub(crate) fn get(&self, key: &str) -> Option<&Said> {
         self.0.get(key)
     }
 
-    /// Policy values, by the policy's name.
+    /// Returns the policy values, by the policy's name.
     pub(crate) fn policy(&self) -> impl Iterator<Item = (&str, &Said)> {
         self.0
             .iter()
             .filter_map(|(key, said)| Some((policy_key(key)?, said)))
     }
 
-    /// Adds a value unless a source with higher precedence has set it.
+    /// Adds a value, unless a source with higher precedence has already set it.
     fn add(&mut self, key: String, said: Said) {
         self.0.entry(key).or_insert(said);
     }
 }
 
-/// The site's configuration file.
+/// Path of the site's configuration file.
 const SITE_FILE: &str = "/etc/paceline/config.toml";
-/// Keys that an ignored file may have restricted (a token for the page, limits of actions): if a file is ignored, no
-/// other file sets them.
+/// Keys whose values an ignored file may have restricted, for example by a token for the page or limits of actions. If
+/// any file is ignored, the other files do not set these keys.
 const BOUNDED: [&str; 2] = ["http", "act"];
 
-/// Files that are ignored except for their `[observe]`.
+/// Files that are ignored except for their `[observe]` section.
 static LEFT_OUT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// From now on, ignores this file except for its `[observe]`.
+/// From now on, ignores this file except for its `[observe]` section.
 pub(crate) fn leave_out(file: &Path) {
     let mut left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     left_out.push(file.to_owned());
@@ -96,21 +96,21 @@ pub(crate) fn take_up(file: &Path) {
     left_out.retain(|left| left != file);
 }
 
-/// Looks up a variable.
+/// A function that looks up an environment variable.
 type Variable = dyn Fn(&str) -> Option<String>;
 
-/// The environment and the files; tests bring their own.
+/// The environment and the configuration files. Tests supply their own.
 pub(crate) struct Surroundings {
-    /// Value of a variable.
+    /// Returns the value of a variable.
     pub(crate) variable: Box<Variable>,
-    /// Files, highest precedence first.
+    /// The configuration files, highest precedence first.
     pub(crate) files: Vec<PathBuf>,
-    /// Those of them that are ignored.
+    /// The files among them that are ignored.
     pub(crate) left_out: Vec<PathBuf>,
 }
 
 impl Surroundings {
-    /// The environment and files of this process.
+    /// Returns the environment and files of this process.
     pub(crate) fn real() -> Surroundings {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let user = variable("XDG_CONFIG_HOME")
@@ -128,7 +128,7 @@ impl Surroundings {
     }
 }
 
-/// Gathers flags, then variables, then files.
+/// Gathers the settings from flags, then variables, then files.
 pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, Usage> {
     let mut raw = Raw::default();
     for (key, text, flag) in flags(args)? {
@@ -172,13 +172,13 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
     Ok(raw)
 }
 
-/// The `[observe]` of an ignored file; empty if the file cannot be read.
+/// Returns the `[observe]` section of an ignored file. It is empty if the file cannot be read.
 pub(crate) fn observed(path: &Path) -> Observed {
     read_settings(path, is_site(path))
         .map_or_else(|_| Observed::default(), |bytes| Observed::of(path, &bytes))
 }
 
-/// The text of a file; `None`: it does not exist, or another user owns it.
+/// Returns the text of a file, or `None` if the file does not exist or belongs to another user.
 fn read(path: &Path) -> Result<Option<String>, Usage> {
     let wrong = |problem: &dyn fmt::Display| Usage(format!("{}: {problem}", path.display()));
     match read_settings(path, is_site(path)) {
@@ -186,8 +186,8 @@ fn read(path: &Path) -> Result<Option<String>, Usage> {
             .map(Some)
             .map_err(|problem| wrong(&problem)),
         Err(SettingsError::Io(problem)) if absent(&problem) => Ok(None),
-        // Another user's file must not keep a job from starting. The site's file must be ignored explicitly
-        // ([`leave_out`]).
+        // Skip another user's file, because it must not keep a job from starting. The site's file is different: it can
+        // only be ignored explicitly ([`leave_out`]).
         Err(SettingsError::Refused(refused @ Refused::Foreign { .. })) if !is_site(path) => {
             local::tell_foreign(path, &refused);
             Ok(None)
@@ -196,7 +196,7 @@ fn read(path: &Path) -> Result<Option<String>, Usage> {
     }
 }
 
-/// Whether a file exists, and its owner and mode permit reading it.
+/// Returns true if the file exists and its owner and mode permit reading it.
 pub(crate) fn is_read(path: &Path) -> bool {
     path.is_file() && read_settings(path, is_site(path)).is_ok()
 }
@@ -205,7 +205,7 @@ fn is_site(path: &Path) -> bool {
     path == Path::new(SITE_FILE)
 }
 
-/// A file that does not exist, or is in a folder that we may not enter, counts as absent.
+/// Returns true if the error means that the file is absent. A file in a folder that we may not enter counts as absent.
 fn absent(problem: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     matches!(problem.kind(), NotFound | NotADirectory | PermissionDenied)
@@ -215,7 +215,7 @@ fn dashed(key: &str) -> String {
     format!("--{}", key.replace('_', "-"))
 }
 
-/// Key, value and flag.
+/// Returns the key, value and flag of every option on the command line.
 fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
     let texts = [
         ("job", &args.job),
@@ -255,7 +255,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
             said.push((key.to_owned(), "true".to_owned(), dashed(key)));
         }
     }
-    // The last of repeated values wins, as with any flag; a dedicated flag wins over `--set`.
+    // The last of repeated values wins, as with any flag. A dedicated flag wins over `--set`.
     let prices = args
         .gpu_hour_price
         .iter()
@@ -268,7 +268,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
     Ok(said)
 }
 
-/// The two sides of `KEY=VALUE`.
+/// Splits `KEY=VALUE` into its two sides.
 pub(crate) fn key_and_value(change: &str) -> Result<(&str, &str), Usage> {
     let halves = change.split_once('=').ok_or_else(|| {
         Usage(format!(

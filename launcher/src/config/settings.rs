@@ -1,4 +1,4 @@
-//! The checked stage: every value is parsed, and every error names the value's source.
+//! The checked settings: every value is parsed, and every error names the value's source.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use super::page::PageSettings;
 use super::raw::{Origin, Raw, Said, key_and_value};
 use crate::output::{Usage, nearest};
 
-/// The effective settings.
+/// The effective settings of this process.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     /// Name of the job, if set.
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) run_dir: Option<PathBuf>,
     /// Size limit of the journal, bytes.
     pub(crate) journal_bytes: Option<u64>,
-    /// HOST or HOST:PORT of the aggregator.
+    /// The aggregator, as HOST or HOST:PORT.
     pub(crate) aggregator: Option<String>,
     /// Key file of the job's nodes.
     pub(crate) key_file: Option<PathBuf>,
@@ -51,19 +51,19 @@ pub(crate) struct Settings {
     pub(crate) metrics_textfile: Option<PathBuf>,
     /// Receiver of pushed metrics.
     pub(crate) otlp: Option<String>,
-    /// No banner, no verdict block.
+    /// If true, print no banner and no verdict block.
     pub(crate) quiet: bool,
-    /// The report as one line on stdout.
+    /// If true, print the report as one line on stdout.
     pub(crate) json: bool,
-    /// Write a summary line into the Slurm Comment.
+    /// If true, write a summary line into the Slurm Comment.
     pub(crate) slurm_comment: bool,
     /// Automatic actions and notifications, from variables and files.
     pub(crate) remedy: RemedyOptions,
     /// Changes to the policy tables, for the journal.
     pub(crate) changes: Vec<(String, f64)>,
-    /// Keys of changes on the command line: rereading files does not change them.
+    /// Keys of changes on the command line. Rereading the files does not change these.
     pub(crate) pinned: Vec<String>,
-    /// The tables with all changes.
+    /// The policy tables with all changes applied.
     pub(crate) policy: Policy,
 }
 
@@ -89,7 +89,7 @@ impl StepLog {
 }
 
 impl Settings {
-    /// Parses the gathered text.
+    /// Parses and checks the gathered text.
     pub(crate) fn check(raw: &Raw) -> anyhow::Result<Settings> {
         let text = |key: &str| raw.get(key).map(|said| said.text.clone());
         let parsed = |key: &str, parse: &dyn Fn(&str) -> Result<(), String>| match raw.get(key) {
@@ -117,7 +117,7 @@ impl Settings {
             receiver.map(drop).map_err(|error| error.to_string())
         })?;
         parsed("aggregator", &place::check)?;
-        // A missing optional key is no error: the sidecar reports it.
+        // Do not check a key that is optional. If it is missing, the sidecar reports it.
         if !paceline_sidecar::guard::is_optional() {
             parsed("key_file", &key)?;
         }
@@ -134,7 +134,7 @@ impl Settings {
                 .map_err(|error| error.to_string())
         })?;
         let step_regex = text("step_regex");
-        // A pattern without a source applies to the command's output.
+        // If a pattern is set but no source, the pattern applies to the command's output.
         let step_log = text("step_log").or_else(|| step_regex.as_ref().map(|_| "stdout".to_owned()));
         let mut sim_gpus = None;
         if let Some(said) = raw.get("sim_gpus") {
@@ -180,7 +180,7 @@ impl Settings {
     }
 }
 
-/// Policy changes from `--set` and `--gpu-hour-price`, for commands without other configuration.
+/// Returns the policy changes from `--set` and `--gpu-hour-price`, for commands without other configuration.
 pub(crate) fn changes_of(set: &[String]) -> Result<Vec<(String, f64)>, Usage> {
     let mut said: Vec<(String, Said)> = Vec::new();
     for change in set {
@@ -193,12 +193,12 @@ pub(crate) fn changes_of(set: &[String]) -> Result<Vec<(String, f64)>, Usage> {
     Ok(checked(said)?.0)
 }
 
-/// Policy changes from flags, variables and files, and the resulting tables.
+/// Returns the policy changes from flags, variables and files, and the resulting tables.
 pub(crate) fn changes(raw: &Raw) -> Result<(Vec<(String, f64)>, Policy), Usage> {
     checked(raw.policy())
 }
 
-/// Parses changes, and checks them individually and together.
+/// Parses the changes, and checks them individually and together.
 fn checked<'a>(
     said: impl Iterator<Item = (&'a str, &'a Said)>,
 ) -> Result<(Vec<(String, f64)>, Policy), Usage> {
@@ -221,12 +221,12 @@ fn checked<'a>(
     Ok((changes, policy))
 }
 
-/// The policy's name for a key, given under either name.
+/// Returns the policy's name for a key that is given under this name or the one in files.
 pub(crate) fn policy_name(key: &str) -> String {
     policy_key(key).unwrap_or(key).to_owned()
 }
 
-/// Parses `text` as a value of `key`; does not check it against other keys.
+/// Parses `text` as a value of `key`, without checking it against other keys.
 pub(crate) fn value_of(key: &str, text: &str) -> Result<f64, String> {
     let mut policy = Policy::default();
     if policy.get(key).is_none() {
@@ -265,7 +265,8 @@ fn remedy(raw: &Raw) -> Result<RemedyOptions, Usage> {
         if let Some(said) = raw.get(key) {
             let taken = options.say(key, &said.text);
             taken.map_err(|why| match key {
-                // Do not print the value: the likeliest mistake is a secret in plain text.
+                // Do not print the value. It may be a secret, because the likeliest mistake is one written here in
+                // plain text.
                 "notify" => Usage(format!("{}: notify: {why}", said.origin)),
                 _ => wrong(key, said, &why),
             })?;
@@ -294,7 +295,7 @@ pub(super) fn name(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether node_exporter reads such a file.
+/// Checks that the file name is one that node_exporter reads.
 fn collected(text: &str) -> Result<(), String> {
     text.ends_with(".prom")
         .then_some(())
@@ -308,7 +309,7 @@ fn host_and_port(text: &str) -> Result<(), String> {
         .ok_or_else(|| "must be HOST:PORT, such as 127.0.0.1:29600".to_owned())
 }
 
-/// With an invalid key a job would run unmonitored: report the error before the start.
+/// Checks the key file. With an invalid key the job would run unmonitored, so the error must come before the start.
 pub(super) fn key(path: &str) -> Result<(), String> {
     let read = paceline_sidecar::guard::Key::read(Path::new(path));
     read.map(drop).map_err(|error| error.to_string())

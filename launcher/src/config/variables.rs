@@ -1,4 +1,4 @@
-//! Names of PACELINE_ variables: those that Paceline reads or sets, and warnings about others.
+//! The names of the PACELINE_ variables that Paceline reads or sets, and warnings about others.
 
 use std::ffi::OsString;
 
@@ -7,8 +7,8 @@ use paceline_health::text::sanitize;
 use super::keys::{KEYS, PRICE_VARIABLE, variable};
 use crate::output::nearest;
 
-/// Besides settings: variables that the hook, the plugin, tools and sidecars read, that Paceline sets for commands, and
-/// that deploy/ sets in pods.
+/// Variables that are not settings. The hook, the plugin, tools and sidecars read them, Paceline sets them for
+/// commands, or deploy/ sets them in pods.
 const OTHERS: [&str; 44] = [
     "PACELINE_CUBLAS_LIB",
     "PACELINE_CUDA_LIB",
@@ -55,17 +55,17 @@ const OTHERS: [&str; 44] = [
     "PACELINE_TRACK_FROM",
     "PACELINE_WATCH",
 ];
-/// Prefixes of variables whose names others choose.
+/// Prefixes of variables whose full names are chosen outside Paceline.
 const FAMILIES: [&str; 4] = [
     "PACELINE_OPERATOR",
     "PACELINE_REMEDIATOR",
     "PACELINE_FUZZ_",
     "PACELINE_FAKE_",
 ];
-/// Maximum number of unknown variables that are reported; a site may have its own.
+/// Maximum number of unknown variables that are reported, because a site may have its own.
 const MAX_NAMED: usize = 5;
 
-/// Every variable that Paceline reads.
+/// Returns the name of every variable that Paceline reads.
 fn known() -> Vec<String> {
     let settings = KEYS.iter().map(|key| variable(key.name));
     settings
@@ -74,7 +74,7 @@ fn known() -> Vec<String> {
         .collect()
 }
 
-/// A warning for each PACELINE_ variable that nothing reads; most are misspelled.
+/// Returns a warning for each PACELINE_ variable that nothing reads. Most of these are misspelled.
 pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
     let known = known();
     let mut strange: Vec<String> = names
@@ -88,7 +88,7 @@ pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
             .iter()
             .filter_map(|name| name.strip_prefix("PACELINE_"))
             .collect();
-        // The common prefix would make any two names similar.
+        // Compare the names without the common prefix, which would make any two of them similar.
         let own = name.strip_prefix("PACELINE_").unwrap_or_default();
         let begun = format!("{own}_");
         let longer = ends.iter().copied().find(|end| end.starts_with(&begun));
@@ -102,18 +102,19 @@ pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
     strange.iter().take(MAX_NAMED).map(sentence).collect()
 }
 
-/// Valid values of variables that only the hook reads.
+/// Valid values of the variables that only the hook reads.
 const HOOK_VALUES: [(&str, &[&str]); 2] = [
     ("PACELINE_HOOK", &["off", "on", ""]),
     ("PACELINE_TRACK", &["wandb", "mlflow", "off", ""]),
 ];
 
-/// A warning for each of them with another value: the hook itself prints nothing in a training process.
+/// Returns a warning for each variable of the hook with another value. The hook itself prints nothing, because it runs
+/// in a training process.
 pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut said = Vec::new();
     for (name, known) in HOOK_VALUES {
         let Some(text) = value(name) else { continue };
-        // Only lowercase `off` disables.
+        // Only a lowercase `off` disables the hook, so other spellings are not valid.
         let is_known = |word: &str| match word.to_lowercase() {
             lower if lower == "off" => word == "off",
             lower => known.contains(&&*lower),
@@ -137,7 +138,8 @@ pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
     said
 }
 
-/// Whether stacks of hanging ranks are taken, and by which signal (sidecar/probe/python/paceline/_stacks.py).
+/// Variable that selects whether stacks of hanging ranks are taken, and by which signal
+/// (sidecar/probe/python/paceline/_stacks.py).
 const STACKS: &str = "PACELINE_STACKS";
 
 fn is_stacks(text: &str) -> bool {

@@ -23,7 +23,7 @@ impl Ring {
         listener: &TcpListener,
         next: SocketAddr,
     ) -> io::Result<Ring> {
-        // Every rank listens before any connects: this is not refused and needs no accept.
+        // The connection is not refused and needs no accept yet, because every rank listens before any connects.
         let next = TcpStream::connect(next)?;
         let (previous, _) = listener.accept()?;
         next.set_nodelay(true)?;
@@ -77,7 +77,7 @@ impl Ring {
     }
 }
 
-/// The `index`-th of `parts` nearly equal parts.
+/// Returns the range of the `index`-th of `parts` nearly equal parts.
 fn part(length: usize, index: usize, parts: usize) -> Range<usize> {
     length * index / parts..length * (index + 1) / parts
 }
@@ -86,7 +86,7 @@ fn part(length: usize, index: usize, parts: usize) -> Range<usize> {
 mod tests {
     use super::*;
 
-    /// A length that is not a multiple of the number of ranks, and one that is smaller.
+    /// Covers a length that is not a multiple of the number of ranks, and one that is smaller.
     #[test]
     fn every_rank_ends_with_the_same_sum() {
         for (size, length) in [(2, 5), (3, 100), (5, 3)] {

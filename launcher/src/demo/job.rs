@@ -1,5 +1,5 @@
-//! The demo's job, the counterpart of torchrun. Starts every rank with a listener and its neighbor's address, and exits
-//! with the code of the first that failed.
+//! The demo's job launcher, the counterpart of torchrun. It starts every rank with a listener and its neighbor's
+//! address, and exits with the code of the lowest-numbered rank that failed.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -12,9 +12,10 @@ use anyhow::Context as _;
 use super::DemoTrainerArgs;
 use super::trainer::NEXT;
 
-/// Runs all ranks to their end. Returns the exit code.
+/// Runs all ranks to their end. Returns the exit code of the lowest-numbered rank that failed, or 0.
 pub(super) fn run(args: &DemoTrainerArgs) -> anyhow::Result<u8> {
-    // SIGTERM reaches the whole group: the ranks agree on a last step, and we wait for them.
+    // Ignore SIGTERM and SIGINT here. They reach the whole group, so the ranks agree on a last step, and we wait for
+    // them.
     for signal in [libc::SIGTERM, libc::SIGINT] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
@@ -29,7 +30,7 @@ pub(super) fn run(args: &DemoTrainerArgs) -> anyhow::Result<u8> {
         let next = addresses[(rank as usize + 1) % addresses.len()];
         ranks.push(start(args, rank, listener, next.to_string())?);
     }
-    // A rank that exits early breaks the ring, so the other ranks exit as well: none has to be killed.
+    // No rank has to be killed: a rank that exits early breaks the ring, so the other ranks exit as well.
     let mut code = 0;
     for (rank, child) in ranks.iter_mut().enumerate() {
         let status = child.wait()?;

@@ -1,5 +1,5 @@
-//! Live output of the demo, read from the growing journal: on a terminal a line per rank, redrawn continuously;
-//! elsewhere a plain line now and then.
+//! Prints live output of the demo, read from its growing journal. A terminal shows a continuously redrawn line per
+//! rank. Other outputs get a plain line every few seconds.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -20,19 +20,19 @@ use crate::notices::{self, Notices};
 use crate::output::{self, Paint, Style};
 use crate::run::Watcher;
 
-/// Intervals of drawing the table and of printing a line.
+/// Intervals between two redraws of the table, and between two plain lines.
 const DRAW: Duration = Duration::from_millis(250);
 const PRINT: Duration = Duration::from_secs(3);
-/// How long the demo continues after its fault is named; longer on a terminal, for users who want to open the page or
-/// top.
+/// How long the demo continues after its fault is named. It is longer on a terminal, for users who want to open the
+/// page or `paceline top`.
 const AFTER: Duration = Duration::from_secs(5);
 const AFTER_WATCHED: Duration = Duration::from_secs(20);
-/// Cells of the longest bar.
+/// Number of cells of the longest bar.
 const BAR: f64 = 24.0;
 /// Maximum number of ranks shown.
 const SHOWN: usize = 16;
 
-/// Last state of a rank.
+/// The last known state of a rank.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     self_s: f64,
@@ -41,7 +41,7 @@ struct Seen {
     verdict: Option<String>,
 }
 
-/// Follows the demo, and ends it after everything has been shown.
+/// Follows the demo, and ends it some time after the fault has been shown.
 pub(super) struct Live {
     style: Style,
     terminal: bool,
@@ -54,7 +54,7 @@ pub(super) struct Live {
     ranks: Vec<Seen>,
     step: u64,
     page: Option<String>,
-    /// Short action for the latest finding.
+    /// A short form of the action for the latest finding.
     advice: Option<String>,
     until: Option<Instant>,
     drawn: usize,
@@ -62,7 +62,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Shows `ranks` ranks; the journal will be at `journal`.
+    /// Starts to follow a job of `ranks` ranks whose journal will be at `journal`.
     pub(super) fn new(style: Style, script: &GpuScript, journal: PathBuf) -> Live {
         let now = Instant::now();
         Live {
@@ -92,7 +92,7 @@ impl Live {
         let Some(mut reader) = self.open.take() else {
             return;
         };
-        // An incomplete line is completed next time.
+        // An incomplete line stays in the buffer and is completed by the next call.
         while reader
             .read_until(b'\n', &mut self.line)
             .is_ok_and(|count| count > 0)
@@ -133,7 +133,7 @@ impl Live {
     }
 
     fn judged(&mut self, verdict: &Verdict) {
-        // On a terminal the table shows it.
+        // Print a line only if there is no terminal, because there the table shows the finding.
         if !self.terminal {
             let line = self.notices.on_verdict(verdict, host::unix_ms(), Instant::now());
             line.into_iter().for_each(output::say);
@@ -159,7 +159,7 @@ impl Live {
         }
     }
 
-    /// The first clause of the action; the report at the end has all of it.
+    /// Stores the first clause of the action. The report at the end has all of it.
     fn advise(&mut self, action: &str) {
         self.advice = Some(format!("do: {}", notices::first_clause(action)));
     }

@@ -1,5 +1,6 @@
-//! `paceline demo`: the whole pipeline on a machine with no GPU and no Python. Real processes, a real all-reduce, real
-//! rings, sidecar and aggregator; only the GPUs are simulated, and every verdict based on them says so.
+//! `paceline demo`: runs the whole pipeline on a machine with no GPU and no Python. The processes, the all-reduce, the
+//! rings, the sidecar and the aggregator are real. Only the GPUs are simulated, and every verdict based on them says
+//! so.
 
 mod allreduce;
 mod args;
@@ -22,7 +23,7 @@ use crate::{config, journal, run};
 
 pub(crate) use args::{DemoArgs, DemoTrainerArgs};
 
-/// When the GPU begins to overheat, seconds.
+/// Time at which the GPU begins to overheat, in seconds.
 const HEAT_AT_S: f64 = 6.0;
 /// Files that a demo writes into its run directory.
 const FILES: [&str; 8] = [
@@ -106,14 +107,14 @@ fn introduce(args: &DemoArgs, style: Style) {
     ));
 }
 
-/// Removes only what a demo has written.
+/// Removes the files of an earlier demo, and nothing else.
 fn remove_earlier(run_dir: &Path) {
-    // Another user's directory is refused later; its links could point to our files.
+    // Remove nothing from another user's directory, because its links could point to our files. It is refused later.
     if safe_file::check_dir(run_dir).is_err() {
         return;
     }
     for name in FILES {
-        // Missing, or not ours to remove: the aggregator renames an old journal itself.
+        // Ignore errors: the file may be missing or not ours to remove. The aggregator renames an old journal itself.
         let _ = fs::remove_file(run_dir.join(name));
     }
 }

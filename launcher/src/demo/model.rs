@@ -1,11 +1,11 @@
-//! The demo's model: a linear map, learned from noisy samples of another one by plain gradient descent. Small but real:
-//! its loss falls, and the ranks stay in sync only if they really sum their gradients.
+//! The demo's model: a linear map, learned from noisy samples of another one by plain gradient descent. The model is
+//! small but real: its loss falls, and the ranks stay in sync only if they really sum their gradients.
 
 use paceline_health::sim::chance::Chance;
 
-/// Number of inputs, and of outputs.
+/// Number of inputs. The number of outputs is the same.
 const WIDTH: usize = 48;
-/// Samples per rank and step.
+/// Number of samples per rank and step.
 const BATCH: usize = 8;
 const LEARNING_RATE: f32 = 0.02;
 
@@ -13,16 +13,16 @@ const LEARNING_RATE: f32 = 0.02;
 #[derive(Debug)]
 pub(crate) struct Model {
     weights: Vec<f32>,
-    /// The map to be learned.
+    /// The linear map that the model learns.
     truth: Vec<f32>,
     chance: Chance,
 }
 
-/// Samples: inputs and expected outputs.
+/// Samples, each with its inputs and expected outputs.
 pub(crate) struct Batch(Vec<(Vec<f32>, Vec<f32>)>);
 
 impl Model {
-    /// The same model on every rank, with different samples.
+    /// Creates the model of one rank. The weights are the same on every rank, and the samples differ.
     pub(crate) fn new(rank: u32) -> Model {
         let mut common = Chance::of(1, &[0x7472_7574]);
         let truth = (0..WIDTH * WIDTH).map(|_| common.unit() as f32 - 0.5).collect();
@@ -33,7 +33,7 @@ impl Model {
         }
     }
 
-    /// The next samples.
+    /// Returns the next samples.
     pub(crate) fn batch(&mut self) -> Batch {
         let sample = |_| {
             let input: Vec<f32> = (0..WIDTH)
@@ -48,7 +48,8 @@ impl Model {
         Batch((0..BATCH).map(sample).collect())
     }
 
-    /// Forward and backward: the gradient with the loss appended, as one vector to be summed over the ranks.
+    /// Runs the forward and backward pass. Returns the gradient with the loss appended, as one vector to be summed over
+    /// the ranks.
     pub(crate) fn gradient(&self, batch: &Batch) -> Vec<f32> {
         let mut gradient = vec![0.0; WIDTH * WIDTH + 1];
         for (input, wanted) in &batch.0 {
@@ -64,7 +65,7 @@ impl Model {
         gradient
     }
 
-    /// The optimizer's step, with the summed gradient of `ranks` ranks. Returns the mean loss.
+    /// Runs the optimizer's step with the summed gradient of `ranks` ranks. Returns the mean loss.
     pub(crate) fn step(&mut self, summed: &[f32], ranks: u32) -> f32 {
         let rate = LEARNING_RATE / ranks as f32;
         self.weights

@@ -1,7 +1,8 @@
-//! One trainer of the demo. It does what a training script does and writes its ring like the Python hook: real compute,
-//! a timed wait in place of the remaining compute, an all-reduce, an optimizer step.
+//! One trainer of the demo. It does what a training script does, and writes its ring like the Python hook. A step
+//! consists of some real compute, a timed wait in place of the remaining compute, an all-reduce, and an optimizer step.
 //!
-//! The timed wait scales with the simulated GPU's slowdown: a GPU at three quarters of its clock takes a third longer.
+//! The timed wait scales with the simulated GPU's slowdown. For example, a GPU at three quarters of its clock takes a
+//! third longer.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,9 +21,9 @@ use super::DemoTrainerArgs;
 use super::allreduce::Ring;
 use super::model::Model;
 
-/// Forward and backward on a healthy GPU.
+/// Duration of the forward and backward pass on a healthy GPU.
 const COMPUTE: Duration = Duration::from_millis(75);
-/// Loading a batch.
+/// Duration of loading a batch.
 const DATA: Duration = Duration::from_millis(3);
 /// Variable with the address of the next rank's listener.
 pub(super) const NEXT: &str = "PACELINE_DEMO_NEXT";
@@ -35,7 +36,7 @@ pub(super) fn run(args: &DemoTrainerArgs, rank: u32) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let next: SocketAddr = std::env::var(NEXT).context(NEXT)?.parse().context(NEXT)?;
-    // The listener is our standard input: it was bound before any rank could connect.
+    // Our standard input is the listener, which was bound before any rank could connect.
     let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut trainer = Trainer {
         ring: Ring::join(rank as usize, args.ranks as usize, &listener, next)?,
@@ -72,10 +73,11 @@ struct Trainer {
     origin_ns: u64,
 }
 
-/// The end of a step.
+/// What one step of training returns.
 struct Stepped {
     ended: Instant,
-    /// A rank wants to stop: all stop after the same step, or its peers would wait for it in the next one.
+    /// True if a rank wants to stop. All ranks stop after the same step, or peers would wait in the next one for a rank
+    /// that has stopped.
     over: bool,
 }
 
@@ -123,7 +125,7 @@ fn until(then: Instant) {
     sleep(then.saturating_duration_since(Instant::now()));
 }
 
-/// The ring, if there is one: a trainer also runs without it.
+/// The rank's ring, or `None` if there is none. A trainer also runs without it.
 struct Probe(Option<Writer>);
 
 impl Probe {
@@ -148,7 +150,7 @@ impl Probe {
 
     fn write(&self, record: &Record) {
         if let Some(writer) = &self.0 {
-            // A full ring counts the records that it drops.
+            // Ignore a full ring, which counts the records that it drops.
             let _ = writer.write(record);
         }
     }

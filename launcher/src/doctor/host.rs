@@ -15,16 +15,16 @@ use crate::cli::SettingArgs;
 use crate::config::{self, Surroundings, variables};
 use crate::run::{cluster, ring_places};
 
-/// Exists where NVIDIA's driver is loaded.
+/// This path exists where NVIDIA's driver is loaded.
 const DRIVER: &str = "/proc/driver/nvidia";
-/// More than the rings, hook and sockets of a node with eight ranks take.
+/// Memory, in bytes, that suffices for the rings, hook and sockets of a node with eight ranks.
 const ENOUGH_MEMORY: u64 = 64 << 20;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Configuration files, and mistakes in them and in variables.
+/// Checks the configuration files and the variables for mistakes.
 pub(super) fn settings(_: &Subject) -> Check {
     let name = "settings";
     if let Err(problem) = config::load(&SettingArgs::default()) {
@@ -53,7 +53,7 @@ pub(super) fn settings(_: &Subject) -> Check {
     )
 }
 
-/// Driver and GPUs.
+/// Checks the driver and the GPUs.
 pub(super) fn gpus(subject: &Subject) -> Check {
     let name = "GPUs";
     let library = subject
@@ -92,7 +92,7 @@ pub(super) fn gpus(subject: &Subject) -> Check {
     }
 }
 
-/// Source of XIDs.
+/// Checks that the kernel log, the source of XIDs, can be read.
 pub(super) fn kernel_log(subject: &Subject) -> Check {
     let name = "kernel log";
     let set = subject
@@ -103,7 +103,7 @@ pub(super) fn kernel_log(subject: &Subject) -> Check {
         return Check::green(name, "not needed: no NVIDIA driver is loaded");
     }
     let path = set.unwrap_or_else(|| PathBuf::from("/dev/kmsg"));
-    // Do not block on a pipe, or wait for the next line.
+    // Open without blocking, so that the check does not hang on a pipe or wait for the next line.
     let opened = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -123,7 +123,7 @@ pub(super) fn kernel_log(subject: &Subject) -> Check {
     }
 }
 
-/// Memory for the rings into which trainers write their steps.
+/// Checks the memory for the rings into which trainers write their steps.
 pub(super) fn memory(_: &Subject) -> Check {
     let name = "memory";
     let places = ring_places();
@@ -164,7 +164,7 @@ pub(super) fn memory(_: &Subject) -> Check {
     )
 }
 
-/// Whether the page and the metrics can be served at the configured address.
+/// Checks that the page and the metrics can be served at the configured address.
 pub(super) fn page(subject: &Subject) -> Check {
     let name = "page";
     let page = subject
@@ -191,7 +191,7 @@ pub(super) fn page(subject: &Subject) -> Check {
     }
 }
 
-/// The key that authenticates a job's nodes to each other.
+/// Checks the key that authenticates a job's nodes to each other.
 pub(super) fn key(subject: &Subject) -> Check {
     let name = "key";
     let set = subject
@@ -217,7 +217,7 @@ pub(super) fn key(subject: &Subject) -> Check {
     match Key::read(&path) {
         Ok(_) => Check::green(name, format!("{shown} is valid, and only its owner can read it")),
         Err(problem) => {
-            // An invalid key that was configured keeps the job from starting.
+            // If the invalid key was configured, the light is red, because the job would not start.
             let light = if set.is_some() { Light::Red } else { Light::Yellow };
             let act = format!(
                 "chmod 600 {shown}, or create a new one: umask 077; head -c 32 /dev/urandom > {shown}"
@@ -227,7 +227,7 @@ pub(super) fn key(subject: &Subject) -> Check {
     }
 }
 
-/// The address of the job's aggregator.
+/// Checks the address of the job's aggregator.
 pub(super) fn aggregator(subject: &Subject) -> Check {
     let name = "aggregator";
     let set = subject
@@ -241,7 +241,7 @@ pub(super) fn aggregator(subject: &Subject) -> Check {
              CMD)",
         );
     };
-    // The last address is the aggregator's; those before it are relays.
+    // The last address is the aggregator's. The addresses before it are relays.
     let own = place.rsplit(',').next().unwrap_or_default();
     let host = match own.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() => host,

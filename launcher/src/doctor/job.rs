@@ -1,4 +1,4 @@
-//! The newest running job on this machine: whether its phases are known, and if not, why.
+//! Checks the newest running job on this machine: whether its phases are known and, if not, why.
 
 use super::{Check, Light, Subject};
 use crate::output::NoJob;
@@ -7,7 +7,7 @@ use crate::top::{self, Seen};
 const NAME: &str = "job";
 /// Prefix of the hook's notes in the report's coverage (`health/src/detect/report/notes/hook.rs`).
 const OF_HOOK: &str = "hook: ";
-/// Timing only some of the steps is not a problem.
+/// Prefix of the note that only some of the steps are timed, which is not a problem.
 const SAMPLED: &str = "hook: phases of ";
 
 pub(super) fn seen(_: &Subject) -> Check {
@@ -43,7 +43,7 @@ fn of(seen: &Seen) -> Check {
         true => "phases are known for some steps",
         false => "phases are not known",
     };
-    // No notes from the hook means that there is no hook: the other limits of the verdicts say more.
+    // If the hook left no notes, there is no hook. Show the other limits of the verdicts, which say more.
     let reasons = match troubles.is_empty() {
         true => said(&notes.iter().collect::<Vec<_>>()),
         false => said(&troubles),

@@ -1,5 +1,5 @@
-//! `paceline doctor`: the data sources of a job on this machine, what is missing, and what to do about it. It starts no
-//! job, changes nothing, and ends within ten seconds: a check without an answer by then reports that.
+//! `paceline doctor`: shows which data sources a job on this machine can use, what is missing, and what to do about it.
+//! It starts no job, changes nothing, and ends within ten seconds. A check that has no answer by then reports that.
 
 mod host;
 mod job;
@@ -19,13 +19,13 @@ use crate::cli::SettingArgs;
 use crate::config::{self, Settings};
 use crate::output::{self, Color, Paint, Style};
 
-/// Version of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
-/// Deadline of all checks, a second before the promised ten.
+/// Time limit of all checks together, one second less than the promised ten.
 const DEADLINE: Duration = Duration::from_secs(9);
-/// Deadline of programs that a check starts, so that the check can still report the timeout.
+/// Time limit of a program that a check starts. It is shorter, so that the check can still report the timeout.
 const STARTED: Duration = Duration::from_secs(8);
-/// Column width of the names.
+/// Width of the column with the checks' names.
 const NAME: usize = 12;
 
 #[derive(Debug, Args)]
@@ -49,22 +49,22 @@ pub(crate) struct DoctorArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Light {
-    /// No problem.
+    /// No problem was found.
     Green,
-    /// A job runs and is monitored, with less data.
+    /// A job would run and be monitored, but with less data.
     Yellow,
     /// A job would not start, or would run unmonitored.
     Red,
 }
 
-/// One check.
+/// The name and the result of a check.
 #[derive(Clone, Debug, Serialize)]
 struct Check {
     name: &'static str,
     light: Light,
-    /// What was found.
+    /// What the check found.
     says: String,
-    /// What to do; empty: nothing.
+    /// What to do about it. Empty if nothing is to be done.
     #[serde(rename = "do")]
     act: String,
 }
@@ -84,10 +84,10 @@ impl Check {
     }
 }
 
-/// Input of the checks.
+/// What all checks get as input.
 #[derive(Clone)]
 struct Subject {
-    /// `None`: they cannot be read, which is itself a finding.
+    /// The settings, or `None` if they cannot be read, which is itself a finding.
     settings: Option<Settings>,
     python: Option<PathBuf>,
     command: Vec<OsString>,
@@ -95,7 +95,7 @@ struct Subject {
 
 type Look = fn(&Subject) -> Check;
 
-/// In display order.
+/// All checks, in display order.
 const CHECKS: [(&str, Look); 11] = [
     ("settings", host::settings),
     ("GPUs", host::gpus),
@@ -133,13 +133,13 @@ pub(crate) fn command(args: &DoctorArgs, color: Color) -> anyhow::Result<ExitCod
     Ok(ExitCode::from(worst as u8))
 }
 
-/// Runs each check in its own thread: a driver or file system that hangs does not block the others.
+/// Runs each check in its own thread, so that a driver or file system that hangs does not block the other checks.
 fn all(subject: &Subject, checks: &[(&'static str, Look)], deadline: Duration) -> Vec<Check> {
     let until = Instant::now() + deadline;
     let (sender, answers) = channel();
     for (index, (_, look)) in checks.iter().copied().enumerate() {
         let (sender, subject) = (sender.clone(), subject.clone());
-        // The thread is not joined; it ends with the process.
+        // Do not join the thread, which ends with the process.
         std::thread::spawn(move || sender.send((index, look(&subject))));
     }
     drop(sender);

@@ -1,4 +1,4 @@
-//! Checks of the trainers' software: Python with the hook, PyTorch, NCCL and its plugin.
+//! Checks the trainers' software: Python with the hook, PyTorch, NCCL and its plugin.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, DirBuilder};
@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 use super::{Check, Light, STARTED, Subject};
 use crate::run::{hook, plugin, ring_places};
 
-/// Prints the interpreter, its version, and PyTorch's version.
+/// Python script that prints the interpreter, its version, and PyTorch's version.
 const TORCH: &str = "
 import sys
 print(sys.executable, '.'.join(map(str, sys.version_info[:3])), flush=True)
 import torch
 print(torch.__version__, 'CUDA ' + torch.version.cuda if torch.version.cuda else 'CPU only')
 ";
-/// Loads NCCL from PyTorch's wheel, else from the system.
+/// Python script that loads NCCL from PyTorch's wheel or, failing that, from the system, and prints its path and
+/// version.
 const NCCL: &str = "
 import ctypes, glob, os, sys
 places = [p for d in sys.path for p in glob.glob(os.path.join(d, 'nvidia', 'nccl', 'lib', 'libnccl.so.2'))]
@@ -37,18 +38,19 @@ for place in places + ['libnccl.so.2']:
 else:
     sys.exit(str(why))
 ";
-/// Whether Python loaded our sitecustomize and can import the API. Our sitecustomize runs the next one, such as
-/// Debian's or Ubuntu's, which then takes its place in sys.modules: the import hook shows that ours ran.
+/// Python script that shows whether Python loaded our sitecustomize and can import the API. Our sitecustomize runs the
+/// next one on the path, such as Debian's or Ubuntu's, which then replaces it in sys.modules. Therefore the script
+/// looks for our import hook.
 const HOOK: &str = "
 import sys
 import paceline, sitecustomize
 watches = [f.find_spec.__code__.co_filename for f in sys.meta_path if getattr(f, '__qualname__', '') == '_Watch']
 print(watches[0] if watches else sitecustomize.__file__)
 ";
-/// Maximum characters of a program's message.
+/// Maximum number of characters of a program's message.
 const MAX_SAID: usize = 300;
 
-/// The trainers' Python.
+/// Returns the path of the trainers' Python.
 fn interpreter(subject: &Subject) -> PathBuf {
     let of_path = || {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -62,7 +64,7 @@ fn interpreter(subject: &Subject) -> PathBuf {
     chosen.unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// Runs a script with a timeout: its output, or why it failed.
+/// Runs a script with a timeout. Returns its output, or why it failed.
 fn run(program: &Path, script: &str, env: &[(&str, &OsStr)]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.arg("-c").arg(script).envs(env.iter().copied());
@@ -85,7 +87,7 @@ fn run(program: &Path, script: &str, env: &[(&str, &OsStr)]) -> Result<String, S
             }
         }
     };
-    // It has exited; its own child processes may still hold the pipes, so do not wait for them.
+    // Read only what the pipes hold now. The program has exited, but its child processes may keep the pipes open.
     let mut text = vec![0; 64 << 10];
     let mut read = |pipe: Option<&mut dyn Read>| {
         let count = pipe.and_then(|pipe| pipe.read(&mut text).ok()).unwrap_or(0);
@@ -100,7 +102,7 @@ fn run(program: &Path, script: &str, env: &[(&str, &OsStr)]) -> Result<String, S
     Err(last.chars().take(MAX_SAID).collect())
 }
 
-/// Whether a trainer loads the hook.
+/// Checks that a trainer would load the hook.
 pub(super) fn hook(subject: &Subject) -> Check {
     let name = "Python";
     let program = interpreter(subject);
@@ -142,7 +144,7 @@ pub(super) fn hook(subject: &Subject) -> Check {
     }
 }
 
-/// PyTorch and its version.
+/// Checks PyTorch and its version.
 pub(super) fn torch(subject: &Subject) -> Check {
     let name = "PyTorch";
     let program = interpreter(subject);
@@ -158,7 +160,7 @@ pub(super) fn torch(subject: &Subject) -> Check {
     }
 }
 
-/// NCCL, and our plugin.
+/// Checks NCCL and our plugin.
 pub(super) fn nccl(subject: &Subject) -> Check {
     let name = "NCCL";
     let beside = std::env::current_exe().ok();
@@ -191,17 +193,18 @@ pub(super) fn nccl(subject: &Subject) -> Check {
     }
 }
 
-/// Whether the dynamic loader accepts it.
+/// Checks that the dynamic loader accepts the library.
 fn load(path: &Path) -> Result<(), String> {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else {
         return Err(format!("{}: no file name", path.display()));
     };
-    // SAFETY: the name ends with a zero byte. The library is ours: it runs nothing when it is loaded, and stays loaded.
+    // SAFETY: the name ends with a zero byte. The library is our plugin, which runs nothing when it is loaded and stays
+    // loaded.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !handle.is_null() {
         return Ok(());
     }
-    // SAFETY: after a failure dlerror returns a string that is valid until this thread's next call to the loader.
+    // SAFETY: after a failure, dlerror returns a string that is valid until this thread's next call to the loader.
     let why = unsafe {
         let text = libc::dlerror();
         (!text.is_null()).then(|| std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -209,7 +212,7 @@ fn load(path: &Path) -> Result<(), String> {
     Err(why.unwrap_or_else(|| format!("{} cannot be loaded", path.display())))
 }
 
-/// A temporary directory where rings would be.
+/// A temporary directory in the place where rings would be. Dropping this value removes it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -222,7 +225,7 @@ impl Folder {
         let places = ring_places();
         places.iter().find_map(|place| {
             let path = place.join(&name);
-            // Create it or fail: an existing directory of another user is not used.
+            // Fail if the directory already exists, because it may belong to another user.
             let made = DirBuilder::new().mode(0o700).create(&path);
             made.is_ok().then_some(Folder(path))
         })

@@ -1,20 +1,20 @@
-//! Compares this table with an older one.
+//! Compares the table of this evaluation with an older one.
 
 use std::path::Path;
 
 use super::row::{Better, Row, TABLE_VERSION, Table};
 use crate::output::Usage;
 
-/// A changed row.
+/// A row whose value has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// The row.
+    /// The name of the row.
     pub(super) name: String,
     /// The old value, as displayed.
     pub(super) before: String,
     /// The new value, as displayed.
     pub(super) after: String,
-    /// Whether the change is an improvement; `None`: the row was added or removed.
+    /// True if the change is an improvement. `None` if the row was added or removed.
     pub(super) better: Option<bool>,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<Table, Usage> {
     Ok(table)
 }
 
-/// Changed rows in the order of the new table; removed rows come last.
+/// Returns the changed rows in the order of the new table. Removed rows come last.
 pub(super) fn compare(old: &Table, new: &Table) -> Vec<Change> {
     let find = |rows: &[Row], name: &str| rows.iter().find(|row| row.name == name).cloned();
     let mut changes = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn compare(old: &Table, new: &Table) -> Vec<Change> {
     changes
 }
 
-/// A missing value is worse than any value.
+/// Returns true if the new value is better. A missing value is worse than any value.
 fn is_better(before: &Row, after: &Row) -> bool {
     match (before.value, after.value, after.better) {
         (None, now, _) => now.is_some(),

@@ -1,18 +1,19 @@
-//! The verdicts expected for a world, as text: `straggler rank=3 cause=thermal`, `stage-imbalance job`.
+//! Parses the verdicts that are expected for a world, such as `straggler rank=3 cause=thermal` or `stage-imbalance
+//! job`.
 //!
-//! A leading `?` makes it optional. `of=1` gives the index of its fault (from 0); by default the first expectation
-//! belongs to the first fault, and so on.
+//! A leading `?` makes an expectation optional. `of=1` gives the index, from 0, of the fault that it belongs to. By
+//! default the first expectation belongs to the first fault, the second to the second, and so on.
 
 use paceline_health::event::Event;
 use paceline_health::id::Rank;
 use paceline_health::verdict::{Cause, Finding, Subject};
 
-/// The subject of a verdict, in the simulator's numbers.
+/// The subject of a verdict, numbered as in the simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
     /// The job.
     Job,
-    /// A rank, or its GPU: rank 3 trains on GPU 3 of the world.
+    /// A rank or its GPU. Rank 3 trains on GPU 3 of the world.
     Rank(u32),
     /// A node.
     Node(u32),
@@ -35,11 +36,11 @@ pub(super) struct Expectation {
     pub(super) finding: Finding,
     /// Its subject.
     pub(super) who: Who,
-    /// Its cause; `None`: any.
+    /// Its cause. `None` accepts any cause.
     pub(super) cause: Option<Cause>,
-    /// Whether it must be raised.
+    /// True if the verdict must be raised. Otherwise it is only permitted.
     pub(super) required: bool,
-    /// The index of its fault, from 0.
+    /// The index of the fault that causes it, from 0.
     pub(super) fault: Option<usize>,
 }
 
@@ -90,7 +91,7 @@ fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, wanted: &str) -> Optio
 }
 
 impl Who {
-    /// `1` or `1-2`.
+    /// Parses the link of a node (`1`), or the link between two nodes (`1-2`).
     fn link(text: &str) -> Option<Who> {
         match text.split_once('-') {
             Some((one, other)) => Some(Who::Link(one.parse().ok()?, Some(other.parse().ok()?))),
@@ -98,7 +99,7 @@ impl Who {
         }
     }
 
-    /// The subject of a verdict.
+    /// Converts the subject of a verdict.
     pub(super) fn of(subject: &Subject, gpus: &Gpus) -> Who {
         let number = |prefix: &str, name: &str| name.strip_prefix(prefix).and_then(|rest| rest.parse().ok());
         let node = |name: &str| number("node", name);
@@ -117,10 +118,11 @@ impl Who {
         found.unwrap_or(Who::Stranger)
     }
 
-    /// Whether a verdict on `self` satisfies an expectation of `other`. A link has no direction.
+    /// Returns true if a verdict on `self` satisfies an expectation of `other`. The direction of a link does not
+    /// matter.
     pub(super) fn answers(self, other: Who) -> bool {
         match (self, other) {
-            // The world decides which ranks these are.
+            // Accept any rank here. The world decides which ranks are correct.
             (Who::Rank(_), Who::AnyRank | Who::RankOn(_)) => true,
             (Who::Link(a, Some(b)), Who::Link(c, Some(d))) => (a, b) == (c, d) || (a, b) == (d, c),
             (one, other) => one == other,

@@ -1,11 +1,11 @@
-//! Confidence intervals of shares, rates and medians.
+//! Computes confidence intervals of shares, rates and medians.
 
-/// Two-sided 95 %, in standard deviations of a normal distribution.
+/// The half width of a two-sided 95 % interval, in standard deviations of a normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
-/// The probability above an upper 95 % bound.
+/// The probability that a value is above its upper 95 % bound.
 const TAIL: f64 = 0.05;
 
-/// Wilson's 95 % interval of a share: `hits` of `n`. `None` if `n` is 0.
+/// Returns Wilson's 95 % interval of a share, given `hits` of `n`. Returns `None` if `n` is 0.
 ///
 /// Source: Wilson 1927, as in <https://www.itl.nist.gov/div898/handbook/prc/section2/prc241.htm>.
 pub(super) fn wilson(hits: u64, n: u64) -> Option<[f64; 2]> {
@@ -22,8 +22,8 @@ pub(super) fn wilson(hits: u64, n: u64) -> Option<[f64; 2]> {
     ])
 }
 
-/// The exact one-sided upper 95 % bound of a Poisson count's expectation: the rate at which the probability of `count`
-/// or fewer events is 5 %.
+/// Returns the exact one-sided upper 95 % bound of a Poisson count's expectation. This is the rate at which the
+/// probability of `count` or fewer events is 5 %.
 ///
 /// Source: Garwood 1936, <https://www.itl.nist.gov/div898/handbook/pmc/section3/pmc331.htm>.
 pub(super) fn poisson_upper(count: u64) -> f64 {
@@ -37,7 +37,7 @@ pub(super) fn poisson_upper(count: u64) -> f64 {
         sum
     };
     let (mut low, mut high) = (count as f64, 2.0 * count as f64 + 20.0);
-    // Beyond a few hundred events, exp(-rate) underflows a double; the normal bound is exact enough there.
+    // Use the normal bound here, which is exact enough. Beyond a few hundred events, exp(-rate) underflows a double.
     if count > 300 {
         let count = count as f64;
         return count + 1.0 + 1.645 * (count + 1.0).sqrt();
@@ -53,7 +53,8 @@ pub(super) fn poisson_upper(count: u64) -> f64 {
     high
 }
 
-/// The median of `values` and its 95 % interval by order statistics; infinity stands for "never". Sorts them.
+/// Returns the median of `values` and its 95 % interval by order statistics. Infinity stands for "never". Sorts the
+/// values.
 pub(super) fn median(values: &mut [f64]) -> Option<(f64, [f64; 2])> {
     values.sort_by(f64::total_cmp);
     let last = values.len().checked_sub(1)?;
@@ -61,11 +62,11 @@ pub(super) fn median(values: &mut [f64]) -> Option<(f64, [f64; 2])> {
     let reach = Z * n.sqrt() / 2.0;
     let low = (n / 2.0 - reach).floor().max(0.0) as usize;
     let high = ((n / 2.0 + reach).ceil() as usize).min(last);
-    // For an even number of values, the upper one: it never understates a time.
+    // If the number of values is even, take the upper one of the two in the middle, which never understates a time.
     Some((values[values.len() / 2], [values[low], values[high]]))
 }
 
-/// The smallest of the sorted `values` that at least `share` of them do not exceed.
+/// Returns the smallest of the sorted `values` that at least `share` of them do not exceed.
 pub(super) fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let rank = (share * values.len() as f64).ceil() as usize;
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn wilson_is_the_published_one() {
-        // NIST handbook, 7.2.4.1: 4 defects of 20 give 0.08066 to 0.41601.
+        // Example of the NIST handbook, 7.2.4.1: 4 defects of 20 give 0.08066 to 0.41601.
         let [low, high] = wilson(4, 20).unwrap();
         assert!(
             (low - 0.080_66).abs() < 1e-4 && (high - 0.416_01).abs() < 1e-4,
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn poisson_bounds_are_those_of_the_tables() {
-        // Garwood's table, upper 95 % one-sided.
+        // Values of Garwood's table, upper 95 % one-sided.
         for (count, bound) in [(0, 2.996), (1, 4.744), (2, 6.296), (5, 10.513), (20, 29.062)] {
             assert!((poisson_upper(count) - bound).abs() < 1e-3, "{count}");
         }

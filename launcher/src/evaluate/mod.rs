@@ -1,9 +1,9 @@
-//! `paceline evaluate`: how accurate the detector is, on simulated worlds with known truth.
+//! `paceline evaluate`: measures how accurate the detector is, on simulated worlds with known truth.
 //!
-//! Worlds are simulated from seeds ([`suite`]), each goes through the detector and through published rules of others
-//! ([`watch`], [`baselines`]), the verdicts are compared with the truth ([`score`]), and each number is shown next to
-//! its target ([`row`]). `docs/evaluation.md` describes each measurement. The number of threads affects only the
-//! duration: outcomes are scored in the order of the scenarios and seeds.
+//! Worlds are simulated from seeds ([`suite`]). Each world goes through the detector and through published rules of
+//! other projects ([`watch`], [`baselines`]), and the verdicts are compared with the truth ([`score`]). Each number is
+//! shown next to its target ([`row`]). `docs/evaluation.md` describes each measurement. The number of threads affects
+//! only the duration, because outcomes are scored in the order of the scenarios and seeds.
 
 mod baselines;
 mod compare;
@@ -80,7 +80,7 @@ fn tell(args: &EvaluateArgs, color: Color, table: &Table, old: Option<&Table>) -
     if args.json {
         output::print(&(serde_json::to_string(table)? + "\n"))?;
         if let Some(changes) = &changes {
-            // stdout contains only the table.
+            // Print the changes on stderr, because stdout contains only the table.
             output::say(table::changes(changes, Style::stderr(color)).trim_end());
         }
         return Ok(());
@@ -98,7 +98,7 @@ struct Evaluation {
     scenarios: Vec<Scenario>,
     jobs: Vec<Job>,
     outcomes: Vec<Outcome>,
-    /// Rows that do not come from a scenario's worlds.
+    /// Rows that do not come from the worlds of a scenario.
     extra: Vec<Row>,
 }
 
@@ -125,7 +125,7 @@ impl Evaluation {
             extra.push(replay::row(base, threads)?);
         }
         if suites.contains(&Suite::Scale) {
-            // Alone, after the other work has freed all cores: it measures time.
+            // Run this last and alone, because it measures time and the other work has freed all cores by then.
             let mut progress = Progress::new(Style::stderr(color), "steps of 16,384 ranks");
             extra.extend(scale::rows(base, |step, of| progress.at(step, of))?);
         }
@@ -150,7 +150,7 @@ impl Evaluation {
     }
 }
 
-/// The requested suites; by default all but the smallest.
+/// Returns the requested suites. By default, these are all but the smoke suite.
 fn chosen(names: &[String]) -> Result<Vec<Suite>, Usage> {
     if names.is_empty() {
         let all = Suite::ALL.iter().map(|(suite, ..)| *suite);

@@ -1,16 +1,16 @@
-//! Work on all cores: independent jobs, with results in the order of the jobs.
+//! Runs independent jobs on all cores. The results are in the order of the jobs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// The default number of threads.
+/// Returns the default number of threads.
 pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs `work` on every job with `threads` threads, the largest jobs first, so that no large one starts last; `done` is
-/// called as each job ends. The results are in the order of the jobs.
+/// Runs `work` on every job, using `threads` threads. The largest jobs start first, so that no large one is left for
+/// the end. Calls `done` as each job ends. The results are in the order of the jobs.
 pub(super) fn map<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,
@@ -28,7 +28,7 @@ pub(super) fn map<J: Sync, R: Send>(
             let (sender, order, next, work) = (sender.clone(), &order, &next, &work);
             scope.spawn(move || {
                 while let Some(index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // The receiver is closed only if the caller has exited.
+                    // Stop this thread if the receiver is closed, because then the caller has exited.
                     if sender.send((*index, work(&jobs[*index]))).is_err() {
                         return;
                     }

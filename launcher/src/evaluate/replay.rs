@@ -1,4 +1,4 @@
-//! Replays journals: the verdicts must be the same, byte for byte.
+//! Replays journals and checks that the verdicts are the same, byte for byte.
 
 use paceline_health::codec::line;
 use paceline_health::sim::World;
@@ -12,13 +12,14 @@ use super::{interval::wilson, suite};
 
 /// Number of worlds that are replayed.
 const WORLDS: u64 = 200;
-/// Maximum size of a world: encoding text takes ten times as long as the fold.
+/// Maximum size of a world, in rank-steps. It is small because encoding the journal takes ten times as long as the
+/// detector's work.
 const MOST_RANK_STEPS: u64 = 9_000;
 
 /// Judges [`WORLDS`] worlds live, and again from the text of their journals.
 ///
 /// # Errors
-/// An invalid built-in scenario.
+/// If a built-in scenario is invalid.
 pub(super) fn row(base: u64, threads: usize) -> Result<Row, String> {
     let scenarios = scenarios();
     let jobs: Result<Vec<Job>, String> = (0..WORLDS)
@@ -39,7 +40,7 @@ pub(super) fn row(base: u64, threads: usize) -> Result<Row, String> {
     )
 }
 
-/// Small worlds with verdicts.
+/// Returns small worlds that have verdicts.
 fn scenarios() -> Vec<Scenario> {
     let wanted = [Suite::Quiet, Suite::Faults, Suite::Rough, Suite::Causes];
     let mut all = suite::of(&wanted);
@@ -51,7 +52,7 @@ fn scenarios() -> Vec<Scenario> {
     all
 }
 
-/// The verdict lines of a live run and of its replayed journal.
+/// Returns the verdict lines of a live run, and those of its replayed journal.
 fn twice(job: &Job) -> (String, String) {
     let Ok(world) = World::new(job.spec.clone()) else {
         return (String::new(), "no world".to_owned());
@@ -95,7 +96,7 @@ impl Fold {
     }
 }
 
-/// A verdict as a line of `verdicts.ndjson`.
+/// Formats a verdict as a line of `verdicts.ndjson`.
 fn text(verdict: &Verdict) -> String {
     serde_json::to_string(verdict).unwrap_or_else(|problem| problem.to_string())
 }

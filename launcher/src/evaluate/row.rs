@@ -1,4 +1,4 @@
-//! One number of the evaluation with its target.
+//! One number of the evaluation, with its target.
 
 use std::collections::BTreeMap;
 
@@ -7,42 +7,42 @@ use serde::{Deserialize, Serialize};
 /// Version of [`Table`].
 pub(super) const TABLE_VERSION: u32 = 1;
 
-/// The output of `--json` and input of `--compare`.
+/// The output of `--json`, which is also the input of `--compare`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Table {
-    /// [`TABLE_VERSION`].
+    /// The value is always [`TABLE_VERSION`].
     pub(super) schema_version: u32,
-    /// Version of the program that printed it.
+    /// Version of the program that printed the table.
     #[serde(default)]
     pub(super) paceline: String,
-    /// Seeds per scenario.
+    /// Number of seeds per scenario.
     #[serde(default)]
     pub(super) seeds: u64,
-    /// Tuning seeds were used: the numbers must not be published.
+    /// True if tuning seeds were used. The numbers must not be published then.
     #[serde(default)]
     pub(super) tuning: bool,
-    /// Worlds that were simulated.
+    /// Number of worlds that were simulated.
     #[serde(default)]
     pub(super) runs: u64,
     /// Duration of the evaluation.
     #[serde(default)]
     pub(super) elapsed_s: f64,
-    /// One row for each number.
+    /// The rows, one for each number.
     pub(super) rows: Vec<Row>,
 }
 
 /// One number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
-    /// The measured quantity.
+    /// Name of the measured quantity.
     pub(super) name: String,
-    /// The number; `None` if there is none (a median when more than half of the values are infinite).
+    /// The number, or `None` if it does not exist (for example, a median if more than half of the values are infinite).
     pub(super) value: Option<f64>,
-    /// The target; `None`: for information only.
+    /// The target, or `None` if the number is for information only.
     pub(super) target: Option<f64>,
-    /// Whether it meets the target; `None`: for information only.
+    /// True if the number meets the target. `None` if the number is for information only.
     pub(super) met: Option<bool>,
-    /// Direction of improvement.
+    /// Whether higher or lower numbers are better.
     #[serde(default)]
     pub(super) better: Better,
     /// Unit of the number.
@@ -51,10 +51,10 @@ pub(super) struct Row {
     /// Number of samples.
     #[serde(default)]
     pub(super) n: u64,
-    /// 95 % interval; for a rate, both ends are the upper bound.
+    /// The 95 % interval of the number. For a rate, both ends are its upper bound.
     #[serde(default)]
     pub(super) ci: Option<[Option<f64>; 2]>,
-    /// The same number for other rules on the same samples.
+    /// The same number for the other rules, on the same samples.
     #[serde(default)]
     pub(super) baselines: BTreeMap<String, Option<f64>>,
     /// Further notes.
@@ -62,14 +62,14 @@ pub(super) struct Row {
     pub(super) note: String,
 }
 
-/// Direction of improvement.
+/// Whether higher or lower numbers are better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Better {
-    /// At least the target.
+    /// Higher is better, so the number must be at least the target.
     #[default]
     Higher,
-    /// At most the target.
+    /// Lower is better, so the number must be at most the target.
     Lower,
 }
 
@@ -98,17 +98,17 @@ pub(super) enum Unit {
 }
 
 impl Row {
-    /// A number that must reach at least `target`.
+    /// Creates a row for a number that must be at least `target`.
     pub(super) fn at_least(name: &str, target: f64) -> Row {
         Row::new(name, Some(target), Better::Higher)
     }
 
-    /// A number that must not exceed `target`.
+    /// Creates a row for a number that must not exceed `target`.
     pub(super) fn at_most(name: &str, target: f64) -> Row {
         Row::new(name, Some(target), Better::Lower)
     }
 
-    /// A number without a target.
+    /// Creates a row for a number without a target.
     pub(super) fn told(name: &str, better: Better) -> Row {
         Row::new(name, None, better)
     }
@@ -128,7 +128,7 @@ impl Row {
         }
     }
 
-    /// Sets the number, and whether it meets the target. A value that is not finite counts as missing.
+    /// Sets the number, and records if it meets the target. A value that is not finite counts as missing.
     pub(super) fn with(mut self, value: f64, n: u64) -> Row {
         self.value = Some(value).filter(|value| value.is_finite());
         self.n = n;
@@ -165,7 +165,8 @@ impl Row {
 }
 
 impl Unit {
-    /// Another rule's value: a share is missing if the rule raised nothing, or cannot raise such a finding.
+    /// Formats another rule's value. A share is missing if the rule raised nothing, or if it cannot raise such a
+    /// finding.
     pub(super) fn show_other(self, value: Option<f64>) -> String {
         match value {
             None if self == Unit::Share => "-".to_owned(),
@@ -173,7 +174,7 @@ impl Unit {
         }
     }
 
-    /// The value as displayed.
+    /// Formats the value.
     pub(super) fn show(self, value: Option<f64>) -> String {
         let Some(value) = value else {
             return "never".to_owned();

@@ -1,7 +1,7 @@
-//! 16,384 ranks at one step per second on one core: decision latency and frame throughput.
+//! Measures decision latency and frame throughput for 16,384 ranks at one step per second on one core.
 //!
-//! Times are CPU times of the thread, which equal wall times on a dedicated core: other load on the machine does not
-//! count.
+//! All times are CPU times of the thread, so that other load on the machine does not count. On a dedicated core they
+//! equal wall times.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use rustix::time::{ClockId, clock_gettime};
 use super::interval::quantile;
 use super::row::{Better, Row, Unit};
 
-/// Step times of about 1 s with one collective, and one slow rank to find.
+/// The world has step times of about 1 s with one collective, and one slow rank to find.
 const WORLD: &str = "nodes=2048 gpus=8 self=980ms transfer=10ms steps=120";
 const FAULT: &str = "slow rank=9000 factor=1.2 from=40";
 
-/// Folds the world second by second; only the detector is timed.
+/// Feeds the world to the detector second by second. Only the detector's work is timed.
 ///
 /// # Errors
-/// An invalid built-in world.
+/// If the built-in world is invalid.
 pub(super) fn rows(seed: u64, mut progress: impl FnMut(u64, u64)) -> Result<Vec<Row>, String> {
     let mut spec = WorldSpec::parse(WORLD).map_err(|problem| problem.to_string())?;
     spec.seed = seed;
@@ -44,7 +44,7 @@ pub(super) fn rows(seed: u64, mut progress: impl FnMut(u64, u64)) -> Result<Vec<
     Ok(spent.rows())
 }
 
-/// This thread's CPU time so far.
+/// Returns this thread's CPU time so far.
 fn cpu() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
@@ -54,7 +54,8 @@ fn cpu() -> Duration {
 struct Spent {
     /// Milliseconds spent on each simulated second.
     seconds: Vec<f64>,
-    /// The longest time for sixteen consecutive frames, milliseconds: an upper bound of one decision.
+    /// The longest time for sixteen consecutive frames, in milliseconds. It is an upper bound of the time for one
+    /// decision.
     longest: f64,
     frames: u64,
     all: Duration,
@@ -62,7 +63,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// Processes all frames of one simulated second, as a live detector must before the next second.
+    /// Processes all frames of one simulated second. A live detector must finish them before the next second.
     fn fold(&mut self, detector: &mut Detector, batch: &[(Time, Frame)]) {
         let begin = cpu();
         let mut last = begin;
@@ -71,7 +72,8 @@ impl Spent {
             while detector.poll().is_some() {
                 self.verdicts += 1;
             }
-            // Reading the clock at every frame would be a large part of the work.
+            // Read the clock only at every sixteenth frame, because reading it at each would be a large part of the
+            // work.
             if count.is_multiple_of(16) {
                 let now = cpu();
                 self.longest = self.longest.max((now - last).as_secs_f64() * 1e3);
@@ -102,14 +104,14 @@ impl Spent {
             .in_unit(Unit::Milliseconds)
             .with(late, n)
             .noting(format!("{} verdicts", self.verdicts)),
-            // Includes the first second, in which all ranks attach.
+            // This includes the first second, in which all ranks attach.
             Row::told(
                 "16,384 ranks, one core: all of a second's frames decided, longest",
                 Better::Lower,
             )
             .in_unit(Unit::Milliseconds)
             .with(worst, n),
-            // From a frame to the verdict that it completes.
+            // The time from a frame to the verdict that it completes.
             Row::at_most("16,384 ranks, one core: longest decision", 200.0)
                 .in_unit(Unit::Milliseconds)
                 .with(self.longest, self.frames),

@@ -1,4 +1,4 @@
-//! The table as text.
+//! Formats the table as text.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::compare::Change;
 use super::row::{Row, Table};
 use crate::output::{Paint, Style};
 
-/// Renders all rows: ours with the targets, then the other rules.
+/// Formats all rows: first our numbers with their targets, then those of the other rules.
 pub(super) fn render(table: &Table, style: Style) -> String {
     let mut text = ours(table, style);
     text.push('\n');
@@ -80,7 +80,7 @@ fn interval(row: &Row) -> String {
     })
 }
 
-/// The rows that also have values of other rules, one column each.
+/// Formats the rows that also have values of other rules, with one column for each rule.
 fn others(rows: &[Row], style: Style) -> String {
     let shared: Vec<&Row> = rows.iter().filter(|row| !row.baselines.is_empty()).collect();
     if shared.is_empty() {
@@ -106,7 +106,7 @@ fn others(rows: &[Row], style: Style) -> String {
     text
 }
 
-/// Differences from an older table.
+/// Formats the differences from an older table.
 pub(super) fn changes(changes: &[Change], style: Style) -> String {
     let mut text = String::new();
     for change in changes {

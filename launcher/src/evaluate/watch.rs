@@ -1,4 +1,4 @@
-//! Runs one world through the detector and the other rules, and collects verdicts and truth.
+//! Runs one world through the detector and the other rules, and collects their verdicts and the truth.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use super::baselines::{Baselines, Naming};
 use super::expect::{Gpus, Who};
 use super::suite::Job;
 
-/// One incident: a later verdict with the same number updates it, unless it has another finding or subject. Those are
-/// separate claims.
+/// One incident. A later verdict with the same number updates the claim, unless it has another finding or subject. In
+/// that case it becomes a separate claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Claim {
-    /// What was found.
+    /// The finding of the verdict.
     pub(super) finding: Finding,
-    /// Its subject.
+    /// The subject of the verdict.
     pub(super) who: Who,
-    /// The current training step of the harness when it was first raised.
+    /// The simulation's current training step when the verdict was first raised.
     pub(super) step: u64,
-    /// The cause in its last state.
+    /// The cause that was stated last.
     pub(super) cause: Cause,
-    /// The worst severity.
+    /// The worst severity of the incident.
     pub(super) severity: Severity,
-    /// The cost in its last state, GPU-seconds.
+    /// The cost that was stated last, in GPU-seconds.
     pub(super) lost_gpu_s: f64,
 }
 
@@ -34,19 +34,19 @@ pub(super) struct Claim {
 pub(super) struct Outcome {
     /// The detector's verdicts, in order.
     pub(super) claims: Vec<Claim>,
-    /// The ranks named by the other rules.
+    /// The ranks that the other rules named.
     pub(super) namings: Vec<Naming>,
     /// The simulated faults.
     pub(super) truths: Vec<Truth>,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub(super) ranks: u32,
-    /// Ranks of each node.
+    /// Number of ranks on each node.
     pub(super) per_node: u32,
-    /// Samples that reached the detector.
+    /// Number of samples that reached the detector.
     pub(super) rank_steps: u64,
-    /// Steps received over expected, from the report.
+    /// Share of the expected steps that was received, from the report.
     pub(super) steps_ratio: Option<f64>,
-    /// Whether the report shows a gap in a node's monitoring.
+    /// True if the report shows a gap in the monitoring of a node.
     pub(super) gaps: bool,
 }
 
@@ -81,7 +81,8 @@ pub(super) fn watch(job: &Job) -> Outcome {
         }
     }
     let report = detector.report();
-    // Only the report has the final cost and cause: no verdict is raised for them unless something else changes.
+    // Take the verdicts of the report too, because only it has the final cost and cause. If nothing else changes, no
+    // further verdict is raised for these.
     report.verdicts.iter().for_each(|verdict| claims.take(verdict));
     outcome.steps_ratio = report.coverage.steps_ratio;
     outcome.gaps = !report.coverage.gaps.is_empty();
@@ -96,7 +97,7 @@ struct Claims {
     gpus: Gpus,
     step: u64,
     said: Vec<Claim>,
-    /// Index of the current claim of each incident.
+    /// Index in the list of claims of the current claim of each incident.
     present: BTreeMap<u64, usize>,
 }
 

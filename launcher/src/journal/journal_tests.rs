@@ -22,7 +22,7 @@ fn entry(n: u64) -> String {
 }
 
 fn read(text: &str, skip: bool) -> Result<(Vec<u64>, usize, bool), String> {
-    // A small buffer, so that lines span several reads.
+    // Use a small buffer, so that lines span several reads.
     let reader = BufReader::with_capacity(7, text.as_bytes());
     let mut journal = Journal::new(PathBuf::from("j"), reader, skip);
     let mut seen = Vec::new();

@@ -1,5 +1,5 @@
-//! Reading a journal: a stream of lines of bounded length, each an entry; errors name file, line and column. The
-//! segments of one journal are read in sequence.
+//! Reads a journal, which is a stream of lines of bounded length with one entry each. Errors name the file, line and
+//! column. The segments of one journal are read in sequence.
 
 mod raw;
 
@@ -30,57 +30,57 @@ pub(crate) enum JournalError {
     /// The file cannot be read.
     #[error("{}: {problem}", path.display())]
     File {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's error. It is in the message already, so it is not a `source`: an error chain would print it
-        /// twice.
+        /// The system's error. It is not a `source`, because the message already contains it and an error chain would
+        /// print it twice.
         problem: io::Error,
     },
-    /// One line is invalid.
+    /// A line is invalid.
     #[error("{}:{line}:{column}: {message}{hint}", path.display())]
     Line {
         /// The file's path.
         path: PathBuf,
-        /// From 1.
+        /// The line number, starting at 1.
         line: usize,
-        /// From 1, in bytes.
+        /// The column, starting at 1, in bytes.
         column: usize,
-        /// The error.
+        /// What is wrong with the line.
         message: String,
-        /// A suggestion.
+        /// A suggestion for the user.
         hint: &'static str,
     },
 }
 
-/// A journal, read line by line; at most one line is in memory.
+/// A journal that is read line by line. At most one line is in memory.
 pub(crate) struct Journal<R = BufReader<File>> {
     path: PathBuf,
     reader: R,
-    /// The files after this one.
+    /// The remaining files of the journal, with their readers.
     later: VecDeque<(PathBuf, R)>,
     skip_broken: bool,
     insisted: Vec<(String, f64)>,
-    /// Whether the phases of steps are removed.
+    /// True if the phases of steps are removed.
     hides_phases: bool,
     lines: usize,
-    /// Unreadable lines that were skipped.
+    /// Number of unreadable lines that were skipped.
     pub(crate) broken: usize,
-    /// Whether the last line is incomplete: its writer was interrupted.
+    /// True if the last line is incomplete, because its writer was interrupted.
     pub(crate) torn: bool,
-    /// Whether the end was reached.
+    /// True if the end of the journal was reached.
     ended: bool,
     entries: u64,
-    /// Whether an entry has named the job.
+    /// True if an entry has named the job.
     has_job: bool,
-    /// Lines that were deleted to keep the journal within its size limit.
+    /// Number of lines that were deleted to keep the journal within its size limit.
     thinned: u64,
-    /// Bytes read, and the total of all files at their opening.
+    /// Number of bytes read, and the total size of all files when they were opened.
     bytes: (u64, u64),
     bar: Option<Progress>,
 }
 
 impl Journal {
-    /// Opens `path` with its closed segments, or the journal in it if it is a directory.
+    /// Opens `path` with its closed segments. If `path` is a directory, opens the journal in it.
     pub(crate) fn open(path: &Path, skip_broken: bool) -> Result<Journal, JournalError> {
         let path = file_of(path);
         again(|| {
@@ -89,8 +89,8 @@ impl Journal {
         })
     }
 
-    /// Like [`Journal::open`], but from the newest usable snapshot on, with the detector's state in it: for callers
-    /// that do not need every entry.
+    /// Like [`Journal::open`], but starts from the newest usable snapshot and also returns the detector with the state
+    /// in it. For callers that do not need every entry.
     pub(crate) fn resume(path: &Path, skip_broken: bool) -> Result<(Journal, Detector), JournalError> {
         let path = file_of(path);
         again(|| Journal::resume_now(&path, skip_broken))
@@ -110,7 +110,7 @@ impl Journal {
             files.push(path.to_owned());
         }
         let mut journal = Journal::of(files, skip_broken)?;
-        // The snapshot replaces the entries before it.
+        // Count the snapshot as the entries that it replaces.
         (journal.entries, journal.has_job) = (1, true);
         Ok((journal, detector))
     }
@@ -142,7 +142,7 @@ impl Journal {
 }
 
 impl<R: BufRead> Journal<R> {
-    /// Policy values from the command line, which override those in the journal.
+    /// Sets policy values from the command line, which override those in the journal.
     pub(crate) fn insisting_on(mut self, values: Vec<(String, f64)>) -> Journal<R> {
         self.insisted = values;
         self
@@ -180,7 +180,7 @@ impl<R: BufRead> Journal<R> {
         }
     }
 
-    /// The next entry.
+    /// Returns the next entry, or `None` at the end of the journal.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, JournalError> {
         loop {
             let file_error = |problem| JournalError::File {
@@ -218,7 +218,7 @@ impl<R: BufRead> Journal<R> {
                     }
                     return Ok(Some(entry));
                 }
-                // A power failure cut off the end of a closed segment.
+                // Skip the end of a closed segment that a power failure cut off.
                 Err((_, _, false)) if open && self.turn() => self.broken += 1,
                 Err((_, _, false)) if open => {
                     self.torn = true;
@@ -230,7 +230,7 @@ impl<R: BufRead> Journal<R> {
         }
     }
 
-    /// Continues with the next file, if there is one.
+    /// Continues with the next file. Returns false if there is none.
     fn turn(&mut self) -> bool {
         let Some((path, reader)) = self.later.pop_front() else {
             return false;
@@ -239,7 +239,8 @@ impl<R: BufRead> Journal<R> {
         true
     }
 
-    /// Changes the value but keeps the entry, so that later entries keep their numbers in the evidence.
+    /// Replaces the value with the one from the command line. The entry is kept, so that later entries keep their
+    /// numbers in the evidence.
     fn insist(&self, entry: &mut Entry) {
         if let Event::Policy(change) = &mut entry.frame.event
             && let Some((_, value)) = self.insisted.iter().rev().find(|(key, _)| *key == *change.key)
@@ -271,7 +272,7 @@ impl<R: BufRead> Journal<R> {
         })
     }
 
-    /// Warnings about skipped lines and, if the end was reached, about missing data.
+    /// Returns warnings about skipped lines and, if the end was reached, about missing data.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut said = Vec::new();
         let path = self.path.display();
@@ -291,7 +292,7 @@ impl<R: BufRead> Journal<R> {
                 "{path}: {lines} were deleted earlier to keep its size limit: their data is missing"
             ));
         }
-        // Absence of data is never health.
+        // Warn about an empty journal, because absence of data must never look like health.
         if self.ended && self.entries == 0 {
             said.push(format!("{path}: has no entry: nothing is known about its job"));
         } else if self.ended && !self.has_job {
@@ -302,7 +303,7 @@ impl<R: BufRead> Journal<R> {
         said
     }
 
-    /// Feeds the rest of the journal to a new detector; `each` is called after every entry.
+    /// Feeds the rest of the journal to a new detector. Calls `each` after every entry.
     pub(crate) fn fold<E: From<JournalError>>(
         &mut self,
         policy: Policy,
@@ -311,13 +312,13 @@ impl<R: BufRead> Journal<R> {
         self.fold_on(Detector::new(policy), each)
     }
 
-    /// Like [`Journal::fold`], with a detector that has the state before it.
+    /// Like [`Journal::fold`], but continues with a detector that has the state before the rest of the journal.
     pub(crate) fn fold_on<E: From<JournalError>>(
         &mut self,
         mut detector: Detector,
         mut each: impl FnMut(&Entry, &mut Detector) -> Result<(), E>,
     ) -> Result<Detector, E> {
-        // Removed before anything else is printed.
+        // Take the bar out of `self`, so that it is erased before anything else is printed.
         let mut bar = self.bar.take();
         while let Some(mut entry) = self.next()? {
             if let Some(bar) = &mut bar {
@@ -332,7 +333,7 @@ impl<R: BufRead> Journal<R> {
     }
 }
 
-/// A running aggregator may close or remove a segment between listing and opening the files.
+/// Retries `open`, because a running aggregator may close or remove a segment between listing and opening the files.
 fn again<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> Result<T, JournalError> {
     for _ in 0..4 {
         match open() {
@@ -351,13 +352,14 @@ fn file_of(path: &Path) -> PathBuf {
     }
 }
 
-/// The entry, or the column and reason of the failure, and whether another version of Paceline wrote it.
+/// Decodes an entry. On failure, returns the column, the reason, and true if another version of Paceline wrote the
+/// line.
 fn decode(bytes: &[u8]) -> Result<Entry, (usize, String, bool)> {
     let text = std::str::from_utf8(bytes)
         .map_err(|problem| (problem.valid_up_to() + 1, "not UTF-8".to_owned(), false))?;
     line::decode(text).map_err(|problem| match problem {
         LineError::Malformed { column, message } => (column, message, false),
-        // The frame's version is its first field.
+        // Return the position of the frame's version.
         LineError::FutureVersion { .. } => (
             text.find("\"v\":").map_or(1, |at| at + 5),
             problem.to_string(),

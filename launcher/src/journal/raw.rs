@@ -1,4 +1,4 @@
-//! Lines of bounded length, before they are parsed.
+//! Reads lines of bounded length, before they are parsed.
 
 use std::io::{self, BufRead};
 
@@ -7,12 +7,12 @@ use paceline_health::codec::line::MAX_LINE_BYTES;
 /// One line of the file.
 pub(super) enum Raw {
     Whole(Vec<u8>),
-    /// The last line, without its newline.
+    /// The last line, which has no newline.
     Open(Vec<u8>),
     TooLong(usize),
 }
 
-/// Reads one line; for one that is too long, only the length is kept. `read`: bytes so far.
+/// Reads one line. If it is too long, only its length is kept. `read` counts the bytes read so far.
 pub(super) fn read_line(reader: &mut impl BufRead, read: &mut u64) -> io::Result<Option<Raw>> {
     let mut line = Vec::new();
     let mut length = 0;

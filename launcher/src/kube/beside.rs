@@ -1,5 +1,5 @@
-//! The sidecar of a pod: like that of `run`; at its end it writes the report as a page, and the verdict block to the
-//! container's log.
+//! The sidecar of a pod. It works like the sidecar of `paceline run`, but at its end it also writes the report as a
+//! page, and the verdict block to the container's log.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::config;
 use crate::output::{self, Color, Style};
 use crate::report::{self, block, page};
 
-/// Runs it to its end. The exit code is always 0.
+/// Runs the sidecar to its end. The exit code is always 0.
 pub(crate) fn command(options: SidecarOptions, color: Color) -> ExitCode {
     let is_quiet = options.quiet;
     let starter = Starter {

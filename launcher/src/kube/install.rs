@@ -1,4 +1,4 @@
-//! `paceline install`: for a pod's init container. The image contains only this program, not even `cp`.
+//! `paceline install`: copies files in a pod's init container. The image contains only this program, not even `cp`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ pub(crate) struct InstallArgs {
     program: Option<PathBuf>,
 }
 
-/// Installs the files. Idempotent: a container may be started twice.
+/// Installs the files. Running it twice has the same result, because a container may be started twice.
 pub(crate) fn command(args: &InstallArgs) -> anyhow::Result<ExitCode> {
     if let Some(dir) = &args.hook {
         hook::write(dir).with_context(|| dir.display().to_string())?;
@@ -41,7 +41,7 @@ pub(crate) fn command(args: &InstallArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Atomic: a running program cannot be overwritten.
+/// Copies a file atomically, by renaming, because a running program cannot be overwritten.
 fn copy(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
     let draft = to.with_extension("new");
     let copied = fs::copy(from, &draft)
@@ -50,7 +50,8 @@ fn copy(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
     copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
-/// The trainer is another user, whatever our umask is. The directory itself may belong to the kubelet.
+/// Makes the files readable for everyone, whatever our umask is, because the trainer runs as another user. The
+/// directory itself may belong to the kubelet.
 fn open_to_all(dir: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let (path, is_dir) = {

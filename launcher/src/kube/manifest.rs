@@ -1,4 +1,4 @@
-//! `paceline inject-manifest`: injects like the webhook, without one.
+//! `paceline inject-manifest`: injects Paceline into manifests as the webhook does, but without a webhook.
 
 use std::fs;
 use std::io::Read;
@@ -16,7 +16,7 @@ use super::tell;
 use super::yaml::{self, Node};
 use crate::output::{self, Color, Style, warning};
 
-/// Maximum size of a manifest, far more than real ones have.
+/// Maximum size of a manifest in bytes, far more than real ones have.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// `paceline inject-manifest`.
@@ -69,18 +69,18 @@ enum ModeArg {
     Wrap,
 }
 
-/// A document, and the result for it.
+/// A document, and the result of injecting into it.
 struct Worked {
     before: Node,
     after: Node,
     patch: Vec<Value>,
-    /// "Job/train".
+    /// The name of the object, such as "Job/train".
     name: String,
-    /// Whether it has pods into which nothing could be injected.
+    /// True if the document has pods into which nothing could be injected.
     is_refused: bool,
 }
 
-/// Injects and prints the manifest.
+/// Injects Paceline and prints the manifest.
 pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitCode> {
     let style = Style::stderr(color);
     let mut settings = Settings {
@@ -145,7 +145,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Processes one document. Returns also the number of its templates into which Paceline was injected.
+/// Processes one document. Also returns the number of its templates into which Paceline was injected.
 fn work(node: Node, settings: &Settings, place: &str, style: Style) -> anyhow::Result<(Worked, usize)> {
     let value = node.json();
     let name = name_of(&value);
@@ -186,7 +186,7 @@ fn work(node: Node, settings: &Settings, place: &str, style: Style) -> anyhow::R
     Ok((worked, count))
 }
 
-/// "Job/train"
+/// Returns the name of an object, such as "Job/train".
 fn name_of(object: &Value) -> String {
     let meta = &object["metadata"];
     let name = meta["name"].as_str().or(meta["generateName"].as_str());
@@ -194,7 +194,7 @@ fn name_of(object: &Value) -> String {
     format!("{kind}/{}", name.unwrap_or(""))
 }
 
-/// The innermost item of Lists in a path.
+/// Returns the part of the path up to the innermost item of a List.
 fn item_of(path: &str) -> Option<&str> {
     let (mut end, mut rest) = (0, path);
     while let Some(inner) = rest.strip_prefix("/items/") {
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(name_of(&job), "Job/train-");
     }
 
-    /// A document without pods is a different case.
+    /// A document without pods does not count as refused.
     #[test]
     fn what_was_refused_is_known() {
         let pod = |name: &str| {

@@ -1,4 +1,4 @@
-//! Paceline in pods: the commands of their containers, and `paceline inject-manifest`.
+//! Runs Paceline in pods: the commands of their containers, and `paceline inject-manifest`.
 
 pub(crate) mod beside;
 pub(crate) mod install;

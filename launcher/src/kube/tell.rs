@@ -7,12 +7,12 @@ use paceline_inject::{Injected, Mode};
 
 use crate::output::{Paint, Style, say, warning};
 
-/// Context lines around a difference.
+/// Number of context lines around a difference.
 const AROUND: usize = 3;
-/// Longer texts are not compared line by line: the time grows with the product of their lengths.
+/// Texts with more lines are not compared line by line, because the time grows with the product of their lengths.
 const MOST_LINES: usize = 3000;
 
-/// Reports the result for a template. `is_first`: also prints what applies to all templates of the object.
+/// Reports the result for a template. `is_first`: also print what applies to all templates of the object.
 pub(super) fn of(done: &Injected, template: &Template, object: &str, is_first: bool, style: Style) {
     let what = match done.mode {
         Mode::Sidecar => "has a sidecar container",
@@ -39,7 +39,7 @@ pub(super) fn of(done: &Injected, template: &Template, object: &str, is_first: b
     }
 }
 
-/// Whether a manifest seems to have comments, judged by lines.
+/// Returns true if a manifest seems to have comments, judged line by line.
 pub(super) fn has_comments(text: &str) -> bool {
     text.lines()
         .any(|line| line.trim_start().starts_with('#') || line.contains(" #"))
@@ -52,7 +52,7 @@ enum Line<'a> {
     New(&'a str),
 }
 
-/// The difference of two texts, like `diff -u`; empty if there is none.
+/// Returns the difference of two texts, like `diff -u`. It is empty if the texts are the same.
 pub(super) fn difference(name: &str, before: &str, after: &str, style: Style) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     if old == new {
@@ -106,7 +106,7 @@ fn hunk(lines: &[Line<'_>], begin: usize, end: usize, style: Style, out: &mut St
     }
 }
 
-/// By the longest common subsequence between the common beginning and end.
+/// Compares two texts by the longest common subsequence between their common beginning and end.
 fn compare<'a>(old: &[&'a str], new: &[&'a str]) -> Vec<Line<'a>> {
     let front = old.iter().zip(new).take_while(|(old, new)| old == new).count();
     let (old_rest, new_rest) = (&old[front..], &new[front..]);
@@ -121,7 +121,7 @@ fn compare<'a>(old: &[&'a str], new: &[&'a str]) -> Vec<Line<'a>> {
         lines.extend(a.iter().map(|text| Line::Gone(text)));
         lines.extend(b.iter().map(|text| Line::New(text)));
     } else {
-        // longest[i][j]: of a[i..] and b[j..].
+        // longest[i][j] is the length of the longest common subsequence of a[i..] and b[j..].
         let mut longest = vec![vec![0u16; b.len() + 1]; a.len() + 1];
         for i in (0..a.len()).rev() {
             for j in (0..b.len()).rev() {

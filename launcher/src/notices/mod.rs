@@ -1,5 +1,6 @@
-//! While the job runs, one line for each finding that is raised, changes its severity, gets a cause or ends.
-//! `paceline run` and `paceline demo` print the same lines. Pure: the caller passes the time, and prints.
+//! Formats one line for each finding that is raised, changes its severity, gets a cause or ends while the job runs.
+//! `paceline run` and `paceline demo` print the same lines. This module is pure: the caller passes the time, and
+//! prints.
 
 mod pace;
 
@@ -15,37 +16,38 @@ use crate::report::block::why;
 use crate::report::heading::short_subject;
 use pace::Pace;
 
-/// Maximum characters of a line: even at three bytes each, they fit into one atomic write to a pipe (PIPE_BUF).
+/// Maximum number of characters of a line. Even at three bytes each, they fit into one atomic write to a pipe
+/// (PIPE_BUF).
 const MAX_CHARS: usize = 1200;
-/// Maximum characters of the evidence in it: the report has all of it.
+/// Maximum number of characters of the evidence in a line. The report has all of it.
 const MAX_WHY: usize = 300;
-/// Maximum number of tracked findings; the oldest ended ones are dropped first.
+/// Maximum number of tracked findings. The oldest ended ones are dropped first.
 const MAX_TRACKED: usize = 4096;
 
 /// A change of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It was raised.
+    /// The finding was raised.
     Raised,
-    /// Its severity changed; this was the previous one.
+    /// The severity changed. This is the previous one.
     Severity(Severity),
-    /// Its cause became known.
+    /// The cause became known.
     Cause,
-    /// It ended.
+    /// The finding ended.
     Resolved,
 }
 
-/// The findings of a job in their last printed state.
+/// The findings of a job, in the state that was printed last.
 #[derive(Debug)]
 pub(crate) struct Notices {
     style: Style,
-    /// Severity by incident, and whether its cause was known; `None`: ended.
+    /// The severity of each incident, and true if its cause was known. `None` if the incident has ended.
     incidents: BTreeMap<u64, Option<(Severity, bool)>>,
     pace: Pace,
 }
 
 impl Notices {
-    /// Starts without findings.
+    /// Starts without any findings.
     pub(crate) fn new(style: Style) -> Notices {
         Notices {
             style,
@@ -54,8 +56,8 @@ impl Notices {
         }
     }
 
-    /// The change by this verdict, if it deserves a line: a new cost does not, nor does a finding that is only
-    /// observed.
+    /// Returns the change by this verdict if it deserves a line. A new cost does not, and neither does a finding that
+    /// is only observed.
     pub(crate) fn change(&mut self, verdict: &Verdict) -> Option<Change> {
         if verdict.observe_only {
             return None;
@@ -82,7 +84,7 @@ impl Notices {
         oldest.map(|id| self.incidents.remove(&id));
     }
 
-    /// The line for a verdict, if there is one and the rate limit permits it.
+    /// Returns the line for a verdict, if there is one and the rate limit permits it.
     pub(crate) fn on_verdict(&mut self, verdict: &Verdict, unix_ms: u64, now: Instant) -> Option<String> {
         let change = self.change(verdict)?;
         let is_urgent = change != Change::Resolved && verdict.severity == Severity::Critical;
@@ -91,7 +93,7 @@ impl Notices {
             .then(|| line(verdict, change, unix_ms, self.style))
     }
 
-    /// The line in place of those held back, once the rate limit permits it.
+    /// Returns the line that replaces those held back, once the rate limit permits it.
     pub(crate) fn held_back(&mut self, see: &str, now: Instant) -> Option<String> {
         let count = self.pace.take_held(now)?;
         let changes = humanize::count(count, "more change");
@@ -99,16 +101,16 @@ impl Notices {
         Some(format!("{prefix} {changes} of findings, see {see}"))
     }
 
-    /// When [`Notices::held_back`] may return a line.
+    /// Returns the time when [`Notices::held_back`] may return a line.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         self.pace.wake_at()
     }
 }
 
-/// The line: what, where, since when, why, cost, what to do.
+/// Formats a line: what, where, since when, why, its cost, and what to do.
 fn line(verdict: &Verdict, change: Change, unix_ms: u64, style: Style) -> String {
     let time = rfc3339(unix_ms);
-    // The time of day; the job's log has the date.
+    // Print only the time of day, because the job's log has the date.
     let time = time.get(11..19).unwrap_or_default();
     let prefix = style.paint(Paint::Faint, format_args!("paceline: {time}Z"));
     let subject = short_subject(verdict);
@@ -151,9 +153,9 @@ fn labelled(label: &str, text: &str) -> Option<String> {
     (!text.is_empty()).then(|| format!("{label}: {text}"))
 }
 
-/// The first clause of an action: the report has all of it.
+/// Returns the first clause of an action. The report has all of it.
 pub(crate) fn first_clause(action: &str) -> &str {
-    // A period ends a clause only before a space: `paceline.toml` contains one.
+    // A period ends a clause only before a space, because names such as `paceline.toml` contain one.
     let ends = [action.find(';'), action.find(". ")];
     let end = ends.into_iter().flatten().min().unwrap_or(action.len());
     action[..end].trim_end_matches('.')

@@ -1,8 +1,9 @@
-//! The rate limit of printed lines: a burst, then one now and then. New critical findings have a separate allowance.
+//! Limits the rate of printed lines: a burst is allowed, and then one line per interval. New critical findings have a
+//! separate allowance.
 
 use std::time::{Duration, Instant};
 
-/// Lines that may be printed at once.
+/// Number of lines that may be printed at once.
 const BURST: u32 = 5;
 /// After a burst, one more line is permitted per interval.
 const REFILL: Duration = Duration::from_secs(10);
@@ -11,7 +12,7 @@ const REFILL: Duration = Duration::from_secs(10);
 pub(super) struct Pace {
     usual: Allowance,
     urgent: Allowance,
-    /// Lines held back since the last line that reported the number.
+    /// Number of lines held back since the last line that reported this number.
     held: u64,
 }
 
@@ -48,19 +49,19 @@ impl Allowance {
 }
 
 impl Pace {
-    /// Whether a line may be printed; if not, it is counted as held back.
+    /// Returns true if a line may be printed. Otherwise the line is counted as held back.
     pub(super) fn admit(&mut self, is_urgent: bool, now: Instant) -> bool {
         let is_free = is_urgent && self.urgent.take(now) || self.usual.take(now);
         self.held += u64::from(!is_free);
         is_free
     }
 
-    /// The number of lines held back, if a line that reports it may be printed.
+    /// Returns the number of lines held back, if a line that reports it may be printed.
     pub(super) fn take_held(&mut self, now: Instant) -> Option<u64> {
         (self.held > 0 && self.usual.take(now)).then(|| std::mem::take(&mut self.held))
     }
 
-    /// When [`Pace::take_held`] may return a number.
+    /// Returns the time when [`Pace::take_held`] may return a number.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let since = self.usual.since.filter(|_| self.held > 0)?;
         Some(since + REFILL)

@@ -1,14 +1,15 @@
-//! Lines on stderr, to which the command also writes: whole lines, never within a line of the command, and without
-//! waiting for the reader.
+//! Prints lines on stderr, to which the command also writes. The lines are whole, do not split a line of the command,
+//! and do not wait for the reader.
 //!
-//! A separate thread writes, so that an unread pipe blocks neither the launcher nor the command; a line without room
-//! within a timeout is dropped and counted. Each line is one write(2) of at most PIPE_BUF bytes, which a pipe accepts
-//! atomically.
+//! A separate thread writes, so that an unread pipe blocks neither the launcher nor the command. If there is no room
+//! for a line within a timeout, the line is dropped and counted. Each line is one write(2) of at most PIPE_BUF bytes,
+//! which a pipe accepts atomically.
 //!
-//! If the command's output passes through us (`--step-log`), its last byte shows whether a line is incomplete. For a
-//! regular file, we read its last byte. On a terminal the cursor decides: as many spaces as there are columns and a
-//! carriage return move to the start of a line, a new one only if the cursor was inside one (as zsh does before its
-//! prompt). The last byte in a pipe cannot be known: we write an empty line before ours.
+//! The thread must know whether the command has left a line incomplete. If the command's output passes through us
+//! (`--step-log`), the last byte of this output shows it. For a regular file, we read the file's last byte. On a
+//! terminal the cursor position decides: we print as many spaces as there are columns, and then a carriage return. This
+//! moves the cursor to a new line only if it was inside one (as zsh does before its prompt). The last byte in a pipe
+//! cannot be known, so we write an empty line before ours.
 
 use std::fs::File;
 use std::io;
@@ -22,29 +23,30 @@ use std::time::{Duration, Instant};
 use paceline_health::text::humanize::count;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Maximum queued lines.
+/// Maximum number of queued lines.
 const QUEUE: usize = 64;
 /// PIPE_BUF of Linux (pipe(7)).
 const MAX_BYTES: usize = 4096;
-/// A line without room for this long is dropped.
+/// A line is dropped if there is no room for it within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time for queued lines at the end.
+/// Time to write the queued lines at the end.
 const LAST: Duration = Duration::from_millis(300);
-/// Time for the command to complete a line.
+/// Time to wait for the command to complete a line.
 const LINE_END: Duration = Duration::from_secs(1);
 /// Polling interval.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The last byte of output that passed through us, for other writers to the same file. Locked while a piece is written.
+/// The last byte of the output that passed through us, for other writers to the same file. It is locked while a piece
+/// is written.
 #[derive(Debug)]
 pub(crate) struct Passed {
     last: Mutex<u8>,
-    /// Whether it goes to the same file as our lines.
+    /// True if this output goes to the same file as our lines.
     is_stderr: bool,
 }
 
 impl Passed {
-    /// Nothing has passed yet. `is_stderr`: the command's stderr will pass.
+    /// Creates the state before any output has passed. `is_stderr`: the command's stderr will pass through us.
     pub(crate) fn new(is_stderr: bool) -> Arc<Passed> {
         Arc::new(Passed {
             last: Mutex::new(b'\n'),
@@ -52,25 +54,25 @@ impl Passed {
         })
     }
 
-    /// Hold it while writing a piece, and store the last byte written.
+    /// Locks the last byte. The caller holds the lock while it writes a piece, and then stores the last byte written.
     pub(crate) fn lock(&self) -> MutexGuard<'_, u8> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The queue of lines.
+/// The queue of lines to the writing thread, while it exists.
 static WRITER: Mutex<Option<SyncSender<String>>> = Mutex::new(None);
 
 fn writer() -> MutexGuard<'static, Option<SyncSender<String>>> {
     WRITER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While it exists, output to stderr goes through the thread.
+/// While this value exists, output to stderr goes through the thread.
 #[derive(Debug)]
 pub(crate) struct Background(Receiver<()>);
 
 impl Background {
-    /// Starts the thread. `passed`: the state of the command's output if it passes through us.
+    /// Starts the thread. `passed` is the state of the command's output, if it passes through us.
     pub(crate) fn start(passed: Option<Arc<Passed>>) -> Option<Background> {
         let own = io::stderr().as_fd().try_clone_to_owned().ok()?;
         let (sender, lines) = sync_channel(QUEUE);
@@ -81,7 +83,7 @@ impl Background {
             let _ = done.send(());
         };
         let thread = std::thread::Builder::new().name("stderr".into());
-        // If the thread does not start, lines are dropped: writing them here could block.
+        // If the thread does not start, lines are dropped, because writing them here could block.
         let _ = thread.spawn(write);
         *writer() = Some(sender);
         Some(Background(end))
@@ -91,12 +93,12 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         *writer() = None;
-        // A thread that still waits for room ends with the process.
+        // Do not wait longer. A thread that still waits for room ends with the process.
         let _ = self.0.recv_timeout(LAST);
     }
 }
 
-/// Queues a line if there is a writing thread, and returns true. If the queue is full, the line is counted as dropped.
+/// Queues a line and returns true if there is a writing thread. If the queue is full, the line is counted as dropped.
 pub(super) fn take(line: &str) -> bool {
     let sender = writer().clone();
     let Some(sender) = sender else { return false };
@@ -108,8 +110,8 @@ pub(super) fn take(line: &str) -> bool {
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// If the command is in the terminal's foreground, we may be in the background: with `stty tostop` a write would stop
-/// the launcher, unless the signal is blocked (tcsetattr(3), TOSTOP).
+/// Blocks SIGTTOU in this thread. If the command is in the terminal's foreground, we may be in the background. With
+/// `stty tostop`, a write would then stop the launcher, unless the signal is blocked (tcsetattr(3), TOSTOP).
 fn ignore_tostop() {
     // SAFETY: the set is plain memory that sigemptyset fills; both pointers are valid during the calls.
     unsafe {
@@ -120,14 +122,14 @@ fn ignore_tostop() {
     }
 }
 
-/// The kind of file at stderr.
+/// The kind of file that stderr is.
 #[derive(Debug)]
 enum Kind {
     /// A terminal with cursor control.
     Terminal,
-    /// A file that can be read.
+    /// A regular file that can be read.
     Regular(File),
-    /// A pipe, a socket, a file that cannot be read.
+    /// A pipe, a socket, or a file that cannot be read.
     Other,
 }
 
@@ -159,7 +161,7 @@ impl Writer {
 
     /// Writes a line, or drops and counts it.
     fn write(&self, line: &str) {
-        // Before locking, which would also block the output that passes through us.
+        // Wait for room before locking, because the lock also blocks the output that passes through us.
         if !self.has_room(PATIENCE) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -180,7 +182,7 @@ impl Writer {
             bytes.truncate(MAX_BYTES - 1);
             bytes.push(b'\n');
         }
-        // During the wait for the end of a line, the command may have filled a pipe.
+        // Check again, because the command may have filled the pipe while we waited for the end of its line.
         if self.has_room(Duration::ZERO) && self.put(&bytes) {
             self.dropped.fetch_sub(lost, Ordering::Relaxed);
         } else {
@@ -188,7 +190,7 @@ impl Writer {
         }
     }
 
-    /// Waits up to a second for the end of a line that passes through us.
+    /// Waits up to a second until the command has completed a line that passes through us.
     fn line_end<'a>(&self, passed: &'a Passed) -> MutexGuard<'a, u8> {
         let until = Instant::now() + LINE_END;
         loop {
@@ -201,7 +203,8 @@ impl Writer {
         }
     }
 
-    /// The text that moves to the start of a line. `is_start`: whether we are there, if known.
+    /// Returns the text that moves to the start of a line. `is_start` is true if we are there, or `None` if this is not
+    /// known.
     fn lead(&self, is_start: Option<bool>) -> String {
         match (is_start, &self.kind) {
             (Some(true), _) => String::new(),
@@ -214,7 +217,7 @@ impl Writer {
         }
     }
 
-    /// Whether a write has room, after waiting up to `patience`.
+    /// Returns true if a write has room, after waiting up to `patience`.
     fn has_room(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         loop {
@@ -263,7 +266,7 @@ fn kind(sink: BorrowedFd<'_>) -> Kind {
     }
 }
 
-/// Whether the next byte of the file begins a line.
+/// Returns true if the next byte of the file begins a line.
 fn ends_a_line(file: &File) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let mut last = [0];

@@ -66,7 +66,7 @@ fn what_passes_through_us_says_where_a_line_begins() {
     assert_eq!(text, "one\n\ntwo\nthree\n");
 }
 
-/// The pipe is not read: it is full, and the thread drops the line; then the pipe is read.
+/// Nothing reads the pipe at first, so it is full and the thread drops the line. Then the pipe is read.
 #[test]
 fn a_full_pipe_costs_a_line_and_says_so() {
     let (mut read, write) = io::pipe().unwrap();

@@ -1,27 +1,28 @@
-//! A table on a terminal: columns side by side or, if they do not fit, the cells of a row below each other.
+//! Formats a table on a terminal. The columns are side by side or, if they do not fit, the cells of a row are below
+//! each other.
 
 use std::fmt::Write as _;
 
 use super::{Paint, Style};
 
-/// Indentation of the cells of a row with several lines.
+/// Indentation of the cells below the first one, if a row takes several lines.
 const INDENT: &str = "  ";
 
-/// A column after the first.
+/// A column other than the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     head: &'static str,
-    /// Characters; the last column may be longer. 0: unpadded, after one more space.
+    /// Width in characters. The last column may be longer. 0 means no padding, after one more space.
     width: usize,
 }
 
 impl Column {
-    /// A right-aligned column of numbers.
+    /// Creates a right-aligned column of numbers.
     pub(crate) const fn right(head: &'static str, width: usize) -> Column {
         Column { head, width }
     }
 
-    /// The last column, with text.
+    /// Creates the last column, which contains text.
     pub(crate) const fn words(head: &'static str) -> Column {
         Column { head, width: 0 }
     }
@@ -34,7 +35,8 @@ impl Column {
     }
 }
 
-/// `first`: the heading and width of the first column. A row has the cell of the first column and those of the others.
+/// Formats a table. `first` is the heading and width of the first column. A row has the cell of the first column and
+/// those of the others.
 pub(crate) fn columns<const N: usize>(
     first: (&str, usize),
     others: [Column; N],

@@ -1,4 +1,5 @@
-//! Text output for users: colors only where wanted, box characters only where supported, results on stdout.
+//! Prints text for users. Colors and box characters are used only where they are wanted and supported. Results go to
+//! stdout.
 
 mod background;
 mod columns;
@@ -29,7 +30,7 @@ pub(crate) enum Color {
     Never,
 }
 
-/// A mistake in the command line, the environment or a configuration file: exit code 64.
+/// A mistake in the command line, the environment or a configuration file. The exit code is 64.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -41,7 +42,7 @@ impl Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// There is no job to query: none runs here, or its aggregator does not answer. Exit code 3.
+/// There is no job to query, because none runs here or its aggregator does not answer. The exit code is 3.
 #[derive(Debug)]
 pub(crate) struct NoJob(pub(crate) String);
 
@@ -53,7 +54,7 @@ impl Display for NoJob {
 
 impl std::error::Error for NoJob {}
 
-/// Checks that a file can be written, before the long work whose result goes there.
+/// Checks that a file can be written, before the long work whose result will go there.
 pub(crate) fn check_writable(flag: &str, path: &Path) -> Result<(), Usage> {
     let was_there = path.exists();
     // Opening for append does not change an existing file.
@@ -66,18 +67,18 @@ pub(crate) fn check_writable(flag: &str, path: &Path) -> Result<(), Usage> {
         .map_err(|problem| Usage(format!("{flag} {}: cannot be written: {problem}", path.display())))
 }
 
-/// The capabilities of the output.
+/// What the output supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Style {
-    /// ANSI colors.
+    /// True if ANSI colors are used.
     pub(crate) color: bool,
-    /// Box and block characters.
+    /// True if box and block characters are used.
     pub(crate) unicode: bool,
-    /// Columns.
+    /// Width in columns.
     pub(crate) width: usize,
 }
 
-/// The role of a piece of text, independent of its look.
+/// The role of a piece of text, independent of how it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paint {
     /// A heading or a name that matters.
@@ -96,13 +97,13 @@ const WIDTH: usize = 80;
 const WIDEST: usize = 100;
 
 impl Style {
-    /// For stdout.
+    /// Returns the style of stdout.
     pub(crate) fn stdout(color: Color) -> Style {
         let width = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_col);
         Style::of(color, io::stdout().is_terminal(), usize::from(width))
     }
 
-    /// For stderr.
+    /// Returns the style of stderr.
     pub(crate) fn stderr(color: Color) -> Style {
         let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
         Style::of(color, io::stderr().is_terminal(), usize::from(width))
@@ -128,7 +129,7 @@ impl Style {
         }
     }
 
-    /// `text` in the style of `paint`.
+    /// Returns `text` in the style of `paint`.
     pub(crate) fn paint(self, paint: Paint, text: impl Display) -> String {
         let text = text.to_string();
         if !self.color || text.is_empty() {
@@ -144,13 +145,13 @@ impl Style {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// `fancy` if the output supports it, else `plain`.
+    /// Returns `fancy` if the output supports it, else `plain`.
     pub(crate) fn glyph(self, fancy: &'static str, plain: &'static str) -> &'static str {
         if self.unicode { fancy } else { plain }
     }
 }
 
-/// The first of these variables that is set decides (POSIX, locale).
+/// Returns true if the locale is UTF-8. The first of these variables that is set decides (POSIX, locale).
 fn utf8_locale() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -161,13 +162,13 @@ fn utf8_locale() -> bool {
         })
 }
 
-/// Maximum characters of a warning or an error.
+/// Maximum number of characters of a warning or an error.
 const LONGEST: usize = 4000;
 /// The codes that [`Style::paint`] writes between escape and `m`.
 const PAINTS: [&str; 6] = ["0", "1", "2", "32", "1;33", "1;31"];
 
-/// Text for users, made safe: names of files, nodes and GPU models come from outside, and must not contain terminal
-/// control sequences; our own colors stay.
+/// Removes terminal control sequences from a text for users, except for our own colors. Names of files, nodes and GPU
+/// models come from outside and could contain such sequences.
 fn harmless(text: &str) -> Cow<'_, str> {
     if !text.contains(|letter: char| letter != '\n' && sanitize::visible(letter) != letter) {
         return Cow::Borrowed(text);
@@ -190,8 +191,9 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// JSON in which characters that [`sanitize::visible`] would change are escaped (`\u202e`): equivalent for a program,
-/// and without direction changes in a terminal. In JSON text, such characters occur only within strings.
+/// Escapes those characters of a JSON text that [`sanitize::visible`] would change (`\u202e`). The result is equivalent
+/// for a program, but does not change the direction of text in a terminal. In JSON, such characters occur only within
+/// strings.
 pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
     if json.is_ascii() && !json.contains('\x7f') {
         return Cow::Borrowed(json);
@@ -201,19 +203,19 @@ pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
         if sanitize::visible(letter) == letter {
             text.push(letter);
         } else {
-            // All of them are in the Basic Multilingual Plane: one 16-bit number.
+            // All these characters are in the Basic Multilingual Plane, so each is one 16-bit number.
             let _ = std::fmt::Write::write_fmt(&mut text, format_args!("\\u{:04x}", u32::from(letter)));
         }
     }
     Cow::Owned(text)
 }
 
-/// Prints text for users on stdout; [`print`] prints results for programs.
+/// Prints text for users on stdout. For results that programs read, use [`print`].
 pub(crate) fn show(text: &str) -> io::Result<()> {
     print(&harmless(text))
 }
 
-/// Prints a result on stdout. A reader that has exited (`| head`) is not an error.
+/// Prints a result on stdout. It is not an error if the reader has exited (`| head`).
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -222,8 +224,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints a line on stderr at once: the command writes there too, and while it runs a separate thread writes
-/// ([`Background`]). A closed stderr is ignored.
+/// Prints a line on stderr in one write, because the command writes there too. While the command runs, a separate
+/// thread writes the line ([`Background`]). A closed stderr is ignored.
 pub(crate) fn say(line: impl Display) {
     let whole = format!("{}\n", harmless(&line.to_string()));
     if !background::take(&whole) {
@@ -231,7 +233,7 @@ pub(crate) fn say(line: impl Display) {
     }
 }
 
-/// A warning on stderr.
+/// Prints a warning on stderr.
 pub(crate) fn warning(style: Style, text: impl Display) {
     say(format_args!(
         "{} {}",
@@ -240,7 +242,7 @@ pub(crate) fn warning(style: Style, text: impl Display) {
     ));
 }
 
-/// An error on stderr, with its causes.
+/// Prints an error with its causes on stderr.
 pub(crate) fn error(style: Style, problem: &anyhow::Error) {
     say(format_args!(
         "{} {}",
@@ -249,7 +251,7 @@ pub(crate) fn error(style: Style, problem: &anyhow::Error) {
     ));
 }
 
-/// The word in `known` that is nearest to `word`, if it is near enough to be what was meant.
+/// Returns the word in `known` that is nearest to `word`, if it is near enough to be the one that was meant.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -259,7 +261,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, name)| name)
 }
 
-/// `text` in lines of at most `room` characters, broken between words.
+/// Splits `text` into lines of at most `room` characters, between words.
 pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut used = 0;

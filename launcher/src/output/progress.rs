@@ -1,4 +1,4 @@
-//! A progress bar on stderr: on a terminal only, never part of a command's output.
+//! Draws a progress bar on stderr. It appears only on a terminal, and is never part of a command's output.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ const CELLS: usize = 30;
 pub(crate) struct Progress {
     style: Style,
     what: &'static str,
-    /// `None`: not a terminal.
+    /// Time of the last drawing. `None` if stderr is not a terminal.
     drawn: Option<Instant>,
     began: Instant,
 }
 
 impl Progress {
-    /// A bar for `what`.
+    /// Creates a bar that counts in units of `what`.
     pub(crate) fn new(style: Style, what: &'static str) -> Progress {
         let began = Instant::now();
         let drawn = io::stderr().is_terminal().then_some(began);
@@ -31,7 +31,7 @@ impl Progress {
         }
     }
 
-    /// Updates the bar: `done` of `all`.
+    /// Updates the bar to show `done` of `all`.
     pub(crate) fn at(&mut self, done: u64, all: u64) {
         let Some(last) = &mut self.drawn else { return };
         let now = Instant::now();

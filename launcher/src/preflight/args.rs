@@ -99,7 +99,7 @@ pub(crate) struct HistoryArgs {
     pub(crate) json: bool,
 }
 
-/// Who takes part, and what is asked of them.
+/// The nodes that take part in a preflight, and what is required of them.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MeetingArgs {
     /// Nodes; the first one coordinates: a,b or n[1-4] [default: Slurm's, torchrun's endpoint, else only this one].
@@ -148,7 +148,7 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// Its name, as on the command line.
+    /// Returns the name as on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Gate::Warn => "warn",
@@ -158,7 +158,7 @@ impl Gate {
     }
 }
 
-/// What `paceline run` has of a preflight.
+/// The preflight options of `paceline run`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct GateArgs {
     /// Measure the nodes before the command starts: quick (within a minute) or full (within three).
@@ -187,7 +187,7 @@ pub(crate) struct GateArgs {
     pub(crate) passports: Option<PathBuf>,
 }
 
-/// A bandwidth in GB/s, positive and finite.
+/// Parses a bandwidth in GB/s, which must be positive and finite.
 fn bandwidth(text: &str) -> Result<f64, String> {
     let number = text.parse().map_err(|_| "not a number".to_owned())?;
     if f64::is_finite(number) && number > 0.0 {

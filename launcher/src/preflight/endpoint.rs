@@ -1,7 +1,7 @@
-//! Replaces torchrun's rendezvous host if that node was excluded: the command line then names the first good node.
-//! Otherwise agents would wait in vain for a rendezvous host that never starts.
+//! Replaces the host of torchrun's rendezvous if that node was excluded. The command line then names the first good
+//! node. Without this, agents would wait in vain for a rendezvous host that never starts.
 //!
-//! Changes only torchrun's own options before the script, not the script's.
+//! It changes only torchrun's own options before the script, and not the script's.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -19,18 +19,18 @@ const HOSTS: [(&str, &str); 2] = [
 ];
 const NODE_RANK: (&str, &str) = ("--node-rank", "PET_NODE_RANK");
 
-/// Changes to the requested command.
+/// The changes to the requested command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Redirected {
-    /// The changed command; `None`: unchanged.
+    /// The changed command, or `None` if it is unchanged.
     pub(super) command: Option<Vec<OsString>>,
-    /// Changed variables.
+    /// The changed variables.
     pub(super) env: Vec<(&'static str, OsString)>,
-    /// Description of each change, for users.
+    /// A description of each change, for users.
     pub(super) said: Vec<String>,
 }
 
-/// The report's node that training's rendezvous names, if any.
+/// Returns the node of the report that the training command's rendezvous names, if any.
 pub(super) fn host(command: &[OsString], variable: Variable<'_>, report: &Report) -> Option<NodeId> {
     let options = Options::of(command);
     HOSTS.iter().find_map(|(option, name)| {
@@ -39,15 +39,15 @@ pub(super) fn host(command: &[OsString], variable: Variable<'_>, report: &Report
     })
 }
 
-/// Whether `aggregator` was given and can stay: its node starts, or is not in the report.
+/// Returns true if `aggregator` was given and can stay, because its node starts or is not in the report.
 pub(super) fn starts(aggregator: Option<&str>, report: &Report, starting: &[&NodeId]) -> bool {
-    // Relays come before it in the list.
+    // The aggregator is the last one in the list, after any relays.
     let own = aggregator.and_then(|given| given.rsplit(',').next());
     own.is_some_and(|given| node_of(split(given).0, report).is_none_or(|node| starting.contains(&&node)))
 }
 
-/// Replaces every excluded node that the command names with the first of the starting nodes, and sets the node's `rank`
-/// among them.
+/// Replaces every excluded node that the command names with the first of the starting nodes. Also sets the node rank to
+/// `rank`, its position among the starting nodes.
 pub(super) fn redirect(
     command: &[OsString],
     variable: Variable<'_>,
@@ -111,17 +111,17 @@ impl Redirected {
     }
 }
 
-/// `host`, and `:port` or nothing.
+/// Splits an endpoint into `host` and either `:port` or an empty text.
 fn split(endpoint: &str) -> (&str, &str) {
     let after = endpoint.rfind(']').map_or(0, |at| at + 1);
     match endpoint[after..].find(':') {
-        // More than one colon without brackets: an IPv6 address without a port.
+        // Without brackets, more than one colon means an IPv6 address without a port.
         Some(at) if !endpoint[after + at + 1..].contains(':') => endpoint.split_at(after + at),
         _ => (endpoint, ""),
     }
 }
 
-/// The node with this host name or address.
+/// Returns the node with this host name or address.
 fn node_of(host: &str, report: &Report) -> Option<NodeId> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_address = host.parse::<IpAddr>().is_ok();
@@ -141,7 +141,8 @@ fn node_of(host: &str, report: &Report) -> Option<NodeId> {
     found.map(|(node, _)| node.clone())
 }
 
-/// The address at which other nodes reach a node: the preflight's, else its name.
+/// Returns the address at which other nodes reach a node. It is the address from the preflight or, if there is none,
+/// the node's name.
 pub(super) fn reach(node: &NodeId, row: Option<&NodeRow>) -> String {
     let address = row.map_or("", |row| &*row.address);
     match address.parse::<IpAddr>() {

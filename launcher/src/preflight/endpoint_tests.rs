@@ -5,7 +5,7 @@ fn words(text: &str) -> Vec<OsString> {
     text.split(' ').map(OsString::from).collect()
 }
 
-/// The redirection of a command on n1 to n4 (at 10.0.0.1 to 10.0.0.4) with n1 excluded.
+/// Returns the redirection of a command on the nodes n1 to n4 (at 10.0.0.1 to 10.0.0.4) if n1 is excluded.
 fn redirected(command: &str, variables: &[(&str, &str)], rank: usize) -> Redirected {
     let mut report = report(4, &["n1"]);
     for (n, row) in (1..).zip(report.nodes.values_mut()) {

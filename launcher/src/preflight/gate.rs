@@ -1,6 +1,7 @@
-//! The gate before a job: whether this node starts the command, and the variables that describe the other nodes.
+//! Decides, after a preflight, whether this node starts the command, and sets the variables that describe the other
+//! nodes.
 //!
-//! A failed preflight stops no job, unless the user asked for that (`fail`).
+//! A preflight that fails to run stops no job, unless the user asked for that (`fail`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -23,7 +24,7 @@ use crate::run::{Plan, cluster};
 pub(crate) enum Way {
     /// Start the command.
     Start(Box<Start>),
-    /// Do not start it; exit with this code.
+    /// Do not start the command, and exit with this code.
     Leave(u8),
 }
 
@@ -36,9 +37,9 @@ pub(crate) struct Start {
     pub(crate) command: Option<Vec<OsString>>,
     /// The address of the job's aggregator, if its usual node does not start.
     pub(crate) aggregator: Option<String>,
-    /// The preflight events of this node.
+    /// The preflight events of this node, for the sidecar.
     pub(crate) told: Vec<Event>,
-    /// Their provenance.
+    /// The provenance of these events.
     pub(crate) provenance: Provenance,
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
     };
     let report = match work::run(&wish, color) {
         Ok(report) => report,
-        // Usage errors are reported before the start, where a user sees them.
+        // Report usage errors, because this is before the start, where a user sees them.
         Err(problem) if problem.is::<crate::output::Usage>() && !lenient_settings::is_in_pod() => {
             return Err(problem);
         }
@@ -112,7 +113,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
     })
 }
 
-/// The events of a preflight that failed.
+/// Returns the events of a preflight that failed.
 fn undone(node: &str, what: &str) -> Vec<Event> {
     let node = NodeId::from(node);
     let bench = Bench {
@@ -144,7 +145,7 @@ fn started(report: &Report, plan: &Plan, policy: Gate, starting: &BTreeSet<NodeI
     }
 }
 
-/// Start of one of several chosen nodes, with the list of nodes and a rendezvous at one of them.
+/// Starts this node as one of several chosen nodes, with the list of these nodes and a rendezvous at one of them.
 fn among(
     report: &Report,
     plan: &Plan,
@@ -155,7 +156,7 @@ fn among(
         .iter()
         .position(|known| known.as_str() == plan.node)
         .unwrap_or(0);
-    // If all nodes start, the rendezvous stays where it is.
+    // If all nodes start, keep the rendezvous where it is.
     let is_all = chosen.len() == report.nodes.len();
     let redirected = if is_all {
         Redirected::default()
@@ -195,21 +196,22 @@ fn among(
     }
 }
 
-/// Minimum and maximum number of nodes of the command: torchrun's `--nnodes N` or `MIN:MAX`, or its variable.
+/// Returns the minimum and maximum number of nodes of the command, from torchrun's `--nnodes N` or `MIN:MAX`, or from
+/// its variable.
 fn wanted(command: &[OsString], variable: &dyn Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
     let value = cluster::torchrun_option(command, variable, "nnodes")?;
     let (least, most) = value.split_once(':').unwrap_or((&value, &value));
     Some((least.parse().ok()?, most.parse().ok()?))
 }
 
-/// The nodes that start.
+/// Which nodes start the command.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice<'a> {
-    /// All, without any change.
+    /// All nodes start, and nothing changes.
     All,
-    /// These, including this node; the first is the rendezvous host.
+    /// These nodes start, including this one. The first is the rendezvous host.
     These(Vec<&'a NodeId>),
-    /// Not this node; exit with this code.
+    /// This node does not start, and exits with this code.
     Leave(u8),
 }
 
@@ -244,18 +246,18 @@ fn exclude<'a>(
         .keys()
         .filter(|known| !bad.contains(*known))
         .collect();
-    // The rendezvous host stays first if it is healthy.
+    // Keep the rendezvous host first if it is healthy.
     good.sort_by_key(|known| Some(*known) != meets.as_ref());
     let (least, most) = wanted.unwrap_or((1, good.len()));
     if good.len() < least {
-        // Without a bad node, more nodes are expected than were measured.
+        // If no node is bad, the command expects more nodes than were measured.
         return if bad.is_empty() {
             Choice::All
         } else {
             Choice::Leave(CRITICAL)
         };
     }
-    // The first `most` nodes: the same choice on every node, since all have the same report.
+    // Take the first `most` nodes. All nodes make the same choice, since all have the same report.
     good.truncate(most);
     if good.iter().any(|known| known.as_str() == node) {
         Choice::These(good)
@@ -264,13 +266,13 @@ fn exclude<'a>(
     }
 }
 
-/// Reports for tests.
+/// Creates reports for tests.
 #[cfg(test)]
 pub(super) mod sample {
     use super::*;
     use paceline_health::preflight::{NodeRow, PREFLIGHT_SCHEMA};
 
-    /// A report of `nodes` nodes, some of which were lost.
+    /// Returns a report of `nodes` nodes, of which those in `lost` did not respond.
     pub(crate) fn report(nodes: u32, lost: &[&str]) -> Report {
         Report {
             schema_version: PREFLIGHT_SCHEMA,
@@ -353,7 +355,7 @@ mod tests {
         let ill = report(4, &["n2"]);
         assert_eq!(choose(Gate::Exclude, &ill, "n2", None, None), Choice::Leave(0));
         assert_eq!(these(&choose(Gate::Exclude, &ill, "n3", None, None)), "n1 n3 n4");
-        // The rendezvous host is the first, unless it is bad.
+        // The rendezvous host comes first, unless it is bad.
         let meets = |node: &str| Some(NodeId::from(node));
         assert_eq!(
             these(&choose(Gate::Exclude, &ill, "n3", None, meets("n4"))),
@@ -383,7 +385,7 @@ mod tests {
             these(&choose(Gate::Exclude, &ill, "n4", elastic, None)),
             "n1 n3 n4"
         );
-        // Also if none is bad.
+        // This also holds if no node is bad.
         let well = report(4, &[]);
         assert_eq!(these(&choose(Gate::Exclude, &well, "n2", two, None)), "n1 n2");
         assert_eq!(choose(Gate::Exclude, &well, "n3", two, None), Choice::Leave(0));

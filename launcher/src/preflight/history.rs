@@ -1,4 +1,4 @@
-//! `paceline preflight history NODE`.
+//! `paceline preflight history NODE`: prints what earlier preflights measured of a node.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use super::args::HistoryArgs;
 use super::past;
 use crate::output::{self, Color, Style, warning};
 
-/// Exit code without results.
+/// Exit code if there are no results.
 const UNKNOWN: u8 = 3;
 
 #[derive(Serialize)]

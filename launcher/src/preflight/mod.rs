@@ -1,4 +1,5 @@
-//! `paceline preflight`: measures the machines before the job starts; and the gate of `paceline run --preflight`.
+//! `paceline preflight`: measures the machines before the job starts. This module also has the gate of `paceline run
+//! --preflight`.
 
 mod args;
 mod endpoint;
@@ -25,12 +26,12 @@ use work::Wish;
 use crate::output::{self, Color, Style, Usage};
 use crate::run::identity;
 
-/// Exit codes of a check.
+/// Exit codes of a check with findings.
 const WARNING: u8 = 1;
 const CRITICAL: u8 = 2;
 const UNKNOWN: u8 = 3;
 
-/// The file in the run directory, and the HTML page next to it.
+/// Names of the file in the run directory, and of the HTML page next to it.
 pub(crate) const FILE: &str = "preflight.json";
 const PAGE: &str = "preflight.html";
 
@@ -71,7 +72,7 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
         }
     };
     if let Some(path) = &args.html {
-        // The results are printed anyway.
+        // Only warn about the failure, because the results are printed anyway.
         if let Err(problem) = safe_file::write_named(path, page::page(&report).as_bytes()) {
             output::warning(
                 Style::stderr(color),
@@ -87,7 +88,7 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
     Ok(exit_code(&report, args.strict))
 }
 
-/// `paceline preflight import FILE`.
+/// Runs `paceline preflight import FILE`.
 fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let read = paceline_nccl_bench::import::file(&args.file, args.collective);
     let report = read.with_context(|| args.file.display().to_string())?;
@@ -110,7 +111,7 @@ fn exit_code(report: &Report, strict: bool) -> ExitCode {
     }
 }
 
-/// A usage error.
+/// Converts a problem to a usage error.
 fn usage(problem: impl std::fmt::Display) -> anyhow::Error {
     anyhow::Error::new(Usage(problem.to_string()))
 }

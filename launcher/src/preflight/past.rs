@@ -1,6 +1,6 @@
-//! Results of the site's earlier preflights, read during the current one, and the addition of its results.
+//! Reads the results of the site's earlier preflights while the current one runs, and adds its results to them.
 //!
-//! The folder is on a shared file system that may hang: no job waits long for it.
+//! The folder is on a shared file system that may hang, so no job waits long for it.
 
 use std::io;
 use std::path::Path;
@@ -13,15 +13,15 @@ use paceline_nccl_bench::preflight::{History, Passports, Stamp};
 
 use crate::output::{self, Style};
 
-/// Additional time for reading, after all measurements are done.
+/// Additional time for reading after all measurements are done.
 const READ: Duration = Duration::from_secs(1);
 /// Time for writing the results.
 const WRITE: Duration = Duration::from_secs(5);
 
-/// Time for reading when only the history was requested.
+/// Time for reading if only the history was requested.
 const ASKED: Duration = Duration::from_secs(30);
 
-/// The contents of the folder.
+/// Reads the contents of the folder.
 pub(super) fn read(folder: &Path) -> io::Result<History> {
     in_time(&reading(folder), ASKED)
 }
@@ -31,20 +31,20 @@ fn reading(folder: &Path) -> Receiver<io::Result<History>> {
     beside(move || passports.read())
 }
 
-/// The reading in progress, if the site keeps passports.
+/// The reading in progress, if the site keeps passports (results of earlier preflights).
 pub(super) struct Past {
     reading: Option<Receiver<io::Result<History>>>,
     style: Style,
 }
 
 impl Past {
-    /// Starts to read.
+    /// Starts to read the folder.
     pub(super) fn of(folder: Option<&Path>, style: Style) -> Past {
         let reading = folder.map(reading);
         Past { reading, style }
     }
 
-    /// The known history of these samples.
+    /// Returns the known history of these samples.
     pub(super) fn recall(&self, samples: &[Sample]) -> io::Result<Vec<Known>> {
         let Some(reading) = &self.reading else {
             return Ok(Vec::new());
@@ -57,7 +57,7 @@ impl Past {
     }
 }
 
-/// Adds the results. A failure does not prevent the start.
+/// Adds the results to the folder. A failure does not prevent the job's start.
 pub(super) fn add(folder: Option<&Path>, node: &str, report: &Report, style: Style) {
     let Some(folder) = folder else { return };
     let (passports, node, stamps) = (Passports::at(folder), node.to_owned(), stamps(report));
@@ -74,10 +74,10 @@ fn beside<T: Send + 'static>(
 ) -> Receiver<io::Result<T>> {
     let (sender, receiver) = mpsc::channel();
     let work = move || {
-        // The caller may have stopped waiting.
+        // Ignore the error, because the caller may have stopped waiting.
         let _ = sender.send(work());
     };
-    // If the thread does not start, the receiver gets nothing.
+    // Ignore the error: if the thread does not start, the receiver gets nothing.
     let _ = thread::Builder::new().name("passports".to_owned()).spawn(work);
     receiver
 }
@@ -100,7 +100,7 @@ fn stamps(report: &Report) -> Vec<Stamp> {
     report
         .samples
         .iter()
-        // A path without any throughput is a finding, and not a measurement of a link.
+        // Leave out a path without any throughput, because it is a finding and not a measurement of a link.
         .filter(|sample| sample.value > 0.0 || sample.metric == Metric::PairLoss)
         .map(|sample| Stamp {
             at,
@@ -114,7 +114,8 @@ fn stamps(report: &Report) -> Vec<Stamp> {
         .collect()
 }
 
-/// Whether a finding concerns the sample's subject. A path is also slow because of its loss, or of one of its ends.
+/// Returns true if a finding concerns the sample's subject. For a path, this includes findings about its loss and about
+/// its two ends, because these slow it down too.
 fn accused(report: &Report, sample: &Sample) -> bool {
     let ways = [Metric::PairBusbw, Metric::PairLatency, Metric::PairLoss];
     let is_alike =

@@ -1,4 +1,4 @@
-//! A preflight's report as text: nodes and metrics as a table, findings, actions.
+//! Formats a preflight's report as text: a table of nodes and metrics, the findings, and the actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,9 +11,9 @@ use paceline_health::verdict::Severity;
 
 use crate::output::{Paint, Style, wrap};
 
-/// Maximum rows of a table; with more nodes, only those with findings are shown.
+/// Maximum number of rows of a table. With more nodes, only those with findings are shown.
 const ROWS: usize = 40;
-/// Maximum number of nodes for a matrix of the paths between them.
+/// Maximum number of nodes with which a matrix of the paths between them is shown.
 const MATRIX: usize = 16;
 
 /// Renders the whole report.
@@ -67,7 +67,7 @@ fn head(report: &Report, style: Style) -> String {
     format!("preflight {}\n", summary.line(style))
 }
 
-/// The result in one line.
+/// The values for a one-line summary of the result.
 pub(crate) struct Summary<'a> {
     pub(crate) mode: &'a str,
     pub(crate) simulated: bool,
@@ -100,7 +100,7 @@ impl Summary<'_> {
     }
 }
 
-/// An outcome as text.
+/// Returns an outcome as text.
 pub(crate) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
     match outcome {
         Outcome::Ok => (Paint::Good, "no problem"),
@@ -110,7 +110,7 @@ pub(crate) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
     }
 }
 
-/// The transports that were used, and why not NCCL: a line for each transport and reason.
+/// Returns one line for each transport that was used, with the reason why it was not NCCL.
 fn carried(report: &Report, style: Style) -> String {
     if report.simulated {
         return String::new();
@@ -141,7 +141,7 @@ fn carried(report: &Report, style: Style) -> String {
     text
 }
 
-/// Heading of a metric's column, its unit, and the factor from the metric's own unit.
+/// Returns the heading of a metric's column, its unit, and the factor to convert from the metric's own unit.
 pub(crate) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
     match metric {
         Metric::Gemm => ("GEMM", "TFLOP/s", 1.0),
@@ -158,7 +158,7 @@ pub(crate) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
     }
 }
 
-/// A value with few digits.
+/// Formats a value with few digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -168,7 +168,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Severity of a cell: of the findings about this node (or one of its GPUs) in this metric.
+/// Returns the severity of a cell. It is the worst of the findings about this node (or one of its GPUs) in this metric.
 pub(crate) fn severity(findings: &[Noted], node: &NodeId, metric: Metric) -> Option<Severity> {
     let of_node = |noted: &&Noted| noted.metric() == Some(metric) && noted.place.node() == Some(node);
     findings.iter().filter(of_node).map(|noted| noted.severity).max()
@@ -183,12 +183,12 @@ fn cell(text: String, width: usize, severity: Option<Severity>, style: Style) ->
     }
 }
 
-/// The metrics that at least one of these nodes has.
+/// Returns the metrics that at least one of these nodes has.
 pub(crate) fn metrics<'a>(rows: impl Iterator<Item = &'a NodeRow>) -> BTreeSet<Metric> {
     rows.flat_map(|row| row.values.keys().copied()).collect()
 }
 
-/// Nodes and metrics; with more than `most` nodes, only those with findings.
+/// Formats a table of nodes and metrics. With more than `most` nodes, it shows only those with findings.
 pub(crate) fn table(
     nodes: &BTreeMap<NodeId, NodeRow>,
     findings: &[Noted],
@@ -248,12 +248,12 @@ pub(crate) fn table(
     text + "\n"
 }
 
-/// A node's name, as reported by the node itself.
+/// Returns a node's name, sanitized because the node itself reported it.
 fn name_of(node: &NodeId) -> String {
     sanitize::name(node.as_str())
 }
 
-/// The best bus bandwidth of each measured path, from both its ends.
+/// Returns the best bus bandwidth of each measured path, over both of its ends.
 pub(super) fn ways(report: &Report) -> BTreeMap<(&NodeId, &NodeId), f64> {
     let mut ways = BTreeMap::new();
     for sample in &report.samples {
@@ -267,7 +267,7 @@ pub(super) fn ways(report: &Report) -> BTreeMap<(&NodeId, &NodeId), f64> {
     ways
 }
 
-/// Bus bandwidth of each measured path, node by node.
+/// Formats a matrix with the bus bandwidth of each measured path.
 fn matrix(report: &Report, style: Style) -> String {
     let nodes: Vec<&NodeId> = report.nodes.keys().collect();
     if !(3..=MATRIX).contains(&nodes.len()) {
@@ -311,7 +311,7 @@ fn matrix(report: &Report, style: Style) -> String {
     text + "\n"
 }
 
-/// A finding as a sentence.
+/// Formats a finding as a sentence.
 pub(crate) fn sentence(noted: &Noted) -> String {
     let mut line = format!("{}: {}", noted.place, noted.says);
     if let (Some(value), Some(metric)) = (noted.value, noted.metric()) {

@@ -1,4 +1,4 @@
-//! Runs a preflight: rendezvous, coordination or participation, and storage of the results.
+//! Runs a preflight: meets the other nodes, coordinates or takes part, and stores the results.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use crate::output::progress::Progress;
 use crate::output::{self, Color, Style};
 use crate::run::cluster;
 
-/// The request.
+/// The requested preflight.
 pub(crate) struct Wish {
     pub(crate) mode: Mode,
     pub(crate) meeting: MeetingArgs,
     pub(crate) job: String,
     pub(crate) node: String,
     pub(crate) run_dir: Option<PathBuf>,
-    /// The command that will run after it, if any.
+    /// The command that will run after the preflight, if any.
     pub(crate) command: Vec<OsString>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The command line of this program as one NCCL rank.
+/// Returns the command line that starts this program as one NCCL rank.
 fn rank_command() -> Vec<OsString> {
     let own = std::env::current_exe().map(PathBuf::into_os_string);
     own.map_or(Vec::new(), |own| {
@@ -95,7 +95,7 @@ fn rank_command() -> Vec<OsString> {
     })
 }
 
-/// This machine, with the libraries from the environment.
+/// Returns this machine, with the libraries that the environment names.
 pub(super) fn machine() -> Machine {
     Machine {
         nvml_lib: std::env::var_os("PACELINE_NVML_LIB").map(PathBuf::from),
@@ -135,8 +135,8 @@ fn demand(report: &mut Report, meeting: &MeetingArgs) {
     }
 }
 
-/// Writes preflight.json and preflight.html atomically. Findings count even if they cannot be stored: all nodes must
-/// come to the same decision.
+/// Writes preflight.json and preflight.html atomically. If this fails, the findings count anyway, because all nodes
+/// must come to the same decision.
 fn keep(report: &Report, run_dir: Option<&Path>, style: Style) {
     let Some(dir) = run_dir else { return };
     let json = serde_json::to_vec(report).map_err(std::io::Error::other);

@@ -1,4 +1,4 @@
-//! The verdict block: where, since when, why, what it costs, what to do, all on the first screen.
+//! Formats the verdict block: where, since when, why, what it costs and what to do, all on the first screen.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,25 +13,25 @@ use super::ending;
 use super::heading::short_subject;
 use crate::output::{self, Paint, Style};
 
-/// Maximum number of findings in full; the rest get a line each, to fit on the first screen.
+/// Maximum number of findings that are shown in full. The rest get a line each, to fit on the first screen.
 const IN_FULL: usize = 3;
-/// Maximum number of lines for the rest.
+/// Maximum number of lines for the remaining findings.
 const IN_SHORT: usize = 8;
 /// Width of the labels in front of a finding's lines.
 const LABEL: usize = 10;
-/// Maximum number of gaps in monitoring, and of notes, with a line.
+/// Maximum number of lines for gaps in monitoring, and for notes.
 const GAPS: usize = 6;
 const NOTES: usize = 8;
-/// Maximum characters of a text.
+/// Maximum number of characters of a text.
 const LONGEST: usize = 2000;
-/// Note for a run directory that was removed: missing data then says nothing about the job.
+/// Note for a run directory that was removed. In this case, missing data says nothing about the job.
 pub(crate) const REMOVED: &str = "the run directory was removed while the job ran: its data is lost";
-/// With fewer steps, nothing can be concluded about the ranks' pace: the detector decides after 5 steady steps.
+/// With fewer steps, nothing can be concluded about the ranks' pace, because the detector decides after 5 steady steps.
 const FEWEST_STEPS: u64 = 8;
-/// Cells of the longest bar.
+/// Number of cells of the longest bar.
 const BAR: f64 = 30.0;
 
-/// The whole block with a final newline. `places`: paths of the report.
+/// Returns the whole block with a final newline. `places` are the paths of the report.
 pub(crate) fn render(report: &Report, policy: &Policy, style: Style, places: &[&Path]) -> String {
     let mut block = Block {
         text: String::new(),
@@ -82,7 +82,7 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, places: &[&
     block.text
 }
 
-/// The heading and these findings in full.
+/// Formats the heading, and these findings in full.
 pub(crate) fn findings(report: &Report, verdicts: &[&Verdict], policy: &Policy, style: Style) -> String {
     let mut block = Block {
         text: String::new(),
@@ -104,7 +104,7 @@ impl Block {
     fn heading(&mut self, report: &Report) {
         let (dot, dash) = (self.style.glyph(" · ", ", "), self.style.glyph("─", "-"));
         let mut facts = Vec::new();
-        // A journal without its beginning does not have the job's name.
+        // A journal whose beginning is missing does not have the job's name.
         if !report.job.as_str().is_empty() {
             facts.push(format!("job {}", sanitize::name(report.job.as_str())));
         }
@@ -117,7 +117,7 @@ impl Block {
         }
         facts.push(span(report.duration_s));
         let title = |facts: &[String]| format!(" paceline {dash}{dash} {} ", facts.join(dot));
-        // On a narrow screen the last facts are dropped first.
+        // On a narrow screen, drop the last facts first.
         while facts.len() > 1 && title(&facts).chars().count() + 2 > self.style.width {
             facts.pop();
         }
@@ -172,7 +172,7 @@ impl Block {
             .sum::<usize>()
             + 3;
         let is_narrow = length > self.style.width;
-        // On a narrow screen the subject has its own lines.
+        // On a narrow screen, put the subject on its own lines.
         let (between, subject) = match is_narrow {
             true => (
                 "\n   ",
@@ -221,7 +221,7 @@ impl Block {
         }
     }
 
-    /// The subject's self-time next to its peers', to scale.
+    /// Draws the subject's self-time next to that of its peers, to scale.
     fn bars(&mut self, verdict: &Verdict) {
         let Some(ratio) = verdict.slowdown_ratio else {
             return;
@@ -230,7 +230,7 @@ impl Block {
             .evidence
             .iter()
             .find(|evidence| &*evidence.what == "self_time_s");
-        // The ratio is current; the evidence is from the verdict's last change.
+        // Compute the seconds from the ratio, which is current. The evidence is older, from the verdict's last change.
         let Some(peers) = own.and_then(|own| own.peers) else {
             return;
         };
@@ -240,7 +240,7 @@ impl Block {
             return;
         }
         let cell = self.style.glyph("█", "#");
-        // Space for labels before it and a number after it.
+        // Leave space for labels before the bar and a number after it.
         let room = self.style.width.saturating_sub(LABEL + 3 + 6 + 10) as f64;
         let reference = evidence::reference(verdict);
         let rows = [
@@ -249,7 +249,7 @@ impl Block {
         ];
         let width = reference.len().max(5);
         for (index, (seconds, paint, label)) in rows.into_iter().enumerate() {
-            // A nonzero value has a bar.
+            // A nonzero value has a bar of at least one cell.
             let bar = cell.repeat((seconds / longest * BAR.min(room)).round().max(1.0) as usize);
             let length = humanize::span_beside(seconds, value + peers - seconds);
             let text = format!("{label:>width$} {} {length}", self.style.paint(paint, bar));
@@ -294,7 +294,8 @@ impl Block {
 
     pub(super) fn labelled(&mut self, label: &str, text: &str) {
         let room = self.style.width.saturating_sub(LABEL + 3).max(20);
-        // Names and sentences come from the job's nodes, and must not contain terminal control sequences.
+        // Clean the text, because names and sentences come from the job's nodes and must not contain terminal control
+        // sequences.
         let text = sanitize::clip(text, LONGEST);
         for (index, line) in output::wrap(&text, room).iter().enumerate() {
             self.raw_line(if index == 0 { label } else { "" }, line);
@@ -311,12 +312,12 @@ impl Block {
     }
 }
 
-/// Coverage: how much was observed, and what was lost in transit.
+/// Describes the coverage: how much was observed, and what was lost in transit.
 pub(super) fn coverage_words(seen: &Coverage) -> String {
     let expected = seen.ranks_expected.max(seen.ranks_seen);
     let mut parts = vec![format!("{} of {} ranks", seen.ranks_seen, expected)];
     if let Some(ratio) = seen.steps_ratio {
-        // Rounded down, so that only a complete journal shows 100 %.
+        // Round down, so that only a complete journal shows 100 %.
         parts.push(format!("{:.0} % of their steps", (ratio * 100.0).floor()));
     }
     let losses = [
@@ -341,7 +342,7 @@ pub(super) fn coverage_words(seen: &Coverage) -> String {
     parts.join(", ")
 }
 
-/// The text without findings, and whether that is good: absence of data is never health.
+/// Returns the text for a job without findings, and true if that is good. Absence of data never counts as health.
 pub(super) fn nothing_found(report: &Report) -> (bool, String) {
     let seen = &report.coverage;
     let (ranks, steps) = (count(seen.ranks_seen.into(), "rank"), count(report.steps, "step"));
@@ -378,7 +379,7 @@ pub(crate) fn why(verdict: &Verdict) -> String {
     let pieces = verdict
         .evidence
         .iter()
-        // Shown as bars.
+        // Leave out the self-time, which is shown as bars.
         .filter(|evidence| verdict.slowdown_ratio.is_none() || &*evidence.what != "self_time_s")
         .map(|piece| evidence::phrase_of(verdict, piece));
     let mut parts: Vec<String> = said.chain(pieces).collect();

@@ -17,7 +17,7 @@ fn rendered(report: &Report) -> String {
     render(report, &Policy::default(), STYLE, &[])
 }
 
-/// A whole job has no peers: it is compared with its own past.
+/// A whole job has no peers, so it is compared with its own past.
 #[test]
 fn steps_of_the_whole_job_are_beside_those_before() {
     let subject = Subject::Job { job: "j".into() };
@@ -138,7 +138,7 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
 ------------------------------------------------------------------------------------------
 ";
     assert_eq!(text, expected);
-    // No GPU was observed.
+    // Remove the signals, as if no GPU was observed.
     found.coverage.signals.clear();
     assert!(rendered(&found).contains("lost      12.40 rank-hours of 310.00 rank-hours"));
     found.cost = Cost {
@@ -221,8 +221,8 @@ fn hostile_names_do_not_speak_to_the_terminal() {
     assert!(text.contains("␛[2J"), "{text}");
 }
 
-/// Eight cards would hide the other findings: GPUs of a node with the same finding share one card, here and on the
-/// report's page.
+/// GPUs of a node with the same finding share one card, here and on the report's page. Otherwise eight cards would hide
+/// the other findings.
 #[test]
 fn hot_gpus_of_a_node_are_one_card() {
     let hot = |gpu: u64| {

@@ -1,16 +1,16 @@
-//! Wall clock times for display.
+//! Formats wall clock times.
 
 use paceline_health::text::date::Date;
 
-/// The end of the year 9999, the largest time.
+/// The largest time that can be shown, which is the end of the year 9999.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// Milliseconds since 1970 as `2026-11-22 18:20:41`, UTC.
+/// Formats milliseconds since 1970 as `2026-11-22 18:20:41`, UTC.
 pub(crate) fn utc_second(unix_ms: u64) -> String {
     format!("{}:{:02}", utc(unix_ms), Date::of(unix_ms.min(LAST_MS)).second)
 }
 
-/// Milliseconds since 1970 as `2026-11-22 18:20`, UTC.
+/// Formats milliseconds since 1970 as `2026-11-22 18:20`, UTC.
 pub(crate) fn utc(unix_ms: u64) -> String {
     let at = Date::of(unix_ms.min(LAST_MS));
     format!(

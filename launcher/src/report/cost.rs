@@ -1,4 +1,4 @@
-//! Costs: of the job so far, by cause of the loss, and of each finding.
+//! Formats the costs of the job so far, by cause of the loss, and of each finding.
 
 use paceline_health::report::{Cost, Report};
 use paceline_health::text::humanize::{self, GpuTime, money, percent, span_beside, whose};
@@ -6,16 +6,17 @@ use paceline_health::verdict::{State, Verdict};
 
 use super::block::Block;
 
-/// Maximum number of causes with a name.
+/// Maximum number of causes that are named.
 const NAMED: usize = 5;
-/// Smaller losses, in hours, have no daily rate: it would need another unit, and is based on too little.
+/// Losses below this number of hours have no daily rate, because it would need another unit and is based on too little
+/// data.
 const DAILY_FROM_HOURS: f64 = 0.1;
 
-/// Evidence of findings after which steps must be trained again.
+/// The names of the evidence in findings after which steps must be trained again.
 const RETRAINED: [&str; 2] = ["last_clean_checkpoint_step", "no_clean_checkpoint"];
 
 impl Block {
-    /// The job so far. Prints nothing before any time was spent.
+    /// Prints the cost of the job so far, or nothing if no time was spent.
     pub(super) fn job_cost(&mut self, report: &Report) {
         let cost = &report.cost;
         let whose = whose(report);
@@ -54,7 +55,7 @@ impl Block {
     }
 }
 
-/// The cost of one finding as text; empty: none known.
+/// Formats the cost of one finding. Empty if none is known.
 pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     let mut parts = Vec::new();
     if verdict.lost_gpu_hours > 0.0 {
@@ -65,7 +66,7 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
         if let Some(price) = verdict.lost_cost {
             lost += &format!(", worth {}", money(price));
         }
-        // Steps to be trained again are lost once.
+        // Show no rate for steps to be trained again, because these are lost only once.
         let is_once = verdict
             .evidence
             .iter()
@@ -74,7 +75,7 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
         if verdict.state == State::Raised && is_steady {
             let a_day = 86_400.0 / span_s;
             let rate = verdict.lost_gpu_hours * a_day;
-            // A rate is an estimate: no more digits than that.
+            // Show few digits, because the rate is an estimate.
             let rate = if rate >= 2.0 {
                 format!("{rate:.0}")
             } else {
@@ -110,7 +111,8 @@ fn lost(cost: &Cost, unit: GpuTime) -> String {
     text
 }
 
-/// GPU-hours by cause of the loss: the largest first; equal ones by name. Losses that would print as zero are omitted.
+/// Returns the GPU-hours by cause of the loss. The largest come first, and equal ones are sorted by name. Losses that
+/// would print as zero are omitted.
 pub(super) fn losses(cost: &Cost) -> Vec<(&str, f64)> {
     let all = cost.by_cause.iter().map(|(cause, lost)| (&**cause, *lost));
     let mut causes: Vec<_> = all.filter(|(_, lost)| lost * 3600.0 >= 0.05).collect();
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
     use crate::report::samples;
 
-    /// Steps to be trained again since a checkpoint are lost once: a daily rate would exceed the hours of a day.
+    /// Steps to be trained again since a checkpoint are lost only once. A daily rate would exceed the hours of a day.
     #[test]
     fn what_is_trained_again_has_no_daily_amount() {
         let mut verdict = samples::verdict(1, Finding::Straggler, samples::rank(5), Cause::Ecc);

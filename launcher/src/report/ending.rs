@@ -1,9 +1,9 @@
-//! The end of a job as text.
+//! Formats the end of a job as text.
 
 use paceline_health::report::{Ending, Reason, headline};
 use paceline_health::verdict::Subject;
 
-/// One sentence, with the error message, if any.
+/// Returns one sentence, with the error message if there is one.
 pub(super) fn words(ending: &Ending) -> String {
     let what = match ending.reason {
         Reason::Success => return in_order(ending),
@@ -63,7 +63,7 @@ mod tests {
     use paceline_health::id::Rank;
     use paceline_health::report::Heard;
 
-    /// A launcher's exit code 0 does not hide a rank's failure.
+    /// Exit code 0 of the launcher does not hide a rank's failure.
     #[test]
     fn a_failure_behind_exit_code_0() {
         let mut ending = Ending::success();

@@ -1,11 +1,11 @@
-//! The lines below a report's title: ranks, steps, duration, start; and a finding's subject for a headline.
+//! Formats the lines below a report's title (ranks, steps, duration and start), and a finding's subject for a headline.
 
 use paceline_health::report::Report;
 use paceline_health::text::humanize::{count, span};
 use paceline_health::text::sanitize;
 use paceline_health::verdict::{Subject, Verdict};
 
-/// Ranks, steps, duration and, if known, the start (UTC).
+/// Returns the ranks, steps, duration and, if known, the start (UTC).
 pub(super) fn facts(report: &Report) -> Vec<String> {
     let mut facts = Vec::new();
     if report.world_size > 0 {
@@ -22,7 +22,8 @@ pub(super) fn facts(report: &Report) -> Vec<String> {
     facts
 }
 
-/// The subject for a headline: a UUID's first letters are enough to distinguish two GPUs of a node.
+/// Returns the subject for a headline. A UUID is shortened to its first letters, which are enough to distinguish two
+/// GPUs of a node.
 pub(crate) fn short_subject(verdict: &Verdict) -> String {
     match &verdict.subject {
         Subject::Rank {

@@ -1,4 +1,4 @@
-//! The report as Markdown: the verdict block's text in the same order, for an issue, a chat or a wiki.
+//! Formats the report as Markdown, for an issue, a chat or a wiki. It has the verdict block's text in the same order.
 
 use std::fmt::Write as _;
 
@@ -14,11 +14,11 @@ use super::cost::of_finding;
 use super::heading::short_subject;
 use super::{ending, heading, runbook};
 
-/// Maximum number of findings in full; the rest have a row each.
+/// Maximum number of findings that are shown in full. The rest have a row each.
 const IN_FULL: usize = 3;
-/// Maximum number of rows for the rest.
+/// Maximum number of rows for the remaining findings.
 const IN_SHORT: usize = 60;
-/// Maximum characters of a text.
+/// Maximum number of characters of a text.
 const LONGEST: usize = 2000;
 
 /// Renders the document.
@@ -108,7 +108,7 @@ fn rest(text: &mut String, cards: &[Card<'_>]) {
     }
 }
 
-/// Names come from the job's nodes: none of them may become markup, a link or a new line.
+/// Escapes a text, because names come from the job's nodes, and none of them may become markup, a link or a new line.
 fn escaped(text: &str) -> String {
     let mut safe = String::new();
     for letter in sanitize::clip(text, LONGEST).chars() {
@@ -155,7 +155,7 @@ mod tests {
         );
     }
 
-    /// As in the block and on the page.
+    /// GPUs of a node share one card, as in the block and on the page.
     #[test]
     fn the_same_finding_of_the_gpus_of_a_node_is_one_card() {
         let hot = |id: u64| {

@@ -1,4 +1,4 @@
-//! `paceline report`: the report of a job, as text and as JSON.
+//! `paceline report`: shows the report of a job, as text or as JSON.
 
 mod advice;
 mod args;
@@ -39,7 +39,7 @@ use crate::output::{self, Color, Style};
 /// Name of the report in a run directory.
 pub(crate) const FILE: &str = "report.json";
 
-/// Shows a report, or the one that follows from a journal.
+/// Shows a report, or creates it from a journal and shows it.
 pub(crate) fn command(args: &ReportArgs, color: Color) -> anyhow::Result<ExitCode> {
     if let Some([a, b]) = args.compare.as_deref() {
         return compare::command(args, a, b, color);
@@ -47,7 +47,7 @@ pub(crate) fn command(args: &ReportArgs, color: Color) -> anyhow::Result<ExitCod
     if let Some(since) = args.since {
         return rollup::command(args, since, color);
     }
-    // clap has ensured that there is one.
+    // clap has ensured that there is a run.
     let run = args.run.as_deref().unwrap_or(Path::new("."));
     let report = find(run, args.skip_broken, Style::stderr(color))?;
     let policy = Policy::default();
@@ -66,7 +66,7 @@ pub(crate) fn command(args: &ReportArgs, color: Color) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page to the given path (`-`: to stdout), else to the usual one, and prints its path.
+/// Writes a page to the given path, or to the usual one if none is given, and prints its path. `-` means stdout.
 fn put_page(page: &str, file: &Option<PathBuf>, usual: impl FnOnce() -> PathBuf) -> anyhow::Result<ExitCode> {
     let path = match file {
         Some(file) if file == Path::new("-") => {
@@ -81,7 +81,7 @@ fn put_page(page: &str, file: &Option<PathBuf>, usual: impl FnOnce() -> PathBuf)
     Ok(ExitCode::SUCCESS)
 }
 
-/// The file `name` in the run directory, or next to the report.
+/// Returns the path of the file `name` in the run directory, or next to the report.
 fn beside(run: &Path, name: &str) -> PathBuf {
     if run.is_dir() {
         run.join(name)
@@ -90,22 +90,22 @@ fn beside(run: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// Findings in display order: active ones first, then by severity; of those, the largest slowdown first, then the
-/// earliest.
+/// Returns the findings in display order: active ones first, then by severity. Among equal ones, those with the largest
+/// slowdown come first, then the earliest.
 pub(crate) fn by_weight(report: &Report) -> Vec<&Verdict> {
     let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
     verdicts.sort_by_key(|verdict| verdict.weight());
     verdicts
 }
 
-/// The report as the one line that every command prints with `--json`: the aggregator's report with the advice. It
-/// encodes every text exactly, but without terminal control characters.
+/// Returns the report as the one line that every command prints with `--json`. It is the aggregator's report with the
+/// advice added. It encodes every text exactly, but without terminal control characters.
 pub(crate) fn line(report: &Report) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
         report: &'a Report,
-        /// `null`: no step was observed.
+        /// The advice, or `null` if no step was observed.
         advice: Option<advice::Advice>,
     }
     let advice = advice::of(report).ok();
@@ -113,7 +113,7 @@ pub(crate) fn line(report: &Report) -> serde_json::Result<String> {
     Ok(format!("{}\n", output::escaped(&json)))
 }
 
-/// The address of a finding's section in the runbook.
+/// Returns the address of a finding's section in the runbook.
 pub(crate) fn runbook(finding: Finding) -> String {
     format!(
         "{}/blob/main/docs/findings.md#{finding}",
@@ -124,16 +124,17 @@ pub(crate) fn runbook(finding: Finding) -> String {
 /// Reads `report.json`.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Report> {
     let place = || path.display().to_string();
-    // Reading a pipe would block.
+    // Check the type first, because reading a pipe would block.
     let meta = fs::metadata(path).with_context(place)?;
     anyhow::ensure!(meta.is_file(), "{}: not a regular file", place());
     let text = fs::read_to_string(path).with_context(place)?;
     parse(&text).map_err(|problem| anyhow::anyhow!("{}{problem}", path.display()))
 }
 
-/// The report in `text`, or the position and description of an error.
+/// Parses a report. An error has its position and description.
 fn parse(text: &str) -> Result<Report, String> {
-    // Only the version first, so that a newer report is not rejected for fields that this version does not have.
+    // Parse only the version first, so that a newer report is not rejected because of fields that this version does not
+    // know.
     match serde_json::from_str::<Versioned>(text) {
         Ok(Versioned { schema_version }) if schema_version > REPORT_VERSION => {
             return Err(format!(
@@ -148,7 +149,7 @@ fn parse(text: &str) -> Result<Report, String> {
     serde_json::from_str(text).map_err(|problem| {
         let (line, column) = (problem.line().max(1), problem.column().max(1));
         let message = problem.to_string();
-        // serde_json ends its message with the position, which comes first here.
+        // Remove the position from the end of serde_json's message, because it comes first in ours.
         let message = message
             .rsplit_once(" at line ")
             .map_or(&*message, |(head, _)| head);
@@ -156,27 +157,28 @@ fn parse(text: &str) -> Result<Report, String> {
     })
 }
 
-/// Whether no version of Paceline wrote the file.
+/// Returns true if no version of Paceline wrote the file.
 pub(crate) fn is_foreign(path: &Path) -> bool {
-    // The aggregator moves a pipe or a directory out of its way; reading a pipe could block forever.
+    // Open the file with care, because reading a pipe could block forever. The aggregator moves a pipe or a directory
+    // out of its way.
     let text = safe_file::open(path).and_then(io::read_to_string);
     text.is_ok_and(|text| serde_json::from_str::<Versioned>(&text).is_err())
 }
 
-/// The field that every version of a report has.
+/// The only field that every version of a report has.
 #[derive(serde::Deserialize)]
 struct Versioned {
     schema_version: u32,
 }
 
-/// Writes `report.json` atomically: a reader sees the old one or the new one.
+/// Writes `report.json` atomically, so that a reader sees either the old one or the new one.
 pub(crate) fn write(run_dir: &Path, report: &Report) -> io::Result<PathBuf> {
     let path = run_dir.join(FILE);
     write_whole(&path, line(report)?.as_bytes())?;
     Ok(path)
 }
 
-/// The report of a run directory, a report.json or a journal.
+/// Returns the report of a run directory, a report.json or a journal.
 pub(crate) fn find(run: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
     let fold = |journal: &Path| fold(journal, skip_broken, style);
     let wanted = || {
@@ -196,7 +198,7 @@ pub(crate) fn find(run: &Path, skip_broken: bool, style: Style) -> anyhow::Resul
         }
         return fold(&journal);
     }
-    // A report contains its version; a journal's lines do not.
+    // Try to read a report first. It contains a version, which a journal's lines do not.
     match read(run) {
         Ok(report) => Ok(report),
         Err(problem) if run.extension().is_some_and(|end| end == "json") => Err(problem),

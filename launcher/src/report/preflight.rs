@@ -1,4 +1,4 @@
-//! The preflight's part of the verdict block: its result, the excluded nodes with reasons, the findings.
+//! Formats the preflight's part of the verdict block: its result, the excluded nodes with reasons, and the findings.
 
 use paceline_health::id::NodeId;
 use paceline_health::report::Report;
@@ -6,7 +6,7 @@ use paceline_health::report::Report;
 use super::block::Block;
 use crate::preflight::show::{Summary, sentence, table};
 
-/// Maximum rows of its table, and maximum number of findings.
+/// Maximum number of rows of the table, and maximum number of findings.
 const ROWS: usize = 8;
 const FINDINGS: usize = 4;
 
@@ -36,7 +36,7 @@ impl Block {
         for noted in section.findings.iter().take(FINDINGS) {
             self.labelled("", &sentence(noted));
         }
-        // Excluded nodes were listed already.
+        // Leave out the excluded nodes, which were listed already.
         let is_out = |node: &NodeId| section.told.left_out.iter().any(|out| out.node == *node);
         let untold = section.problems.iter();
         let untold: Vec<_> = untold
@@ -54,7 +54,7 @@ impl Block {
         if more > 0 {
             self.labelled("", &format!("and {more} more in the report"));
         }
-        // A single node has nothing to compare with.
+        // Print no table for a single node, because it has nothing to compare with.
         if section.rows.len() > 1 {
             let table = table(&section.rows, &section.findings, ROWS, self.style);
             for line in table.trim_matches('\n').lines() {

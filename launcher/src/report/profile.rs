@@ -1,4 +1,4 @@
-//! Whether a profiler shows more than Paceline does, on which rank to run it, and the command.
+//! Determines if a profiler would show more than Paceline does, on which rank to run it, and with which command.
 
 use paceline_health::id::Rank;
 use paceline_health::report::{Part, Report};
@@ -10,24 +10,24 @@ use super::by_weight;
 /// The profiler to run, if any.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Profiling {
-    /// Whether to profile, on which ranks and why.
+    /// Whether to profile, on which ranks, and why.
     pub(crate) says: String,
-    /// Tools with their commands, the most useful first.
+    /// The tools with their commands, the most useful first.
     pub(crate) commands: Vec<(&'static str, String)>,
 }
 
-/// The subject of a profile.
+/// What a profile should show.
 #[derive(Clone, Copy, PartialEq)]
 enum Look {
-    /// Operators and kernels of a rank, compared with a peer's.
+    /// The operators and kernels of a rank, compared with a peer's.
     Operators,
-    /// The process and its system: cores, system calls, gaps between kernels.
+    /// The process and its system: cores, system calls, and gaps between kernels.
     System,
-    /// NCCL's choices and problems.
+    /// The choices and problems of NCCL.
     Nccl,
 }
 
-/// Based on the most important active finding; without one, on what limits the job.
+/// Chooses a profiler based on the most important active finding or, if there is none, on what limits the job.
 pub(crate) fn of(report: &Report, advice: Option<&Advice>) -> Profiling {
     let holds = |verdict: &&Verdict| verdict.state == State::Raised && looks(verdict).is_some();
     let found = by_weight(report).into_iter().find(holds);
@@ -94,12 +94,13 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
     }
 }
 
-/// The profiles that would explain a finding; `None`: a profiler of the trainer cannot. Empty: it is explained already.
+/// Returns the profiles that would explain a finding. Returns `None` if a profiler of the trainer cannot explain it,
+/// and an empty list if it is explained already.
 fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
     use Finding as F;
     let is_hang = matches!(verdict.finding, F::RankSilent | F::JobHang);
     if is_hang && verdict.cause != Cause::Unknown {
-        // Its activity is known, and it makes no steps.
+        // No profile is needed, because the rank's activity is known and it makes no steps.
         return Some(&[]);
     }
     match verdict.cause {
@@ -109,7 +110,7 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
         Cause::Network => return Some(&[Look::Nccl]),
         Cause::DataLoading | Cause::CpuContention => return Some(&[Look::System, Look::Operators]),
         Cause::GcPause | Cause::Imbalance => return Some(&[Look::Operators]),
-        // Its activity is known.
+        // No profile is needed, because the rank's activity is known.
         Cause::Checkpoint | Cause::Evaluation => return Some(&[]),
         _ => {}
     }
@@ -131,7 +132,7 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
     }
 }
 
-/// The rank with the median self-time (else step time), as a typical one.
+/// Returns a typical rank, which is the one with the median self-time (or step time, if self-times are not known).
 fn usual(report: &Report, not: Option<Rank>) -> Option<Rank> {
     let of = |part: Part| {
         let ranks = report.times.ranks.iter().filter(|rank| Some(rank.rank) != not);
@@ -148,7 +149,7 @@ fn usual(report: &Report, not: Option<Rank>) -> Option<Rank> {
 
 fn commands(report: &Report, looks: &[Look], ranks: &[Rank]) -> Vec<(&'static str, String)> {
     let numbers: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
-    // The same number on each node, if that is possible; else torchrun counts the GPUs.
+    // Use the same number of workers on each node if possible. Otherwise torchrun counts the GPUs.
     let workers = match report.exits.len() as u32 {
         nodes @ 1.. if report.world_size.is_multiple_of(nodes) => (report.world_size / nodes).to_string(),
         _ => "gpu".to_owned(),

@@ -1,11 +1,11 @@
-//! Remedies that ran and that did not, as the verdict block shows them.
+//! Formats the remedies that ran and those that did not, for the verdict block.
 
 use paceline_health::remedy::{ACT, AuditedDecision, Remedies};
 use paceline_health::report::Report;
 
 use super::block::Block;
 
-/// Maximum number of listed decisions, the latest.
+/// Maximum number of decisions that are listed. The latest ones are taken.
 const ROWS: usize = 3;
 
 impl Block {
@@ -16,7 +16,7 @@ impl Block {
     }
 }
 
-/// Executed and dry-run remedies as text; the rest as counts.
+/// Formats executed and dry-run remedies as text, and the rest as counts.
 fn words(remedies: &Remedies) -> String {
     let is_meant = |outcome: &str| outcome == ACT || outcome == DRY_RUN;
     let meant: Vec<&AuditedDecision> = remedies

@@ -1,4 +1,4 @@
-//! Reports for tests.
+//! Creates reports for tests.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(crate) fn piece(what: &str, value: f64, peers: f64) -> Evidence {
     }
 }
 
-/// A rank with this typical self-time.
+/// Returns the times of a rank with this typical self-time.
 pub(crate) fn times(rank: u32, own_s: f64) -> RankTimes {
     let usual = Usual {
         p50_s: own_s,

@@ -1,20 +1,20 @@
-//! Step times, and the ranks with the longest self-time.
+//! Formats step times, and the ranks with the longest self-time.
 
 use paceline_health::report::{Part, PartTimes, RankTimes, Report};
 use paceline_health::text::humanize::{percent, span};
 
 use super::block::Block;
 
-/// Maximum number of step parts shown: the largest.
+/// Maximum number of step parts shown. The largest ones are taken.
 const PARTS: usize = 3;
 /// Maximum number of ranks shown.
 const RANKS: usize = 3;
-/// A part with a smaller share of the median step is omitted, and so is a rank whose self-time exceeds the median
-/// rank's by no more than this.
+/// A part is omitted if it has a smaller share of the median step. A rank is omitted if its self-time exceeds the
+/// median rank's by no more than this.
 const WORTH_TELLING: f64 = 0.02;
 
 impl Block {
-    /// Percentiles of steps and their parts, and the ranks with the longest self-time.
+    /// Prints percentiles of steps and their parts, and the ranks with the longest self-time.
     pub(super) fn times(&mut self, report: &Report) {
         let of = |part: Part| report.times.parts.iter().find(move |times| times.part == part);
         let Some(step) = of(Part::Step) else { return };
@@ -29,7 +29,7 @@ impl Block {
                 span(step.max_s)
             ),
         );
-        // The parts that add up to a step.
+        // Take the parts that add up to a step.
         let parts = [Part::Data, Part::Compute, Part::Wait, Part::Optimizer];
         let mut parts: Vec<&PartTimes> = parts
             .into_iter()
@@ -52,7 +52,7 @@ impl Block {
     }
 }
 
-/// The ranks whose typical self-time exceeds the median rank's.
+/// Lists the ranks whose typical self-time exceeds the median rank's.
 fn longest(ranks: &[RankTimes]) -> Vec<String> {
     let own = |rank: &RankTimes| Some((rank.parts.get(&Part::Own)?.p50_s, rank.rank));
     let mut own: Vec<_> = ranks.iter().filter_map(own).collect();

@@ -1,7 +1,9 @@
-//! Output of a run while its command runs: the address of the job's page, and a line for each change of a finding.
+//! Prints output of a run while its command runs: the address of the job's page, and a line for each change of a
+//! finding.
 //!
-//! Only the launcher whose sidecar runs the aggregator receives either, so only one launcher of a job prints. The
-//! address is printed once the aggregator listens: port zero is resolved only then, and a requested port may be in use.
+//! Only the launcher whose sidecar runs the aggregator receives these, so only one launcher of a job prints them. The
+//! address is printed once the aggregator listens. Earlier it is not known, because port zero is resolved only then and
+//! a requested port may be in use.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -27,7 +29,7 @@ pub(super) struct Announcer {
 }
 
 impl Announcer {
-    /// Creates one for the run of `plan`.
+    /// Creates an announcer for the run of `plan`.
     pub(super) fn new(plan: &Plan) -> Announcer {
         Announcer {
             style: plan.style,
@@ -39,7 +41,7 @@ impl Announcer {
         }
     }
 
-    /// The line to print for a sidecar's status.
+    /// Returns the line to print for a sidecar's status.
     fn line(&mut self, status: &Status) -> Option<String> {
         let Status::Ready {
             http: Some(http),
@@ -92,13 +94,13 @@ impl Watcher for Announcer {
         self.notices.wake_at().filter(|_| !self.is_silent)
     }
 
-    /// The page ends with the job, and the report has the findings.
+    /// Stops printing, because the page ends with the job and the report has the findings.
     fn ended(&mut self) {
         self.is_silent = true;
     }
 }
 
-/// The address under which other hosts reach `bound`: for a wildcard address, the host's name.
+/// Returns the address under which other hosts reach `bound`. If `bound` is a wildcard address, uses the host's name.
 fn reachable(bound: &str, hostname: impl Fn() -> String) -> String {
     match bound.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() => format!("{}:{}", hostname(), address.port()),
@@ -146,7 +148,7 @@ mod tests {
             Some("paceline: live page http://127.0.0.1:4000/, for Prometheus http://127.0.0.1:4000/metrics")
         );
         assert_eq!(announcer.line(&first), None);
-        // After a restart of the sidecar.
+        // This is the status after a restart of the sidecar.
         let second = announcer.line(&ready(Some("127.0.0.1:5000"), Some("port 4000 is taken")));
         assert_eq!(
             second.as_deref(),

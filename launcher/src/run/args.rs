@@ -38,10 +38,11 @@ mod tests {
 
     use crate::cli::Cli;
 
-    /// Options of the sidecar's own command, which `--help` does not show; or of another program.
+    /// Options that `paceline run` does not have. They belong to the sidecar's own command, which `--help` does not
+    /// show, or to another program.
     const OTHERS: [&str; 2] = ["relay", "policy"];
 
-    /// Users read about options to pass them to `paceline run`, not to the sidecar.
+    /// Checks this because users read about options to pass them to `paceline run`, not to the sidecar.
     #[test]
     fn run_takes_what_the_docs_name_of_the_sidecars_options() {
         let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");

@@ -1,9 +1,11 @@
-//! Monitors tasks that a scheduler starts, such as Slurm with a TaskProlog: without a launcher of ours as their parent.
+//! Monitors tasks that a scheduler starts, such as Slurm with a TaskProlog, and that have no launcher of ours as their
+//! parent.
 //!
-//! Each task is registered in a directory shared by the tasks of its node, step and user, and receives that path. The
-//! process that registers the first task starts a watch in its own session, which waits: until a task writes, it
-//! creates nothing visible to the user, and runs no sidecar. Then it manages the node's sidecar like a launcher,
-//! without what only a parent process gets: the tasks' exit codes.
+//! Each task is registered in a directory that the tasks of its node, step and user share, and receives the path of
+//! this directory. The process that registers the first task starts a watch in a session of its own. Until a task
+//! writes data, the watch only waits: it creates nothing visible to the user, and runs no sidecar. Then the watch
+//! manages the node's sidecar like a launcher, but without what only a parent process gets, such as the tasks' exit
+//! codes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -33,17 +35,18 @@ use super::{Plan, hook, identity, remedy};
 use crate::config::{Settings, StepLog};
 use crate::output::Style;
 
-/// Polling interval for the tasks.
+/// Interval between two checks of the tasks.
 const LOOK: Duration = Duration::from_millis(200);
-/// Maximum wait for missing tasks after the others have ended.
+/// Maximum time to wait for missing tasks after the others have ended.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Delay before the first restart of a dead sidecar; it doubles with each restart.
+/// Pause before the first restart of a dead sidecar. It doubles with each restart.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Exists if a process waits for us after a task: until then the scheduler does not consider the step as ended.
+/// File that exists if a process waits for us after a task. The scheduler does not consider the step as ended until
+/// that process exits.
 const BEHIND: &str = "behind";
-/// Maximum delay of this file after the tasks' end.
+/// Maximum time after the tasks' end in which this file may appear.
 const BEHIND_COMES: Duration = Duration::from_secs(4);
 
 /// The tasks of one node.
@@ -51,26 +54,27 @@ pub(crate) struct Detached {
     plan: Plan,
     dir: PathBuf,
     expected: u32,
-    /// Whether the aggregator's address was configured.
+    /// True if the aggregator's address was configured.
     is_named: bool,
 }
 
 impl Detached {
-    /// From the settings and the environment.
+    /// Creates the description of the tasks from the settings and the environment.
     pub(crate) fn new(mut settings: Settings, style: Style) -> Detached {
-        // Our output would end up in the user's output.
+        // Print nothing on stdout, because our output would end up in the user's output.
         (settings.quiet, settings.json) = (true, false);
         let mut plan = Plan::new(settings, Vec::new(), style);
         let is_named = plan.settings.aggregator.is_some();
         plan.find_first();
         if !is_named && cluster::step(&super::surroundings).is_none() {
-            // A batch script may start an mpirun, whose daemons on other nodes join its job (see `join_batch_script`).
+            // Look for the first node of the allocation: a batch script may start an mpirun, whose daemons on other
+            // nodes join its job (see `join_batch_script`).
             plan.settings.aggregator = cluster::first_of_allocation(&super::surroundings);
         }
         let task = cluster::task(&super::surroundings).unwrap_or(Task { on_node: 1 });
         plan.task = Some(task);
         let memory = place::places().into_iter().find(|place| place.is_dir());
-        // Separate from the directory of a `paceline run` inside the task.
+        // Use another directory than a `paceline run` inside the task does.
         let dir = Share::dir_in(
             &memory.unwrap_or_default(),
             &format!("{}\0detached", plan.job),
@@ -84,18 +88,18 @@ impl Detached {
         }
     }
 
-    /// Registers a task that is about to become this process, starts `watch` unless a watch is running, and returns the
+    /// Registers a task that is about to become this process, and starts `watch` unless a watch is running. Returns the
     /// environment variables for the task.
     ///
     /// # Errors
-    /// The task then runs unmonitored.
+    /// If registering fails. The task then runs unmonitored.
     pub(crate) fn note(
         &self,
         name: &str,
         process: u32,
         mut watch: Command,
     ) -> anyhow::Result<Vec<(&'static str, OsString)>> {
-        // The last task of an earlier group may remove the directory in between.
+        // Try again, because the last task of an earlier group may remove the directory in between.
         let mut noted = Err(io::ErrorKind::NotFound.into());
         for _ in 0..3 {
             noted = share::note_guest(&self.dir, name, process);
@@ -124,7 +128,8 @@ impl Detached {
 
     fn variables(&self, python: &Path) -> Vec<Variable> {
         let mut added = additions(&self.plan, Some(&self.dir), Some(python));
-        // The job and node names are those of this step: the steps of a batch script must not inherit them.
+        // Leave out the job's and node's names, because they are those of this step and the steps of a batch script
+        // must not inherit them.
         added.retain(|(name, _)| !matches!(*name, "PACELINE_JOB" | "PACELINE_NODE"));
         let outer = super::surroundings("PACELINE_RING_DIR").map(|dir| Path::new(&dir).join("python"));
         for (name, value) in &mut added {
@@ -135,14 +140,15 @@ impl Detached {
         added
     }
 
-    /// Watches until the tasks have ended. `Some`: trainers were seen, and this is the job's run directory with its
-    /// report, if the aggregator ran on this node.
+    /// Watches until the tasks have ended. Returns the job's run directory, which has its report, if trainers were seen
+    /// and the aggregator ran on this node.
     ///
     /// # Errors
     /// If monitoring is impossible.
     pub(crate) fn watch(&mut self) -> anyhow::Result<Option<PathBuf>> {
         let _held = tasks::hold(&self.dir);
-        // A signal to all processes is meant for the tasks: the watch continues until they have ended.
+        // Catch signals, because a signal to all processes is meant for the tasks, and the watch must continue until
+        // they have ended.
         let _signals = Signals::take().context("cannot listen to signals")?;
         let mut end = End::new(self.expected);
         loop {
@@ -163,7 +169,7 @@ impl Detached {
         }
         let place = Place::around(&self.plan, &self.dir)?;
         let kept = self.keep(&place, &mut end);
-        // A sidecar that ended normally has removed it.
+        // Remove the directory in case it remains. A sidecar that ended normally has already removed it.
         if end.is_over(&self.dir) {
             let _ = fs::remove_dir_all(&self.dir);
         }
@@ -172,8 +178,8 @@ impl Detached {
         kept
     }
 
-    /// The remedies that are possible for these tasks. A refusal could not be shown to the user: a remedy that would
-    /// end the job for nothing is reduced to a signal, which the audit log shows.
+    /// Returns the remedies that are possible for these tasks. A remedy that would end the job for nothing is reduced
+    /// to a signal, which the audit log shows. A refusal could not be shown to the user.
     fn remedies(&self, command: &[OsString]) -> RemedyOptions {
         let asked = &self.plan.settings.remedy;
         let checked = |options: RemedyOptions| remedy::checked(options, command, &super::surroundings);
@@ -182,7 +188,7 @@ impl Detached {
             .unwrap_or_default()
     }
 
-    /// The step's ranks belong to an mpirun in the batch script: they join its job.
+    /// If the step's ranks belong to an mpirun in the batch script, makes them join the script's job.
     fn join_batch_script(&mut self) {
         let around = &super::surroundings;
         let plan = &mut self.plan;
@@ -203,12 +209,13 @@ impl Detached {
     fn keep(&self, place: &Place, end: &mut End) -> anyhow::Result<Option<PathBuf>> {
         let step_log = match &self.plan.settings.step_log {
             Some(StepLog::File(path)) => Some(std::path::absolute(path)?),
-            // The tasks' output does not pass through us.
+            // The tasks' output cannot be read, because it does not pass through us.
             Some(StepLog::Stdout | StepLog::Stderr) | None => None,
         };
         let words = arguments(&self.plan, &place.run_dir, &self.dir, step_log.as_deref());
         let (mut pause, mut aggregates_in) = (FIRST_PAUSE, None);
-        // The sidecar must get the reason of the tasks' end before it considers them as ended.
+        // Count as a task ourselves, because the sidecar must get the reason of the tasks' end before it considers them
+        // as ended.
         end.stay = share::stay(&self.dir).ok();
         let mut stopper = Stopper::new(&self.dir);
         loop {
@@ -228,7 +235,7 @@ impl Detached {
                     None => thread::sleep(LOOK),
                 }
             };
-            // One more run for the remaining data in the rings, but only one.
+            // Run the sidecar once more for the remaining data in the rings, but only once.
             if status.success() || was_over {
                 return Ok(aggregates_in);
             }
@@ -241,8 +248,8 @@ impl Detached {
         }
     }
 
-    /// Whether the step lasts until we have finished: then Slurm reports the job as running as long as it trains.
-    /// Otherwise a scheduler that reports the end of the job may mean only that the step has ended.
+    /// Returns true if the step lasts until we have finished, so that Slurm reports the job as running as long as it
+    /// trains. Otherwise, if the scheduler reports the end of the job, this may mean only that the step has ended.
     fn is_waited_for(&self) -> bool {
         let until = Instant::now() + BEHIND_COMES;
         loop {
@@ -261,12 +268,12 @@ impl Detached {
         }
     }
 
-    /// After a task's end: if it was the node's last, waits up to `limit` until the watch has finished.
+    /// Called after a task's end. If it was the node's last task, waits up to `limit` until the watch has finished.
     pub(crate) fn wait(&self, limit: Duration) {
         let Ok(lock) = share::watch_of(&self.dir) else {
             return;
         };
-        // Without the file, the watch does not query why the job ends.
+        // Ignore an error. Without the file, the watch does not query why the job ends.
         let _ = fs::write(self.dir.join(BEHIND), "");
         if !guests(&self.dir, self.expected).is_over() {
             return;
@@ -278,7 +285,7 @@ impl Detached {
     }
 }
 
-/// The command line of a process.
+/// Returns the command line of a process.
 fn command_of(pid: u32) -> Option<Vec<OsString>> {
     let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = words.strip_suffix(b"\0")?;
@@ -286,11 +293,11 @@ fn command_of(pid: u32) -> Option<Vec<OsString>> {
     Some(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
-/// Whether the tasks of a node have ended.
+/// Knows if the tasks of a node have ended.
 struct End {
     expected: u32,
     idle_since: Option<Instant>,
-    /// Our own entry among the tasks.
+    /// The lock of our own entry among the tasks.
     stay: Option<fs::File>,
 }
 
@@ -313,14 +320,14 @@ impl End {
     }
 }
 
-/// The tasks without the watch itself, the only one with a lock.
+/// Returns the state of the tasks without the watch itself, which is the only one with a lock.
 fn guests(dir: &Path, expected: u32) -> Look {
     let mut now = tasks::look(dir, expected);
     now.came = now.came.saturating_sub(now.launchers);
     now
 }
 
-/// Whether a trainer has written a ring, or the exception that ended it.
+/// Returns true if a trainer has written a ring, or the exception that ended it.
 fn is_written(dir: &Path) -> bool {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names = entries.map(|entry| entry.file_name());
@@ -330,7 +337,7 @@ fn is_written(dir: &Path) -> bool {
     })
 }
 
-/// A search path without one of its directories.
+/// Returns a search path without one of its directories.
 fn without(path: &OsStr, folder: Option<&Path>) -> OsString {
     let Some(folder) = folder else {
         return path.to_owned();

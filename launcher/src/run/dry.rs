@@ -21,14 +21,14 @@ struct Dry {
     node: String,
     run_dir: PathBuf,
     aggregator: String,
-    /// Tasks on this node that share one sidecar.
+    /// Number of tasks on this node that share one sidecar.
     tasks: u32,
     environment: Vec<(&'static str, String)>,
     sidecar: Vec<String>,
     command: Vec<String>,
 }
 
-/// Prints it.
+/// Prints what the run of `plan` would do.
 pub(crate) fn show(plan: &Plan) -> anyhow::Result<()> {
     let dry = Dry::of(plan);
     let asked = plan.settings.page.http.as_ref();

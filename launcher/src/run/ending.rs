@@ -1,7 +1,7 @@
-//! After the end of a run: provides the report, however the sidecar ended.
+//! Provides the report after the end of a run, however the sidecar ended.
 //!
-//! A sidecar that ended normally has written it. Otherwise it is folded from the journal here, with the missing data in
-//! its coverage; without a journal it states that nothing was observed.
+//! A sidecar that ended normally has written the report. Otherwise the launcher folds it from the journal here, and its
+//! coverage shows the missing data. Without a journal, the report states that nothing was observed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,27 +27,27 @@ use crate::journal::{self, Journal};
 use crate::output::{self, Paint};
 use crate::report::{self, block, page};
 
-/// The aggregator writes a heartbeat every second; a longer gap at the end is not covered.
+/// A gap at the end that is longer than this was not monitored, because the aggregator writes a heartbeat every second.
 const UNHEARD_S: f64 = 2.0;
 /// Tolerated difference between the file system's clock and ours.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// The final data about the job, and where it is stored.
+/// What is finally known about the job, and where it is stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     /// The report.
     pub(crate) report: Report,
-    /// Its file, if it could be written.
+    /// The report's file, if it could be written.
     pub(crate) place: Option<PathBuf>,
-    /// Its HTML page, if it was written.
+    /// The report's HTML page, if it was written.
     pub(crate) page: Option<PathBuf>,
-    /// Address of the aggregator that has all data, if it runs on another host or under another command.
+    /// The address of the aggregator that has all data, if it runs on another host or for another command.
     pub(crate) elsewhere: Option<String>,
-    /// Other tasks of this node continue, and will print the report.
+    /// True if other tasks of this node are still running. They will print the report.
     pub(crate) is_left_to_others: bool,
 }
 
-/// The report of a command that could not be started: nothing else is known.
+/// Creates the report of a command that could not be started, so that nothing else is known.
 pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartError) -> Known {
     let ended = Ended {
         code: failed.code(),
@@ -70,8 +70,8 @@ pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartErr
     }
 }
 
-/// Counts the end of the job if a textfile is configured. Several runs may share a directory, so the time is part of
-/// the name.
+/// Counts the end of the job if a textfile is configured. The name has the time in it, because several runs may share a
+/// directory.
 pub(crate) fn count(plan: &Plan, known: &Known) {
     let Some(path) = &plan.settings.textfile else {
         return;
@@ -129,7 +129,7 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let journal = is_of_this_run(plan, &journal).then_some(journal);
     let report = folded(plan, ended, journal.as_deref(), why);
     let elsewhere = life.joined.clone().filter(|_| life.finished);
-    // On a shared file system, the aggregator's own report may be here, which has more data.
+    // On a shared file system, look for the aggregator's own report, which has more data.
     let path = dir.join(report::FILE);
     let is_told = elsewhere.is_some() && is_of_this_run(plan, &path) && is_of_this_job(plan, &path);
     let place = if is_told {
@@ -146,7 +146,8 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     }
 }
 
-/// Writes the report's page next to it, and returns its path. A report on another host gets its page there.
+/// Writes the report's page next to it, and returns the page's path. If the report is on another host, the page is
+/// written there.
 pub(crate) fn draw(plan: &Plan, known: &Known) -> Option<PathBuf> {
     if known.elsewhere.is_some() || known.is_left_to_others {
         return None;
@@ -163,15 +164,15 @@ pub(crate) fn draw(plan: &Plan, known: &Known) -> Option<PathBuf> {
     }
 }
 
-/// The report that the aggregator wrote at its end.
+/// Returns the report that the aggregator wrote at its end, if there is one.
 fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
     let path = dir.join(report::FILE);
-    // On a shared file system, the file may be another node's.
+    // Check that the file is of this run, because on a shared file system it may be another node's.
     if !life.finished || life.aggregates_in.is_none() || !is_of_this_run(plan, &path) {
         return None;
     }
     let report = report::read(&path).ok()?;
-    // A report without an exit is from before the end: the last one could not be written.
+    // A report without an exit was written before the end, which means that the last one could not be written.
     let is_last = report.job.as_str() == plan.job && !report.exits.is_empty();
     is_last.then(|| Known {
         report,
@@ -186,7 +187,7 @@ fn is_of_this_job(plan: &Plan, path: &Path) -> bool {
     report::read(path).is_ok_and(|report| report.job.as_str() == plan.job)
 }
 
-/// The command could not be started.
+/// Reports a command that could not be started.
 pub(super) fn not_begun(plan: &Plan, place: Option<&Place>, failed: &StartError) -> Outcome {
     output::say(format_args!(
         "{} {failed}",
@@ -194,7 +195,7 @@ pub(super) fn not_begun(plan: &Plan, place: Option<&Place>, failed: &StartError)
     ));
     let run_dir = place.map(|place| place.run_dir.as_path());
     let mut known = never_began(plan, run_dir, failed);
-    // A page of an earlier run must not remain next to this report.
+    // Write the page, because a page of an earlier run must not remain next to this report.
     known.page = draw(plan, &known);
     Outcome {
         code: failed.code(),
@@ -203,7 +204,7 @@ pub(super) fn not_begun(plan: &Plan, place: Option<&Place>, failed: &StartError)
     }
 }
 
-/// The report's path, with the run directory as the user wrote it.
+/// Returns the report's path, with the run directory as the user wrote it.
 fn shown(plan: &Plan, dir: &Path, path: &Path) -> PathBuf {
     let same = fs::canonicalize(&plan.run_dir).is_ok_and(|run_dir| run_dir == dir);
     if same {
@@ -213,7 +214,7 @@ fn shown(plan: &Plan, dir: &Path, path: &Path) -> PathBuf {
     }
 }
 
-/// Whether the file is of this run: an earlier one in the same directory does not count.
+/// Returns true if the file is of this run, and not of an earlier one in the same directory.
 fn is_of_this_run(plan: &Plan, path: &Path) -> bool {
     let began = SystemTime::now().checked_sub(plan.started.elapsed() + CLOCK_SLACK);
     let file = fs::metadata(path).ok().filter(fs::Metadata::is_file);
@@ -221,7 +222,7 @@ fn is_of_this_run(plan: &Plan, path: &Path) -> bool {
     modified.is_some_and(|modified| began.is_some_and(|began| modified >= began))
 }
 
-/// The report from the journal up to the child's end, with the gaps.
+/// Creates the report from the journal up to the child's end, including the gaps.
 fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Report {
     let mut notes = vec![format!("{why} (folded by the launcher)")];
     let (mut detector, seen) = match journal.map(|path| fold(plan, path)) {
@@ -235,7 +236,7 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
         }
         None => (begin(plan), Seen::default()),
     };
-    // The journal's time starts with its first entry, a little after ours.
+    // The journal's time starts with its first entry, a little later than ours, so this end is slightly late.
     let lasted = ended.at.duration_since(plan.started);
     let end = (Time::ZERO + lasted).max(seen.last);
     detector.advance(end);
@@ -253,7 +254,7 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
             code: ended.code,
         });
     }
-    // Its command has ended, even if the aggregator lost contact.
+    // Replace an end that says that this node was lost: its command has ended, even if the aggregator lost contact.
     let is_of_others = |end: &Ending| end.reason != Reason::NodeLost || end.node.as_ref() != Some(&node);
     report.end = Some(
         report
@@ -263,7 +264,7 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
     );
     report.duration_s = report.duration_s.max(to_s);
     let gaps = &mut report.coverage.gaps;
-    // A gap that the detector knows is still open: it did not get the end.
+    // Skip a gap that the detector already knows. It is still open, because the detector did not get the end.
     let told = gaps.iter().any(|gap| gap.node == node && gap.to_s.is_none());
     if to_s - from_s > UNHEARD_S && !told {
         gaps.push(Gap {
@@ -280,24 +281,24 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
     report
 }
 
-/// The end of the journal.
+/// What the end of the journal shows.
 #[derive(Default)]
 struct Seen {
     last: Time,
-    /// The last frame of this node.
+    /// Time of the last frame of this node.
     heard: Time,
 }
 
 fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>)> {
     let (mut journal, known) = Journal::resume(path, true)?;
-    // At a snapshot's time, the node was connected.
+    // Take the snapshot's time for both, because this node was connected then.
     let at = Time::from_secs_f64(known.report().duration_s);
     let mut seen = Seen { last: at, heard: at };
-    // The default tables: changes are events in the journal.
+    // Use the default tables, because changes to them are events in the journal.
     let detector = journal.fold_on(known, |entry, detector| {
         while detector.poll().is_some() {}
         seen.last = seen.last.max(entry.at_ns);
-        // The aggregator's own entries have its node's name, but do not come from the node's sidecar.
+        // Ignore the aggregator's own entries. They have its node's name, but do not come from the node's sidecar.
         if entry.frame.node.as_str() == plan.node && entry.frame.agent != OWN_AGENT {
             seen.heard = seen.heard.max(entry.at_ns);
         }
@@ -307,7 +308,7 @@ fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>
     Ok((detector, seen, warnings))
 }
 
-/// A detector that has only the job's name.
+/// Creates a detector that knows only the job's name.
 fn begin(plan: &Plan) -> Detector {
     let mut detector = Detector::new(plan.settings.policy.clone());
     let job = Job {
@@ -336,7 +337,7 @@ fn write(plan: &Plan, dir: &Path, report: &Report) -> Option<PathBuf> {
     if taken {
         return path.exists().then(|| shown(plan, dir, &path));
     }
-    // Reserved space, to be released on a full disk for this.
+    // Remove the reserved file, which makes room for the report on a full disk.
     let _ = fs::remove_file(dir.join(".reserve"));
     match report::write(dir, report) {
         Ok(path) => Some(shown(plan, dir, &path)),

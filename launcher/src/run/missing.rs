@@ -1,5 +1,5 @@
-//! Requested features that cannot work at present: a warning at the start, where a user sees it, but no reason to run a
-//! job unmonitored. They may be available when needed.
+//! Warns at the start, where a user sees it, about requested features that cannot work at present. They are no reason
+//! to run a job unmonitored, because they may be available when they are needed.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,7 +14,7 @@ use crate::output;
 
 /// Prints the warnings to stderr.
 pub(super) fn tell(plan: &Plan) {
-    // Only one of several instances started together prints it.
+    // Print only in one of several instances started together.
     if !plan.follows {
         let unknown = variables::unknown(std::env::vars_os().map(|(name, _)| name));
         let mistaken = variables::mistaken(|name| std::env::var(name).ok());
@@ -55,7 +55,7 @@ pub(super) fn tell(plan: &Plan) {
     }
 }
 
-/// Whether a program can be started, with the system's search.
+/// Checks that a program can be started, using the system's search path.
 fn found(program: &str, path: &OsStr) -> io::Result<()> {
     let runs = |file: &Path| {
         let meta = file.metadata()?;
@@ -73,7 +73,7 @@ fn found(program: &str, path: &OsStr) -> io::Result<()> {
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Whether a file can be created at this path.
+/// Checks that a file can be created at this path.
 fn takes_files(file: &Path) -> io::Result<()> {
     let dir = match file.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),

@@ -1,4 +1,4 @@
-//! `paceline run`: runs the command as if it had been started alone, with a sidecar next to it.
+//! `paceline run`: runs the command as if it had been started without Paceline, with a sidecar next to it.
 //!
 //! Three rules apply to all code here: the child never waits for us, its exit code is ours, and our own failures are
 //! only warnings.
@@ -47,7 +47,7 @@ pub(crate) use instrumentation::{hook, plugin};
 pub(crate) use process::signals::outlive_file_limit;
 pub(crate) use supervise::Watcher;
 
-/// The command, its identity, and where its data goes.
+/// What to run, under which names, and where its data goes.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// The job's name.
@@ -60,13 +60,13 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// The command and its arguments.
     pub(crate) command: Vec<OsString>,
-    /// This task among several identical ones on this node; `None`: there is only one.
+    /// The place of this task among several identical ones on this node, or `None` if there is only one.
     pub(crate) task: Option<cluster::Task>,
-    /// Whether another instance, before us, prints to the same terminal.
+    /// True if another instance prints to the same terminal, and is the first of those that do.
     pub(crate) follows: bool,
     /// Further variables for the command.
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// CLOCK_MONOTONIC at the start of the simulated GPUs' time.
+    /// The CLOCK_MONOTONIC time at which the simulated GPUs' time starts.
     pub(crate) origin_ns: u64,
     /// Events from before monitoring starts, and their provenance.
     pub(crate) told: (Provenance, Vec<Event>),
@@ -108,24 +108,24 @@ impl Plan {
         }
     }
 
-    /// Applies the preflight's decision.
+    /// Applies the decision of the preflight.
     fn take(&mut self, start: preflight::Start) {
         self.env.extend(start.env);
         self.command = start.command.unwrap_or_else(|| std::mem::take(&mut self.command));
-        // Its default node may be the excluded one.
+        // Use the preflight's address if it has one, because the default node may be the excluded one.
         self.settings.aggregator = start.aggregator.or_else(|| self.settings.aggregator.take());
         self.told = (start.provenance, start.told);
     }
 }
 
-/// The environment, without empty variables.
+/// Returns the value of an environment variable, if it is not empty.
 fn surroundings(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl Plan {
-    /// Without a configured address, the aggregator runs on the job's first node. After a preflight that may be another
-    /// node.
+    /// Sets the aggregator's address to the job's first node, unless one is configured. After a preflight, the first
+    /// node may be another one.
     fn find_first(&mut self) {
         let found = |name: &str| {
             let ours = self.env.iter().find(|(known, _)| *known == name);
@@ -137,18 +137,18 @@ impl Plan {
     }
 }
 
-/// Whether several instances started together print to the same terminal, and we are not the first of them.
+/// Returns true if several instances started together print to the same terminal, and we are not the first of them.
 pub(crate) fn is_follower() -> bool {
     cluster::is_follower(&surroundings)
 }
 
 /// The result of a run.
 pub(crate) struct Outcome {
-    /// The child's exit code, 128 + n for a signal.
+    /// The child's exit code, or 128 + n if signal n ended it.
     pub(crate) code: i32,
     /// The report and its location.
     pub(crate) known: ending::Known,
-    /// Whether the command could be started.
+    /// True if the command could be started.
     pub(crate) began: bool,
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     plan.follows = is_follower();
     missing::tell(&plan);
     plan.task = cluster::task(&surroundings);
-    // With an explicit node name, the user distinguishes the agents.
+    // If the user has given a node name, the name distinguishes the agents, so they are not tasks of one node.
     if plan.settings.node.is_none() {
         plan.task = plan
             .task
@@ -218,9 +218,9 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     Ok(exit_code(outcome.code))
 }
 
-/// Starts the command and the sidecar, waits for the first, ends the second, and finds or creates the report.
+/// Starts the command and the sidecar, waits for the command, ends the sidecar, and finds or creates the report.
 pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<Outcome> {
-    // Before anything is started: an early signal must not be lost, or end only us.
+    // Catch signals before anything is started. Otherwise an early signal could be lost, or end only us.
     let signals = match signals::Signals::take() {
         Ok(signals) => signals,
         Err(problem) => {
@@ -232,7 +232,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         }
     };
     let made = place::Place::make(plan).or_else(|_| {
-        // Leftovers of killed runs may fill the memory.
+        // Remove what killed runs have left, because it may fill the memory.
         place::clear_left_behind();
         place::Place::make(plan)
     });
@@ -243,7 +243,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
             (None, None)
         }
     };
-    // A program that imports paceline must not fail because of our problems.
+    // Provide the hook anyway, because a program that imports paceline must not fail because of our problems.
     let spare_hook = match &place {
         None => hook_dir::HookDir::make().ok(),
         Some(_) => None,
@@ -256,7 +256,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     let tee = place.as_ref().and_then(|_| open_tee(plan));
     let child = match child::Child::start(plan, place.as_ref(), python, terminal, tee.as_ref()) {
         Ok(child) => child,
-        // Descriptors or processes may suffice for the command alone.
+        // Run the command without us, because the descriptors or processes may suffice for it alone.
         Err(failed) if failed.is_of_us() => {
             drop((signals, tee, share, place, spare_hook));
             return Ok(ending::not_begun(
@@ -272,7 +272,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
             return Ok(ending::not_begun(plan, place.as_ref(), &failed));
         }
     };
-    // Nothing slow may come between the launch and the job's start.
+    // Do the rest only now, because nothing slow may delay the job's start.
     if let Some(place) = &place {
         tasks::note_command(&place.ring_dir, child.id());
     }
@@ -281,7 +281,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         sidecar::Keeper::new(plan, place, share, child.id(), tee.as_ref().map(|tee| &*tee.path))
     });
     let ring_dir = place.as_ref().map(|place| place.ring_dir.as_path());
-    // From here on the command also writes to stderr.
+    // From here on, the command also writes to stderr.
     let passed = || tee.as_ref().and_then(|tee| tee.passed.clone());
     let background = (!watcher.draws()).then(|| output::Background::start(passed()));
     let place = (ring_dir, cluster::is_scheduled(&surroundings));
@@ -299,7 +299,7 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     })
 }
 
-/// The source of steps, if they are read from printed output.
+/// Opens the source of steps, if they are read from printed output.
 fn open_tee(plan: &Plan) -> Option<tee::Tee> {
     let opened = tee::Tee::of(plan.settings.step_log.as_ref()?);
     opened
@@ -315,19 +315,19 @@ fn open_tee(plan: &Plan) -> Option<tee::Tee> {
 /// Prints the verdict block and, if requested, the report.
 pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     let known = &outcome.known;
-    // Another task of this node will print it.
+    // Print nothing, because another task of this node will print the report.
     if known.is_left_to_others {
         return;
     }
-    // The first node prints everything, to the same terminal.
+    // Print nothing, because the first node prints everything to the same terminal.
     if known.elsewhere.is_some() && plan.follows {
         return;
     }
-    // A start failure was reported already.
+    // Print no block if the command did not start, because this failure was reported already.
     if !plan.settings.quiet && outcome.began {
         let policy = &plan.settings.policy;
         let text = match &known.elsewhere {
-            // This node's own report has no data.
+            // Refer to the aggregator's report, because this node's own report has no data.
             Some(aggregator) => format!(
                 "{} the data of {} is in the report of the job's aggregator at {aggregator}",
                 plan.style.paint(Paint::Faint, "paceline:"),
@@ -342,7 +342,7 @@ pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// Paths of the report and its page.
+/// Returns the paths of the report and its page.
 fn places(known: &ending::Known) -> Vec<&Path> {
     [&known.place, &known.page]
         .into_iter()
@@ -359,7 +359,7 @@ fn say_untold(plan: &Plan, known: &ending::Known) {
     }
 }
 
-/// One line on stdout. It cannot change the exit code, which is the child's.
+/// Prints the report as one line on stdout. A failure cannot change the exit code, which is the child's.
 fn print_json(found: &Report, style: Style) {
     let printed = report::line(found)
         .map_err(anyhow::Error::from)
@@ -372,7 +372,7 @@ fn print_json(found: &Report, style: Style) {
     }
 }
 
-/// The child's exit code as ours; a code that does not fit in a byte cannot come from a process.
+/// Converts the child's exit code to ours. A code that does not fit in a byte cannot come from a process.
 pub(crate) fn exit_code(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }

@@ -1,4 +1,5 @@
-//! The main loop of a run: signals to the child, the sidecar's messages, the child's end, the sidecar's end.
+//! The main loop of a run. It handles signals to the child, the sidecar's messages, the child's end and the sidecar's
+//! end.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -17,43 +18,43 @@ use super::sidecar::{Farewell, Keeper, Life, Status};
 
 /// Time for the sidecar to finish after the child's end.
 const FINISH: Duration = Duration::from_secs(5);
-/// Remaining time for the sidecar after a further signal to us, and after our SIGTERM to it.
+/// Remaining time for the sidecar after another signal to us, and after our SIGTERM to the sidecar.
 const HURRY: Duration = Duration::from_secs(1);
-/// Polling interval for the end of a sidecar that another task started.
+/// Interval between two checks if a sidecar that another task started has ended.
 const FOREIGN: Duration = Duration::from_millis(50);
 
-/// Maximum time in which a signal reaches all processes of a step.
+/// Maximum time until a signal has reached all processes of a step.
 const SPREAD: Duration = Duration::from_millis(200);
 
-/// An observer of the run, which may request the child's end.
+/// Observes the run, and may request the child's end.
 pub(crate) trait Watcher {
-    /// A status of the sidecar.
+    /// Receives a status of the sidecar.
     fn status(&mut self, status: &Status);
-    /// Called when [`Watcher::wake_at`] is reached. True: end the child (SIGTERM, once).
+    /// Called at the time of [`Watcher::wake_at`]. Returns true to end the child (by one SIGTERM).
     fn tick(&mut self, now: Instant) -> bool;
-    /// The time of the next call.
+    /// Returns the time of the next call of [`Watcher::tick`].
     fn wake_at(&self) -> Option<Instant>;
-    /// The child has ended. Later statuses come from a sidecar that is about to end.
+    /// Called when the child has ended. Later statuses come from a sidecar that is about to end.
     fn ended(&mut self) {}
-    /// Whether it draws on stderr itself, next to other lines.
+    /// Returns true if the watcher draws on stderr itself, next to other lines.
     fn draws(&self) -> bool {
         false
     }
 }
 
-/// The end of a run.
+/// How a run ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The child's exit code, 128 + n for a signal.
+    /// The child's exit code, or 128 + n if signal n ended it.
     pub(crate) code: i32,
-    /// Time of the end.
+    /// The time of the end.
     pub(crate) at: Instant,
     /// The sidecars' results, if there were any.
     pub(crate) life: Option<Life>,
 }
 
-/// Runs the loop until both have ended. `ring_dir`: the directory for notes between the sidecar and us. `is_scheduled`:
-/// the scheduler may signal all processes of the step, not only us.
+/// Runs the loop until both the child and the sidecar have ended. `ring_dir` is the directory for notes between the
+/// sidecar and us. `is_scheduled` is true if a scheduler may signal all processes of the step, not only us.
 pub(crate) fn run(
     mut signals: Signals,
     mut child: Child,
@@ -104,7 +105,8 @@ pub(crate) fn run(
         }
     };
     let at = Instant::now();
-    // The signal went to all processes in turn: the child may have ended before we received it.
+    // Note signals that arrive late: a signal goes to all processes in turn, so the child may have ended before we
+    // received it.
     for signal in signals.drain(at) {
         note(signal, ring_dir);
     }
@@ -120,14 +122,14 @@ pub(crate) fn run(
     }
 }
 
-/// Notes for the sidecar a signal that requests the command's end.
+/// If the signal requests the command's end, leaves a note about it for the sidecar.
 fn note(signal: Signal, ring_dir: Option<&Path>) {
     if let (Some(name), Some(dir)) = (asks_to_end(signal), ring_dir) {
         ends::note_asked(dir, name);
     }
 }
 
-/// The signal's name, if it requests the end of a command.
+/// Returns the signal's name, if it requests the end of a command.
 fn asks_to_end(signal: Signal) -> Option<&'static str> {
     match signal {
         Signal::TERM => Some("SIGTERM"),
@@ -138,8 +140,8 @@ fn asks_to_end(signal: Signal) -> Option<&'static str> {
     }
 }
 
-/// Whether the child has received this signal too, judged by the sidecar ([`witness`]). Waits up to [`SPREAD`] for
-/// that.
+/// Returns true if the child has received this signal too, which the sidecar shows ([`witness`]). Waits up to
+/// [`SPREAD`] for that.
 fn was_sent_to_all(signal: Signal, ring_dir: &Path) -> bool {
     let now = Instant::now();
     let since_ns = paceline_ring::monotonic_ns().saturating_sub(SPREAD.as_nanos() as u64);
@@ -154,7 +156,7 @@ fn was_sent_to_all(signal: Signal, ring_dir: &Path) -> bool {
     }
 }
 
-/// Waits for a possible change. A missed wake-up costs at most a second.
+/// Waits until something may have changed. A missed wake-up costs at most a second.
 fn wait(signals: &Signals, keeper: Option<&Keeper>, deadline: Option<Instant>) {
     let longest = Duration::from_secs(1);
     let time = deadline.map_or(longest, |at| {
@@ -168,18 +170,19 @@ fn wait(signals: &Signals, keeper: Option<&Keeper>, deadline: Option<Instant>) {
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
-    // Rounded up, so that a deadline has passed when we check it.
+    // Round up, so that a deadline has passed when we check it.
     let time = Timespec::try_from(time + Duration::from_micros(100)).ok();
-    // Interrupted: a signal, which is what we wait for.
+    // Ignore the error: if poll is interrupted, a signal has arrived, which is what we wait for.
     let _ = poll(&mut fds, time.as_ref());
 }
 
-/// Notifies the sidecar, and waits for it: five seconds, then SIGTERM, then SIGKILL. Leaves no process of ours.
+/// Notifies the sidecar and waits for its end: five seconds, then SIGTERM, then SIGKILL. Leaves no process of ours.
 fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut dyn Watcher) {
     keeper.tell_exit(code);
     let mut deadline = Instant::now() + FINISH;
     let mut next = [Signal::TERM, Signal::KILL].into_iter();
-    // A sidecar that dies now may have been killed with the job: another one can still finish the work.
+    // Restart a sidecar that dies now once, because it may have been killed with the job and another one can still
+    // finish the work.
     let mut again = true;
     loop {
         match keeper.farewell() {
@@ -208,7 +211,7 @@ fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut d
             deadline
         };
         wait(signals, Some(keeper), Some(look.min(deadline)));
-        // A signal is now meant for us: the child has ended.
+        // These signals are now meant for us, because the child has ended.
         let hurry = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
         if signals
             .drain(Instant::now())

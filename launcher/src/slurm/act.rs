@@ -1,4 +1,4 @@
-//! Drains a node and resumes it, after checks for either: permission, a budget, and marks of ownership.
+//! Drains a node, or resumes it, after checking permission, a budget, and if the drain is ours.
 
 use std::fs;
 use std::path::Path;
@@ -11,21 +11,21 @@ use super::CheckArgs;
 use super::audit::Decision;
 use super::scontrol::{self, Drained, MARK};
 
-/// Seconds of a day.
+/// Number of seconds in a day.
 const DAY: u64 = 86_400;
-/// Maximum length of a reason, still readable in sinfo.
+/// Maximum length of a reason, so that it is still readable in sinfo.
 const MOST_REASON: usize = 300;
-/// The controller records drains by the second: after this time, all drains of our second are visible.
+/// After this time, all drains of our second are visible, because the controller records drains by the second.
 const SAME_SECOND: Duration = Duration::from_millis(1500);
-/// Attempts for a request: the controller may be overloaded.
+/// Number of attempts for a request, because the controller may be overloaded.
 const TRIES: u32 = 3;
 
-/// How a fault was detected, which is also how its end must be confirmed.
+/// How a fault was detected. Its end must be confirmed in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// By reading.
+    /// The fault was detected by reading the node's state.
     Read,
-    /// By measurement.
+    /// The fault was detected by a measurement.
     Measured,
 }
 
@@ -37,7 +37,7 @@ impl Depth {
         }
     }
 
-    /// From the reason of a node that we have drained.
+    /// Returns the depth from the reason of a node that we have drained.
     pub(super) fn of_reason(reason: &str) -> Option<Depth> {
         let rest = reason.strip_prefix(MARK)?;
         [Depth::Read, Depth::Measured]
@@ -46,7 +46,7 @@ impl Depth {
     }
 }
 
-/// Drains the node of `decision` because of its findings, unless a check refuses it; records the result in `decision`.
+/// Drains the node of `decision` because of its findings, unless a check refuses it. Records the result in `decision`.
 pub(super) fn drain(args: &CheckArgs, depth: Depth, decision: &mut Decision) {
     let found = decision.found.join("; ");
     let (refuse, why) = match refusal(args, &decision.node) {
@@ -68,8 +68,9 @@ pub(super) fn drain(args: &CheckArgs, depth: Depth, decision: &mut Decision) {
     yield_to_others(args.most_drained, &reason, decision);
 }
 
-/// Simultaneous checks of many nodes all count before any of them drains, so each counts again after its own drain: a
-/// node beyond the limit is resumed. All see the same order, so that as many as allowed stay drained.
+/// Resumes the node if more nodes are drained than allowed. If many nodes are checked at the same time, all of them
+/// count the drained nodes before any of them drains. Therefore each counts again after its own drain. All see the same
+/// order, so that as many as allowed stay drained.
 fn yield_to_others(most: usize, reason: &str, decision: &mut Decision) {
     thread::sleep(SAME_SECOND);
     let before = match again(scontrol::drained_by_us) {
@@ -83,7 +84,7 @@ fn yield_to_others(most: usize, reason: &str, decision: &mut Decision) {
         return;
     };
     let said = format!("paceline drained {before} nodes before it, and --most-drained is {most}");
-    // If another person or program has changed the node since then, it stays drained.
+    // Leave the node drained if another person or program has changed it since then.
     let taken_back = again(|| match scontrol::node_state(&decision.node)? {
         (_, now) if !now.starts_with(reason) => anyhow::bail!("its reason has changed: {now}"),
         _ => scontrol::resume(&decision.node),
@@ -134,7 +135,8 @@ fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
     }
 }
 
-/// Source, finding, evidence: `paceline[read]: GPU 3: ... (epilog of job 7 of ada, which reported: ...)`.
+/// Formats the reason from the depth, the findings and the evidence, such as `paceline[read]: GPU 3: ... (epilog of job
+/// 7 of ada, which reported: ...)`.
 fn reason(depth: Depth, decision: &Decision) -> String {
     let mut around = decision.by.to_owned();
     if let (Some(job), Some(user)) = (&decision.job, &decision.user) {
@@ -151,8 +153,8 @@ fn reason(depth: Depth, decision: &Decision) -> String {
     scontrol::plain(&text, MOST_REASON)
 }
 
-/// Records in `folder` that a node is resumed at `now_s`; false: it was resumed too often within a day, or recording
-/// failed.
+/// Records in `folder` that a node is resumed at `now_s`. Returns false if it was resumed too often within a day, or if
+/// recording failed.
 pub(super) fn may_resume(folder: &Path, node: &str, most: usize, now_s: u64) -> bool {
     let name: String = node
         .chars()

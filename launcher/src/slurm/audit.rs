@@ -1,4 +1,4 @@
-//! One line for each decision, including refusals: the check, the findings, the action or why there was none.
+//! Logs one line for each decision, including refusals: the check, the findings, and the action or why there was none.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,29 +9,30 @@ use serde::Serialize;
 
 use crate::output;
 
-/// A decision.
+/// A decision about a node, as it is logged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Decision {
-    /// prolog, epilog, health-check.
+    /// The check that decided: prolog, epilog or health-check.
     pub(super) by: &'static str,
-    /// The node.
+    /// The name of the node.
     pub(super) node: String,
-    /// The job before or after the check, with its user.
+    /// The job before or after the check, and its user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) job: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<String>,
-    /// The action: `none`, `drain`, `yield` (drained, and resumed to stay within the budget), `resume`, `refuse`.
+    /// The action. `none`, `drain`, `resume` and `refuse` mean what they say. `yield` means that the node was drained,
+    /// and then resumed to stay within the budget.
     pub(super) done: &'static str,
-    /// The reason.
+    /// The reason for the action, or for not acting.
     pub(super) why: String,
-    /// The findings about the node.
+    /// The findings of the check about the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) found: Vec<String>,
-    /// The job's own findings about it.
+    /// The job's own findings about the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) said: Vec<String>,
-    /// The end of the job, from its report.
+    /// How the job ended, according to its report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<String>,
 }
@@ -43,7 +44,7 @@ struct Line<'a> {
     decision: &'a Decision,
 }
 
-/// Writes it to the log and to stderr. An unwritable log is ignored.
+/// Writes a decision to the log and to stderr. An unwritable log is ignored.
 pub(super) fn keep(decision: &Decision, log: &Path) {
     let unix_s = SystemTime::now()
         .duration_since(UNIX_EPOCH)

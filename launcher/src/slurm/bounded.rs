@@ -1,4 +1,4 @@
-//! Runs a command with a time limit: returns its output, and does not wait for one that cannot be killed.
+//! Runs a command with a time limit and returns its output. Does not wait for a process that cannot be killed.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-/// Maximum output, more than these commands print.
+/// Maximum size of the output in bytes, which is more than these commands print.
 const MOST: u64 = 4 << 20;
-/// How long to wait for a killed process: a driver that hangs keeps it longer.
+/// Time to wait for a killed process. A driver that hangs may keep the process for longer.
 const BURIAL: Duration = Duration::from_millis(500);
 
-/// Why there is no result.
+/// Why a command has no result.
 #[derive(Debug, Error)]
 pub(super) enum Failed {
-    /// It does not exist, or is not executable.
+    /// The program does not exist or is not executable.
     #[error("{program} cannot be started: {source}")]
     Start { program: String, source: std::io::Error },
-    /// It exceeded its time limit, and was killed.
+    /// The program exceeded its time limit and was killed.
     #[error("{program} did not end within {} s", limit.as_secs())]
     Late { program: String, limit: Duration },
 }
@@ -27,13 +27,13 @@ pub(super) enum Failed {
 /// The result of a command.
 #[derive(Debug)]
 pub(super) struct Ran {
-    /// Exit code; `None`: a signal.
+    /// The exit code, or `None` if a signal ended the command.
     pub(super) code: Option<i32>,
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-/// Runs it until it ends, or `limit` has passed.
+/// Runs the command until it ends or `limit` has passed.
 pub(super) fn run(command: &mut Command, limit: Duration) -> Result<Ran, Failed> {
     let program = command.get_program().to_string_lossy().into_owned();
     let began = Instant::now();
@@ -52,7 +52,7 @@ pub(super) fn run(command: &mut Command, limit: Duration) -> Result<Ran, Failed>
         let _ = wait(&mut child, BURIAL);
         return Err(late);
     };
-    // Its child processes may hold the pipe open.
+    // Limit the wait for the output, because child processes of the command may keep the pipe open.
     let left = limit.saturating_sub(began.elapsed()).max(BURIAL);
     let text = |pipe: std::sync::mpsc::Receiver<String>| pipe.recv_timeout(left).unwrap_or_default();
     Ok(Ran {

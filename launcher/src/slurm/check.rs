@@ -1,5 +1,5 @@
-//! Hardware checks by reading and, if requested, under load. Each runs in its own process: a driver that hangs must not
-//! hang slurmd.
+//! Checks the hardware by reading and, if requested, under load. Each check runs in a process of its own, because a
+//! driver that hangs must not hang slurmd.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -14,18 +14,18 @@ use super::bounded;
 use crate::output;
 use crate::preflight;
 
-/// Reading takes at most three seconds; the rest is for a machine under load.
+/// Time limit for reading. Reading itself takes at most three seconds, and the rest is for a machine under load.
 const READ: Duration = Duration::from_secs(10);
-/// A quick preflight of one node, including all its time limits.
+/// Time limit for a quick preflight of one node, including all of the preflight's own time limits.
 const MEASURE: Duration = Duration::from_secs(90);
 
 /// The health of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Health {
-    /// Its GPUs were read, and none is bad.
+    /// The node's GPUs were read, and none is bad.
     Well,
-    /// Reasons to exclude it.
+    /// The reasons to exclude the node.
     Ill(Vec<String>),
     /// What could not be checked.
     Unknown(Vec<String>),
@@ -38,7 +38,7 @@ pub(super) struct LookArgs {
     node: String,
 }
 
-/// Reads the node in this process: one line of JSON.
+/// Reads the node in this process, and prints one line of JSON.
 pub(super) fn look(args: &LookArgs) -> anyhow::Result<ExitCode> {
     let node = NodeId::from(args.node.as_str());
     let health = match preflight::read_node(&node) {
@@ -66,7 +66,7 @@ pub(super) fn read(node: &str) -> Health {
     })
 }
 
-/// Measures it alone with a quick preflight, which also reads it.
+/// Measures the node alone with a quick preflight, which also reads it.
 pub(super) fn measure(node: &str) -> Health {
     let words = [
         "preflight",
@@ -111,11 +111,11 @@ fn of_preflight(report: &Report, node: &NodeId) -> Health {
     }
 }
 
-/// This program, with variables that slurmd omits from the environment.
+/// Returns a command that starts this program, with variables that slurmd omits from the environment.
 fn ours() -> Command {
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
     let mut command = Command::new(program);
-    // Its own key is created there; no other node takes part.
+    // Set HOME, because the preflight creates its own key there. No other node needs this key, because none takes part.
     if std::env::var_os("HOME").is_none() && rustix::process::geteuid().is_root() {
         command.env("HOME", "/root");
     }

@@ -1,5 +1,5 @@
-//! A job's own findings about a node. Its reports are the user's files, so they are read as that user, in a separate
-//! process, and their contents are only a reason to check the node.
+//! Reads a job's own findings about a node. The job's reports are the user's files. Therefore they are read as that
+//! user in a separate process, and their contents are only a reason to check the node.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -19,9 +19,9 @@ use super::{bounded, scontrol, variable};
 use crate::output;
 use crate::report;
 
-/// Time limit, since a shared file system may hang.
+/// Time limit for reading, since a shared file system may hang.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Maximum size of a report.
+/// Maximum size of a report in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 /// Maximum number of claims about a node, and maximum length of each.
 const MOST: usize = 8;
@@ -44,33 +44,33 @@ pub(super) struct SaidArgs {
     dir: PathBuf,
 }
 
-/// A job's own statements.
+/// What a job says about a node and about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Said {
-    /// About this node.
+    /// The findings about this node.
     pub(super) claims: Vec<String>,
-    /// About the job, in one line.
+    /// A summary of the job, in one line.
     pub(super) summary: Option<String>,
-    /// The ends of its runs.
+    /// How the job's runs ended.
     #[serde(default)]
     pub(super) ends: Vec<End>,
-    /// Why there are none.
+    /// Why nothing could be read, if that is the case.
     #[serde(default)]
     pub(super) problem: Option<String>,
 }
 
-/// The end of a run.
+/// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
-    /// Name of its directory.
+    /// The name of the run's directory.
     pub(super) run: String,
-    /// The reason; `None`: its report has no end.
+    /// The reason of the end, or `None` if the report has no end.
     pub(super) reason: Option<Reason>,
-    /// The first by name of the nodes whose command ended.
+    /// The first node, by name, of those whose command has ended.
     pub(super) first: Option<String>,
 }
 
-/// The statements of the job that has just ended on `node`, read as its user.
+/// Reads what the job that has just ended on `node` says, as the job's user.
 pub(super) fn of_job(node: &str) -> Said {
     read_as_user(node).unwrap_or_else(|problem| Said {
         problem: Some(format!("{problem:#}")),
@@ -97,13 +97,13 @@ fn read_as_user(node: &str) -> anyhow::Result<Said> {
         .env_clear()
         .current_dir("/");
     if rustix::process::geteuid().is_root() {
-        // Without root's groups: the standard library drops them when it changes the user.
+        // This also drops root's groups, because the standard library does so when it changes the user.
         command.uid(uid).gid(gid);
     }
     let ran = bounded::run(&mut command, LIMIT)?;
     anyhow::ensure!(ran.code == Some(0), "{}", ran.stderr.trim());
     let mut said: Said = serde_json::from_str(&ran.stdout)?;
-    // The user may have manipulated the process's output.
+    // Limit the output again, because the user may have manipulated the process.
     said.claims.truncate(MOST);
     said.ends.truncate(MOST_ENDS);
     let runs = said.ends.iter_mut().map(|end| &mut end.run);
@@ -113,7 +113,7 @@ fn read_as_user(node: &str) -> anyhow::Result<Said> {
     Ok(said)
 }
 
-/// `paceline slurm said`: one line of JSON.
+/// Runs `paceline slurm said`, which prints one line of JSON.
 pub(super) fn said(args: &SaidArgs) -> anyhow::Result<ExitCode> {
     let mut said = Said::default();
     for path in reports(&args.dir, &args.job)? {
@@ -127,13 +127,14 @@ pub(super) fn said(args: &SaidArgs) -> anyhow::Result<ExitCode> {
         said.ends.extend(end(&path, &report));
     }
     said.claims.truncate(MOST);
-    // The latest: earlier ones were counted after earlier runs.
+    // Keep the latest ends. Earlier ones were counted after earlier runs.
     said.ends.drain(..said.ends.len().saturating_sub(MOST_ENDS));
     output::print(&(serde_json::to_string(&said)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reports of the job's steps and restarts, the latest last: `paceline-7.0-r1/report.json` of job 7.
+/// Returns the reports of the job's steps and restarts, the latest last. An example is `paceline-7.0-r1/report.json` of
+/// job 7.
 fn reports(dir: &Path, job: &str) -> anyhow::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(dir).with_context(|| dir.display().to_string())?;
     let start = format!("paceline-{job}");
@@ -169,7 +170,7 @@ fn end(path: &Path, report: &Report) -> Option<End> {
     Some(End { run, reason, first })
 }
 
-/// Only live findings that are severe enough.
+/// Returns true if the finding is about the node `name`, live, and severe enough.
 fn blames(verdict: &Verdict, name: &str) -> bool {
     let node = match &verdict.subject {
         Subject::Node { node } | Subject::Rank { node, .. } | Subject::Gpu { node, .. } => node,
@@ -188,7 +189,7 @@ fn sentence(verdict: &Verdict) -> String {
     )
 }
 
-/// The end of the run, and the most important finding.
+/// Returns the end of the run and the most important finding.
 fn summary(report: &Report) -> String {
     let end = report
         .end

@@ -1,6 +1,6 @@
-//! A summary line in a job's own Comment, shown by `squeue -o %k` and `scontrol show job`; written at the job's end
-//! from inside the job as its user, and for a job of root also in its AdminComment. A comment of another origin is
-//! kept.
+//! Writes a summary line into a job's own Comment, which `squeue -o %k` and `scontrol show job` show. It is written at
+//! the job's end from inside the job, as the job's user. For a job of root, it is also written into the AdminComment. A
+//! comment from another source is kept.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use paceline_health::verdict::{Severity, Verdict};
 use super::{scontrol, variable};
 use crate::report;
 
-/// Prefix that identifies our lines.
+/// Prefix that identifies our own lines.
 const MARK: &str = "paceline: ";
 /// Maximum length of the line.
 const MOST: usize = 200;
 
-/// Writes the line for the report in a run directory, if there is one.
+/// Writes the line from the report in a run directory, if there is a report.
 pub(super) fn of_run(run_dir: &Path) {
     if let Ok(report) = report::read(&run_dir.join(report::FILE)) {
         write(&report);
@@ -25,7 +25,7 @@ pub(super) fn of_run(run_dir: &Path) {
 }
 
 /// Writes the line if this is a Slurm job whose comment is empty or ours. The two Slurm commands take at most three
-/// seconds in total, and a failure at a job's end is not reported.
+/// seconds in total. A failure is not reported, because the job is ending.
 pub(crate) fn write(report: &Report) {
     let Some(job) = variable("SLURM_JOB_ID") else {
         return;
@@ -34,7 +34,8 @@ pub(crate) fn write(report: &Report) {
         return;
     };
     let line = scontrol::plain(&line(report), MOST);
-    // Only operators may write the second field; attempts by others would fill the controller's log.
+    // Write the AdminComment only as root, because only operators may write it, and attempts by others would fill the
+    // controller's log.
     let is_root = rustix::process::geteuid().is_root();
     for field in ["Comment", "AdminComment"] {
         if is_free(&shown, field) && (field == "Comment" || is_root) {
@@ -44,7 +45,7 @@ pub(crate) fn write(report: &Report) {
     }
 }
 
-/// Whether the field is empty, or ours.
+/// Returns true if the field is empty or has a line of ours.
 fn is_free(shown: &str, field: &str) -> bool {
     let value = |line: &str| {
         Some(
@@ -58,10 +59,10 @@ fn is_free(shown: &str, field: &str) -> bool {
     comment.is_none_or(|said| said.is_empty() || said == "(null)" || said.starts_with(MARK))
 }
 
-/// The end of the job, and the most important finding.
+/// Formats the end of the job and the most important finding.
 fn line(report: &Report) -> String {
     let end = match &report.end {
-        // Without a launcher of ours, the exit codes are unknown.
+        // Leave out the end if it is not known, because without a launcher of ours there are no exit codes.
         None => "",
         Some(end) if end.reason == Reason::Success => "ended well, ",
         Some(end) => &format!("{}, ", end.reason.name()),

@@ -1,5 +1,5 @@
 //! Serves the targets over HTTP for Prometheus (<https://prometheus.io/docs/prometheus/latest/http_sd/>). Every client
-//! that can reach the address gets what squeue shows to all users; requests have no parameters and change nothing.
+//! that can reach the address gets what squeue shows to all users. Requests have no parameters and change nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,36 +13,36 @@ use paceline_sidecar::sink::http::HostNames;
 
 use crate::output::{self, Color, Style};
 
-/// Maximum simultaneous connections; others are closed.
+/// Maximum number of simultaneous connections. Further ones are closed.
 const MOST: usize = 16;
-/// Time limit of a request and its response.
+/// Time limit for a request and its response together.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum size of a request.
+/// Maximum size of a request in bytes.
 const MOST_BYTES: usize = 16 << 10;
-/// Minimum interval between queries to the controller, however many clients poll.
+/// Minimum interval between two queries to the controller, however many clients poll.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// `9811` or `ADDR:9811`; loopback without an address.
+/// Parses `9811` or `ADDR:9811`. Without an address, it is loopback.
 pub(super) fn parse(text: &str) -> Result<SocketAddr, String> {
     let port = text.parse().map(|port| (IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     let place = port.map(SocketAddr::from).or_else(|_| text.parse());
     place.map_err(|_| "expected PORT (of loopback) or ADDR:PORT".to_owned())
 }
 
-/// The last response and its time; and whether a failure was reported.
+/// The last response with its time, and true if a failure was reported.
 #[derive(Default)]
 struct Kept {
     last: Option<(Instant, String)>,
     is_told: bool,
 }
 
-/// Responds with the result of `find`, until the process ends.
+/// Responds to every request with the result of `find`, until the process ends.
 pub(super) fn serve(listener: &TcpListener, find: impl Fn() -> anyhow::Result<String> + Sync) -> ! {
     let (kept, busy) = (Mutex::<Kept>::default(), AtomicUsize::new(0));
     thread::scope(|scope| {
         loop {
             let Ok((stream, _)) = listener.accept() else {
-                // Out of file descriptors.
+                // Wait and try again, because the process is out of file descriptors.
                 thread::sleep(Duration::from_millis(100));
                 continue;
             };
@@ -52,7 +52,7 @@ pub(super) fn serve(listener: &TcpListener, find: impl Fn() -> anyhow::Result<St
             }
             let (kept, busy, find) = (&kept, &busy, &find);
             let answered = thread::Builder::new().spawn_scoped(scope, move || {
-                // A client that has disconnected needs no response.
+                // Ignore an error, because a client that has disconnected needs no response.
                 let _ = answer(&stream, || fresh(kept, find));
                 busy.fetch_sub(1, Ordering::Relaxed);
             });
@@ -64,7 +64,7 @@ pub(super) fn serve(listener: &TcpListener, find: impl Fn() -> anyhow::Result<St
 }
 
 fn fresh(kept: &Mutex<Kept>, find: &impl Fn() -> anyhow::Result<String>) -> Option<String> {
-    // Requests during a query to the controller wait for its result.
+    // Hold the lock during the query to the controller, so that further requests wait for its result.
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, text)) = &kept.last
         && at.elapsed() < FRESH
@@ -94,7 +94,7 @@ fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::
     let (status, kind, body) = match asks(stream)? {
         Asked::List => match find() {
             Some(text) => ("200 OK", "application/json", text),
-            // Prometheus keeps the previous targets.
+            // Send an error, on which Prometheus keeps the previous targets.
             None => (
                 "503 Service Unavailable",
                 "text/plain",
@@ -116,15 +116,16 @@ fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::
     stream.write_all(body.as_bytes())
 }
 
-/// The kind of a request.
+/// What a client has requested.
 enum Asked {
     List,
-    /// Under a name that a web page could let resolve to loopback, so that a browser reads the list for it.
+    /// The list, under a host name that is not ours. A web page could let such a name resolve to loopback, so that a
+    /// browser reads the list for it.
     OtherHost,
     Other,
 }
 
-/// Reads a request to the end of its head.
+/// Reads a request up to the end of its head.
 fn asks(mut stream: &TcpStream) -> io::Result<Asked> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
@@ -144,7 +145,7 @@ fn asks(mut stream: &TcpStream) -> io::Result<Asked> {
     let mut hosts = headers.filter(|(name, _)| name.eq_ignore_ascii_case("host"));
     let names = HostNames::new(&host::hostname(), &[]);
     let is_ours = hosts.all(|(_, host)| names.is_ours(host.trim()));
-    // On a reachable address, sites use their own names.
+    // Accept any host name on an address that others can reach, because sites use their own names for it.
     let is_shared = !stream.local_addr()?.ip().is_loopback();
     Ok(if is_ours || is_shared {
         Asked::List
@@ -187,7 +188,7 @@ mod tests {
         let rebound = "GET /targets HTTP/1.1\r\nHost: evil.example\r\n\r\n";
         assert!(ask(address, rebound).starts_with("HTTP/1.1 421 "));
         assert!(ask(address, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-        // Neither an idle client nor an oversized request blocks the others.
+        // Neither an idle client nor an oversized request blocks the other clients.
         let _silent = TcpStream::connect(address).unwrap();
         let mut long = TcpStream::connect(address).unwrap();
         let _ = long.write_all(&vec![b'x'; MOST_BYTES + 1024]);

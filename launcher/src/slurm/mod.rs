@@ -1,7 +1,7 @@
-//! `paceline slurm`: the programs for a site's Slurm: prolog, epilog, health check, and around each task [`task`]; and
-//! commands for users: requeue, targets.
+//! `paceline slurm`: the programs that a site's Slurm runs (prolog, epilog, health check, and around each task
+//! [`task`]), and commands for users (requeue, targets).
 //!
-//! Most of it runs as root between users' jobs, so three rules apply: an unknown result changes nothing; the contents
+//! Most of this runs as root between users' jobs, so three rules apply: an unknown result changes nothing; the contents
 //! of a user's files are only a reason to check; and every wait has a documented limit.
 
 mod act;
@@ -57,7 +57,7 @@ enum SlurmCommand {
     Look(check::LookArgs),
 }
 
-/// What all checks share.
+/// The options that all checks have in common.
 #[derive(Clone, Debug, Args)]
 struct CheckArgs {
     /// Drain nodes; without it, the log only records what would be done.
@@ -120,7 +120,7 @@ pub(crate) fn command(args: &SlurmArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A variable that is not empty.
+/// Returns the value of an environment variable, if it is not empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

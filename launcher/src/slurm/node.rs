@@ -1,4 +1,4 @@
-//! The three programs that slurmd runs on a node.
+//! The three programs that slurmd runs on a node: prolog, epilog and health check.
 
 use std::io;
 use std::path::Path;
@@ -15,10 +15,11 @@ use super::scontrol;
 use super::{CheckArgs, EpilogArgs, HealthArgs, claims, variable};
 use crate::output;
 
-/// A prolog's exit code after it drained the node; any code but 0 and this is an error of ours, not a reason to drain.
+/// The prolog's exit code after it has drained the node. Any other code except 0 is an error of ours, and not a reason
+/// to drain.
 const DRAINED: u8 = 2;
 
-/// Before a job: 2 if the node was drained, so that Slurm starts the job elsewhere; else 0.
+/// Runs before a job. Returns 2 if the node was drained, so that Slurm starts the job elsewhere. Otherwise returns 0.
 pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut decision = begin("prolog", args)?;
     let alone = Alone::of(&decision, args.measure);
@@ -32,7 +33,7 @@ pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// After a job. Always 0: any other code would drain the node, regardless of the findings.
+/// Runs after a job. Always returns 0, because any other code would drain the node, regardless of the findings.
 pub(super) fn epilog(args: &EpilogArgs) -> anyhow::Result<ExitCode> {
     let EpilogArgs {
         check: args,
@@ -60,18 +61,18 @@ pub(super) fn epilog(args: &EpilogArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Periodically, on idle nodes.
+/// Runs periodically. A node that is not idle is read, but neither measured nor resumed.
 pub(super) fn health_check(args: &HealthArgs) -> anyhow::Result<ExitCode> {
     let mut decision = begin("health-check", &args.check)?;
     let (state, reason) = scontrol::node_state(&decision.node)?;
     let is_idle = state.starts_with("IDLE");
     match Depth::of_reason(&reason).filter(|_| state.contains("DRAIN")) {
-        // A measurement would include other work on the node.
+        // Do not resume a node that still runs a job, because a measurement would include the job's work.
         Some(_) if !is_idle => return Ok(ExitCode::SUCCESS),
         Some(depth) => give_back(args, depth, &mut decision),
         None => {
             let (depth, health) = examine(&decision.node, args.check.measure && is_idle);
-            // This runs every few minutes on every node: healthy ones are not logged.
+            // Do not log healthy nodes, because this runs every few minutes on every node.
             if health == Health::Well {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -93,13 +94,14 @@ fn begin(by: &'static str, args: &CheckArgs) -> anyhow::Result<Decision> {
     })
 }
 
-/// Whether a node may be measured: next to another job, it would appear slow, and slow that job down.
+/// Whether a node may be measured. Next to another job, a measurement would show the node as slow, and would slow down
+/// that job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Alone {
-    /// Not requested.
+    /// A measurement was not requested.
     Unasked,
     Yes,
-    /// Which other job runs there, or why that is unknown.
+    /// Another job runs on the node, or this could not be determined. The text says which.
     No(String),
 }
 
@@ -117,7 +119,7 @@ impl Alone {
         }
     }
 
-    /// Records that the measurement was skipped.
+    /// If the measurement was skipped, records that in the decision.
     fn tell(&self, decision: &mut Decision) {
         if let Alone::No(why) = self {
             decision.why += &format!("; only read, not measured: {why}");
@@ -138,20 +140,21 @@ fn count_ends(path: &Path, decision: &Decision, said: &claims::Said) -> io::Resu
     ends::count(path, &ends)
 }
 
-/// Whether it is the first of the job's nodes, as listed by slurmd.
+/// Returns true if this is the first of the job's nodes, as listed by slurmd.
 fn is_first(node: &str) -> bool {
     let names = variable("SLURM_JOB_NODELIST").or_else(|| variable("SLURM_NODELIST"));
     let names = names.and_then(|names| hosts::expand(&names).ok());
     names.is_some_and(|names| names.first().is_some_and(|first| first == node))
 }
 
-/// Reads first: that is fast, and its findings need no measurement.
+/// Checks a node. Reads it first, because that is fast and its findings need no measurement.
 fn examine(node: &str, measure: bool) -> (Depth, Health) {
     match check::read(node) {
         health @ Health::Ill(_) => (Depth::Read, health),
         health if !measure => (Depth::Read, health),
         read => match check::measure(node) {
-            // A measurement of a single node without history has nothing to compare with: then the reading counts.
+            // Use the result of reading if the measurement has none. For a single node without a history, a measurement
+            // has nothing to compare with.
             Health::Unknown(_) => (Depth::Read, read),
             health => (Depth::Measured, health),
         },
@@ -172,7 +175,7 @@ fn judge(args: &CheckArgs, depth: Depth, health: Health, decision: &mut Decision
     }
 }
 
-/// For an idle node that we have drained: the same check that drained it must find nothing now.
+/// Resumes an idle node that we have drained, if the same kind of check that drained it finds nothing now.
 fn give_back(args: &HealthArgs, drained: Depth, decision: &mut Decision) {
     let health = match (check::read(&decision.node), drained) {
         (Health::Well, Depth::Measured) => check::measure(&decision.node),

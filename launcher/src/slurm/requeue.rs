@@ -9,7 +9,8 @@ use clap::Args;
 use super::{scontrol, variable};
 use crate::output::{self, Usage};
 
-/// Ending a job takes its KillWait; the exclusion is accepted as soon as the job is in the queue again.
+/// Time to wait until the job is in the queue again, when the exclusion is accepted. Ending the job takes up to its
+/// KillWait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
@@ -45,7 +46,7 @@ pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // From inside the job: the requeue ends us too, and the exclusion has not been set yet.
+    // Ignore SIGTERM, because inside the job the requeue ends us too, before the exclusion is set.
     // SAFETY: no handler is installed; the signal is only ignored.
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
     let is_pending = scontrol::field(&shown, "JobState") == Some("PENDING");
@@ -57,7 +58,7 @@ pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The list may change only while the job is pending.
+/// Sets the list of excluded nodes. The list may change only while the job is pending.
 fn exclude(job: &str, nodes: &str) -> anyhow::Result<()> {
     let began = Instant::now();
     let (id, list) = (format!("jobid={job}"), format!("excnodelist={nodes}"));
@@ -70,7 +71,7 @@ fn exclude(job: &str, nodes: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The nodes that the job already excludes, and the new ones.
+/// Returns the nodes that the job already excludes together with the new ones.
 fn excluded(shown: &str, new: &str) -> String {
     match scontrol::field(shown, "ExcNodeList") {
         None | Some("(null)" | "") => new.to_owned(),

@@ -1,4 +1,4 @@
-//! The requests to Slurm's controller.
+//! Sends requests to Slurm's controller.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use anyhow::{Context as _, bail};
 
 use super::bounded;
 
-/// Timeout: a busy controller answers late, and without an answer nothing is done.
+/// Time limit of a request. A busy controller answers late, and without an answer nothing is done.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Timeout of each of the two requests at the end of a job.
+/// Time limit of each of the two requests at the end of a job.
 const QUICK: Duration = Duration::from_secs(1);
-/// slurmd runs its programs without PATH.
+/// The search path to use if there is none, because slurmd runs its programs without PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin";
-/// Prefix of a drained node's reason, by which the health check recognizes ours.
+/// Prefix of the reason of nodes that we drain, by which the health check recognizes them.
 pub(super) const MARK: &str = "paceline";
 
 /// Runs one of Slurm's commands and returns its output.
@@ -21,14 +21,14 @@ pub(super) fn ask(program: &str, words: &[&str]) -> anyhow::Result<String> {
     ask_within(LIMIT, program, words)
 }
 
-/// Runs scontrol with a short timeout, while a job waits for our end.
+/// Runs scontrol with a short time limit, because a job waits for our end.
 pub(super) fn quickly(words: &[&str]) -> anyhow::Result<String> {
     ask_within(QUICK, "scontrol", words)
 }
 
 fn ask_within(limit: Duration, program: &str, words: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(program);
-    // Times are compared as text.
+    // Use the standard time format, because times are compared as text.
     command.args(words).env("SLURM_TIME_FORMAT", "standard");
     if std::env::var_os("PATH").is_none() {
         command.env("PATH", PATH);
@@ -40,7 +40,7 @@ fn ask_within(limit: Duration, program: &str, words: &[&str]) -> anyhow::Result<
     Ok(ran.stdout)
 }
 
-/// The value of `NAME=` in scontrol's output; a reason extends to the end of its line.
+/// Returns the value of `NAME=` in scontrol's output. A reason extends to the end of its line.
 pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let rest = line.trim_start();
@@ -52,7 +52,7 @@ pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// A text that is valid in a reason or a comment: one line of plain characters.
+/// Converts a text to one line of plain characters, which is valid in a reason or a comment.
 pub(super) fn plain(text: &str, most: usize) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let shown = words.chars().map(|c| match c {
@@ -72,7 +72,7 @@ pub(super) fn drain(node: &str, reason: &str) -> anyhow::Result<()> {
     ask("scontrol", &["update", &node, "state=drain", &reason]).map(drop)
 }
 
-/// Resumes it.
+/// Resumes a node.
 pub(super) fn resume(node: &str) -> anyhow::Result<()> {
     ask(
         "scontrol",
@@ -81,7 +81,7 @@ pub(super) fn resume(node: &str) -> anyhow::Result<()> {
     .map(drop)
 }
 
-/// A node's state and its reason, if there is one.
+/// Returns a node's state, and its reason if there is one.
 pub(super) fn node_state(node: &str) -> anyhow::Result<(String, String)> {
     let shown = ask("scontrol", &["show", "node", node])?;
     let state = field(&shown, "State").with_context(|| format!("{node}: no state"))?;
@@ -89,14 +89,15 @@ pub(super) fn node_state(node: &str) -> anyhow::Result<(String, String)> {
     Ok((state.to_owned(), reason.to_owned()))
 }
 
-/// A node that we have drained. Sorted by the time of the drain by the controller's clock, then by name.
+/// A node that we have drained. Such nodes are sorted by the time of the drain (by the controller's clock), then by
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Drained {
     since: String,
     pub(super) node: String,
 }
 
-/// Nodes that we have drained, in that order.
+/// Returns the nodes that we have drained, sorted.
 pub(super) fn drained_by_us() -> anyhow::Result<Vec<Drained>> {
     let shown = ask("sinfo", &["-h", "-N", "-o", "%N|%H|%E"])?;
     Ok(drained(&shown))
@@ -112,19 +113,20 @@ fn drained(shown: &str) -> Vec<Drained> {
         })
     });
     let mut nodes: Vec<Drained> = ours.collect();
-    // sinfo lists a node once for each of its partitions.
+    // Remove duplicates, because sinfo lists a node once for each of its partitions.
     nodes.sort();
     nodes.dedup();
     nodes
 }
 
-/// The current jobs on a node, by number.
+/// Returns the numbers of the current jobs on a node.
 pub(super) fn jobs_on(node: &str) -> anyhow::Result<Vec<String>> {
     let shown = ask("squeue", &["-h", "-t", "R,CF,S", "-w", node, "-o", "%A"])?;
     Ok(shown.lines().map(|line| line.trim().to_owned()).collect())
 }
 
-/// Whether it is the name of a single node, and not of several or all: it is used in `nodename=`.
+/// Returns true if the text names a single node, and not several or all. This must be checked before it is used in
+/// `nodename=`.
 pub(super) fn is_node_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= 253 && name.chars().all(is_plain) && !name.eq_ignore_ascii_case("ALL")

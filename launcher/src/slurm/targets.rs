@@ -1,4 +1,4 @@
-//! `paceline slurm targets`: the metrics addresses of live jobs' aggregators, for Prometheus
+//! `paceline slurm targets`: prints the metrics addresses of live jobs' aggregators for Prometheus
 //! (<https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config>).
 
 use std::collections::BTreeMap;
@@ -57,10 +57,10 @@ pub(super) fn command(args: &TargetsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The targets in Prometheus's format.
+/// Returns the targets in Prometheus's format.
 fn found(node: &str) -> anyhow::Result<String> {
-    // Directory and name are the user's and may contain anything, including newlines. The end mark of a record is
-    // random.
+    // End each record with a random mark, because directory and name are the user's and may contain anything, including
+    // newlines.
     let end = format!("|{:016x}", identity::chance());
     let wanted = format!("%A|%u|%N|%Z|%j{end}");
     let shown = scontrol::ask("squeue", &["-h", "-t", "R", "-w", node, "-o", &wanted])?;
@@ -78,14 +78,14 @@ fn found(node: &str) -> anyhow::Result<String> {
 }
 
 fn records<'a>(shown: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
-    // Each record but the first begins with a newline.
+    // Remove the newline with which each record except the first begins.
     let records = shown
         .split(end)
         .map(|record| record.strip_prefix('\n').unwrap_or(record));
     records.filter(|record| !record.is_empty())
 }
 
-/// A job in squeue's output.
+/// A job, as squeue prints it.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     id: &'a str,
@@ -107,13 +107,13 @@ impl Job<'_> {
         })
     }
 
-    /// Whether its aggregator runs on `node`.
+    /// Returns true if the job's aggregator runs on `node`.
     fn is_led_by(&self, node: &str) -> bool {
         hosts::expand(self.nodes).is_ok_and(|nodes| nodes.first().is_some_and(|first| first == node))
     }
 }
 
-/// The addresses of the job's runs, from its directory.
+/// Returns the addresses of the job's runs, from the files in its directory.
 fn addresses(dir: &Path, job: &str) -> Vec<(String, SocketAddr)> {
     let start = format!("paceline-{job}");
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -122,19 +122,20 @@ fn addresses(dir: &Path, job: &str) -> Vec<(String, SocketAddr)> {
         let rest = name.strip_prefix(&start)?;
         let is_of_job = rest.is_empty() || rest.starts_with(['.', '-']);
         let said = is_of_job.then(|| metrics_said(&entry.path()))??;
-        // Prometheus finds out whether it is served: we may be in another network namespace.
+        // Do not check that the address is served. We may be in another network namespace, and Prometheus finds out.
         let address = of_this_node(said)?;
         Some((name.strip_prefix("paceline-")?.to_owned(), address))
     };
     entries.filter_map(of).collect()
 }
 
-/// The file is the user's: only an address of this node is used, whatever it contains.
+/// Returns the address if it is one of this node. Other addresses are not used, because the file is the user's and may
+/// contain anything.
 fn of_this_node(address: SocketAddr) -> Option<SocketAddr> {
     if address.ip().is_unspecified() {
         return Some((Ipv4Addr::LOCALHOST, address.port()).into());
     }
-    // Only an address of this node can be bound.
+    // Try to bind the address, which succeeds only for addresses of this node.
     UdpSocket::bind((address.ip(), 0)).is_ok().then_some(address)
 }
 
@@ -167,7 +168,7 @@ mod tests {
         for (address, wanted) in [
             ("127.0.0.1:9000", Some("127.0.0.1:9000")),
             ("0.0.0.0:9000", Some("127.0.0.1:9000")),
-            // Reserved for documentation (RFC 5737).
+            // This address is reserved for documentation (RFC 5737).
             ("192.0.2.7:80", None),
         ] {
             let found = of_this_node(address.parse().unwrap()).map(|found| found.to_string());

@@ -1,11 +1,13 @@
-//! TaskProlog and TaskEpilog: monitor a trainer without `paceline run`.
+//! TaskProlog and TaskEpilog, which monitor a trainer without `paceline run`.
 //!
-//! slurmstepd runs the first as the job's user in each task, before the command, and takes lines `export NAME=VALUE`
-//! from its output (<https://slurm.schedmd.com/prolog_epilog.html>). It then kills the rest of the program's process
-//! group, so the watch has its own session; it stays in the step's control group, and ends with the step. The second
-//! runs after a task has ended and before Slurm ends the rest of the step: it gives the watch time to finish.
+//! slurmstepd runs TaskProlog as the job's user in each task, before the command, and takes lines `export NAME=VALUE`
+//! from its output (<https://slurm.schedmd.com/prolog_epilog.html>). Afterwards it kills the rest of TaskProlog's
+//! process group. Therefore the watch has a session of its own, but it stays in the step's control group and ends with
+//! the step. TaskEpilog runs after a task has ended and before Slurm ends the rest of the step. It gives the watch time
+//! to finish.
 //!
-//! A task never fails because of it: the exit code is always 0, and the task then runs unmonitored.
+//! A task never fails because of these programs. Their exit code is always 0, and in the worst case the task runs
+//! unmonitored.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -20,16 +22,17 @@ use crate::config;
 use crate::output::{self, Color, Style};
 use crate::run::{Detached, is_follower};
 
-/// The user's switch for all this.
+/// The variable by which a user disables all this.
 const SWITCH: &str = "PACELINE_WATCH";
-/// Maximum time for a watch to finish; nodes of a killed job have KillWait, 30 s.
+/// Maximum time for a watch to finish. It must be less than KillWait (30 s), which is the time that nodes of a killed
+/// job have.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Before a task: prints the variables to export.
+/// Runs before a task. Prints the variables to export.
 pub(super) fn prolog() -> ExitCode {
     if is_wanted() {
         let said = begin().and_then(|lines| Ok(output::print(&lines)?));
-        // Once, not in each of thousands of tasks.
+        // Print the warning once, and not in each of thousands of tasks.
         if let (Err(problem), false) = (said, is_follower()) {
             output::warning(style(), format_args!("the tasks run unwatched: {problem:#}"));
         }
@@ -54,7 +57,7 @@ fn begin() -> anyhow::Result<String> {
     Ok(lines)
 }
 
-/// After a task.
+/// Runs after a task. Waits for the watch if this was the node's last task.
 pub(super) fn epilog() -> ExitCode {
     if is_wanted()
         && let Ok(detached) = detached()
@@ -64,7 +67,7 @@ pub(super) fn epilog() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The process that the first of a node's tasks starts.
+/// Runs the watch, a process that the first of a node's tasks starts.
 pub(super) fn watch() -> anyhow::Result<ExitCode> {
     let settings = settings()?;
     let wants_comment = settings.slurm_comment;
@@ -88,7 +91,7 @@ fn style() -> Style {
     Style::stderr(Color::Never)
 }
 
-/// Whether this is a Slurm task, and the user has not disabled it.
+/// Returns true if this is a Slurm task and the user has not disabled monitoring.
 fn is_wanted() -> bool {
     let refused = std::env::var_os(SWITCH).is_some_and(|said| said.as_bytes().eq_ignore_ascii_case(b"off"));
     !refused && variable("SLURM_JOB_ID").is_some()

@@ -8,71 +8,71 @@ use super::client::choose::Aside;
 use super::client::response::{Ending, Verdict};
 use super::job::{Job, Sort};
 
-/// The current page.
+/// The page that is displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {
-    /// The answer and all ranks.
+    /// The answer and the list of all ranks.
     #[default]
     Ranks,
-    /// One rank.
+    /// The details of one rank.
     Rank(u32),
     /// All details of the finding in the answer.
     Finding,
-    /// The keys.
+    /// The list of keys.
     Keys,
 }
 
 /// The state of the connection to the aggregator.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Link {
-    /// It responds.
+    /// The aggregator responds.
     #[default]
     Live,
-    /// It does not respond.
+    /// The aggregator does not respond.
     Away {
-        /// Since this many seconds.
+        /// The time since the last response, in seconds.
         for_s: u64,
-        /// The result of the last attempt.
+        /// Why the last attempt failed.
         why: String,
     },
-    /// Its job has ended, and the aggregator with it; the reason, if known.
+    /// The job has ended, and the aggregator with it. The reason is given if it is known.
     Ended(Option<Box<Ending>>),
 }
 
-/// The state of the view; see the module.
+/// The state of the view. See the module.
 #[derive(Debug, Default)]
 pub(super) struct App {
     pub(super) job: Job,
     pub(super) link: Link,
     /// The aggregator's address.
     pub(super) address: String,
-    /// A note about jobs that are not shown.
+    /// A note about other jobs that are not shown.
     pub(super) aside: Option<Aside>,
-    /// Time since the last step that all ranks finished, seconds.
+    /// Time in seconds since the last step that all ranks finished.
     pub(super) still_s: f64,
     pub(super) page: Page,
     pub(super) sort: Sort,
     pub(super) is_reversed: bool,
     pub(super) filter: String,
-    /// Whether the filter is being typed.
+    /// True while the user types the filter.
     pub(super) is_typing: bool,
     pub(super) is_paused: bool,
     pub(super) is_over: bool,
-    /// Displayed ranks, in order.
+    /// The displayed ranks, in order.
     pub(super) order: Vec<u32>,
-    /// The selected rank; `None`: the first.
+    /// The selected rank, or `None` for the first one.
     pub(super) selected: Option<u32>,
-    /// The selected finding; `None`: the worst.
+    /// The selected finding, or `None` for the worst one.
     pub(super) finding: Option<u64>,
-    /// Index of the first rank on the screen, and number of ranks.
+    /// Index of the first rank on the screen, and number of ranks on it.
     pub(super) first: usize,
     pub(super) rows: usize,
-    /// Number of lines of a page above the screen.
+    /// Number of lines of a page that are above the screen.
     pub(super) scrolled: usize,
 }
 
 impl App {
-    /// Sorts and filters after new data or a changed view.
+    /// Sorts and filters the ranks, after new data or after the view has changed.
     pub(super) fn put_in_order(&mut self) {
         self.order = self.job.order(self.sort, self.is_reversed, &self.filter);
     }
@@ -88,7 +88,7 @@ impl App {
         self.still_s = moves.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
     }
 
-    /// Index of the selected rank in the order.
+    /// Returns the index of the selected rank in the order.
     pub(super) fn place(&self) -> usize {
         let chosen = self.selected;
         chosen
@@ -96,12 +96,12 @@ impl App {
             .unwrap_or(0)
     }
 
-    /// The selected rank.
+    /// Returns the selected rank.
     pub(super) fn rank(&self) -> Option<u32> {
         self.order.get(self.place()).copied()
     }
 
-    /// The displayed finding: the selected one, else the worst active one.
+    /// Returns the displayed finding, which is the selected one or, if there is none, the worst active one.
     pub(super) fn verdict(&self) -> Option<&Verdict> {
         let chosen = |id: u64| self.job.verdicts().iter().find(|verdict| verdict.id == id);
         self.finding.and_then(chosen).or_else(|| self.job.raised().next())

@@ -9,22 +9,23 @@ use paceline_sidecar::sink::page::ranks::Standing;
 
 use super::client::response::{GpuNow, News, Places, Ranks, Report, StepTimes, Text, Verdict};
 
-/// A rank counts as slow from this cell value on, 5 %; the page uses the same.
+/// A rank counts as slow from this cell value on, which means 5 %. The live page uses the same value.
 const SLOW: u8 = LEVEL + 3;
 
-/// The last known state of a job; see the module.
+/// The last known state of a job. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Job {
     pub(super) epoch: Text,
     pub(super) serial: u64,
     pub(super) report: Option<Report>,
     pub(super) step: Option<StepTimes>,
-    /// When all ranks had finished it.
+    /// The time when all ranks had finished `step`.
     pub(super) step_at: Option<Instant>,
     places: Places,
     gpus: Vec<u8>,
     ranks: Ranks,
-    /// By rank: index in the report of the worst active finding about it, its GPU, node or rack.
+    /// For each rank, the index in the report of the worst active finding about the rank, its GPU, its node or its
+    /// rack.
     found: Vec<Option<usize>>,
 }
 
@@ -34,17 +35,17 @@ pub(super) struct RankNow<'a> {
     pub(super) rank: u32,
     pub(super) node: Option<&'a Text>,
     pub(super) gpu: Option<GpuAt<'a>>,
-    /// Whether its process is running.
+    /// True if the rank's process is running.
     pub(super) is_up: bool,
     pub(super) standing: Standing,
-    /// Its last finished step.
+    /// The last step that the rank has finished.
     pub(super) step: Option<u64>,
-    /// The worst finding about it, and its index among all.
+    /// The worst finding about the rank. `found` is its index among all findings.
     pub(super) verdict: Option<&'a Verdict>,
     found: Option<usize>,
 }
 
-/// A GPU and its names.
+/// A GPU: its UUID, bus, model and last readings.
 #[derive(Debug)]
 pub(super) struct GpuAt<'a> {
     pub(super) uuid: &'a Text,
@@ -54,7 +55,7 @@ pub(super) struct GpuAt<'a> {
 }
 
 impl RankNow<'_> {
-    /// Ratio of self-time (or step time) to that of its peers; `None`: not known.
+    /// Returns the ratio of the rank's self-time (or step time) to that of its peers, or `None` if it is not known.
     pub(super) fn slowdown(&self) -> Option<f64> {
         ratio(self.standing.cell)
     }
@@ -126,12 +127,12 @@ impl Sort {
 }
 
 impl Job {
-    /// Adds new data.
+    /// Takes over new data.
     pub(super) fn take(&mut self, news: News) {
         let step = news.last_step();
         self.step_at = news.step_at(Instant::now()).or(self.step_at);
         if news.epoch != self.epoch {
-            // Another aggregator: the previous data remains until it sends its own.
+            // If the data is from another aggregator, keep the previous data until the new aggregator sends its own.
             self.epoch = news.epoch;
         }
         self.serial = news.serial;
@@ -152,7 +153,7 @@ impl Job {
         }
     }
 
-    /// Number of known ranks.
+    /// Returns the number of known ranks.
     pub(super) fn len(&self) -> usize {
         self.places.ranks.len().max(self.ranks.len())
     }
@@ -165,17 +166,17 @@ impl Job {
         !self.places.gpus.is_empty()
     }
 
-    /// All reported findings, active ones first.
+    /// Returns all reported findings, active ones first.
     pub(super) fn verdicts(&self) -> &[Verdict] {
         self.report.as_ref().map_or(&[], |report| &report.verdicts)
     }
 
-    /// Active findings, the worst first.
+    /// Returns the active findings, the worst first.
     pub(super) fn raised(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts().iter().filter(|verdict| verdict.raised)
     }
 
-    /// The longest name of a node, in characters.
+    /// Returns the length of the longest name of a node, in characters.
     pub(super) fn longest_node(&self) -> usize {
         let names = self
             .places
@@ -185,7 +186,7 @@ impl Job {
         names.max().unwrap_or(0)
     }
 
-    /// One rank.
+    /// Returns the state of one rank.
     pub(super) fn rank(&self, rank: u32) -> RankNow<'_> {
         let index = rank as usize;
         let (node, gpu, is_up) = self.places.ranks.get(index).copied().unwrap_or((-1, -1, false));
@@ -214,14 +215,14 @@ impl Job {
         }
     }
 
-    /// Ranks that match the filter, in order.
+    /// Returns the ranks that match the filter, in order.
     pub(super) fn order(&self, sort: Sort, is_reversed: bool, filter: &str) -> Vec<u32> {
         let filter = Filter::of(filter);
         let mut ranks: Vec<u32> = (0..self.len() as u32)
             .filter(|rank| filter.takes(&self.rank(*rank)))
             .collect();
         if sort == Sort::Node {
-            // Comparing names avoids allocating keys.
+            // Compare the names directly, which avoids allocating keys.
             ranks.sort_by(|a, b| self.rank(*a).node.cmp(&self.rank(*b).node));
         } else {
             ranks.sort_by_cached_key(|rank| key(sort, &self.rank(*rank)));
@@ -232,14 +233,14 @@ impl Job {
         ranks
     }
 
-    /// Finds the finding to show next to each rank.
+    /// Finds the finding that is shown next to each rank.
     fn find(&mut self) {
         let mut found: Vec<Option<usize>> = vec![None; self.len()];
         let verdicts = self.report.as_ref().map_or(&[][..], |report| &report.verdicts);
         let mut by_node: BTreeMap<&Text, usize> = BTreeMap::new();
         let mut by_rack: BTreeMap<&Text, usize> = BTreeMap::new();
         let mut by_gpu: BTreeMap<&Text, usize> = BTreeMap::new();
-        // They are sorted, the worst first.
+        // The findings are sorted, the worst first, so the first one about a rank is kept.
         for (place, verdict) in verdicts.iter().enumerate().filter(|(_, verdict)| verdict.raised) {
             let subject = &verdict.subject;
             match (subject.rank, &subject.gpu, &subject.rack) {
@@ -284,7 +285,7 @@ fn at<T>(list: &[T], place: i64) -> Option<&T> {
     list.get(usize::try_from(place).ok()?)
 }
 
-/// Sort key: the first rank has the smallest; unknown values come last.
+/// Returns the sort key of a rank. The first rank has the smallest key, and unknown values come last.
 fn key(sort: Sort, now: &RankNow<'_>) -> u64 {
     let most = |value: Option<u64>| value.map_or(u64::MAX, |value| u64::MAX - 1 - value.min(u64::MAX - 1));
     let gpu = now.gpu_now();
@@ -292,7 +293,7 @@ fn key(sort: Sort, now: &RankNow<'_>) -> u64 {
     match sort {
         Sort::Slowdown => {
             let found = now.found.map_or(u64::MAX >> 16, |place| place as u64);
-            // Absence of data is never health.
+            // Sort ranks without data before healthy ones, because absence of data never counts as health.
             let speed = match cell {
                 ABSENT => u64::from(u8::MAX - SLOW) * 2 + 1,
                 cell => u64::from(u8::MAX - cell) * 2,
@@ -317,7 +318,7 @@ fn key(sort: Sort, now: &RankNow<'_>) -> u64 {
     }
 }
 
-/// The typed filter: a rank's number, or text to search in names.
+/// A filter that the user typed: a rank's number, or text to search for in names.
 enum Filter {
     All,
     Rank(u32),

@@ -1,10 +1,11 @@
 //! `paceline top`: a running job in a terminal. It queries the aggregator like the live page (docs/page.md), shows as
 //! much as fits, and changes nothing.
 //!
-//! - `client`: `link`: the connection to the aggregator. `place`, `choose`: which job. `response`: its data.
-//! - `job`: the state of the job. `app`: the state of the view, and keys. `once`: JSON.
-//! - `screen`: `view`, `answer`, `table`, `detail`, `say`: the screen as lines; `paper`: lines on a screen. `terminal`:
-//!   the terminal while we control it.
+//! - `client`: `link` is the connection to the aggregator, `place` and `choose` find the job, and `response` parses its
+//!   data.
+//! - `job` has the state of the job. `app` has the state of the view, and handles keys. `once` prints JSON.
+//! - `screen`: `view`, `answer`, `table`, `detail` and `say` format the screen as lines, `paper` draws lines on a
+//!   screen, and `terminal` controls the terminal.
 
 mod app;
 mod client;
@@ -109,9 +110,9 @@ pub(crate) fn command(args: &TopArgs, color: Color) -> anyhow::Result<ExitCode> 
 pub(crate) struct Seen {
     pub(crate) job: String,
     pub(crate) steps: u64,
-    /// Sources of the self-times: S0 to S3.
+    /// The sources of the self-times, from S0 to S3.
     pub(crate) signals: Vec<String>,
-    /// Limits of the verdicts.
+    /// What limits the verdicts.
     pub(crate) notes: Vec<String>,
 }
 
@@ -129,7 +130,7 @@ pub(crate) fn newest() -> anyhow::Result<Seen> {
     })
 }
 
-/// Connects to the given job.
+/// Connects to the job that was given.
 fn named(target: Target, visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News)> {
     let hint = || target.hint();
     let base = target

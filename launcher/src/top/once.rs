@@ -1,4 +1,4 @@
-//! All data as JSON for scripts. docs/wire.md describes its form; `schema_version` changes with it.
+//! Prints all data as JSON for scripts. docs/wire.md describes the format, and `schema_version` changes with it.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::app::{App, Link};
 use super::client::response::{Coverage, Ending, GpuNow, StepTimes, Verdict};
 use super::job::RankNow;
 
-/// Version of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -21,7 +21,7 @@ struct Told<'a> {
     steps: u64,
     median_step_s: Option<f64>,
     last_step: Option<StepTimes>,
-    /// Time since the last step that all ranks finished, seconds.
+    /// Time in seconds since the last step that all ranks finished.
     still_s: f64,
     duration_s: f64,
     goodput_ratio: Option<f64>,
@@ -47,11 +47,11 @@ struct RankTold<'a> {
     step_s: Option<f64>,
     phases: Option<Phases>,
     gpu: Option<GpuTold<'a>>,
-    /// The finding shown next to it.
+    /// The id of the finding that is shown next to the rank.
     verdict: Option<u64>,
 }
 
-/// Shares of the last step.
+/// The shares of the phases in the last step.
 #[derive(Serialize)]
 struct Phases {
     data: f64,
@@ -71,7 +71,7 @@ struct GpuTold<'a> {
     troubles: Vec<&'static str>,
 }
 
-/// One line of JSON.
+/// Returns one line of JSON.
 pub(super) fn json(app: &App) -> serde_json::Result<String> {
     let nothing = super::client::response::Report::default();
     let report = app.job.report.as_ref().unwrap_or(&nothing);

@@ -1,4 +1,4 @@
-//! All ranks on this host, each in its own process, as in training.
+//! Runs all ranks on this host, each in its own process, as in training.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -15,9 +15,9 @@ use crate::transport::nccl::SHARE;
 
 /// Interval of checks on the ranks.
 const LOOK: Duration = Duration::from_millis(10);
-/// After a failure, time for the other ranks to report their errors.
+/// Time after a failure in which the other ranks can report their errors.
 const GRACE: Duration = Duration::from_secs(6);
-/// Marks a rank that must not outlive its parent.
+/// Environment variable that marks a rank which must not outlive its parent.
 const STARTED: &str = "PACELINE_BENCH_STARTED";
 
 /// Processes that are killed when this is dropped.
@@ -26,14 +26,14 @@ struct Ranks(Vec<Child>);
 impl Drop for Ranks {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It may have exited already.
+            // The rank may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Starts this program again once per rank, with the same arguments; rank 0 prints the result.
+/// Starts this program once per rank, with the same arguments. Rank 0 prints the result.
 pub(super) fn start(ranks: usize, share: bool) -> Result<ExitCode> {
     let program = std::env::current_exe().context("where this program is")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listening on loopback")?;
@@ -49,7 +49,7 @@ pub(super) fn start(ranks: usize, share: bool) -> Result<ExitCode> {
             command.env(SHARE.0, SHARE.1);
         }
         match listener.take() {
-            // The port is reserved from here on: no other process can take it before rank 0 listens.
+            // The port is reserved from here on, so that no other process can take it before rank 0 listens.
             Some(listener) => command.arg("--listener-on-stdin").stdin(Stdio::from(listener)),
             None => command.stdin(Stdio::null()).stdout(Stdio::null()),
         };
@@ -71,7 +71,7 @@ fn given(option: &str) -> bool {
     std::env::args_os().any(is)
 }
 
-/// Rank 0's exit code; if rank 0 succeeded, that of the first failed rank.
+/// Waits for all ranks. Returns rank 0's exit code, or if rank 0 succeeded, that of the first failed rank.
 fn wait(ranks: &mut Ranks) -> Result<ExitCode> {
     let mut ended: Vec<Option<ExitStatus>> = vec![None; ranks.0.len()];
     let mut until: Option<Instant> = None;
@@ -101,21 +101,21 @@ fn wait(ranks: &mut Ranks) -> Result<ExitCode> {
     Ok(ExitCode::from(code.unwrap_or(super::NOT_MEASURED)))
 }
 
-/// Configures a rank started this way: it does not outlive its parent, and it has its own cores.
+/// Configures a rank that [`start`] has started. It must not outlive its parent, and it gets its own cores.
 pub(super) fn settle(options: &BenchOptions) {
     if std::env::var_os(STARTED).is_none() {
         return;
     }
-    // Without it the rank still ends together with its peers.
+    // If this call fails, the rank still ends together with its peers.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // NCCL's threads belong close to their GPU, and NCCL places them.
+    // For NCCL, ranks are not bound to cores, because NCCL places its own threads close to their GPU.
     if let (Carrier::Tcp, Some(rank), Some(ranks)) = (options.transport, options.rank, options.ranks) {
         bind(rank as usize, ranks as usize);
     }
 }
 
-/// Binds the rank to its share of the cores, as mpirun does, if there is at least one core per rank: a short
-/// measurement would end before the kernel separates ranks that started on one core. Failures are ignored.
+/// Binds the rank to its share of the cores, as mpirun does, if there is at least one core per rank. Without this, a
+/// short measurement would end before the kernel separates ranks that started on one core. Failures are ignored.
 fn bind(rank: usize, ranks: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;

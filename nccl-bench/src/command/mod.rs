@@ -1,4 +1,4 @@
-//! The command: reads options, joins or starts the ranks, measures, prints.
+//! The command. It reads the options, joins or starts the ranks, measures, and prints the results.
 
 mod local;
 mod options;
@@ -27,17 +27,17 @@ use crate::transport::{Deadline, Transport, TransportError};
 use progress::Progress;
 use who::{Identity, Who};
 
-/// Results were wrong.
+/// Exit code if results were wrong.
 const WRONG: u8 = 2;
-/// A rank, a library or a device was missing or lost.
+/// Exit code if a rank, a library or a device was missing or lost.
 const NOT_MEASURED: u8 = 3;
-/// Invalid command line (`EX_USAGE` of sysexits.h).
+/// Exit code for an invalid command line (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
 
-/// Hint for hosts without the requirements of NCCL.
+/// Hint for hosts that do not meet the requirements of NCCL.
 const NO_NCCL: &str = "hint: --transport tcp measures the hosts' network without GPUs; --transport sim shows what a result looks like";
 
-/// Invalid command line or environment.
+/// An error in the command line or the environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
@@ -47,8 +47,8 @@ pub fn main(options: &BenchOptions) -> ExitCode {
     ended(command(options))
 }
 
-/// Exit handlers of a process may wait for a thread that is stuck in NCCL or in the driver. With such a thread the
-/// process ends without them, after all output.
+/// Ends the process with `code`. Exit handlers of a process may wait for a thread that is stuck in NCCL or in the
+/// driver. If there is such a thread, the process ends without running them, after all output is written.
 fn ended(code: ExitCode) -> ExitCode {
     if !nccl::is_any_left_behind() {
         return code;
@@ -67,7 +67,7 @@ fn command(options: &BenchOptions) -> ExitCode {
     local::settle(options);
     let outcome = run(options);
     outcome.unwrap_or_else(|problem| {
-        // The rank that detected the failure reports it, or rank 0 does for all.
+        // A failure is reported once. The rank that detected it reports it, or rank 0 does so for all ranks.
         let heard = matches!(problem.downcast_ref(), Some(TransportError::Aborted { .. }));
         if !heard || options.rank.is_none_or(|rank| rank == 0) {
             let _ = writeln!(io::stderr(), "paceline nccl-bench: error: {problem:#}");
@@ -93,7 +93,7 @@ fn run(options: &BenchOptions) -> Result<ExitCode> {
     }
     match who::who(options, |name| std::env::var(name).ok())? {
         Who::All(ranks) => {
-            sweep(options, ranks)?; // Invalid sizes are reported once, not by each rank.
+            sweep(options, ranks)?; // Invalid sizes are reported here once, instead of by each rank.
             local::start(ranks, options.share_gpus)
         }
         Who::One(identity) => one(options, identity),
@@ -110,7 +110,7 @@ fn one(options: &BenchOptions, identity: Identity) -> Result<ExitCode> {
     measure(options, &sweep, transport.as_mut())
 }
 
-/// All ranks at once, on a simulated fabric.
+/// Runs all ranks at once, on a simulated fabric.
 fn simulated(options: &BenchOptions) -> Result<ExitCode> {
     let script = options.sim.as_deref().unwrap_or_default();
     let fabric = Fabric::parse(script).map_err(|problem| Usage(format!("--sim: {problem}")))?;
@@ -129,7 +129,7 @@ fn measure(options: &BenchOptions, sweep: &Sweep, transport: &mut dyn Transport)
     let mut progress = Progress::new(sweep.timings(), transport.rank() == 0);
     let mut written = Ok(());
     let report = sweep.run(transport, |seen| {
-        // Rows are printed immediately: after a failure the completed measurements remain visible.
+        // Print each row immediately, so that the completed measurements remain visible after a failure.
         let text = match seen {
             Seen::Timed(row) => return progress.seen(row),
             Seen::Began(report) => table::head(report),
@@ -159,10 +159,10 @@ fn measure(options: &BenchOptions, sweep: &Sweep, transport: &mut dyn Transport)
     })
 }
 
-/// The purpose of sealed streams between ranks.
+/// The purpose for which streams between ranks are sealed.
 const PURPOSE: &str = "paceline nccl-bench 1";
 
-/// A rank that is reachable from other hosts accepts only peers with the key.
+/// Returns the handshake of this rank. A rank that is reachable from other hosts accepts only peers with the key.
 fn handshake(options: &BenchOptions, identity: &Identity) -> Result<Option<Handshake>> {
     if identity.is_local() && options.key_file.is_none() {
         return Ok(None);
@@ -243,7 +243,7 @@ fn transport(
     }
 }
 
-/// The table of nccl-tests, with the slowest rank and the percentiles in additional columns.
+/// Returns the table of nccl-tests, with the slowest rank and the percentiles in additional columns.
 pub fn render(report: &Report) -> String {
     let rows: String = report.results.iter().map(table::row).collect();
     table::head(report) + &rows + &table::foot(report)

@@ -40,7 +40,7 @@ impl Progress {
         if self.shown {
             let full = CELLS * self.done / self.all.max(1);
             let (bar, rest) = ("=".repeat(full), "-".repeat(CELLS - full.min(CELLS)));
-            // A closed stderr is ignored.
+            // If stderr is closed, the bar is not shown.
             let _ = write!(
                 io::stderr(),
                 "\r{bar}{rest} {}/{}{last}\x1b[K",

@@ -3,10 +3,10 @@
 use crate::collective::{Collective, Plan, SizeError};
 use crate::dtype::Dtype;
 
-/// Limit for accidental series.
+/// Limit on the number of sizes, in case a series is long by accident.
 const MOST: usize = 10_000;
 
-/// Bytes of `64M`; K, M, G and T are powers of 1024, as in nccl-tests.
+/// Parses a size such as `64M` and returns it in bytes. K, M, G and T are powers of 1024, as in nccl-tests.
 pub(super) fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -40,7 +40,7 @@ pub(super) enum Step {
     Bytes(u64),
 }
 
-/// The plans from `begin` to `end`.
+/// Returns the plans from `begin` to `end`.
 pub(super) fn plans(
     collective: Collective,
     dtype: Dtype,
@@ -57,7 +57,7 @@ pub(super) fn plans(
     let mut bytes = begin;
     while bytes <= end {
         let plan = match step {
-            // A size multiplied by a factor may not be a whole number of elements.
+            // A size that was multiplied by a factor may not be a whole number of elements, so it is rounded.
             Step::Factor(_) => Plan::new(collective, dtype, whole(bytes, begin, dtype), ranks),
             Step::Bytes(_) => Plan::new(collective, dtype, bytes, ranks),
         };
@@ -77,7 +77,8 @@ pub(super) fn plans(
     Ok(plans)
 }
 
-/// Rounds `bytes` to whole elements; the first size is unchanged, so that an invalid size is rejected, not changed.
+/// Rounds `bytes` to whole elements. The first size is left unchanged, so that an invalid size is rejected instead of
+/// being rounded.
 fn whole(bytes: u64, begin: u64, dtype: Dtype) -> u64 {
     let size = dtype.size() as u64;
     if bytes == begin {

@@ -1,10 +1,11 @@
-//! The result in the format of nccl-tests, for existing parsers; our columns come after its columns.
+//! Prints the result in the format of nccl-tests, for existing parsers. Additional columns come after those of
+//! nccl-tests.
 
 use std::fmt::Write;
 
 use crate::measure::{Report, Row, Timing};
 
-/// The lines above the rows.
+/// Returns the lines above the rows.
 pub(super) fn head(report: &Report) -> String {
     let mut text = String::new();
     let simulated = if report.about.simulated { ", simulated" } else { "" };
@@ -50,7 +51,7 @@ pub(super) fn head(report: &Report) -> String {
     text
 }
 
-/// The row of one size.
+/// Returns the row of one size.
 pub(super) fn row(row: &Row) -> String {
     let (out, inn) = (row.out_of_place.as_ref(), row.in_place.as_ref());
     format!(
@@ -67,7 +68,7 @@ pub(super) fn row(row: &Row) -> String {
     )
 }
 
-/// The lines below the rows.
+/// Returns the lines below the rows.
 pub(super) fn foot(report: &Report) -> String {
     let timings = || {
         report
@@ -108,7 +109,7 @@ fn ours(timing: Option<&Timing>) -> String {
     format!("{:>10}{:>10}{slow:>6}", time(timing.p50), time(timing.p99))
 }
 
-/// Microseconds with significant digits only, as in nccl-tests.
+/// Formats microseconds with significant digits only, as in nccl-tests.
 fn time(us: f64) -> String {
     match us {
         us if us >= 10_000.0 => format!("{us:.0}"),

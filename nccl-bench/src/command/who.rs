@@ -1,5 +1,5 @@
-//! Determines the rank of this process and how it reaches the others: from options, else from the launcher's
-//! environment variables.
+//! Determines the rank of this process and how it reaches the others. The values come from options, or if missing
+//! there, from the launcher's environment variables.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
@@ -9,7 +9,7 @@ use crate::net::{Handshake, Meeting, Place, Seat, meet};
 use crate::transport::{Deadline, TransportError};
 use paceline_health::codec::hash::fnv;
 
-/// Variables of the rank, the number of ranks, and the local rank.
+/// Each launcher's variables with the rank, the number of ranks, and the local rank.
 const LAUNCHERS: [(&str, &str, &str); 3] = [
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     (
@@ -24,13 +24,13 @@ const PORT: u16 = 29501;
 
 /// The role of this process.
 pub(super) enum Who {
-    /// It starts this many ranks and waits for them.
+    /// The process starts this many ranks and waits for them.
     All(usize),
-    /// It is a single rank.
+    /// The process is a single rank.
     One(Identity),
 }
 
-/// One rank.
+/// What one rank knows about itself and the others.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) rank: usize,
@@ -42,13 +42,13 @@ pub(super) struct Identity {
 /// How the rank reaches the others.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Rank 0 has the addresses.
+    /// Rank 0 at this address has the addresses of all ranks.
     Master(SocketAddr),
-    /// All addresses are known.
+    /// The addresses of all ranks are known.
     Peers(Vec<SocketAddr>),
 }
 
-/// Evaluates options, and `environment` for what is missing.
+/// Determines the role from the options, and from `environment` where options are missing.
 pub(super) fn who(
     options: &BenchOptions,
     environment: impl Fn(&str) -> Option<String>,
@@ -99,7 +99,7 @@ pub(super) fn who(
             known = (number(rank)?, known.1.or(number(ranks)?), number(local)?);
         }
     }
-    // With --rank only, the local rank, and so the GPU, comes from the environment.
+    // If only --rank is given, the local rank comes from the environment. It determines the GPU.
     for (_, _, local) in LAUNCHERS {
         if known.2.is_none() {
             known.2 = number(local)?;
@@ -150,7 +150,7 @@ fn resolve(address: &str) -> Result<SocketAddr, Usage> {
 }
 
 impl Identity {
-    /// Whether it is unreachable from other hosts.
+    /// Returns true if this rank is unreachable from other hosts.
     pub(super) fn is_local(&self) -> bool {
         match &self.found {
             Found::Master(master) => master.ip().is_loopback(),

@@ -24,17 +24,17 @@ functions! {
     }
 }
 
-/// Element types. Accumulation is always in 32-bit floats.
+/// Element types of the operands. Accumulation is always in 32-bit floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gemm {
     /// bfloat16, on tensor cores.
     Bf16,
-    /// 32-bit floats, each product exact: no TF32.
+    /// 32-bit floats. Each product is exact, because TF32 is not used.
     F32,
 }
 
 impl Gemm {
-    /// Bytes per element of A and B. C has four.
+    /// Returns the bytes per element of A and B. An element of C has four bytes.
     pub fn width(self) -> usize {
         match self {
             Gemm::Bf16 => 2,
@@ -42,7 +42,7 @@ impl Gemm {
         }
     }
 
-    /// cudaDataType_t.
+    /// Returns the cudaDataType_t of the type.
     fn code(self) -> i32 {
         match self {
             Gemm::Bf16 => 14,
@@ -63,17 +63,17 @@ const DEFAULT: i32 = -1;
 pub struct Blas {
     functions: Functions,
     handle: *mut c_void,
-    /// The library's version: 130100 is 13.1.0.
+    /// The library's version. 130100 means 13.1.0.
     pub version: i32,
     /// Keeps the GPU open as long as the handle.
     _gpu: Arc<Gpu>,
 }
 
 impl Blas {
-    /// Opens the library at `path`, or the system's.
+    /// Opens the library at `path`, or the system's library if there is no path.
     ///
     /// # Errors
-    /// If there is no library, or it does not work with the driver.
+    /// Returns an error if there is no library, or if it does not work with the driver.
     pub fn open(path: Option<&Path>, stream: &Stream) -> Result<Blas, CudaError> {
         let functions = Functions::find(&Loaded::open(&CUBLAS, path)?)?;
         stream.gpu().enter()?;
@@ -97,10 +97,10 @@ impl Blas {
         Ok(blas)
     }
 
-    /// Queues C = A B of `n` × `n`.
+    /// Queues the product C = A B of `n` × `n` matrices.
     ///
     /// # Errors
-    /// cuBLAS errors.
+    /// Returns the errors of cuBLAS.
     pub fn multiply(
         &self,
         kind: Gemm,

@@ -39,7 +39,7 @@ functions! {
     }
 }
 
-/// CUDA_ERROR_NOT_READY: not a failure.
+/// CUDA_ERROR_NOT_READY, which is not a failure.
 pub(super) const NOT_READY: i32 = 600;
 
 /// GPU errors.
@@ -53,9 +53,9 @@ pub enum CudaError {
     Call {
         /// The function.
         call: &'static str,
-        /// Its code.
+        /// The function's return code.
         code: i32,
-        /// The driver's name and description of it.
+        /// The driver's name and description of the code.
         text: String,
     },
     /// The driver reports no GPU.
@@ -69,12 +69,12 @@ pub enum CudaError {
         /// Number of GPUs.
         count: u32,
     },
-    /// Timeout.
+    /// The time limit was reached.
     #[error("{what} did not end in {seconds:.1} s")]
     Deadline {
         /// The operation.
         what: String,
-        /// Duration of the wait.
+        /// Duration of the wait, in seconds.
         seconds: f64,
     },
 }
@@ -86,10 +86,10 @@ functions! {
     }
 }
 
-/// The CUDA version of the driver's library, `13.0`. Touches no GPU.
+/// Returns the CUDA version of the driver's library, such as `13.0`. This accesses no GPU.
 ///
 /// # Errors
-/// If there is no library.
+/// Returns an error if there is no library.
 pub fn version(path: Option<&Path>) -> Result<String, CudaError> {
     let asked = Asked::find(&Loaded::open(&CUDA, path)?)?;
     let mut version = 0;
@@ -104,26 +104,26 @@ pub fn version(path: Option<&Path>) -> Result<String, CudaError> {
     }
 }
 
-/// Formats a version: 13000 is `13.0`.
+/// Formats a version. For example, 13000 becomes `13.0`.
 fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// The driver, initialized.
+/// The initialized driver.
 #[derive(Debug)]
 pub struct Driver {
     pub(super) functions: Functions,
-    /// Its CUDA version: 13000 is 13.0.
+    /// The driver's CUDA version. 13000 means 13.0.
     pub version: i32,
     /// Number of GPUs visible to this process.
     pub gpus: u32,
 }
 
 impl Driver {
-    /// Opens the library at `path`, or the system's.
+    /// Opens the library at `path`, or the system's library if there is no path.
     ///
     /// # Errors
-    /// If there is no library, or no usable GPU.
+    /// Returns an error if there is no library or no usable GPU.
     pub fn open(path: Option<&Path>) -> Result<Arc<Driver>, CudaError> {
         let library = Loaded::open(&CUDA, path)?;
         let functions = Functions::find(&library)?;
@@ -147,7 +147,7 @@ impl Driver {
         Ok(Arc::new(driver))
     }
 
-    /// The formatted version: `13.0`.
+    /// Returns the formatted version, such as `13.0`.
     pub fn version_text(&self) -> String {
         version_text(self.version)
     }

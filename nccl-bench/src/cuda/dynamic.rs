@@ -32,7 +32,7 @@ pub enum LoadError {
     TooOld {
         /// The library.
         path: PathBuf,
-        /// Its version.
+        /// The library's version.
         found: String,
         /// The required version.
         least: String,
@@ -41,7 +41,7 @@ pub enum LoadError {
     },
 }
 
-/// An open library. It is never closed: NVIDIA's libraries leave threads and exit handlers behind.
+/// An open library. It is never closed, because NVIDIA's libraries leave threads and exit handlers behind.
 #[derive(Debug)]
 pub struct Loaded {
     library: ManuallyDrop<libloading::Library>,
@@ -50,10 +50,11 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Opens the first library found. If `path` names a file, or a folder that contains it, only that is tried.
+    /// Opens the first library found. If `path` is given, only that file is tried, or the library's files in that
+    /// folder.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`].
+    /// Returns [`LoadError::NotFound`] if no library could be opened.
     pub fn open(wanted: &Wanted, path: Option<&Path>) -> Result<Loaded, LoadError> {
         let places = match path {
             Some(path) if path.is_dir() => wanted.in_folder(path),
@@ -83,7 +84,7 @@ impl Loaded {
         })
     }
 
-    /// A function, if the library has it.
+    /// Returns a function, if the library has it.
     ///
     /// # Safety
     /// `T` must be a function pointer type with the signature of `symbol` in the library's header.
@@ -94,7 +95,7 @@ impl Loaded {
     }
 }
 
-/// The linker's error, with the path only once.
+/// Returns the linker's error, with the path only once.
 fn told(path: &Path, error: &libloading::Error) -> String {
     let text = error.to_string();
     let path = path.display().to_string();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::driver::{CudaError, Driver};
 use super::stream::{Event, Stream};
 
-/// CU_STREAM_NON_BLOCKING: our streams do not wait for the default stream.
+/// CU_STREAM_NON_BLOCKING, with which our streams do not wait for the default stream.
 const NON_BLOCKING: u32 = 1;
 
 /// A GPU with its primary context, which is shared with the CUDA runtime.
@@ -15,13 +15,13 @@ pub struct Gpu {
     pub(super) driver: Arc<Driver>,
     device: i32,
     context: *mut c_void,
-    /// Its index in this process.
+    /// The GPU's index in this process.
     pub index: u32,
     /// Product name.
     pub model: String,
-    /// UUID in NVML's format: `GPU-…`.
+    /// UUID in NVML's format, `GPU-…`.
     pub uuid: String,
-    /// PCI bus id, `0000:b3:00.0`.
+    /// PCI bus id, such as `0000:b3:00.0`.
     pub pci: String,
 }
 
@@ -35,7 +35,7 @@ impl Gpu {
     /// Opens the GPU with this index and makes it current for the calling thread.
     ///
     /// # Errors
-    /// [`CudaError::NoSuchGpu`], or driver errors.
+    /// Returns [`CudaError::NoSuchGpu`] if the index is too large, or the driver's errors.
     pub fn open(driver: &Arc<Driver>, index: u32) -> Result<Arc<Gpu>, CudaError> {
         if index >= driver.gpus {
             return Err(CudaError::NoSuchGpu {
@@ -58,7 +58,7 @@ impl Gpu {
         driver.check("cuDevicePrimaryCtxRetain", unsafe {
             (functions.context_retain)(&mut context, device)
         })?;
-        // From here on, dropping releases the context.
+        // From here on, dropping `gpu` releases the context.
         let mut gpu = Gpu {
             driver: Arc::clone(driver),
             device,
@@ -93,15 +93,15 @@ impl Gpu {
             .into_owned())
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> &Arc<Driver> {
         &self.driver
     }
 
-    /// Makes it current for the calling thread.
+    /// Makes the GPU current for the calling thread.
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn enter(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as this is not dropped.
         self.driver.check("cuCtxSetCurrent", unsafe {
@@ -112,7 +112,7 @@ impl Gpu {
     /// Allocates memory with undefined content.
     ///
     /// # Errors
-    /// Driver errors, for example out of memory.
+    /// Returns the driver's errors, for example if the memory is exhausted.
     pub fn memory(self: &Arc<Gpu>, bytes: usize) -> Result<Memory, CudaError> {
         self.enter()?;
         let mut address = 0;
@@ -130,7 +130,7 @@ impl Gpu {
     /// Allocates pinned host memory, which the GPU accesses directly.
     ///
     /// # Errors
-    /// Driver errors: often a limit on locked memory.
+    /// Returns the driver's errors. The cause is often a limit on locked memory.
     pub fn pinned(self: &Arc<Gpu>, bytes: usize) -> Result<Pinned, CudaError> {
         self.enter()?;
         let mut address = std::ptr::null_mut();
@@ -150,7 +150,7 @@ impl Gpu {
     /// Creates a stream.
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn stream(self: &Arc<Gpu>) -> Result<Stream, CudaError> {
         self.enter()?;
         let mut handle = std::ptr::null_mut();
@@ -167,7 +167,7 @@ impl Gpu {
     /// Creates an event with timing.
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn event(self: &Arc<Gpu>) -> Result<Event, CudaError> {
         self.enter()?;
         let mut handle = std::ptr::null_mut();
@@ -189,7 +189,7 @@ impl Drop for Gpu {
     }
 }
 
-/// `GPU-` and the bytes in the format of RFC 9562.
+/// Returns `GPU-` followed by the bytes in the format of RFC 9562.
 fn uuid_text(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
@@ -211,12 +211,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Its address.
+    /// Returns the address on the GPU.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its size.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -241,13 +241,13 @@ pub struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// The content. Only valid while no copy is in progress.
+    /// Returns the content. It is valid only while no copy is in progress.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: allocated with this length and initialized.
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.bytes) }
     }
 
-    /// The content, writable.
+    /// Returns the content for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes) }

@@ -1,5 +1,5 @@
-//! The CUDA driver and cuBLAS, loaded at run time: only the functions that measurements need. The error for a missing
-//! library, function or GPU lists the paths that were tried.
+//! The CUDA driver and cuBLAS, loaded at run time. Only the functions that measurements need are loaded. If a library,
+//! function or GPU is missing, the error lists the paths that were tried.
 
 mod cublas;
 mod driver;

@@ -1,5 +1,5 @@
-//! Search paths of libraries: environment variables, Python packages (PyTorch includes its own libraries), and the
-//! dynamic linker.
+//! Search paths of libraries. They come from environment variables, from Python packages (PyTorch includes its own
+//! libraries), and from the dynamic linker.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 /// A library and its possible file names.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Its name in errors.
+    /// The library's name in errors.
     pub name: &'static str,
-    /// The flag that sets its path.
+    /// The flag that sets the library's path.
     pub flag: &'static str,
-    /// The variable that sets its path.
+    /// The environment variable that sets the library's path.
     variable: &'static str,
-    /// File names, best first.
+    /// File names in order of preference.
     files: &'static [&'static str],
-    /// Variables with an installation folder, and the subfolder to append.
+    /// Environment variables with an installation folder, each with the subfolder to append.
     homes: &'static [(&'static str, &'static str)],
     /// Folders in a Python site directory.
     packages: &'static [&'static str],
@@ -31,7 +31,7 @@ pub const CUDA: Wanted = Wanted {
     packages: &[],
 };
 
-/// cuBLAS. The CUDA 13 package has a separate folder.
+/// cuBLAS. The Python package for CUDA 13 has a separate folder.
 pub const CUBLAS: Wanted = Wanted {
     name: "libcublas.so",
     flag: "PACELINE_CUBLAS_LIB",
@@ -52,13 +52,13 @@ pub(crate) const NCCL: Wanted = Wanted {
 };
 
 impl Wanted {
-    /// Its possible files in a folder.
+    /// Returns the library's possible files in a folder.
     pub(crate) fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
         self.files.iter().map(|file| folder.join(file)).collect()
     }
 
-    /// All candidates, in order. Full paths are only those of existing files; names without a folder are resolved by
-    /// the dynamic linker.
+    /// Returns all candidates, in order. Full paths are included only if the file exists. Names without a folder are
+    /// resolved by the dynamic linker.
     pub(crate) fn places(&self, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
         let set = |name: &str| {
             variable(name)
@@ -90,7 +90,8 @@ impl Wanted {
     }
 }
 
-/// Python's site directories: of the active environment, of `python3` on the path, of `PYTHONPATH`, of the system.
+/// Returns Python's site directories: those of the active environment, of `python3` on the path, of `PYTHONPATH`, and
+/// of the system.
 fn sites(set: &impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let listed = |name: &str| {
         set(name)
@@ -100,7 +101,8 @@ fn sites(set: &impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let beside_python = listed("PATH")
         .into_iter()
         .filter(|folder| folder.join("python3").exists());
-    // A symlink to the interpreter does not lead to the environment's packages: its own folder does.
+    // `python3` may be a symlink to an interpreter elsewhere. The environment's packages are next to the symlink, so it
+    // is not resolved.
     let beside_python = beside_python.filter_map(|folder| folder.parent().map(Path::to_owned));
     let prefixes = [set("VIRTUAL_ENV"), set("CONDA_PREFIX")].into_iter().flatten();
     let prefixes = prefixes

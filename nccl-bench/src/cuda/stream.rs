@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::driver::{CudaError, NOT_READY};
 use super::gpu::{Gpu, Memory, Pinned};
 
-/// Interval of polls for an event, after the first ones.
+/// Interval of polls for an event, used after the first polls.
 const LOOK: Duration = Duration::from_micros(50);
 /// A queue of work for a GPU.
 #[derive(Debug)]
@@ -21,21 +21,21 @@ pub struct Stream {
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// Its handle, for NCCL and cuBLAS.
+    /// Returns the handle, for NCCL and cuBLAS.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.handle
     }
 
-    /// Its GPU.
+    /// Returns the GPU of the stream.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// Queues a copy from the host. The memory must stay valid until a later event has completed: every caller borrows
-    /// `from` until [`Stream::finish`] returns.
+    /// Queues a copy from the host. The memory must stay valid until a later event has completed. Every caller ensures
+    /// this by borrowing `from` until [`Stream::finish`] returns.
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn copy_in(&self, to: &Memory, offset: usize, from: &Pinned, bytes: usize) -> Result<(), CudaError> {
         debug_assert!(offset + bytes <= to.bytes && bytes <= from.bytes);
         let (to, from, functions) = (
@@ -49,10 +49,10 @@ impl Stream {
         })
     }
 
-    /// Queues a copy to the host; see [`Stream::copy_in`].
+    /// Queues a copy to the host. The memory must stay valid as in [`Stream::copy_in`].
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn copy_out(
         &self,
         to: &mut Pinned,
@@ -72,7 +72,7 @@ impl Stream {
     /// Queues a copy within the GPU's memory.
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn copy_within(&self, to: &Memory, from: &Memory, bytes: usize) -> Result<(), CudaError> {
         debug_assert!(bytes <= from.bytes && bytes <= to.bytes);
         let functions = &self.gpu.driver.functions;
@@ -84,7 +84,7 @@ impl Stream {
     /// Waits until all queued work is complete.
     ///
     /// # Errors
-    /// As [`Event::wait`].
+    /// Returns the same errors as [`Event::wait`].
     pub fn finish(&self, what: &str, until: Instant) -> Result<(), CudaError> {
         let event = self.gpu.event()?;
         event.record(self)?;
@@ -113,7 +113,7 @@ impl Event {
     /// Queues the event.
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         let functions = &self.gpu.driver.functions;
         // SAFETY: both handles are valid.
@@ -122,10 +122,10 @@ impl Event {
         })
     }
 
-    /// Whether the event has completed.
+    /// Returns true if the event has completed.
     ///
     /// # Errors
-    /// Driver errors, including those of earlier work.
+    /// Returns the driver's errors, including those of earlier work.
     pub fn is_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: the handle is valid.
         match unsafe { (self.gpu.driver.functions.event_query)(self.handle) } {
@@ -137,7 +137,7 @@ impl Event {
     /// Waits for the event.
     ///
     /// # Errors
-    /// As [`Event::is_passed`]; [`CudaError::Deadline`] names `what`.
+    /// Returns the same errors as [`Event::is_passed`], or [`CudaError::Deadline`] with `what` at the deadline.
     pub fn wait(&self, what: &str, until: Instant) -> Result<(), CudaError> {
         let began = Instant::now();
         for looks in 0u32.. {
@@ -155,10 +155,10 @@ impl Event {
         Ok(())
     }
 
-    /// GPU time from `before` to this event; both have completed.
+    /// Returns the GPU time from `before` to this event. Both events must have completed.
     ///
     /// # Errors
-    /// Driver errors.
+    /// Returns the driver's errors.
     pub fn since(&self, before: &Event) -> Result<Duration, CudaError> {
         let mut milliseconds = 0.0;
         let functions = &self.gpu.driver.functions;
@@ -169,7 +169,8 @@ impl Event {
     }
 }
 
-/// Pause between polls: short work is detected at once, long work leaves the CPU free. The GPU measures the time.
+/// Pauses between polls. Short work is detected immediately, and long work leaves the CPU free. The pause does not
+/// affect the measured time, because the GPU measures it.
 pub(crate) fn pause(looks: u32) {
     if looks < 64 {
         std::thread::yield_now();

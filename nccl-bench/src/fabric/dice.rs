@@ -1,10 +1,10 @@
 //! Reproducible pseudorandom numbers.
 
-/// SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>): the same words give the same numbers.
+/// A generator of the type SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>). The same words give the same numbers.
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// Seeded with these words.
+    /// Returns a generator that is seeded with these words.
     pub(crate) fn of(words: &[u64]) -> Dice {
         let mut dice = Dice(0);
         for word in words {
@@ -22,7 +22,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Standard normal, by the sum of twelve uniforms.
+    /// Returns a standard normal number, computed as the sum of twelve uniform ones.
     pub(crate) fn normal(&mut self) -> f64 {
         let uniform = |dice: &mut Dice| (dice.next() >> 11) as f64 / (1_u64 << 53) as f64;
         (0..12).map(|_| uniform(self)).sum::<f64>() - 6.0

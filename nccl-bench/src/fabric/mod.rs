@@ -1,7 +1,7 @@
-//! A simulated fabric: bandwidths and delays of links between GPUs and nodes, healthy and with faults. The same model
-//! serves the preflight's fleet and the bench's transport; its results are always marked as simulated.
+//! A simulated fabric. It models bandwidths and delays of links between GPUs and nodes, both healthy and with faults.
+//! The preflight's fleet and the bench's transport use the same model, whose results are always marked as simulated.
 //!
-//! It models bandwidths and delays, but no algorithms, switches or congestion.
+//! The model has no algorithms, switches or congestion.
 
 mod dice;
 mod script;
@@ -11,22 +11,23 @@ use std::time::Duration;
 pub(crate) use dice::Dice;
 pub use script::{SimError, SimFault};
 
-/// Bus bandwidth of an all-reduce of large messages inside a node, between two, and over more, GB/s: about that of
-/// machines with eight H100s and eight 400 Gb/s ports. They are no reference: a fleet is compared with itself.
+/// Bus bandwidth of an all-reduce of large messages inside a node, between two nodes, and over more nodes, in GB/s. The
+/// values are about those of machines with eight H100s and eight 400 Gb/s ports. They are not used as a reference,
+/// because a fleet is compared with itself.
 const INSIDE: f64 = 480.0;
 const PAIR: f64 = 365.0;
 const MANY: f64 = 340.0;
-/// Bandwidth of a single rail.
+/// Bandwidth of a single rail, in GB/s.
 const RAIL: f64 = 46.0;
-/// Delay of an empty collective: inside a node, and the increase with each doubling of nodes.
+/// Delay of an empty collective inside a node, and the increase with each doubling of nodes, in seconds.
 const BEGIN: f64 = 12e-6;
 const HOP: f64 = 9e-6;
-/// Additional delay of messages to or from a node with delayed messages.
+/// Additional delay of messages to or from a node with delayed messages, in seconds.
 const LATE: f64 = 5e-3;
 /// Packet loss of a bad node.
 const LOST: f64 = 0.01;
 
-/// See the module. Nodes and GPUs are numbered from 1.
+/// The simulated fabric; see the module documentation. Nodes and GPUs are numbered from 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fabric {
     nodes: u32,
@@ -36,27 +37,27 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// GPUs per node.
+    /// Returns the number of GPUs per node.
     pub fn gpus(&self) -> u32 {
         self.gpus
     }
 
-    /// The seed of all random numbers.
+    /// Returns the seed of all random numbers.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Its faults.
+    /// Returns the fabric's faults.
     pub fn faults(&self) -> &[SimFault] {
         &self.faults
     }
 
-    /// The name of a node.
+    /// Returns the name of a node.
     pub fn name(&self, node: u32) -> String {
         let width = self.nodes.to_string().len();
         format!("sim{node:0width$}")
@@ -66,12 +67,12 @@ impl Fabric {
         self.faults.iter().any(wanted)
     }
 
-    /// Whether a node never responds.
+    /// Returns true if a node never responds.
     pub(crate) fn is_absent(&self, node: u32) -> bool {
         self.any(|fault| *fault == SimFault::Absent(node))
     }
 
-    /// A GPU's slowdown.
+    /// Returns the factor by which a GPU is slower.
     pub(crate) fn slowness(&self, node: u32, gpu: u32) -> f64 {
         let of = |fault: &SimFault| match fault {
             SimFault::SlowGpu(at, index, factor) if (*at, *index) == (node, gpu) => Some(*factor),
@@ -80,11 +81,11 @@ impl Fabric {
         self.faults.iter().find_map(of).unwrap_or(1.0)
     }
 
-    /// Bus bandwidth of large messages among these nodes, GB/s.
+    /// Returns the bus bandwidth of large messages among these nodes, in GB/s.
     pub(crate) fn busbw(&self, nodes: &[u32]) -> f64 {
         let is_half = |fault: &SimFault| match fault {
             SimFault::HalfNic(at) => nodes.len() > 1 && nodes.contains(at),
-            // With more than two nodes most traffic is between neighbors.
+            // With more than two nodes, most traffic is between neighbors, so only neighbors are checked.
             SimFault::HalfWay(a, b) => nodes.windows(2).any(|two| two == [*a, *b] || two == [*b, *a]),
             _ => false,
         };
@@ -96,7 +97,8 @@ impl Fabric {
         if self.any(is_half) { well / 2.0 } else { well }
     }
 
-    /// The same for one rail, from 0, between two nodes. A node's slow port is the first one.
+    /// Returns the bus bandwidth of one rail (numbered from 0) between two nodes. If a node has a slow port, it is the
+    /// first one.
     pub(crate) fn rail_busbw(&self, a: u32, b: u32, rail: u32) -> f64 {
         let is_half = |fault: &SimFault| match fault {
             SimFault::HalfNic(at) => rail == 0 && [a, b].contains(at),
@@ -106,7 +108,7 @@ impl Fabric {
         if self.any(is_half) { RAIL / 2.0 } else { RAIL }
     }
 
-    /// Additional round-trip delay among these nodes, seconds.
+    /// Returns the additional round-trip delay among these nodes, in seconds.
     pub(crate) fn delay(&self, nodes: &[u32]) -> f64 {
         let is_late = |fault: &SimFault| matches!(fault, SimFault::Delay(at) if nodes.contains(at));
         if nodes.len() > 1 && self.any(is_late) {
@@ -116,13 +118,13 @@ impl Fabric {
         }
     }
 
-    /// Packet loss among these nodes.
+    /// Returns the packet loss among these nodes.
     pub(crate) fn loss(&self, nodes: &[u32]) -> f64 {
         let is_bad = |fault: &SimFault| matches!(fault, SimFault::Loss(at) if nodes.contains(at));
         if self.any(is_bad) { LOST } else { 0.0 }
     }
 
-    /// Duration of a collective that sends this many bytes over each rank's link.
+    /// Returns the duration of a collective that sends this many bytes over each rank's link.
     pub(crate) fn time(&self, nodes: &[u32], carried: f64) -> Duration {
         let hops = (nodes.len().max(1) as f64).log2().ceil();
         let begin = BEGIN + HOP * hops + self.delay(nodes);

@@ -1,10 +1,10 @@
-//! A fabric of simulated machines, and its text form.
+//! Parses the text form of a fabric of simulated machines.
 
 use super::Fabric;
 
-/// Most simulated nodes.
+/// Limit of simulated nodes.
 const MOST_NODES: u32 = 16_384;
-/// Most GPUs per node.
+/// Limit of GPUs per node.
 const MOST_GPUS: u32 = 16;
 
 /// A fault of one machine. Nodes and GPUs are numbered from 1, like their names.
@@ -14,7 +14,7 @@ pub enum SimFault {
     SlowGpu(u32, u32, f64),
     /// A GPU's PCIe slot has half its lanes.
     NarrowSlot(u32, u32),
-    /// One of a node's ports runs at half its rate; the slowest port limits all-reduce.
+    /// One of a node's ports runs at half its rate. The slowest port limits an all-reduce.
     HalfNic(u32),
     /// Messages to and from a node take 5 ms longer.
     Delay(u32),
@@ -30,7 +30,7 @@ pub enum SimFault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{word}\": {what}")]
 pub struct SimError {
-    /// The word.
+    /// The invalid word.
     pub word: String,
     /// The error.
     pub what: &'static str,

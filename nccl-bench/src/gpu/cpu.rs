@@ -1,5 +1,5 @@
-//! The CPU instead of GPUs: a matrix product and a memory copy, by all threads together. Plain code without a library:
-//! it only shows whether this node is as fast as the others.
+//! Measures the CPU instead of GPUs, with a matrix product and a memory copy by all threads together. The code uses no
+//! library, because it only has to show whether this node is as fast as the others.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use paceline_health::event::Missing;
 use super::work::{Teller, Told};
 use super::{Device, Measured, Metric, Options, Outcome, Place};
 
-/// Rows and columns of a block: three of them fit into the first-level cache.
+/// Rows and columns of a block. Three blocks fit into the first-level cache.
 const BLOCK: usize = 48;
 
-/// Measures the CPU, and reports.
+/// Measures the CPU and reports the results.
 pub(super) fn run(options: &Options, until: Instant, teller: &Teller) {
     let threads = options
         .threads
@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options, until: Instant, teller: &Teller) {
     teller.tell(Told::Done);
 }
 
-/// Runs the closures from `make` in each thread, repeatedly; each run counts as `amount`.
+/// Runs the closures from `make` repeatedly, one closure in each thread. Each run counts as `amount`.
 fn passes<R: FnMut()>(
     options: &Options,
     threads: usize,
@@ -52,8 +52,8 @@ fn passes<R: FnMut()>(
     amount: f64,
     make: impl Fn() -> R + Sync,
 ) -> Outcome {
-    // Limited by time instead of a count: a control group that throttles after the first run would make a counted pass
-    // many times longer than intended.
+    // A pass is limited by time instead of by a count. If a control group starts to throttle after the first run, a
+    // pass with a fixed count would take many times longer than intended.
     let pass = || {
         let start = Barrier::new(threads);
         let runs: Vec<(u64, f64)> = std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn passes<R: FnMut()>(
     Measured::of(rates).map_or_else(late, Outcome::Measured)
 }
 
-/// C += A B, by rows and blocks.
+/// Computes C += A B, by rows and blocks.
 fn multiply(n: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
     for block in (0..n).step_by(BLOCK) {
         for part in (0..n).step_by(BLOCK) {

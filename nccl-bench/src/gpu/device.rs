@@ -1,4 +1,4 @@
-//! Measures one GPU. Results are verified: a GPU that computes fast but wrong is faulty.
+//! Measures one GPU. The results are verified, because a GPU that computes fast but wrong is faulty.
 
 use std::cell::RefCell;
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -11,12 +11,12 @@ use super::work::{Teller, Told, Turn};
 use super::{Device, Measured, Metric, Options, Outcome, Place};
 use crate::cuda::{Blas, CudaError, Driver, Event, Gemm, Gpu, Memory, Pinned, Stream};
 
-/// Most runs per pass.
+/// Limit of runs per pass.
 const MOST_RUNS: f64 = 2000.0;
-/// Elements of a product that are verified on the host.
+/// Number of a product's elements that are verified on the host.
 const SAMPLES: usize = 16;
 
-/// Takes all measurements of a GPU, and reports.
+/// Takes all measurements of a GPU and reports the results.
 pub(super) fn run(
     driver: &Arc<Driver>,
     index: u32,
@@ -80,7 +80,7 @@ struct Bench<'a> {
     gpu: Arc<Gpu>,
     stream: Stream,
     marks: (Event, Event),
-    /// Input data: the same in every run and on every GPU.
+    /// Input data, which is the same in every run and on every GPU.
     source: Pinned,
     /// Output data.
     target: RefCell<Pinned>,
@@ -169,7 +169,7 @@ impl Bench<'_> {
     fn check(&self, kind: Gemm, n: usize, c: &Memory) -> Result<(), Failure> {
         let (source, mut target) = (self.source.as_slice(), self.target.borrow_mut());
         for sample in 0..SAMPLES {
-            // Spread over rows and columns; in column-major order, as in cuBLAS.
+            // The samples are spread over rows and columns. The order is column-major, as in cuBLAS.
             let (row, column) = (sample * 7919 % n, sample * 104_729 % n);
             let (mut sum, mut size) = (0.0, 0.0);
             for k in 0..n {
@@ -183,7 +183,7 @@ impl Bench<'_> {
                 .as_slice()
                 .first_chunk::<4>()
                 .map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
-            // Sums of 32-bit floats in any order; NaN never passes.
+            // The tolerance allows for sums of 32-bit floats in any order. NaN never passes.
             let is_right = (f64::from(seen) - sum).abs() <= 1e-4 * size;
             if !is_right {
                 let name = if kind == Gemm::Bf16 { "bf16" } else { "f32" };
@@ -226,7 +226,7 @@ impl Bench<'_> {
         Ok(outcome)
     }
 
-    /// Memory filled with repeated copies of the source.
+    /// Returns memory filled with repeated copies of the source.
     fn filled(&self, bytes: usize) -> Result<Memory, CudaError> {
         let (memory, part) = (self.gpu.memory(bytes)?, self.source.as_slice().len());
         for offset in (0..bytes).step_by(part) {
@@ -258,7 +258,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs it in passes; each run counts as `amount`.
+    /// Runs a measurement in passes. Each run counts as `amount`.
     fn passes(
         &self,
         what: &str,
@@ -274,7 +274,7 @@ impl Bench<'_> {
             self.marks.1.wait(what, self.until)?;
             Ok(self.marks.1.since(&self.marks.0)?.as_secs_f64())
         };
-        // The first run loads kernels; the second gives the duration of one run.
+        // The first run loads kernels, so the duration of one run is taken from the second.
         timed(1)?;
         let one = timed(1)?.max(1e-7);
         let runs = (self.options.pass.as_secs_f64() / one)
@@ -291,20 +291,20 @@ impl Bench<'_> {
     }
 }
 
-/// Two pseudorandom bfloat16 numbers between -1 and 1 (the upper one is a 32-bit float with both): the power of a
-/// product, and so the clock, depends on the data.
+/// Returns two pseudorandom bfloat16 numbers between -1 and 1. Read as one 32-bit float, the pair is close to the upper
+/// number. The numbers are random because a product's power, and with it the clock, depends on the data.
 fn pair(at: usize) -> u32 {
-    // The finalizer of MurmurHash3, public domain.
+    // This is the finalizer of MurmurHash3, which is in the public domain.
     let mut x = at as u32 + 1;
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
     x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
     x ^= x >> 16;
-    // Sign and fraction are random, the exponent is that of 0.5 to 1.
+    // Sign and fraction are random. The exponent is that of numbers from 0.5 to 1.
     let number = |bits: u32| (bits & 0x807F) | 0x3F00;
     number(x) | number(x >> 16) << 16
 }
 
-/// Element `at` of the memory that [`Bench::filled`] fills with `source`.
+/// Returns element `at` of the memory that [`Bench::filled`] fills with `source`.
 fn element(kind: Gemm, source: &[u8], at: usize) -> f64 {
     let width = kind.width();
     let from = at * width % source.len();

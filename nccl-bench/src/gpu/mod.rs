@@ -1,7 +1,7 @@
-//! Measures each GPU of this node alone: matrix products, memory, transfers to and from the host. Several passes of
-//! each metric, and each metric separately: a sum would hide the bad one.
+//! Measures each GPU of this node alone: matrix products, memory, and transfers to and from the host. Each metric is
+//! measured in several passes and reported separately, because a sum would hide a bad metric.
 //!
-//! On a host without GPUs the CPU can be measured instead, only on request; its metrics have separate names.
+//! On a host without GPUs, the CPU can be measured instead, but only on request. Its metrics have separate names.
 
 mod cpu;
 mod device;
@@ -24,21 +24,21 @@ use crate::cuda::CudaError;
 pub struct Options {
     /// The devices to measure.
     pub place: Place,
-    /// The CUDA driver's library; `None`: the system's.
+    /// Path of the CUDA driver's library. With `None`, the system's library is used.
     pub cuda_lib: Option<PathBuf>,
-    /// cuBLAS.
+    /// Path of cuBLAS.
     pub cublas_lib: Option<PathBuf>,
-    /// Number of passes per metric. The median of three tolerates one outlier, of five two.
+    /// Number of passes per metric. The median of three passes tolerates one outlier, and that of five tolerates two.
     pub passes: usize,
     /// Minimum duration of a pass. Shorter passes take less time and are less accurate.
     pub pass: Duration,
     /// Rows and columns of the matrices. Small ones do not fill a GPU.
     pub size: usize,
-    /// Bytes copied within a GPU's memory; it uses twice as much. Must exceed its caches.
+    /// Number of bytes copied within a GPU's memory, which needs twice this size. It must exceed the GPU's caches.
     pub memory: usize,
-    /// Bytes copied between host and GPU, in pinned memory, in both directions.
+    /// Number of bytes copied between host and GPU, in pinned memory, in both directions.
     pub transfer: usize,
-    /// CPU threads; `None`: as many as this process may use.
+    /// Number of CPU threads. With `None`, there are as many as this process may use.
     pub threads: Option<usize>,
 }
 
@@ -59,8 +59,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For the CPU: passes are as long as a control group's accounting period (100 ms), so that a node which may use
-    /// only half of the time shows it.
+    /// Returns the options for the CPU. Passes are as long as a control group's accounting period (100 ms), so that a
+    /// node which may use only half of the time is measured as slower.
     pub fn of_cpu() -> Options {
         Options {
             place: Place::Cpu,
@@ -82,7 +82,7 @@ pub enum Place {
     Cpu,
 }
 
-/// A metric of one device; more is better.
+/// A metric of one device. Higher values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -90,15 +90,15 @@ pub enum Metric {
     GemmBf16,
     /// Product of 32-bit float matrices without TF32, FLOP/s.
     GemmF32,
-    /// Copy within the GPU's memory: bytes read and bytes written, B/s.
+    /// Copy within the GPU's memory, in B/s. Both bytes read and bytes written count.
     MemoryCopy,
-    /// Copy from pinned host memory, B/s. One GPU at a time.
+    /// Copy from pinned host memory, in B/s. Only one GPU copies at a time.
     HostToDevice,
-    /// Copy to pinned host memory, B/s. One GPU at a time.
+    /// Copy to pinned host memory, in B/s. Only one GPU copies at a time.
     DeviceToHost,
     /// The CPU's product of 32-bit float matrices, all threads together, FLOP/s.
     CpuMatmul,
-    /// The CPU's copy of memory, all threads together: bytes read and bytes written, B/s.
+    /// The CPU's copy of memory by all threads together, in B/s. Both bytes read and bytes written count.
     CpuMemoryCopy,
 }
 
@@ -114,7 +114,7 @@ impl Metric {
     /// Metrics of the CPU.
     pub const OF_CPU: [Metric; 2] = [Metric::CpuMatmul, Metric::CpuMemoryCopy];
 
-    /// Its name in JSON: `gemm_bf16`.
+    /// Returns the metric's name in JSON, such as `gemm_bf16`.
     pub fn name(self) -> &'static str {
         match self {
             Metric::GemmBf16 => "gemm_bf16",
@@ -127,7 +127,7 @@ impl Metric {
         }
     }
 
-    /// `FLOP/s` or `B/s`.
+    /// Returns the unit, which is `FLOP/s` or `B/s`.
     pub fn unit(self) -> &'static str {
         match self {
             Metric::GemmBf16 | Metric::GemmF32 | Metric::CpuMatmul => "FLOP/s",
@@ -141,20 +141,20 @@ impl Metric {
 pub struct Work {
     /// The device.
     pub device: Device,
-    /// Every metric of the device: its result, or why it is missing.
+    /// The result of each metric of the device, or the reason why it is missing.
     pub metrics: BTreeMap<Metric, Outcome>,
 }
 
-/// A GPU or the CPU.
+/// A measured device, which is a GPU or the CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its kind.
+    /// The device's kind.
     pub place: Place,
-    /// Its index in this process; the CPU has 0.
+    /// The device's index in this process. The CPU has index 0.
     pub index: u32,
-    /// UUID; `None`: the CPU, or unknown.
+    /// UUID, or `None` if it is unknown or the device is the CPU.
     pub uuid: Option<GpuId>,
-    /// PCI bus id, `0000:b3:00.0`; empty: the CPU.
+    /// PCI bus id, such as `0000:b3:00.0`. It is empty for the CPU.
     pub pci: String,
     /// Product name.
     pub model: String,
@@ -164,14 +164,14 @@ pub struct Device {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was measured.
+    /// The metric was measured.
     Measured(Measured),
-    /// It was not.
+    /// The metric was not measured.
     Missing(Missing),
 }
 
 impl Outcome {
-    /// The median, if there is one.
+    /// Returns the median, if the metric was measured.
     pub fn median(&self) -> Option<f64> {
         match self {
             Outcome::Measured(measured) => Some(measured.median),
@@ -185,14 +185,14 @@ impl Outcome {
 pub struct Measured {
     /// The passes in order.
     pub passes: Vec<f64>,
-    /// Their median.
+    /// The median of the passes.
     pub median: f64,
-    /// Difference between the best and the worst, as a share of the median.
+    /// Difference between the best and the worst pass, as a share of the median.
     pub spread: f64,
 }
 
 impl Measured {
-    /// Summarizes passes; `None` if empty or invalid.
+    /// Summarizes passes. Returns `None` if there are none or if they are invalid.
     pub fn of(passes: Vec<f64>) -> Option<Measured> {
         let mut ordered = passes.clone();
         ordered.sort_by(f64::total_cmp);
@@ -211,7 +211,7 @@ impl Measured {
 /// Why no measurement was possible.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WorkError {
-    /// No library, driver or GPU.
+    /// There is no library, driver or GPU.
     #[error("work of the GPUs: {0}")]
     Cuda(#[from] CudaError),
     /// The driver did not respond when it was opened.

@@ -1,5 +1,5 @@
-//! Measures all devices at once, each in its own thread, for a limited time. A thread that hangs in the driver is
-//! abandoned: its missing metrics report this.
+//! Measures all devices at once, each in its own thread, for a limited time. If a thread hangs in the driver, it is
+//! abandoned, and its metrics are reported as missing for that reason.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +15,9 @@ use crate::cuda::Driver;
 
 /// A message from a device's thread.
 pub(super) enum Told {
-    /// Its device.
+    /// The device that the thread measures.
     Device(Device),
-    /// The metric it starts to measure.
+    /// The metric that the thread starts to measure.
     Begins(Metric),
     /// A metric's result.
     Measured(Metric, Outcome),
@@ -32,25 +32,25 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// The receiver may be gone: this is not an error here.
+    /// Sends a message. It is not an error here if the receiver no longer exists.
     pub(super) fn tell(&self, told: Told) {
         let _ = self.sender.send((self.index, told));
     }
 
-    /// Measures one metric, and reports.
+    /// Measures one metric and reports its result.
     pub(super) fn measure(&self, metric: Metric, run: impl FnOnce() -> Outcome) {
         self.tell(Told::Begins(metric));
         self.tell(Told::Measured(metric, run()));
     }
 }
 
-/// A lock for copies to and from the host: GPUs may share the connection, and each is measured alone.
+/// A lock for copies to and from the host. GPUs may share the connection to the host, so only one GPU copies at a time.
 pub(super) type Turn = Arc<Mutex<()>>;
 
 /// Measures all devices, for at most `limit`.
 ///
 /// # Errors
-/// If nothing can be measured. Failures of a device or a metric are in the result.
+/// Returns an error if nothing can be measured. Failures of a single device or metric are part of the result.
 pub fn work(options: &Options, limit: Duration) -> Result<Vec<Work>, WorkError> {
     let until = Instant::now() + limit;
     let (sender, told) = channel();
@@ -88,12 +88,12 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), WorkError> {
         .map_err(|error| WorkError::Thread(error.to_string()))
 }
 
-/// Opens the driver in a thread: a faulty driver may block for minutes.
+/// Opens the driver in a thread, because a faulty driver may block for minutes.
 fn open(path: Option<&Path>, limit: Duration) -> Result<Arc<Driver>, WorkError> {
     let (sender, opened) = channel();
     let path = path.map(Path::to_owned);
     spawn(move || {
-        // The receiver may be gone.
+        // The receiver may no longer exist.
         let _ = sender.send(Driver::open(path.as_deref()));
     })?;
     let opened = opened.recv_timeout(limit);
@@ -153,7 +153,7 @@ fn collect(
     works
 }
 
-/// Why a metric was not measured in time.
+/// Returns the outcome of a metric that was not measured in time, with the reason.
 fn late(metric: Metric, doing: Option<Metric>, limit: Duration) -> Outcome {
     let seconds = limit.as_secs_f64();
     let text = match doing {

@@ -1,4 +1,4 @@
-//! Imports the JSON of nccl-tests' `-J` (2.17 and later), and our own reports.
+//! Imports the JSON of nccl-tests' `-J` (2.17 and later), and reports of this program.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ struct Measured {
     experiment_name: String,
 }
 
-/// A string with leading blanks.
+/// The root. In text form, it has leading blanks.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Root {
@@ -92,7 +92,7 @@ pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report,
         }
         return Ok(report);
     }
-    // Parsed again from the text, so that an error has a line number.
+    // Parse the text again instead of converting the value, so that an error has a line number.
     let file: File = serde_json::from_str(text)?;
     let said = file.args.first().and_then(|program| of_program(program));
     let said = said.or_else(|| of_program(&file.results.first()?.experiment_name));

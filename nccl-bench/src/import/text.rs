@@ -7,11 +7,11 @@ use crate::collective::Collective;
 use crate::measure::{RankPlace, Report, Row, Timing};
 use crate::transport::nccl::version_text;
 
-/// Size, count, type, reduction, root.
+/// Number of the columns size, count, type, reduction and root.
 const HEAD: usize = 5;
-/// Time, algbw, busbw, wrong elements.
+/// Number of the columns time, algbw, busbw and wrong elements.
 const SIDE: usize = 4;
-/// The same with per-iteration columns: minimum, maximum, p99, variation.
+/// Number of these columns together with the per-iteration columns minimum, maximum, p99 and variation.
 const LONG_SIDE: usize = 8;
 
 /// Parses the text.
@@ -69,7 +69,8 @@ fn untagged(line: &str) -> &str {
     }
 }
 
-/// `0 Group 0 Pid 6899 on host device 0 [0000:04:00] NVIDIA H100 80GB HBM3`; before 2.13 without the group.
+/// Parses a rank's line, such as `0 Group 0 Pid 6899 on host device 0 [0000:04:00] NVIDIA H100 80GB HBM3`. Before
+/// version 2.13 the line has no group.
 fn rank(words: &[&str]) -> Option<RankPlace> {
     let after = |word: &str| Some(*words.get(words.iter().position(|known| *known == word)? + 1)?);
     let device = words.iter().position(|word| *word == "device")? + 2;
@@ -103,7 +104,7 @@ fn number<T: std::str::FromStr>(column: &str, word: &str) -> Result<T, String> {
         .map_err(|_| format!("{column} is {word}, which is not a number"))
 }
 
-/// `None`: not measured, such as an all-to-all in place.
+/// Parses one half of a row. Returns `None` if it was not measured, which is the case for an all-to-all in place.
 fn half(name: &str, words: &[&str]) -> Result<Option<Timing>, String> {
     if words[0] == "N/A" {
         return Ok(None);
@@ -118,7 +119,7 @@ fn half(name: &str, words: &[&str]) -> Result<Option<Timing>, String> {
         }
     };
     let values = [column(0, "time")?, column(1, "algbw")?, column(2, "busbw")?];
-    // Printed as a float: `1e+06`.
+    // The number of wrong elements is printed as a float, such as `1e+06`.
     let wrong = if words[3] == "N/A" {
         None
     } else {

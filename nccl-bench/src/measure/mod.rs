@@ -1,4 +1,4 @@
-//! Measurement and its summary. Every rank's times are recorded: a mean hides the slow one.
+//! Measurements and their summary. Every rank's times are recorded, because a mean would hide a slow rank.
 
 mod result;
 mod sweep;

@@ -12,9 +12,9 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// A complete run of the bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA_VERSION`].
+    /// The version of the schema, [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// Version of the program; of an imported file, the program that wrote it.
+    /// Version of this program. For an imported file, it is the program that wrote the file.
     pub version: String,
     /// The transport.
     #[serde(flatten)]
@@ -35,12 +35,12 @@ pub struct Report {
 pub struct RankPlace {
     /// The rank.
     pub rank: usize,
-    /// Its host's name.
+    /// The name of the rank's host.
     pub host: String,
-    /// Its process id, for people only.
+    /// The rank's process ID. It is informational only.
     #[serde(default)]
     pub pid: u32,
-    /// Its GPU, as the transport names it; empty: none.
+    /// The rank's GPU, as the transport names it. It is empty if there is no GPU.
     #[serde(default)]
     pub device: String,
 }
@@ -55,13 +55,13 @@ pub struct Row {
     /// The element type.
     #[serde(rename = "type")]
     pub dtype: Dtype,
-    /// `sum` or `none`.
+    /// The reduction, which is `sum` or `none`.
     pub redop: String,
-    /// -1: none.
+    /// The root, or -1 if there is none.
     pub root: i64,
-    /// Out of place.
+    /// The timing out of place, if measured.
     pub out_of_place: Option<Timing>,
-    /// In place.
+    /// The timing in place, if measured.
     pub in_place: Option<Timing>,
 }
 
@@ -74,12 +74,12 @@ pub struct Timing {
     pub alg_bw: f64,
     /// `alg_bw` × the collective's factor.
     pub bus_bw: f64,
-    /// Wrong elements on all ranks; `None`: not verified.
+    /// Number of wrong elements on all ranks, or `None` if the results were not verified.
     pub nwrong: Option<u64>,
-    /// Median over iterations of the slowest rank's time; 0 in an imported file: not known.
+    /// Median over iterations of the slowest rank's time. In an imported file, 0 means that it is not known.
     #[serde(default)]
     pub p50: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile over iterations of the slowest rank's time.
     #[serde(default)]
     pub p99: f64,
     /// The rank with the largest median.
@@ -97,13 +97,13 @@ pub struct RankTimes {
     pub rank: usize,
     /// Time of each iteration, in microseconds.
     pub times: Vec<f64>,
-    /// Wrong elements of this rank's output; `None`: not verified.
+    /// Number of wrong elements in this rank's output, or `None` if the output was not verified.
     #[serde(default)]
     pub nwrong: Option<u64>,
 }
 
 impl RankPlace {
-    /// The given rank on this host.
+    /// Returns the location of a rank on this host. The rank's number and the other fields are left at their defaults.
     pub fn here() -> RankPlace {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         RankPlace {
@@ -114,7 +114,7 @@ impl RankPlace {
 }
 
 impl RankTimes {
-    /// The rank's median, in microseconds.
+    /// Returns the rank's median, in microseconds.
     pub fn median(&self) -> f64 {
         quantile(&sorted(&self.times), 0.5)
     }
@@ -146,13 +146,14 @@ impl Timing {
         }
     }
 
-    /// Bus bandwidth of the median iteration, GB/s: used for judgment, because one late iteration does not affect it.
+    /// Returns the bus bandwidth of the median iteration, in GB/s. Judgments use it because one late iteration does not
+    /// affect it.
     pub fn median_bus_bw(&self, plan: &Plan) -> f64 {
         bandwidth(plan.bytes(), self.p50) * plan.collective.bus_factor(plan.ranks)
     }
 }
 
-/// Bandwidth in GB/s of this many bytes in this many microseconds; 0 for no time.
+/// Returns the bandwidth in GB/s for this many bytes in this many microseconds, or 0 if the time is 0.
 fn bandwidth(bytes: u64, time: f64) -> f64 {
     if time > 0.0 {
         bytes as f64 / time / 1e3
@@ -167,7 +168,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     values
 }
 
-/// Nearest-rank quantile of sorted values; 0 if empty.
+/// Returns the nearest-rank quantile of sorted values, or 0 if there are none.
 fn quantile(ordered: &[f64], q: f64) -> f64 {
     let at = (q * ordered.len() as f64).ceil() as usize;
     ordered.get(at.max(1) - 1).copied().unwrap_or(0.0)

@@ -12,11 +12,11 @@ use crate::transport::{Deadline, Transport, TransportError};
 pub struct Rounds {
     /// Timed iterations.
     pub iterations: u32,
-    /// Warm-up iterations before them, not timed.
+    /// Number of warm-up iterations, which precede the timed ones and are not timed.
     pub warm_ups: u32,
-    /// Verified iterations after them; 0: no result is verified.
+    /// Number of verified iterations, which follow the timed ones. With 0, no result is verified.
     pub checks: u32,
-    /// Whether all ranks synchronize before each iteration.
+    /// True if all ranks synchronize before each iteration.
     pub together: bool,
     /// Time limit for all iterations at one size.
     pub limit: Duration,
@@ -34,7 +34,7 @@ impl Default for Rounds {
     }
 }
 
-/// Times `plan` on all ranks; rank 0 gets the result.
+/// Times `plan` on all ranks. Only rank 0 gets the result.
 pub fn time(
     transport: &mut dyn Transport,
     plan: &Plan,
@@ -64,34 +64,34 @@ pub fn time(
     Ok(gathered.map(|ranks| Timing::new(plan, ranks)))
 }
 
-/// What to measure, at which sizes.
+/// What to measure, and at which sizes.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// The operation.
     pub collective: Collective,
     /// The element type.
     pub dtype: Dtype,
-    /// Out-of-place plans, in order; each also runs in place if possible and requested.
+    /// Out-of-place plans, in order. Each also runs in place if that is possible and requested.
     pub plans: Vec<Plan>,
-    /// Also measure in place.
+    /// True if plans are also measured in place.
     pub in_place: bool,
     /// The iterations of each plan.
     pub rounds: Rounds,
 }
 
-/// Progress on rank 0.
+/// Progress of a sweep, reported on rank 0.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen<'a> {
-    /// All ranks are connected: the report without results so far.
+    /// All ranks are connected. The report has no results yet.
     Began(&'a Report),
-    /// A timing is complete; others of this size may follow.
+    /// A timing is complete. Another timing of this size may follow.
     Timed(&'a Row),
     /// A size is complete.
     Done(&'a Row),
 }
 
 impl Sweep {
-    /// Number of timings.
+    /// Returns the number of timings.
     pub fn timings(&self) -> usize {
         self.plans.len()
             * if self.in_place && self.collective.in_place() {

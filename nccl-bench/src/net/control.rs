@@ -1,8 +1,8 @@
-//! The star around rank 0: agreement, gathering, and attribution of failures.
+//! A star of connections around rank 0, used for agreement, gathering, and attribution of failures.
 //!
-//! When a rank fails, its neighbors notice first and abort, and then their neighbors. So that the error names the first
-//! failed rank and not the nearest, every rank reports its error to rank 0, rank 0 determines the cause, and all ranks
-//! return the same error.
+//! When a rank fails, its neighbors notice first and abort, and then their neighbors notice. The error must name the
+//! first failed rank, not the nearest one. Every rank therefore reports its error to rank 0, rank 0 determines the
+//! cause, and all ranks return the same error.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use serde::de::DeserializeOwned;
 use super::{Purpose, Seat, Wire};
 use crate::transport::{Deadline, TransportError};
 
-/// Longest accepted message.
+/// Size limit of a message.
 const LONGEST: usize = 16 << 20;
-/// After a failure, time for the others to report their errors.
+/// Time after a failure in which the other ranks can report their errors.
 const INQUEST: Duration = Duration::from_millis(1500);
 
 const TELL: u8 = 1;
@@ -25,9 +25,9 @@ const ABORT: u8 = 2;
 pub struct Control {
     rank: usize,
     ranks: usize,
-    /// To rank 0; on rank 0, to all others in rank order.
+    /// The connection to rank 0. On rank 0, these are the connections to all others, in rank order.
     wires: Vec<Wire>,
-    /// The star has ended.
+    /// True if the star has ended.
     over: bool,
     /// On rank 0, the reports of ranks that aborted.
     heard: Vec<Words>,
@@ -55,17 +55,17 @@ impl Control {
         })
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// Gathers every rank's bytes on rank 0, in rank order; `None` on other ranks.
+    /// Gathers every rank's bytes on rank 0, in rank order. Other ranks get `None`.
     pub fn collect(
         &mut self,
         mine: Vec<u8>,
@@ -75,7 +75,7 @@ impl Control {
         done.map_err(|error| self.settle(error, deadline))
     }
 
-    /// [`Control::collect`] for values that are serialized as JSON.
+    /// Gathers values like [`Control::collect`], serialized as JSON.
     pub fn gather_json<T: Serialize + DeserializeOwned>(
         &mut self,
         mine: &T,
@@ -106,7 +106,7 @@ impl Control {
         done.map_err(|error| self.settle(error, deadline))
     }
 
-    /// The maximum of all ranks' values.
+    /// Returns the maximum of all ranks' values.
     pub fn agree(&mut self, value: u64, deadline: &Deadline) -> Result<u64, TransportError> {
         let all = self.collect(value.to_le_bytes().to_vec(), deadline)?;
         let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map(u64::from_le_bytes).unwrap_or(0);
@@ -114,10 +114,10 @@ impl Control {
         Ok(number(&self.share(largest.to_le_bytes().to_vec(), deadline)?))
     }
 
-    /// Number of ranks on this rank's host, including itself.
+    /// Returns the number of ranks on this rank's host, including itself.
     pub fn ranks_here(&mut self, deadline: &Deadline) -> Result<usize, TransportError> {
-        // The boot id is the same in all containers and network namespaces (random(4)). If unreadable, all count as one
-        // host.
+        // The boot id is the same in all containers and network namespaces of a host (random(4)). If it is unreadable,
+        // all ranks count as being on one host.
         let here = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let all = self.collect(here.clone(), deadline)?.unwrap_or_default();
         let all = self.share(all.join(&b'/'), deadline)?;
@@ -127,13 +127,13 @@ impl Control {
             .count())
     }
 
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called this function.
     pub fn barrier(&mut self, deadline: &Deadline) -> Result<(), TransportError> {
         self.agree(0, deadline).map(|_| ())
     }
 
-    /// The error of the rank that failed first, if known; else `error`. Ends the star: all live ranks call this within
-    /// seconds of each other, because each one notices that others end.
+    /// Returns the error of the rank that failed first, if known, otherwise `error`. This ends the star. All live ranks
+    /// call this function within seconds of each other, because each one notices that others end.
     pub fn settle(&mut self, error: TransportError, deadline: &Deadline) -> TransportError {
         if std::mem::replace(&mut self.over, true) {
             return error;
@@ -196,7 +196,8 @@ impl Control {
         Ok(bytes)
     }
 
-    /// Rank 0 collects the others' reports, and sends them the culprit: a blamed rank without a report of its own.
+    /// Collects the others' reports on rank 0, and sends them the culprit. The culprit is a rank that others blame and
+    /// that sent no report of its own.
     fn conclude(&mut self, error: TransportError, inquest: &Deadline) -> TransportError {
         let mut blamed: BTreeSet<usize> = error.peer().into_iter().collect();
         let (mut gone, mut mute) = (BTreeSet::new(), BTreeSet::new());
@@ -215,7 +216,7 @@ impl Control {
                 Err(_) => drop(gone.insert(wire.peer)),
             }
         }
-        // A silent rank without blame may only be waiting for us.
+        // A silent rank that is not blamed is no suspect, because it may only be waiting for us.
         let mut suspects = blamed
             .intersection(&gone)
             .chain(blamed.intersection(&mute))
@@ -223,7 +224,7 @@ impl Control {
         let culprit = suspects.next().copied();
         let verdict = match culprit {
             Some(rank) if error.peer() != Some(rank) || matches!(error, TransportError::Aborted { .. }) => {
-                // With the reason from a rank that observed it.
+                // Use the reason from a rank that observed the failure.
                 let seen = heard.iter().find(|(_, blames, _)| *blames == Some(rank));
                 let reason = seen.map_or("it stopped answering", |(_, _, reason)| reason.as_str());
                 TransportError::Aborted {
@@ -232,7 +233,7 @@ impl Control {
                     reason: reason.to_owned(),
                 }
             }
-            // A rank that aborted because of a local problem blames no other.
+            // A rank that aborted because of a local problem blames no other rank, so it is the culprit itself.
             None => match heard.into_iter().find(|(_, blames, _)| blames.is_none()) {
                 Some((peer, _, reason)) => TransportError::Aborted {
                     phase: inquest.phase().to_owned(),
@@ -247,11 +248,11 @@ impl Control {
         verdict
     }
 
-    /// Other ranks report their error, and adopt rank 0's conclusion.
+    /// Reports the error to rank 0, and returns rank 0's conclusion. This is done on all other ranks.
     fn report(&self, error: TransportError, inquest: &Deadline) -> TransportError {
         let wire = &self.wires[0];
         let _ = send(wire, ABORT, &notice(error.peer(), &error.reason()), inquest);
-        // Rank 0 may have waited for others as long as we did for it.
+        // Rank 0 may have waited for other ranks as long as this rank waited for rank 0, so wait longer.
         let patience = Deadline::new(inquest.phase(), 2 * INQUEST);
         match last_words(wire, &patience) {
             Ok((Some(peer), reason)) if peer != self.rank => TransportError::Aborted {
@@ -259,14 +260,14 @@ impl Control {
                 peer,
                 reason,
             },
-            // Rank 0 itself ended.
+            // Rank 0 itself has ended.
             Err(lost @ TransportError::Lost { .. }) => lost,
             _ => error,
         }
     }
 }
 
-/// The content of an abort: the blamed rank (u32, all ones: none) and the reason.
+/// Returns the content of an abort. It consists of the blamed rank as a u32 (all ones if there is none) and the reason.
 fn notice(blames: Option<usize>, reason: &str) -> Vec<u8> {
     let mut bytes = blames.map_or(u32::MAX, |rank| rank as u32).to_le_bytes().to_vec();
     bytes.extend_from_slice(reason.as_bytes());
@@ -297,7 +298,7 @@ fn aborted(wire: &Wire, blames: Option<usize>, reason: String, deadline: &Deadli
     TransportError::Aborted { phase, peer, reason }
 }
 
-/// The content of a message, or the abort of its sender.
+/// Returns the content of a message, or the notice if its sender has aborted.
 fn tell_of(wire: &Wire, deadline: &Deadline) -> Result<Result<Vec<u8>, Notice>, TransportError> {
     Ok(match frame(wire, deadline)? {
         (TELL, bytes) => Ok(bytes),
@@ -305,7 +306,7 @@ fn tell_of(wire: &Wire, deadline: &Deadline) -> Result<Result<Vec<u8>, Notice>, 
     })
 }
 
-/// Waits for the abort on a wire: the blamed rank and the reason.
+/// Waits for the abort on a wire. Returns the blamed rank and the reason.
 fn last_words(wire: &Wire, deadline: &Deadline) -> Result<Notice, TransportError> {
     loop {
         if let (ABORT, bytes) = frame(wire, deadline)? {

@@ -1,4 +1,4 @@
-//! The first 32 bytes on a connection: rank, purpose, group and version; and the answer.
+//! The first 32 bytes on a connection, which contain rank, purpose, group and version, and the answer to them.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ const MAGIC: [u8; 4] = *b"PLnb";
 const VERSION: u16 = 1;
 /// Length of a hello.
 const LENGTH: usize = 32;
-/// An answer is a length byte and text; an empty text accepts the connection.
+/// Size limit of an answer's text. An answer is a length byte and text, and an empty text accepts the connection.
 const LONGEST: usize = 255;
 
 /// The purpose of a connection.
@@ -18,7 +18,7 @@ pub enum Purpose {
     Meeting,
     /// The star around rank 0.
     Control,
-    /// The data of a collective, with the number of the link if there are several between two ranks.
+    /// The data of a collective. The value is the number of the link if there are several between two ranks.
     Data(u16),
 }
 
@@ -48,7 +48,7 @@ impl Hello {
         bytes
     }
 
-    /// Parses a hello; the error is the reason for rejection.
+    /// Parses a hello. The error is the reason for rejection.
     pub(super) fn parse(bytes: &[u8; LENGTH]) -> Result<Hello, String> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
@@ -84,7 +84,7 @@ impl Hello {
     }
 }
 
-/// The answer to a hello.
+/// Returns the answer to a hello.
 pub(super) fn answer(verdict: &Result<(), String>) -> Vec<u8> {
     let text = verdict.as_ref().err().map_or("", String::as_str).as_bytes();
     let text = &text[..text.len().min(LONGEST)];
@@ -99,7 +99,7 @@ pub(super) fn read_answer(stream: &mut TcpStream) -> io::Result<Result<(), Strin
     stream.read_exact(&mut length)?;
     let mut text = vec![0; usize::from(length[0])];
     stream.read_exact(&mut text)?;
-    // Sanitized, because untrusted text reaches a terminal.
+    // Sanitize the text, because it is untrusted and may be printed to a terminal.
     let clean = |c: char| if c.is_control() { '.' } else { c };
     let text: String = String::from_utf8_lossy(&text).chars().map(clean).collect();
     Ok(if text.is_empty() { Ok(()) } else { Err(text) })

@@ -1,7 +1,7 @@
-//! Connections between ranks: a seat for each, one listener per rank, and a star around rank 0.
+//! Connections between ranks. Each rank has a seat with one listener, and all ranks form a star around rank 0.
 //!
-//! Measured data does not pass through here, but links between peers are opened here. Nothing is read from a connection
-//! before the [`Handshake`], if there is one, has authenticated the peer.
+//! Measured data does not pass through this module, but links between peers are opened here. If there is a
+//! [`Handshake`], nothing else is read from a connection before the handshake has authenticated the peer.
 
 mod control;
 mod hello;
@@ -24,17 +24,17 @@ pub(crate) use wire::{is_pause, ready};
 
 use crate::transport::Deadline;
 
-/// The side of a new connection.
+/// This process's side of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Outgoing.
+    /// This process opened the connection.
     Dialled,
-    /// Incoming.
+    /// This process accepted the connection.
     Accepted,
 }
 
-/// Authenticates a new connection with the job's key before any other data is read; returns the stream ready for use,
-/// or an error. The stream is blocking, with timeouts; the deadline limits the total time.
+/// Authenticates a new connection with the job's key before any other data is read. Returns the stream ready for use,
+/// or an error. The stream is blocking, with timeouts, and the deadline limits the total time.
 pub type Handshake = Arc<dyn Fn(TcpStream, Role, &Deadline) -> io::Result<TcpStream> + Send + Sync>;
 
 /// The members of a group, and this rank's listener.
@@ -45,14 +45,15 @@ pub struct Place {
     pub peers: Vec<SocketAddr>,
     /// This rank's listener.
     pub listener: TcpListener,
-    /// The same on all ranks of a group, and different from other groups: used to reject strangers.
+    /// The group's ID, which is the same on all of its ranks and differs from other groups. It is used to reject
+    /// strangers.
     pub group: u64,
-    /// Authenticates with the job's key, if it has one.
+    /// Authenticates with the job's key, if the job has one.
     pub handshake: Option<Handshake>,
 }
 
-/// A handshake that authenticates with `key`, the job's key, and then leaves the stream unencrypted: otherwise the
-/// bench would measure ciphers. A stream for another `purpose` is rejected.
+/// Returns a handshake that authenticates with `key`, the job's key, and then leaves the stream unencrypted. With
+/// encryption, the bench would measure ciphers. A stream for another `purpose` is rejected.
 pub fn sealed(key: Key, purpose: &'static str) -> Handshake {
     Arc::new(move |stream, role, deadline: &Deadline| {
         let sealed = match role {
@@ -67,7 +68,7 @@ pub fn sealed(key: Key, purpose: &'static str) -> Handshake {
     })
 }
 
-/// Places for this many ranks in one process, on loopback.
+/// Returns places for this many ranks in one process, on loopback.
 pub fn loopback(ranks: usize, handshake: Option<Handshake>) -> io::Result<Vec<Place>> {
     let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let listeners: Vec<TcpListener> = (0..ranks).map(listen).collect::<io::Result<_>>()?;

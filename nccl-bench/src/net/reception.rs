@@ -1,5 +1,5 @@
-//! A rank's seat: one listener that accepts its peers' connections and rejects strangers, and outgoing connections to
-//! peers.
+//! A rank's seat. It has one listener that accepts its peers' connections and rejects strangers, and it opens
+//! connections to peers.
 //!
 //! Each incoming connection is handled by a thread of a small pool, so that a silent stranger blocks no peer.
 
@@ -21,7 +21,7 @@ use crate::transport::{Deadline, TransportError};
 
 /// Time limit for a hello.
 const GREETING: Duration = Duration::from_secs(5);
-/// Connections handled at a time; more wait in the listener's queue.
+/// Limit of connections handled at a time. Further connections wait in the listener's queue.
 const GREETED: usize = 64;
 /// Interval of attempts to reach a peer that is not listening yet.
 const RETRY: Duration = Duration::from_millis(20);
@@ -37,7 +37,7 @@ pub struct Seat {
     handshake: Option<Handshake>,
     arrivals: Receiver<(Hello, TcpStream)>,
     waiting: BTreeMap<(Purpose, usize), TcpStream>,
-    /// The last rejected connection and the reason: it may explain why a peer never connects.
+    /// The last rejected connection and the reason. It is kept because it may explain why a peer never connects.
     refused: Arc<Mutex<Option<String>>>,
     stop: Arc<OwnedFd>,
 }
@@ -76,7 +76,8 @@ impl Seat {
         })
     }
 
-    /// The connection with `peer` for `purpose`: the higher rank connects, the lower one waits for it.
+    /// Returns the connection with `peer` for `purpose`. The higher rank connects, and the lower one waits for the
+    /// connection.
     pub fn connect(
         &mut self,
         peer: usize,
@@ -91,7 +92,7 @@ impl Seat {
         Wire::new(stream, peer).map_err(|error| deadline.local("a new connection", error))
     }
 
-    /// The listen address of every rank.
+    /// Returns the listen address of every rank.
     pub fn peers(&self) -> &[SocketAddr] {
         &self.peers
     }
@@ -145,7 +146,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // A write to an eventfd fails only if it is full, and then it is readable anyway.
+        // A write to an eventfd fails only if its counter is full, and then it is readable anyway.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
     }
 }
@@ -288,7 +289,7 @@ impl Porch {
         let verdict = hello.as_ref().map(|_| ()).map_err(String::clone);
         stream.write_all(&answer(&verdict))?;
         match hello {
-            // The seat may be gone: then there is no receiver.
+            // If the seat no longer exists, there is no receiver.
             Ok(hello) => {
                 let _ = self.sender.send((hello, stream));
                 Ok(())

@@ -1,4 +1,5 @@
-//! Rendezvous of ranks that have only one address: each sends its listen address to rank 0, and receives all others.
+//! Rendezvous of ranks that know only one address. Each rank sends its listen address to rank 0, and receives those of
+//! all others.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -7,10 +8,10 @@ use super::reception::dial;
 use super::{Handshake, Place, Purpose, Seat, Wire};
 use crate::transport::{Deadline, TransportError};
 
-/// Longest accepted address, as text: IPv6 with a scope and a port.
+/// Size limit of an address as text, which can be IPv6 with a scope and a port.
 const LONGEST: usize = 80;
 
-/// A rank's information before the rendezvous.
+/// What a rank knows before the rendezvous.
 pub struct Meeting {
     /// This rank.
     pub rank: usize,
@@ -18,11 +19,11 @@ pub struct Meeting {
     pub ranks: usize,
     /// Rank 0's listen address, as reachable from this rank.
     pub master: SocketAddr,
-    /// Rank 0's listener, if it is open already; else it is bound to `master`.
+    /// Rank 0's listener, if it is open already. Otherwise rank 0 binds one to `master`.
     pub listener: Option<TcpListener>,
-    /// See [`Place::group`].
+    /// The group's ID; see [`Place::group`].
     pub group: u64,
-    /// See [`Place::handshake`].
+    /// The handshake; see [`Place::handshake`].
     pub handshake: Option<Handshake>,
 }
 
@@ -80,7 +81,7 @@ fn visit(meeting: Meeting, deadline: &Deadline) -> Result<Seat, TransportError> 
     };
     let stream = dial(master, 0, &hello, handshake.as_ref(), deadline)?;
     let local = |error| deadline.local("the listener", error);
-    // Our local address on the connection to rank 0 is reachable from its network.
+    // Listen on the local address of the connection to rank 0, because it is reachable from rank 0's network.
     let here = stream.local_addr().map_err(local)?.ip();
     let listener = TcpListener::bind((here, 0)).map_err(local)?;
     let ours = listener.local_addr().map_err(local)?;

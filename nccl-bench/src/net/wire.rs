@@ -15,7 +15,7 @@ pub struct Wire {
     /// The peer's rank.
     pub peer: usize,
     stream: TcpStream,
-    /// Bytes that make it ready for reading, as last set on the socket.
+    /// Number of bytes that make the socket ready for reading, as last set on the socket.
     threshold: AtomicI32,
 }
 
@@ -31,13 +31,13 @@ impl Wire {
         })
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Becomes ready for reading with this many bytes (SO_RCVLOWAT of socket(7)): waking up for every segment would
-    /// waste time. A full receive buffer makes it ready too.
+    /// Makes the socket ready for reading only when this many bytes have arrived (SO_RCVLOWAT of socket(7)), because
+    /// waking up for every segment would waste time. A full receive buffer makes it ready too.
     pub fn wake_at(&self, bytes: usize) {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX).max(1);
         if self.threshold.swap(bytes, Ordering::Relaxed) == bytes {
@@ -53,7 +53,7 @@ impl Wire {
                 size_of::<i32>() as libc::socklen_t,
             )
         };
-        // Without it there are more wake-ups, but no other difference.
+        // If the call fails, there are more wake-ups, but no other difference.
         let _ = answer;
     }
 
@@ -83,9 +83,9 @@ impl Wire {
         Ok(())
     }
 
-    /// The error of a connection that failed with `source`.
+    /// Returns the error of a connection that failed with `source`.
     pub fn lost(&self, source: io::Error, deadline: &Deadline) -> TransportError {
-        // When a process dies, its connection ends between messages.
+        // When a process dies, its connection usually ends between messages, so a better text is used for this case.
         let source = match source.kind() {
             ErrorKind::UnexpectedEof => io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection"),
             _ => source,
@@ -104,12 +104,12 @@ impl Wire {
     }
 }
 
-/// Whether the call should be repeated when the socket is ready.
+/// Returns true if the call should be repeated when the socket is ready.
 pub(crate) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Waits until one of them is ready; at the deadline, the error names `peer`.
+/// Waits until one of the sockets is ready. At the deadline, the error names `peer`.
 pub(crate) fn ready(
     fds: &mut [PollFd<'_>],
     deadline: &Deadline,

@@ -1,10 +1,10 @@
-//! The preflight: checks the machines before the job starts.
+//! The preflight checks the machines before the job starts.
 //!
-//! The nodes find each other (`rendezvous`). The first node leads all others through the phases (`coordinator`); each
+//! The nodes find each other (`rendezvous`). The first node leads all others through the phases (`coordinator`). Each
 //! node, including the first, performs its tasks (`participant`) and takes part in the measurements (`measurement`),
 //! over NCCL or TCP (`transport_choice`). Messages are JSON over sealed streams (`message`), with the time limits of a
-//! `mode`; a simulated fleet goes through the same phases. `paceline_health::preflight` judges the results, also
-//! against those of earlier preflights in the fabric's `passport`.
+//! `mode`. A simulated fleet goes through the same phases. `paceline_health::preflight` judges the results, also by
+//! comparison with those of earlier preflights in the fabric's `passport`.
 
 mod coordinator;
 mod measurement;
@@ -38,7 +38,7 @@ pub enum PreflightError {
     /// The first node was never reached.
     #[error("rendezvous: the first node, {first}, was not reached in time: {source}")]
     FirstAbsent {
-        /// Its address.
+        /// The first node's address.
         first: String,
         /// The last failure.
         source: io::Error,
@@ -46,7 +46,7 @@ pub enum PreflightError {
     /// The peer at this address does not belong to the job.
     #[error("rendezvous: {first}: {source}")]
     Stranger {
-        /// Its address.
+        /// The peer's address.
         first: String,
         /// The error.
         source: SealError,
@@ -54,13 +54,13 @@ pub enum PreflightError {
     /// The first node rejected this one.
     #[error("rendezvous: the first node rejected this one: {why}")]
     Refused {
-        /// Its reason.
+        /// The first node's reason.
         why: String,
     },
     /// The first node disconnected, or sent an invalid message.
     #[error("{phase}: the first node, {first}, was lost: {source}")]
     FirstLost {
-        /// Its address.
+        /// The first node's address.
         first: String,
         /// The phase.
         phase: Arc<str>,

@@ -1,4 +1,4 @@
-//! Time limits: quick within 60 s, full within 3 min, for any number of nodes.
+//! Time limits of a preflight. A quick one ends within 60 s and a full one within 3 min, for any number of nodes.
 
 use std::time::Duration;
 
@@ -15,37 +15,37 @@ pub enum Mode {
     Full,
 }
 
-/// Limits of the phases. There are at most three rounds of pairs.
+/// Limits of the phases and of the measurements. There are at most three rounds of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Until all nodes are connected.
+    /// Time until all nodes are connected.
     pub rendezvous: Duration,
-    /// For the snapshot.
+    /// Time for the snapshot.
     pub snapshot: Duration,
-    /// For one measurement of GPUs or CPUs.
+    /// Time for one measurement of GPUs or CPUs.
     pub work: Duration,
-    /// For the all-reduce inside nodes.
+    /// Time for the all-reduce inside nodes.
     pub local: Duration,
-    /// For one round of pairs.
+    /// Time for one round of pairs.
     pub pairs: Duration,
-    /// For the all-reduce over all nodes.
+    /// Time for the all-reduce over all nodes.
     pub all: Duration,
-    /// For the whole preflight.
+    /// Time for the whole preflight.
     pub total: Duration,
-    /// Passes of GPU or CPU measurements.
+    /// Number of passes of GPU or CPU measurements.
     pub passes: u32,
-    /// Largest message between nodes over TCP, bytes.
+    /// Largest message between nodes over TCP, in bytes.
     pub bytes: u64,
-    /// Largest message over NCCL: small ones measure delay rather than bandwidth.
+    /// Largest message over NCCL, in bytes. It is large because small messages measure delay rather than bandwidth.
     pub nccl_bytes: u64,
-    /// Whether each rail is measured with NCCL too.
+    /// True if each rail is measured with NCCL too.
     pub rails: bool,
     /// Minimum duration of one measurement.
     pub pass: Duration,
 }
 
 impl Mode {
-    /// `quick` or `full`.
+    /// Returns the name, which is `quick` or `full`.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Quick => "quick",
@@ -53,8 +53,8 @@ impl Mode {
         }
     }
 
-    /// The limits of this mode. They add up to less than the total even with all rounds of pairs and one repeat of the
-    /// work; further repeats use remaining time.
+    /// Returns the limits of this mode. They add up to less than the total even with all rounds of pairs and one repeat
+    /// of the work. Further repeats use the remaining time.
     pub fn limits(self) -> Limits {
         let s = Duration::from_secs;
         match self {
@@ -98,7 +98,7 @@ mod tests {
     fn phases_fit_into_the_total() {
         for mode in [Mode::Quick, Mode::Full] {
             let limits = mode.limits();
-            // Work is repeated once for suspects.
+            // The work is counted twice, because it is repeated once for suspects.
             let sum = limits.rendezvous
                 + limits.snapshot
                 + limits.work * 2

@@ -1,9 +1,9 @@
-//! The fabric's passport: the results of every preflight at this site, as append-only lines.
+//! The fabric's passport, which has the results of every preflight at this site as append-only lines.
 //!
-//! There is one file per leading node, in a folder that may be shared: writers on different hosts never append to the
-//! same file (which a shared file system would not keep apart), and on one host a lock serializes them. A line begins
-//! with the checksum of the rest: a line cut short by a kill is skipped when reading, and the next one begins on a new
-//! line.
+//! There is one file per leading node, in a folder that may be shared. Writers on different hosts therefore never
+//! append to the same file, where a shared file system would not keep their lines apart. On one host, a lock serializes
+//! the writers. A line begins with the checksum of the rest, so that a line cut short by a kill is skipped when
+//! reading. The next line after such a line begins on a new line.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,29 +18,30 @@ use serde::{Deserialize, Serialize};
 use paceline_health::codec::hash::fnv;
 use paceline_sidecar::safe_file;
 
-/// Extension of its files.
+/// Extension of the passport files.
 const ENDING: &str = "passport";
-/// Longest line that is read.
+/// Size limit of a line that is read.
 const MOST_LINE: usize = 64 << 10;
-/// Most bytes that are read, latest first: a large job's preflight adds a few megabytes.
+/// Limit of bytes that are read, latest first. A large job's preflight adds a few megabytes.
 const MOST: u64 = 64 << 20;
-/// Most recent values of a place that are compared: a year ago it was a different machine.
+/// Limit of values of a place that are compared. Only the most recent ones count, because a year ago it was a different
+/// machine.
 const RECENT: usize = 50;
 
-/// One line.
+/// One line of a passport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// Time, seconds since 1970.
+    /// Time, in seconds since 1970.
     pub at: u64,
     /// The job of the preflight.
     pub job: Arc<str>,
-    /// No confirmed finding.
+    /// True if there was no confirmed finding.
     pub well: bool,
     /// The place.
     pub place: Place,
     /// The metric.
     pub metric: Metric,
-    /// The conditions.
+    /// The conditions under which the value was measured.
     pub conditions: Arc<str>,
     /// The best value in that preflight.
     pub value: f64,
@@ -55,18 +56,18 @@ pub struct Passports {
 /// The lines that were read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
-    /// All lines, oldest first.
+    /// The lines, oldest first.
     pub stamps: Vec<Stamp>,
-    /// Lines that were cut short, damaged, or from a later version.
+    /// Number of lines that were cut short, damaged, or from a later version.
     pub broken: usize,
-    /// Bytes of older lines that were not read.
+    /// Number of bytes of older lines that were not read.
     pub left: u64,
     /// Passports that are not regular files, or not readable by this user.
     pub unread: Vec<PathBuf>,
 }
 
 impl Passports {
-    /// Uses this folder, which need not exist yet.
+    /// Returns the passports in this folder, which need not exist yet.
     pub fn at(folder: impl Into<PathBuf>) -> Passports {
         Passports {
             folder: folder.into(),
@@ -89,7 +90,7 @@ impl Passports {
         flock(&file, FlockOperation::LockExclusive)?;
         let mut text = String::new();
         if !ends_in_newline(&mut file)? {
-            // A writer was killed within a line: start a new one.
+            // A writer was killed within a line, so start a new line.
             text.push('\n');
         }
         for stamp in stamps {
@@ -100,7 +101,7 @@ impl Passports {
         file.sync_data()
     }
 
-    /// Reads the folder. A missing folder is empty.
+    /// Reads the folder. A missing folder counts as empty.
     pub fn read(&self) -> io::Result<History> {
         self.read_latest(MOST)
     }
@@ -137,7 +138,7 @@ impl Passports {
 }
 
 impl History {
-    /// What was skipped, one line per kind.
+    /// Returns what was skipped, in one line per kind.
     pub fn left_out(&self) -> Vec<String> {
         let mut skipped = Vec::new();
         if self.broken > 0 {
@@ -155,8 +156,8 @@ impl History {
         skipped
     }
 
-    /// Earlier values for the places, metrics and conditions of `samples`, only from preflights in which they were
-    /// good: a bad value is no baseline.
+    /// Returns earlier values for the places, metrics and conditions of `samples`. Only values from preflights in which
+    /// they were good are returned, because a bad value must not become a baseline.
     pub fn past(&self, samples: &[Sample]) -> Vec<Past> {
         type Key<'a> = (&'a Place, Metric, &'a Arc<str>);
         let mut past: BTreeMap<Key<'_>, Vec<f64>> = samples
@@ -190,18 +191,18 @@ fn ends_in_newline(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Reads the last `room` bytes of a file; returns their number.
+/// Reads the last `room` bytes of a file. Returns how many bytes were read.
 fn read_file(path: &Path, room: u64, history: &mut History) -> io::Result<u64> {
     let mut file = safe_file::open(path)?;
     let length = file.metadata()?.len();
     let taken = length.min(room);
     file.seek(SeekFrom::Start(length - taken))?;
     history.left += length - taken;
-    // Concurrent writes are ignored.
+    // Limit the read, so that lines written in the meantime are ignored.
     let mut reader = BufReader::new(file.take(taken));
     let mut line = Vec::new();
     if taken < length {
-        // The rest of a line.
+        // Skip the rest of a line that began before the limit.
         let skipped = reader.skip_until(b'\n')?;
         history.left += skipped as u64;
     }
@@ -217,7 +218,7 @@ fn read_file(path: &Path, room: u64, history: &mut History) -> io::Result<u64> {
         let text = line.strip_suffix(b"\n");
         match text.and_then(parse) {
             Some(stamp) => history.stamps.push(stamp),
-            // The empty line after a cut one is not counted separately.
+            // The empty line after a line that was cut short is not counted separately.
             None if text == Some(b"") => {}
             None => history.broken += 1,
         }

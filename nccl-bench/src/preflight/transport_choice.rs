@@ -1,5 +1,5 @@
-//! The transport of a group and the reason for it: NCCL if every node of the group has it, else TCP. The first node
-//! decides, and the report contains it; a group never changes its transport.
+//! Chooses the transport of a group and gives the reason. It is NCCL if every node of the group has NCCL, otherwise
+//! TCP. The first node decides, and the report contains the decision. A group never changes its transport.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Nccl {
-    /// It is possible.
+    /// NCCL can be used.
     Ready {
         /// Version of the library.
         version: Arc<str>,
-        /// GPUs visible to a process.
+        /// Number of GPUs visible to a process.
         gpus: u32,
     },
-    /// It is not possible.
+    /// NCCL cannot be used.
     Not {
         /// The reason.
         why: Arc<str>,
@@ -36,29 +36,29 @@ pub enum TransportChoice {
     Nccl(Team),
 }
 
-/// NCCL ranks of a group: those of the first node first.
+/// The NCCL ranks of a group. Those of the first node come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Team {
     /// Version of the library, the same on all nodes.
     pub version: Arc<str>,
-    /// GPUs of each node, in node order.
+    /// Number of GPUs of each node, in node order.
     pub gpus: Vec<u32>,
-    /// Whether each rail is measured too: GPUs with the same index, one per node.
+    /// True if each rail is measured too. A rail has the GPUs with the same index, one per node.
     pub rails: bool,
 }
 
 impl Team {
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.gpus.iter().map(|gpus| *gpus as usize).sum()
     }
 
-    /// The first rank of a node.
+    /// Returns the first rank of a node.
     pub fn first_of(&self, node: usize) -> usize {
         self.gpus.iter().take(node).map(|gpus| *gpus as usize).sum()
     }
 
-    /// Node and GPU of a rank.
+    /// Returns the node and the GPU of a rank.
     pub fn place_of(&self, rank: usize) -> Option<(usize, u32)> {
         let node = (0..self.gpus.len())
             .rev()
@@ -67,7 +67,7 @@ impl Team {
         Some((node, u32::try_from(rank - self.first_of(node)).ok()?))
     }
 
-    /// Number of rails to measure: the GPUs per node, if it is the same for all nodes.
+    /// Returns the number of rails to measure, which is the number of GPUs per node if that is the same for all nodes.
     pub fn rails(&self) -> Option<u32> {
         let first = *self.gpus.first()?;
         let is_even = self.gpus.iter().all(|gpus| *gpus == first);
@@ -75,7 +75,7 @@ impl Team {
     }
 }
 
-/// The transport for `nodes`; for TCP, with the reason.
+/// Returns the transport for `nodes`, and the reason if it is TCP.
 pub(super) fn choose(
     nodes: &[NodeId],
     known: &BTreeMap<NodeId, Nccl>,

@@ -6,7 +6,7 @@ use paceline_health::preflight::Fact;
 
 use super::{GpuState, Nic, Snapshot, Text};
 
-/// The facts of a node. An unreadable one has no value and is not judged.
+/// Returns the facts of a node. A fact that could not be read has no value and is not judged.
 pub fn facts(snapshot: &Snapshot, node: &NodeId) -> Vec<Fact> {
     let of_node = |name: &str, value: Option<String>| Fact {
         node: node.clone(),
@@ -16,7 +16,7 @@ pub fn facts(snapshot: &Snapshot, node: &NodeId) -> Vec<Fact> {
         value: value.map(Into::into),
     };
     let (host, gpus) = (&snapshot.host, &snapshot.gpus);
-    // MIG instances are parts of GPUs; without a driver the number of GPUs is unknown.
+    // Count only whole GPUs, because MIG instances are parts of GPUs. Without a driver, the number of GPUs is unknown.
     let whole = || {
         gpus.list.iter().filter(|gpu| {
             !gpu.uuid
@@ -79,7 +79,8 @@ fn gpu_facts(gpu: &GpuState) -> [(&'static str, Option<String>); 8] {
     ]
 }
 
-/// `x8 of x16`, or nothing. The generation is ignored: an idle GPU lowers it to save power.
+/// Returns a reduced PCIe width, such as `x8 of x16`. The generation is ignored, because an idle GPU lowers it to save
+/// power.
 fn pcie_reduced(gpu: &GpuState) -> Option<String> {
     let of_signal = |signal| gpu.signals.get(&signal).and_then(Reading::value);
     let now = of_signal(GpuSignal::PcieWidth).or(gpu.place.width.value())?;

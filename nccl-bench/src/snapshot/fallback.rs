@@ -1,7 +1,7 @@
-//! Detects configurations in which NCCL falls back to sockets although the node has RDMA: such a job is many times
-//! slower, without any error.
+//! Detects configurations in which NCCL falls back to sockets although the node has RDMA. A job with such a
+//! configuration is many times slower, without any error.
 //!
-//! Variables: <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>
+//! The environment variables are documented at <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use paceline_sidecar::source::host::files::Files;
 
 use super::Nic;
 
-/// All detectable reasons, one sentence each.
+/// Returns all detectable reasons, each as one sentence.
 pub(super) fn find(files: &Files, nics: &[Nic], environment: &BTreeMap<String, String>) -> Vec<String> {
     let set = |name: &str| {
         environment
@@ -28,7 +28,7 @@ pub(super) fn find(files: &Files, nics: &[Nic], environment: &BTreeMap<String, S
             ));
         }
     }
-    // EFA needs a plugin, which cannot be detected from here.
+    // Ignore EFA ports, because EFA needs a plugin, which cannot be detected from here.
     let is_verbs = |nic: &&Nic| matches!(nic.link, PortLink::Infiniband | PortLink::Roce);
     let rdma: Vec<&Nic> = nics.iter().filter(is_verbs).collect();
     if rdma.is_empty() {
@@ -75,7 +75,7 @@ pub(super) fn find(files: &Files, nics: &[Nic], environment: &BTreeMap<String, S
     found
 }
 
-/// Whether a list such as `eth,ib`, `=eth0` or `^docker,lo` permits `name`.
+/// Returns true if a list such as `eth,ib`, `=eth0` or `^docker,lo` permits `name`.
 fn matches(list: &str, name: &str) -> bool {
     let (is_excluding, list) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));
     let (is_exact, list) = list.strip_prefix('=').map_or((false, list), |rest| (true, rest));
@@ -93,7 +93,7 @@ fn matches(list: &str, name: &str) -> bool {
     is_listed != is_excluding
 }
 
-/// The same for `mlx5_0/1`, which the variable lists as `mlx5_0` or `mlx5_0:1`.
+/// Returns true if a list permits a port such as `mlx5_0/1`, which the variable lists as `mlx5_0` or `mlx5_0:1`.
 fn matches_port(list: &str, name: &str) -> bool {
     let (device, port) = name.split_once('/').unwrap_or((name, ""));
     let (is_excluding, rest) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));

@@ -1,4 +1,4 @@
-//! GPUs, read with the sidecar's reader of the management library.
+//! Reads the GPUs, with the sidecar's reader of the management library.
 
 use paceline_health::event::{Access, GpuSignal, Missing};
 use paceline_sidecar::source::host::files::Files;

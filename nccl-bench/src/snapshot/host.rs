@@ -1,4 +1,4 @@
-//! The node itself: versions and limits.
+//! Reads versions and limits of the node itself.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ fn cpus_allowed(files: &mut Files) -> Result<String, Missing> {
     Ok(line.ok_or(Missing::Unsupported)?.trim().to_owned())
 }
 
-/// The lowest CPU limit from this process's control group up to the root.
+/// Returns the lowest CPU limit from this process's control group up to the root.
 /// <https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files>
 fn cpu_limit(files: &mut Files) -> Result<f64, Missing> {
     let own = files.text("proc/self/cgroup")?;

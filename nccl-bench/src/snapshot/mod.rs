@@ -1,6 +1,6 @@
 //! A node's properties, read once before a job starts: its GPUs, its network ports, their locations on PCIe, versions
-//! and limits. Everything is a value or the reason for a missing one; nothing here judges, [`facts`] only names what is
-//! compared.
+//! and limits. Each property is a value or the reason why it is missing. This module judges nothing. [`facts`] only
+//! names what is compared between nodes.
 
 mod facts;
 mod fallback;
@@ -23,13 +23,13 @@ pub use facts::facts;
 /// What to read.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The root of the host's file system: `/`, unless the host's is mounted elsewhere in a container.
+    /// The root of the host's file system. It is `/`, unless a container has the host's file system mounted elsewhere.
     pub host_root: PathBuf,
-    /// NVIDIA's management library; `None`: the system's.
+    /// Path of NVIDIA's management library. With `None`, the system's library is used.
     pub nvml_lib: Option<PathBuf>,
-    /// NCCL's library.
+    /// Path of NCCL's library.
     pub nccl_lib: Option<PathBuf>,
-    /// The CUDA driver's library.
+    /// Path of the CUDA driver's library.
     pub cuda_lib: Option<PathBuf>,
     /// NCCL's environment variables.
     pub environment: BTreeMap<String, String>,
@@ -52,7 +52,7 @@ impl Default for Options {
     }
 }
 
-/// A text, or the reason for a missing one.
+/// A text, or the reason why it is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Text {
@@ -71,7 +71,7 @@ impl Text {
         Text::Missing(Missing::Error(error.to_string().into()))
     }
 
-    /// The text, if there is one.
+    /// Returns the text, if there is one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Text::Text(text) => Some(text),
@@ -80,18 +80,19 @@ impl Text {
     }
 }
 
-/// See the module.
+/// The properties of a node; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Its GPUs.
+    /// The node's GPUs.
     pub gpus: Gpus,
-    /// Its network ports.
+    /// The node's network ports.
     pub nics: Vec<Nic>,
     /// Distance between each GPU and each port's device.
     pub paths: Vec<GpuToNic>,
-    /// The node itself.
+    /// Versions and limits of the node itself.
     pub host: Host,
-    /// Reasons why NCCL will use sockets although the node has a faster network, in sentences. Empty: none was found.
+    /// Reasons why NCCL will use sockets although the node has a faster network, as sentences. It is empty if none was
+    /// found.
     pub socket_fallback: Vec<String>,
 }
 
@@ -100,7 +101,7 @@ pub struct Snapshot {
 pub struct Gpus {
     /// Whether the management library works.
     pub access: Access,
-    /// Its error, if not.
+    /// The library's error, if it does not work.
     pub text: String,
     /// Version of the driver.
     pub driver: Text,
@@ -111,65 +112,66 @@ pub struct Gpus {
 /// One GPU. MIG instances have their GPU's name and their own UUID.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuState {
-    /// UUID; `None`: it has no handle.
+    /// UUID, or `None` if the GPU has no handle.
     pub uuid: Option<GpuId>,
     /// PCI bus id.
     pub pci: String,
     /// Product name.
     pub model: String,
-    /// Whether it can be read.
+    /// Whether the GPU can be read.
     pub access: Access,
-    /// The error, if not.
+    /// The error, if the GPU cannot be read.
     pub text: String,
-    /// Signals that matter before a job: ECC, remapped rows, clocks and their limits, PCIe, NVLink. An idle GPU lowers
-    /// its clocks and its PCIe generation, never its lanes.
+    /// Signals that matter before a job: ECC, remapped rows, clocks and their limits, PCIe, and NVLink. An idle GPU
+    /// lowers its clocks and its PCIe generation, but never its number of lanes.
     pub signals: BTreeMap<GpuSignal, Reading>,
-    /// Its location.
+    /// The GPU's location on PCIe.
     pub place: PciPlace,
 }
 
 /// The location of a device on PCIe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciPlace {
-    /// NUMA node; unsupported: there is only one, or it is not known.
+    /// NUMA node. It is unsupported if there is only one, or if it is not known.
     pub numa_node: Reading,
-    /// Local CPUs: `0-31,64-95`.
+    /// Local CPUs, such as `0-31,64-95`.
     pub cpus: Text,
-    /// Current link speed, `16.0 GT/s PCIe`.
+    /// Current link speed, such as `16.0 GT/s PCIe`.
     pub speed: Text,
     /// Maximum link speed.
     pub speed_max: Text,
-    /// Current lanes.
+    /// Current number of lanes.
     pub width: Reading,
-    /// Maximum lanes.
+    /// Maximum number of lanes.
     pub width_max: Reading,
-    /// Addresses of the bridges above it whose access control routes traffic between devices through the CPU, which
-    /// slows down peer-to-peer: separated by blanks, empty if there are none. Only root may read it.
+    /// Addresses of the bridges above the device whose access control routes traffic between devices through the CPU,
+    /// which slows down peer-to-peer transfers. The addresses are separated by blanks. The text is empty if there are
+    /// none. Only root may read it.
     pub acs: Text,
 }
 
 /// A network port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
-    /// RDMA device and port (`mlx5_0/1`), or interface (`eth0`).
+    /// Name of the RDMA device and port (`mlx5_0/1`), or of the interface (`eth0`).
     pub name: String,
     /// The kind of network.
     pub link: PortLink,
-    /// `ACTIVE`, `DOWN`; for an interface `up`, `down`.
+    /// State, such as `ACTIVE` or `DOWN`. For an interface it is `up` or `down`.
     pub state: Text,
-    /// Current rate.
+    /// Current rate, in bits per second.
     pub rate_bps: Reading,
-    /// MTU of its interface, bytes.
+    /// MTU of the port's interface, in bytes.
     pub mtu: Reading,
-    /// The kernel's driver: `mlx5_core`.
+    /// Name of the kernel's driver, such as `mlx5_core`.
     pub driver: Text,
-    /// Version of its firmware.
+    /// Version of the device's firmware.
     pub firmware: Text,
     /// Interfaces of an RDMA device.
     pub interfaces: Vec<String>,
     /// PCI bus id.
     pub pci: Text,
-    /// Its location.
+    /// The port's location on PCIe.
     pub place: PciPlace,
 }
 
@@ -178,9 +180,9 @@ pub struct Nic {
 pub struct GpuToNic {
     /// The GPU's PCI bus id.
     pub gpu: String,
-    /// The port.
+    /// The port's name.
     pub nic: String,
-    /// The path between them.
+    /// The path between the GPU and the port's device.
     pub path: PciPath,
 }
 
@@ -188,40 +190,40 @@ pub struct GpuToNic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PciPath {
-    /// At most one bridge.
+    /// The path crosses at most one bridge.
     Pix,
-    /// Several bridges, and not the CPU.
+    /// The path crosses several bridges, but not the CPU.
     Pxb,
-    /// A host bridge: typically the CPU.
+    /// The path crosses a host bridge, which is typically in the CPU.
     Phb,
-    /// The connection between host bridges of one NUMA node.
+    /// The path crosses the connection between host bridges of one NUMA node.
     Node,
-    /// The connection between NUMA nodes.
+    /// The path crosses the connection between NUMA nodes.
     Sys,
 }
 
-/// The node itself.
+/// Versions and limits of the node itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Kernel release.
     pub kernel: Text,
-    /// CUDA version of the driver: `13.0`.
+    /// CUDA version of the driver, such as `13.0`.
     pub cuda: Text,
     /// NCCL version.
     pub nccl: Text,
-    /// Limit of locked memory, bytes, or `unlimited`.
+    /// Limit of locked memory, in bytes, or `unlimited`.
     pub memlock: Text,
     /// Size of /dev/shm.
     pub shm_bytes: Reading,
-    /// CPUs that this process may use: `0-127`.
+    /// CPUs that this process may use, such as `0-127`.
     pub cpus_allowed: Text,
-    /// CPU time granted by the control groups, in CPUs; unsupported: no limit.
+    /// CPU time granted by the control groups, in CPUs. It is unsupported if there is no limit.
     pub cpu_limit: Reading,
-    /// Whether network devices can access GPU memory (nvidia_peermem): 0 or 1. Newer kernels do not need it.
+    /// 1 if network devices can access GPU memory (nvidia_peermem), otherwise 0. Newer kernels do not need this module.
     pub peermem: Reading,
 }
 
-/// Reads a node. Always succeeds: unreadable values contain the reason.
+/// Reads a node. This always succeeds, because an unreadable value contains the reason.
 pub fn take(options: &Options) -> Snapshot {
     let mut files = Files::new(&options.host_root);
     let gpus = gpus::read(&mut files, options);

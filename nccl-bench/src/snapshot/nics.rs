@@ -1,5 +1,5 @@
-//! Network ports: RDMA devices, and interfaces without one. The names are the sidecar's; only properties that do not
-//! change during a job.
+//! Reads the network ports, which are RDMA devices, and interfaces without one. The names are the same as the
+//! sidecar's. Only properties that do not change during a job are read.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub(super) fn read(files: &mut Files) -> Vec<Nic> {
         .collect();
     let is_physical = |name: &&String| files.at(NET).join(name).join("device").exists();
     let physical: Vec<String> = names.iter().filter(is_physical).cloned().collect();
-    // A container may have no physical interface: then use those that it has.
+    // A container may have no physical interface. In that case, use the interfaces that it has.
     let chosen = if physical.is_empty() && nics.is_empty() {
         names
     } else {
@@ -44,14 +44,14 @@ fn rdma(files: &mut Files, device: &str, port: &str) -> Nic {
     let link = match files.text(dir.join("link_layer")).unwrap_or_default() {
         "InfiniBand" => PortLink::Infiniband,
         "Ethernet" => PortLink::Roce,
-        // EFA has its own transport, reported as "Unspecified".
+        // EFA has its own transport, which is reported as "Unspecified".
         _ => PortLink::Efa,
     };
     let interfaces = files.names(base.join("device/net"));
     let of_interface = interfaces
         .first()
         .map(|name| Path::new(NET).join(name).join("mtu"));
-    // `4: ACTIVE`.
+    // The file has the format `4: ACTIVE`.
     let state = files
         .text(dir.join("state"))
         .map(|state| match state.split_once(": ") {
@@ -72,7 +72,7 @@ fn rdma(files: &mut Files, device: &str, port: &str) -> Nic {
     }
 }
 
-/// `400 Gb/sec (4X NDR)`.
+/// Parses a rate such as `400 Gb/sec (4X NDR)`.
 fn rdma_rate(text: &str) -> Result<f64, Missing> {
     let (number, rest) = text.split_once(' ').ok_or(Missing::Unsupported)?;
     let number: f64 = number.parse().map_err(|_| Missing::Unsupported)?;
@@ -83,13 +83,13 @@ fn rdma_rate(text: &str) -> Result<f64, Missing> {
     }
 }
 
-/// `None`: a file among the interfaces, such as `bonding_masters`.
+/// Reads an interface. Returns `None` for a file among the interfaces, such as `bonding_masters`.
 fn interface(files: &mut Files, name: &str) -> Option<Nic> {
     let dir = PathBuf::from(NET).join(name);
     if !files.at(&dir).is_dir() {
         return None;
     }
-    // In megabits per second; -1 if the driver does not know it.
+    // The speed is in megabits per second, or -1 if the driver does not know it.
     let rate = files.number(dir.join("speed"));
     let rate = rate.and_then(|speed| {
         if speed > 0.0 {
@@ -108,7 +108,7 @@ fn interface(files: &mut Files, name: &str) -> Option<Nic> {
     })
 }
 
-/// A port with its device's PCI properties; callers fill in the rest.
+/// Returns a port with its device's PCI properties. The caller fills in the rest.
 fn on_pci(files: &mut Files, device: &Path) -> Nic {
     let address = pci::address(files, device);
     let driver = std::fs::read_link(files.at(device.join("driver")));

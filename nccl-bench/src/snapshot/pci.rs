@@ -1,4 +1,4 @@
-//! PCIe: the location of a device, the width of its link, and the bridges above it.
+//! Reads PCIe properties: the location of a device, the width of its link, and the bridges above it.
 //! <https://docs.kernel.org/PCI/sysfs-pci.html>
 
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use paceline_sidecar::source::host::files::{Files, reading};
 use super::{GpuState, GpuToNic, Nic, PciPath, PciPlace, Text};
 
 const DEVICES: &str = "sys/bus/pci/devices";
-/// Start of extended capabilities. Non-root users read only 64 bytes of the configuration space.
+/// Start of the extended capabilities. A user other than root can read only 64 bytes of the configuration space.
 const EXTENDED: usize = 0x100;
 /// PCI_EXT_CAP_ID_ACS.
 const ACS: u32 = 0x0D;
-/// Bits of the ACS control register: peer requests and completions are redirected to the root (bits 2 and 3).
+/// Bits of the ACS control register (bits 2 and 3). With them, peer requests and completions are redirected to the
+/// root.
 const REDIRECT: u16 = 0b1100;
 
-/// The location of the device at this address.
+/// Returns the location of the device at this address.
 pub(super) fn place(files: &mut Files, address: &str) -> PciPlace {
     let dir = Path::new(DEVICES).join(address);
     if address.is_empty() || !files.at(&dir).exists() {
@@ -39,7 +40,7 @@ pub(super) fn place(files: &mut Files, address: &str) -> PciPlace {
         text("max_link_speed"),
     );
     let mut number = |name: &str| files.number(dir.join(name));
-    // -1: not known to the firmware.
+    // -1 means that the firmware does not know the NUMA node.
     let node = number("numa_node").and_then(|node| {
         if node < 0.0 {
             Err(Missing::Unsupported)
@@ -47,7 +48,7 @@ pub(super) fn place(files: &mut Files, address: &str) -> PciPlace {
             Ok(node)
         }
     });
-    // 0: no link, for a device within a chip.
+    // 0 means that there is no link, as for a device within a chip.
     let mut width = |name| {
         reading(number(name).and_then(|width| {
             if width > 0.0 {
@@ -69,7 +70,7 @@ pub(super) fn place(files: &mut Files, address: &str) -> PciPlace {
     }
 }
 
-/// The devices from the host bridge down to the device: `pci0000:00`, `0000:00:01.0`, `0000:01:00.0`.
+/// Returns the devices from the host bridge down to the device, such as `pci0000:00`, `0000:00:01.0`, `0000:01:00.0`.
 fn chain(files: &Files, address: &str) -> Vec<String> {
     let path = std::fs::canonicalize(files.at(DEVICES).join(address)).unwrap_or_default();
     let names = path.iter().map(|part| part.to_string_lossy().into_owned());
@@ -78,7 +79,7 @@ fn chain(files: &Files, address: &str) -> Vec<String> {
         .collect()
 }
 
-/// `0000:b3:00.0`; the domain may have more digits.
+/// Returns true if the name is an address such as `0000:b3:00.0`. The domain may have more digits.
 fn is_address(name: &str) -> bool {
     let parts: Vec<&str> = name.split([':', '.']).collect();
     let digits =
@@ -90,7 +91,7 @@ fn is_address(name: &str) -> bool {
         && digits(parts[3], 1)
 }
 
-/// Bridges above a device that redirect traffic between devices to the root.
+/// Returns the bridges above a device that redirect traffic between devices to the root.
 fn redirecting(files: &Files, dir: &Path) -> Text {
     let address = dir
         .file_name()
@@ -115,7 +116,7 @@ fn redirecting(files: &Files, dir: &Path) -> Text {
     Text::Text(found.join(" "))
 }
 
-/// Whether a bridge redirects, according to its configuration space.
+/// Returns true if a bridge redirects traffic, according to its configuration space.
 fn redirects(space: &[u8]) -> Result<bool, String> {
     if space.len() <= EXTENDED {
         return match space.len() {
@@ -132,7 +133,7 @@ fn redirects(space: &[u8]) -> Result<bool, String> {
             .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
     let mut at = EXTENDED;
-    // A linked list in at most 3,840 bytes; the bound also ends a cycle.
+    // The capabilities are a linked list in at most 3,840 bytes. The limit also ends the loop if the list has a cycle.
     for _ in 0..960 {
         let Some(head) = word(at).filter(|head| *head != 0 && *head != u32::MAX) else {
             break;
@@ -149,7 +150,7 @@ fn redirects(space: &[u8]) -> Result<bool, String> {
     Ok(false)
 }
 
-/// The distance of every GPU to every port's device.
+/// Returns the distance of every GPU to every port's device.
 pub(super) fn paths(files: &Files, gpus: &[GpuState], nics: &[Nic]) -> Vec<GpuToNic> {
     let mut paths = Vec::new();
     for gpu in gpus {
@@ -168,7 +169,7 @@ pub(super) fn paths(files: &Files, gpus: &[GpuState], nics: &[Nic]) -> Vec<GpuTo
     paths
 }
 
-/// The path between two devices. `None`: one of them was not found.
+/// Returns the path between two devices, or `None` if one of them was not found.
 fn path(from: (&[String], &PciPlace), to: (&[String], &PciPlace)) -> Option<PciPath> {
     let (one, other) = (from.0, to.0);
     if one.is_empty() || other.is_empty() {
@@ -187,19 +188,19 @@ fn path(from: (&[String], &PciPlace), to: (&[String], &PciPlace)) -> Option<PciP
             PciPath::Sys
         });
     }
-    // Only the host bridge is shared.
+    // The devices share only the host bridge.
     if shared == 1 {
         return Some(PciPath::Phb);
     }
-    // Bridges below the shared one, on both sides: a switch has one above each device.
+    // Count the bridges below the shared one, on both sides. A switch has one such bridge above each device.
     let bridges = one.len().max(other.len()) - shared - 1;
     Some(if bridges <= 1 { PciPath::Pix } else { PciPath::Pxb })
 }
 
-/// The address of the device behind a link such as `sys/class/net/eth0/device`.
+/// Returns the address of the device behind a link such as `sys/class/net/eth0/device`.
 pub(super) fn address(files: &Files, link: &Path) -> Text {
     let path = std::fs::canonicalize(files.at(link)).unwrap_or_else(|_| PathBuf::new());
-    // A virtual device is below its PCI device.
+    // A virtual device is below its PCI device, so the last address in the path is used.
     let mut names = path.iter().map(|part| part.to_string_lossy().into_owned());
     let last = names.rfind(|name| is_address(name));
     last.map_or(Text::Missing(Missing::Unsupported), Text::Text)
@@ -209,7 +210,7 @@ pub(super) fn address(files: &Files, link: &Path) -> Text {
 mod tests {
     use super::*;
 
-    /// A configuration space with another capability before the one under test.
+    /// Returns a configuration space that has another capability before the one under test.
     fn space(control: u16) -> Vec<u8> {
         let mut space = vec![0; 4096];
         space[0x100..0x104].copy_from_slice(&(0x1402_0001u32).to_le_bytes());

@@ -1,7 +1,8 @@
-//! Transports of collectives. One value is one rank; all ranks make the same calls in the same order.
+//! Transports of collectives. One value of a transport is one rank, and all ranks make the same calls in the same
+//! order.
 //!
-//! Every call blocks until its deadline at most: the error names the phase and, if known, the rank that it waited for.
-//! After an error only [`Transport::abort`] and dropping are useful.
+//! Every call blocks at most until its deadline. Its error names the phase and, if known, the rank that it waited for.
+//! After an error, a transport can only be aborted ([`Transport::abort`]) or dropped.
 
 pub mod nccl;
 pub mod sim;
@@ -17,21 +18,21 @@ use crate::measure::{RankPlace, RankTimes};
 
 /// One rank's end of a transport.
 pub trait Transport: Send {
-    /// Its description, for the header of the result.
+    /// Returns a description, for the header of the result.
     fn about(&self) -> About;
 
-    /// This rank, from 0.
+    /// Returns this rank, counted from 0.
     fn rank(&self) -> usize;
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Prepares buffers, links and schedules for `plan`, so that [`Transport::run`] only runs the collective. Replaces
-    /// the previous plan.
+    /// Prepares buffers, links and schedules for `plan`, so that [`Transport::run`] only runs the collective. This
+    /// replaces the previous plan.
     fn prepare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError>;
 
-    /// Runs the plan this many times without pauses, and returns this rank's duration of each. The buffers are
-    /// undefined afterwards (in place, sums grow).
+    /// Runs the plan this many times without pauses, and returns this rank's duration of each run. Afterwards the
+    /// content of the buffers is undefined (in place, sums grow).
     fn run(&mut self, iterations: u32, deadline: &Deadline) -> Result<Vec<Duration>, TransportError>;
 
     /// Refills the buffers ([`crate::pattern`]), runs once, and counts the wrong elements of this rank's output.
@@ -40,20 +41,20 @@ pub trait Transport: Send {
     /// Returns the maximum of all ranks' values on every rank.
     fn agree(&mut self, value: u64, deadline: &Deadline) -> Result<u64, TransportError>;
 
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called this function.
     fn barrier(&mut self, deadline: &Deadline) -> Result<(), TransportError> {
         self.agree(0, deadline).map(|_| ())
     }
 
-    /// Gathers every rank's times on rank 0, in rank order; `None` on other ranks.
+    /// Gathers every rank's times on rank 0, in rank order. Other ranks get `None`.
     fn gather(
         &mut self,
         mine: RankTimes,
         deadline: &Deadline,
     ) -> Result<Option<Vec<RankTimes>>, TransportError>;
 
-    /// Gathers the location of every rank on rank 0, in rank order; a transport adds the rank's device if known. By
-    /// default rank 0 only has its own.
+    /// Gathers the location of every rank on rank 0, in rank order. A transport adds the rank's device if it is known.
+    /// By default, rank 0 gets only its own location.
     fn places(
         &mut self,
         mine: RankPlace,
@@ -69,11 +70,11 @@ pub trait Transport: Send {
 /// Description of a transport.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// `tcp`, `nccl`, `sim`.
+    /// The transport's name, which is `tcp`, `nccl` or `sim`.
     pub transport: String,
-    /// Whether it is a simulation.
+    /// True if the transport is a simulation.
     pub simulated: bool,
-    /// Versions and choices that belong to a result, by name: `nccl`, `cuda`, `sockets`.
+    /// Versions and choices that belong to a result, by names such as `nccl`, `cuda` and `sockets`.
     pub details: BTreeMap<String, String>,
 }
 
@@ -86,7 +87,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Starts now, with `limit` for `phase`, which every error names.
+    /// Returns a deadline that starts now, with `limit` for `phase`. Every error names the phase.
     pub fn new(phase: impl Into<String>, limit: Duration) -> Deadline {
         Deadline {
             phase: phase.into(),
@@ -95,7 +96,7 @@ impl Deadline {
         }
     }
 
-    /// A phase within this one, with the same deadline.
+    /// Returns the deadline of a phase within this one. Its time is the same.
     pub fn part(&self, phase: impl Into<String>) -> Deadline {
         Deadline {
             phase: phase.into(),
@@ -103,23 +104,23 @@ impl Deadline {
         }
     }
 
-    /// The phase's name.
+    /// Returns the phase's name.
     pub fn phase(&self) -> &str {
         &self.phase
     }
 
-    /// The time of the deadline.
+    /// Returns the time of the deadline.
     pub fn at(&self) -> Instant {
         self.at
     }
 
-    /// Remaining time; `None` after the deadline.
+    /// Returns the remaining time, or `None` after the deadline.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.at.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// The error of a failed local system call.
+    /// Returns the error of a failed local system call.
     pub fn local(&self, what: &str, source: std::io::Error) -> TransportError {
         TransportError::Local {
             phase: self.phase.clone(),
@@ -128,7 +129,7 @@ impl Deadline {
         }
     }
 
-    /// The error of a timeout, while waiting for a rank if one is given.
+    /// Returns the error of a timeout. If `peer` is given, the error says that this rank was awaited.
     pub fn passed(&self, peer: Option<usize>) -> TransportError {
         TransportError::Deadline {
             phase: self.phase.clone(),
@@ -138,7 +139,7 @@ impl Deadline {
         }
     }
 
-    /// The error of a timeout in a library call.
+    /// Returns the error of a timeout in a library call.
     pub fn passed_in(&self, call: Option<&'static str>) -> TransportError {
         TransportError::Deadline {
             phase: self.phase.clone(),
@@ -149,7 +150,7 @@ impl Deadline {
     }
 }
 
-/// The call that did not return: formatted as ` in ncclAllReduce`, or empty.
+/// The call that did not return. It is formatted as ` in ncclAllReduce`, or empty if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Within(pub Option<&'static str>);
 
@@ -159,7 +160,7 @@ impl std::fmt::Display for Within {
     }
 }
 
-/// The awaited rank: formatted as ` waiting for rank 3`, or empty.
+/// The awaited rank. It is formatted as ` waiting for rank 3`, or empty if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who(pub Option<usize>);
 
@@ -175,7 +176,7 @@ impl std::fmt::Display for Who {
 /// Why a transport failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// Timeout.
+    /// The time limit was reached.
     #[error("{phase}: not done within {:.1} s{peer}{call}", limit.as_secs_f64())]
     Deadline {
         /// The phase.
@@ -207,7 +208,7 @@ pub enum TransportError {
         /// The error.
         what: String,
     },
-    /// The rank at fault according to another rank, or to itself.
+    /// A rank reported which rank is at fault. This can be the reporting rank itself.
     #[error("{phase}: rank {peer}: {reason}")]
     Aborted {
         /// The phase.
@@ -224,9 +225,9 @@ pub enum TransportError {
         phase: String,
         /// The rank.
         peer: usize,
-        /// Its address.
+        /// The rank's address.
         address: std::net::SocketAddr,
-        /// Error of the last attempt.
+        /// The error of the last attempt.
         source: std::io::Error,
     },
     /// A rank rejected this one, or a connection was rejected while a rank was awaited.
@@ -252,7 +253,7 @@ pub enum TransportError {
     /// A required library or device is missing.
     #[error("{transport}: {what} is missing: {tried}")]
     Missing {
-        /// `nccl`.
+        /// The name of the transport, `nccl`.
         transport: &'static str,
         /// The library, symbol or device.
         what: String,
@@ -266,23 +267,23 @@ pub enum TransportError {
         phase: String,
         /// The function.
         call: &'static str,
-        /// Its result.
+        /// The function's result.
         code: i64,
-        /// Its meaning.
+        /// The meaning of the result.
         message: String,
     },
     /// The transport does not support this.
     #[error("{transport} cannot do {what}")]
     Unsupported {
-        /// Its name.
+        /// The transport's name.
         transport: &'static str,
-        /// The collective, type or size.
+        /// The collective, type or size that is not supported.
         what: String,
     },
 }
 
 impl TransportError {
-    /// The reason without the phase, and without the "rank N:" of another rank's report.
+    /// Returns the reason without the phase, and without the "rank N:" of another rank's report.
     pub fn reason(&self) -> String {
         match self {
             TransportError::Aborted { reason, .. } => reason.clone(),
@@ -296,7 +297,7 @@ impl TransportError {
         }
     }
 
-    /// The phase, if there is one.
+    /// Returns the phase, if there is one.
     pub fn phase(&self) -> Option<&str> {
         match self {
             TransportError::Deadline { phase, .. }
@@ -311,7 +312,7 @@ impl TransportError {
         }
     }
 
-    /// The rank that it is about, if any.
+    /// Returns the rank that the error is about, if any.
     pub fn peer(&self) -> Option<usize> {
         match self {
             TransportError::Deadline { peer, .. } => peer.0,

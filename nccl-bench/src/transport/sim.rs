@@ -1,4 +1,4 @@
-//! A transport without any transfer: times come from the simulated [`Fabric`], and no real time passes. For
+//! A transport that transfers nothing. Its times come from the simulated [`Fabric`], and no real time passes. It is for
 //! demonstrations, and for tests of programs that read results. One value represents all ranks.
 
 use std::time::Duration;
@@ -9,29 +9,30 @@ use crate::fabric::{Dice, Fabric, SimFault};
 use crate::measure::{RankPlace, RankTimes};
 
 const NAME: &str = "sim";
-/// Variation between iterations.
+/// Variation between iterations, as a share.
 const NOISE: f64 = 0.01;
-/// A slow rank takes longer than the others by this share.
+/// Share by which a slow rank takes longer than the others.
 const BEHIND: f64 = 0.02;
 
-/// See the module.
+/// The simulated transport; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct SimTransport {
     fabric: Fabric,
     script: String,
     ranks: usize,
     plan: Option<Plan>,
-    /// Iterations so far: each has its own random numbers.
+    /// Number of iterations so far. Each iteration has its own random numbers.
     iteration: u64,
     /// Every rank's times for the prepared plan, in microseconds.
     times: Vec<Vec<f64>>,
 }
 
 impl SimTransport {
-    /// Uses the first `ranks` GPUs of the fabric in `script`, node by node; `None`: all of them.
+    /// Uses the first `ranks` GPUs of the fabric in `script`, node by node, or all of them if `ranks` is `None`.
     ///
     /// # Errors
-    /// [`TransportError::Unsupported`] if it has fewer GPUs; the error of a missing rank if a node is absent.
+    /// Returns [`TransportError::Unsupported`] if the fabric has fewer GPUs, or the error of a missing rank if a node
+    /// is absent.
     pub fn open(
         fabric: Fabric,
         script: &str,
@@ -61,7 +62,7 @@ impl SimTransport {
         }
     }
 
-    /// Node and GPU of a rank, from 1.
+    /// Returns the node and the GPU of a rank, counted from 1.
     fn place(&self, rank: usize) -> (u32, u32) {
         let (rank, gpus) = (rank as u32, self.fabric.gpus());
         (rank / gpus + 1, rank % gpus + 1)
@@ -71,7 +72,7 @@ impl SimTransport {
         (1..=self.place(self.ranks - 1).0).collect()
     }
 
-    /// Whether the others wait for this rank.
+    /// Returns true if the other ranks wait for this rank.
     fn is_behind(&self, rank: usize) -> bool {
         let (node, gpu) = self.place(rank);
         self.fabric.any(|fault| match fault {
@@ -123,7 +124,7 @@ impl Transport for SimTransport {
             let time = time * (1.0 + NOISE * dice.normal().abs());
             for (times, behind) in self.times.iter_mut().zip(&behind) {
                 let own = NOISE / 10.0 * dice.normal().abs();
-                // All end together with the last one.
+                // All ranks end together with the last one, so the faster ranks' times differ only slightly.
                 times.push(time * (1.0 - own - if *behind { 0.0 } else { BEHIND }));
             }
         }
@@ -135,7 +136,7 @@ impl Transport for SimTransport {
             .collect())
     }
 
-    /// There is nothing to verify; [`SimTransport::gather`] marks the results as not verified.
+    /// Returns 0, because there is nothing to verify. [`SimTransport::gather`] marks the results as not verified.
     fn verify(&mut self, _: &Deadline) -> Result<u64, TransportError> {
         Ok(0)
     }

@@ -1,4 +1,4 @@
-//! The program: ranks as processes, output, exit codes.
+//! Tests the program: ranks as processes, output, and exit codes.
 
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
@@ -73,7 +73,7 @@ fn the_table_has_the_columns_of_nccl_tests() {
         .collect();
     assert_eq!(rows.len(), 3, "{table}");
     assert_eq!(rows[0][..5], ["8", "2", "float", "sum", "-1"]);
-    // Twice time, algbw, busbw, #wrong; then twice p50, p99, slowest rank.
+    // The columns are twice time, algbw, busbw and #wrong, and then twice p50, p99 and slowest rank.
     assert_eq!((rows[0].len(), rows[0][8], rows[0][12]), (19, "0", "0"));
     assert!(table.contains("# Out of bounds values : 0 OK"));
     assert!(table.contains("# Avg bus bandwidth"));
@@ -225,7 +225,7 @@ fn a_rank_that_never_comes_is_named() {
 #[test]
 fn a_simulated_fabric_is_measured_and_says_so() {
     let output = run("--transport sim --sim nodes=2 -b 1M -e 1G -f 4 -n 5");
-    // A script's words are separated by blanks: `run` splits there, like a shell without quotes.
+    // A script's words are separated by blanks. `run` also splits there, like a shell without quotes.
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
     assert!(table.contains("all-reduce over sim, simulated"), "{table}");
@@ -261,7 +261,7 @@ fn a_simulated_fabric_is_measured_and_says_so() {
     let busbw = |script: &str, collective: &str| {
         let report = simulated(script, collective);
         let timing = report.results[0].out_of_place.clone().unwrap();
-        // A simulation verifies nothing.
+        // A simulation verifies nothing, so there is no number of wrong elements.
         assert_eq!((timing.nwrong, timing.ranks.len()), (None, report.ranks.len()));
         assert!(timing.ranks.iter().all(|rank| rank.times.len() == 5));
         (timing.bus_bw, timing.slowest_rank)

@@ -1,4 +1,4 @@
-//! Ranks as threads that communicate over loopback.
+//! Tests with ranks as threads that communicate over loopback.
 
 #![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 
@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use paceline_nccl_bench::transport::Deadline;
 
-/// Far longer than any test takes on a busy machine.
+/// Returns a deadline that is far longer than any test takes on a busy machine.
 pub fn long(phase: &str) -> Deadline {
     Deadline::new(phase, Duration::from_secs(30))
 }
 
-/// Runs a closure for each of `seats` in a separate thread; returns the results in order.
+/// Runs a closure for each of `seats` in a separate thread. Returns the results in order.
 pub fn each<S: Send, R: Send>(seats: Vec<S>, of_one: impl Fn(S) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let of_one = &of_one;

@@ -1,4 +1,4 @@
-//! Seats, rendezvous and the star: normal operation, and errors for missing, dead and foreign ranks.
+//! Tests seats, rendezvous and the star, in normal operation and with missing, dead and foreign ranks.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -77,7 +77,7 @@ fn a_rank_that_never_comes_is_named_in_time() {
 fn strangers_keep_nobody_out() {
     let places = loopback(2, None).unwrap();
     let address = places[0].peers[0];
-    // One is silent, one uses another protocol.
+    // One of these strangers is silent, and the other uses another protocol.
     let _mute = TcpStream::connect(address).unwrap();
     let mut other = TcpStream::connect(address).unwrap();
     other
@@ -88,7 +88,7 @@ fn strangers_keep_nobody_out() {
         control.agree(1, &long("agree")).unwrap();
     });
     let mut said = String::new();
-    // It may be reset after the answer, because its remaining data was never read.
+    // The connection may be reset after the answer, because the data that was sent was never fully read.
     let _ = other.read_to_string(&mut said);
     assert!(said.contains("this is not a rank of nccl-bench"), "{said:?}");
 }
@@ -117,7 +117,7 @@ fn another_job_and_another_size_are_turned_away() {
     );
 }
 
-/// A handshake of one byte, for a key of one byte.
+/// Returns a handshake that exchanges one byte as the key.
 fn key(byte: u8) -> Handshake {
     Arc::new(move |mut stream: TcpStream, _: Role, _: &Deadline| {
         stream.write_all(&[byte])?;
@@ -160,7 +160,7 @@ fn all_ranks_name_the_one_that_failed_first() {
         let (_seat, mut control) = star(place, &long("star")).unwrap();
         control.barrier(&long("ready")).unwrap();
         if rank == 2 {
-            return None; // The rank is gone, with its connections.
+            return None; // The rank ends here, together with its connections.
         }
         Some(control.agree(1, &long("sizes")).unwrap_err())
     });

@@ -1,4 +1,4 @@
-//! Every collective over real sockets; wrong, late and missing ranks are detected.
+//! Tests every collective over real sockets, and checks that wrong, late and missing ranks are detected.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn ranks<R: Send>(ranks: usize, algorithm: Option<Algorithm>, of_one: impl Fn(Tc
     })
 }
 
-/// Sizes in elements: one, fewer than ranks, odd, several socket chunks with a remainder.
+/// Sizes in elements: one, fewer than ranks, odd, and several socket chunks with a remainder.
 const SIZES: [u64; 5] = [1, 3, 257, 4_099, 300_007];
 
 #[test]
@@ -49,7 +49,7 @@ fn every_result_is_right() {
 
 fn check(tcp: &mut Tcp, plan: &Plan) {
     tcp.prepare(plan, &long("prepare")).unwrap();
-    // Also correct after the first run.
+    // The result is also correct after the first run.
     assert_eq!(tcp.run(2, &long("run")).unwrap().len(), 2);
     assert_eq!(
         tcp.verify(&long("verify")).unwrap(),
@@ -110,7 +110,7 @@ fn ranks_that_mean_different_things_do_not_measure() {
     }
 }
 
-/// The errors of the other ranks if rank 2 of 4 runs `fault` instead of taking part.
+/// Returns the errors of the other ranks if rank 2 of 4 runs `fault` instead of taking part.
 fn with_fault(fault: impl Fn(Tcp) + Sync, limit: Duration) -> Vec<TransportError> {
     let errors = ranks(4, Some(Algorithm::Ring), |mut tcp| {
         let plan = Plan::new(Collective::AllReduce, Dtype::F32, 8 << 20, 4).unwrap();

@@ -1,4 +1,4 @@
-//! Wrong results are detected: one byte is changed between two ranks.
+//! Tests that wrong results are detected. One byte is changed between two ranks.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,10 +13,10 @@ use paceline_nccl_bench::transport::tcp::{Tcp, TcpOptions};
 
 use crate::{each, long};
 
-/// An offset in the stream that the star's messages never reach.
+/// Offset of the changed byte in a stream. The star's messages never reach this offset.
 const FLIPPED: usize = 200_001;
 
-/// Inserts a proxy into each connection that changes one byte, late.
+/// Returns a handshake that inserts a proxy into each connection. The proxy changes one byte, at a late offset.
 fn meddler() -> Handshake {
     Arc::new(|theirs: TcpStream, role, _: &_| {
         if role == Role::Accepted {
@@ -57,7 +57,7 @@ fn one_byte_on_the_wire_is_one_wrong_element_for_each_who_got_it() {
             let seat = Seat::take(place).unwrap();
             let mut tcp = Tcp::join(seat, TcpOptions::default(), &long("join")).unwrap();
             let plan = Plan::new(Collective::AllGather, dtype, bytes, 2).unwrap();
-            // The first bytes on the links are those of the verification.
+            // There are no warm-ups, so that the first bytes on the links are those of the verification.
             let rounds = Rounds {
                 iterations: 1,
                 warm_ups: 0,
@@ -80,7 +80,7 @@ fn one_byte_on_the_wire_is_one_wrong_element_for_each_who_got_it() {
         );
     };
     for dtype in Dtype::ALL {
-        check(dtype, 100_000, 0); // Two times 50,000 bytes: before the changed byte.
-        check(dtype, 160_000, 1); // The third of four times 80,000 bytes.
+        check(dtype, 100_000, 0); // Two times 50,000 bytes do not reach the changed byte.
+        check(dtype, 160_000, 1); // The changed byte is in the third of four times 80,000 bytes.
     }
 }

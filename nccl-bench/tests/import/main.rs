@@ -1,4 +1,4 @@
-//! Files in the format of nccl-tests, valid and invalid.
+//! Tests the import of files in the format of nccl-tests, valid and invalid.
 
 #![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 

@@ -1,4 +1,4 @@
-//! Times are measured on blocking communicators, and blocked calls are ended in time from outside.
+//! Tests that times are measured on blocking communicators, and that blocked calls are ended in time by another thread.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn iterations_are_queued_on_a_communicator_that_blocks_and_is_asked_nothing() {
             async_errors,
         };
         assert_eq!(counts, expected, "{collective}");
-        // By time, not by iterations.
+        // The number of checks depends on the time, not on the number of iterations.
         assert!(
             u128::from(async_errors) <= 2 * looks,
             "{collective}: {async_errors}"
@@ -66,7 +66,7 @@ fn a_call_that_does_not_return_is_ended_by_an_abort_from_outside() {
         let deadline = Deadline::new("all-reduce", Duration::from_secs(1));
         nccl.prepare(&plan(Collective::AllReduce), &deadline)?;
         let error = nccl.run(2, &deadline).unwrap_err().to_string();
-        // The call has returned the buffers: its thread was not abandoned.
+        // The call has returned the buffers, so its thread was not abandoned.
         let deadline = Deadline::new("prepare", LONG);
         nccl.prepare(&plan(Collective::AllReduce), &deadline)?;
         // An aborted communicator is not used again.

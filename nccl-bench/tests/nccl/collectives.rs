@@ -1,4 +1,4 @@
-//! Successful runs: every collective, type and buffer layout, timed and verified.
+//! Tests successful runs of every collective, type and buffer layout, both timed and verified.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ fn the_time_is_the_gpus_and_each_iterations_own() {
     let all = all.unwrap();
     assert_eq!(all.iter().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 1]);
     for rank in &all {
-        // All wait for the slow rank; if one host records an event late, the next iteration is shorter.
+        // All ranks wait for the slow rank. If one host records an event late, the next iteration is shorter.
         let sum: f64 = rank.times.iter().sum();
         assert!(rank.times.len() == 4 && sum > 110e3, "{rank:?}");
         assert!(rank.times.iter().all(|time| *time > 5e3), "{rank:?}");
@@ -118,7 +118,7 @@ fn a_wrong_result_is_that_ranks_and_nobody_elses() {
         let mut wrong = Vec::new();
         for collective in Collective::ALL {
             nccl.prepare(&Plan::new(collective, Dtype::F32, 4096, 2).unwrap(), &deadline)?;
-            // Output of an earlier run must not count.
+            // Output of an earlier run must not count as a result.
             nccl.run(1, &deadline)?;
             wrong.push(nccl.verify(&deadline)?);
         }
@@ -164,5 +164,5 @@ fn two_ranks_share_a_gpu_where_that_is_allowed() {
             .contains("without NCCL_MULTI_RANK_GPU_ENABLE=1"),
         "{unset:?}"
     );
-    // The variable is process-wide: the program that is started with it is covered by the bench's tests.
+    // The variable applies to the whole process, so the bench's own tests cover the program that is started with it.
 }

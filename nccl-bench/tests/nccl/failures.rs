@@ -1,4 +1,4 @@
-//! Failures: reported with their cause, in time, and never as a hang.
+//! Tests failures. They must be reported with their cause and in time, and must never cause a hang.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn one_run(mut nccl: NcclTransport) -> Result<(), TransportError> {
     Ok(())
 }
 
-/// The error of a single rank.
+/// Returns the error of a single rank.
 fn alone(options: Options) -> String {
     play(vec![options], Duration::from_secs(2), |_| Ok(()))
         .remove(0)
@@ -59,7 +59,7 @@ fn what_is_missing_is_named_and_where_it_was_looked_for() {
         &["NCCL 2.14.0 or later is missing", "libfake.so is version 2.12.10"],
     );
     check("nccl = 2708", None, &["is version 2.7.8"]);
-    // An old version is reported as old, not by a missing function.
+    // An old version is reported as old, not as a missing function.
     check(
         "nccl = 2708",
         Some("ncclCommInitRankConfig"),
@@ -111,7 +111,7 @@ fn what_is_missing_is_named_and_where_it_was_looked_for() {
         error,
         "nccl: a GPU for local rank 2 is missing: the CUDA driver shows 2 to this process"
     );
-    // NCCL's errors work without this function, which was added later.
+    // NCCL's errors are reported even without ncclGetLastError, which was added in a later version.
     let error = alone(
         Stage::new("[call]\nncclGetUniqueId = 2")
             .without("ncclGetLastError")
@@ -158,13 +158,13 @@ fn a_collective_that_hangs_ends_by_the_deadline_and_the_communicator_is_aborted(
     let seen = stage.ranks(2, one_run).into_iter();
     let errors: Vec<String> = seen.map(|seen| seen.unwrap_err().to_string()).collect();
     let late = "all-reduce of 4 KiB: not done within 1.0 s";
-    // The other rank notices the first abort, unless it has aborted too.
+    // The other rank notices the first abort, unless it has aborted itself.
     let is_known = |error: &String| error == late || error.contains("remote process exited");
     assert!(
         errors.iter().any(|error| error == late) && errors.iter().all(is_known),
         "{errors:?}"
     );
-    // An abort without effect would take five seconds.
+    // If the abort had no effect, this would take five seconds.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
@@ -182,7 +182,7 @@ fn what_nccl_says_later_ends_the_wait_at_once() {
         .into_iter()
         .map(|seen| seen.unwrap_err().to_string())
         .collect();
-    // The rank with the error, and the one that lost its peer.
+    // One of these errors is from the rank with the error, and the other from the rank that lost its peer.
     for error in errors {
         assert!(
             error.contains("remote process exited or there was a network error"),
@@ -240,7 +240,7 @@ fn the_same_on_several_ranks_is_told_by_the_first_of_them() {
     let (well, ill) = (Stage::new("gpus = 4"), Stage::new("gpus = 2"));
     let options = |stage: &Stage| {
         let mut options: Vec<Options> = (0..4).map(|rank| stage.options(rank)).collect();
-        // Ranks 1 to 3 lack the same GPU, rank 0 does not.
+        // Ranks 1 to 3 lack the same GPU, but rank 0 does not.
         options
             .iter_mut()
             .skip(1)
@@ -251,7 +251,7 @@ fn the_same_on_several_ranks_is_told_by_the_first_of_them() {
     let own = |error: &TransportError| matches!(error, TransportError::Missing { .. });
     let told: Vec<bool> = seen.iter().map(|seen| own(seen.as_ref().unwrap_err())).collect();
     assert_eq!(told, [false, true, false, false]);
-    // The others refer to it.
+    // The other ranks' errors refer to the first one.
     let referred = seen[3].as_ref().unwrap_err().to_string();
     assert!(
         referred.contains("rank 1: ") && referred.contains("GPU"),
@@ -280,7 +280,7 @@ fn what_cannot_be_done_is_said() {
             .in_place();
         let error = nccl.prepare(&plan, &deadline).unwrap_err().to_string();
         assert_eq!(error, "nccl cannot do all-to-all in place");
-        // More memory than the GPU has.
+        // The plan needs more memory than the GPU has.
         nccl.prepare(
             &Plan::new(Collective::AllReduce, Dtype::F32, 1 << 32, 1).unwrap(),
             &deadline,

@@ -1,5 +1,5 @@
-//! Tests NCCL's transport and GPU measurements with libraries that compute on the host (tests/fake-nccl): everything
-//! that can be tested on a machine without a GPU.
+//! Tests NCCL's transport and GPU measurements with libraries that compute on the host (tests/fake-nccl). The tests
+//! cover everything that can be tested on a machine without a GPU.
 
 #![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 

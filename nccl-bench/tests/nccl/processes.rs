@@ -1,4 +1,4 @@
-//! The program with one process per rank, as on a node with GPUs.
+//! Tests the program with one process per rank, as on a node with GPUs.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};

@@ -10,10 +10,10 @@ use paceline_nccl_bench::transport::nccl::{NcclTransport, Options};
 use paceline_nccl_bench::transport::{About, Deadline, Transport, TransportError};
 use tempfile::TempDir;
 
-/// Long enough for everything that should end.
+/// A time limit that is long enough for everything that should end.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// A separate copy of the fake library: each copy has its own state.
+/// A separate copy of the fake library. Each copy has its own state.
 pub struct Stage {
     dir: TempDir,
 }
@@ -45,7 +45,7 @@ impl Stage {
         self.dir.path().join("libfake.so")
     }
 
-    /// The counts of this copy of the library.
+    /// Returns the counts of this copy of the library.
     pub fn counts(&self) -> Counts {
         let mut counts = [0; 4];
         // SAFETY: the library that the ranks have opened; its function takes a pointer to four numbers.
@@ -63,7 +63,7 @@ impl Stage {
         }
     }
 
-    /// Removes a function: renames its symbol, so that no lookup finds it.
+    /// Removes a function by renaming its symbol, so that no lookup finds it.
     pub fn without(self, symbol: &str) -> Stage {
         let mut bytes = fs::read(self.library()).unwrap();
         let name = format!("\0{symbol}\0").into_bytes();
@@ -88,7 +88,7 @@ impl Stage {
         }
     }
 
-    /// Runs this many ranks, one thread each; returns the results in order.
+    /// Runs this many ranks, one thread each. Returns the results in order.
     pub fn ranks<T: Send + 'static>(
         &self,
         ranks: usize,
@@ -99,7 +99,7 @@ impl Stage {
     }
 }
 
-/// Runs a rank for each of `options`; all must join within `joining`.
+/// Runs a rank for each of `options`. All ranks must join within `joining`.
 pub fn play<T: Send + 'static>(
     options: Vec<Options>,
     joining: Duration,
@@ -148,7 +148,7 @@ impl Hall {
     }
 }
 
-/// A transport between threads that only supports agreement.
+/// A transport between threads that supports only agreement.
 struct Side {
     hall: Arc<Hall>,
     rank: usize,

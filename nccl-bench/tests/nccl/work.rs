@@ -1,4 +1,4 @@
-//! Measurements on GPUs of a fake library: results, faults, and missing parts.
+//! Tests measurements on GPUs of a fake library, including faults and missing parts.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use paceline_nccl_bench::gpu::{Metric, Options, Outcome, Place, Work, WorkError,
 
 use crate::stage::{LONG, Stage};
 
-/// Small enough for fake GPUs on the host.
+/// Returns options that are small enough for fake GPUs on the host.
 fn options(stage: &Stage) -> Options {
     Options {
         cuda_lib: Some(stage.library()),

@@ -1,6 +1,6 @@
-//! Preflights among threads on loopback: normal nodes, and attacks that bad ones must not be able to make.
+//! Tests preflights among threads on loopback, with normal nodes, and with bad nodes whose attacks must fail.
 
-#![allow(clippy::unwrap_used)] // Tests, and their shared code.
+#![allow(clippy::unwrap_used)] // These are tests and their shared code.
 
 mod nccl;
 mod nodes;
@@ -22,15 +22,15 @@ use paceline_nccl_bench::preflight::{
 use paceline_nccl_bench::transport::Deadline;
 use paceline_seal::Key;
 
-/// A node with given measurements: the tests cover everything between nodes.
+/// A node with given measurements. With it, the tests cover everything between nodes.
 #[derive(Clone, Default)]
 struct Given {
     gflops: f64,
-    /// Dies (from the others' point of view) when it gets a work task.
+    /// True if the node dies (from the others' point of view) when it gets a work task.
     dies: bool,
-    /// Dies when it gets a task with other nodes.
+    /// True if the node dies when it gets a task with other nodes.
     dies_with_others: bool,
-    /// Never answers a work task.
+    /// How long the node hangs instead of answering a work task.
     hangs: Option<Duration>,
 }
 
@@ -204,7 +204,7 @@ fn a_node_that_never_comes_is_named_in_time() {
         report.bad_nodes().iter().map(NodeId::as_str).collect::<Vec<_>>(),
         ["n3"]
     );
-    // The two connected nodes were judged.
+    // The two nodes that connected were judged.
     assert!(
         report
             .samples
@@ -285,7 +285,7 @@ fn a_stranger_and_a_second_of_the_same_name_are_turned_away() {
 fn garbage_at_the_door_holds_nobody_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let first = listener.local_addr().unwrap();
-    // Some are silent, some send garbage.
+    // Some of these strangers are silent, and some send garbage.
     let mut strangers: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(first).unwrap()).collect();
     for stranger in strangers.iter_mut().step_by(2) {
         stranger.write_all(&[0xff; 4096]).unwrap();

@@ -1,4 +1,5 @@
-//! Preflights over NCCL: nodes are threads on loopback, each with its own fake GPU library and real rank processes.
+//! Tests preflights over NCCL. The nodes are threads on loopback, each with its own fake GPU library and real rank
+//! processes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,10 +18,10 @@ use tempfile::TempDir;
 
 use super::{me, names, problems};
 
-/// Duration of every collective: long compared with the noise of a busy machine.
+/// Duration of every collective. It is long compared with the noise of a busy machine.
 const USUAL_MS: u64 = 120;
 
-/// Real processes on a busy machine: a failed test is repeated once.
+/// Runs a test, and repeats it once if it fails, because it uses real processes on a busy machine.
 fn twice(test: fn()) {
     if std::panic::catch_unwind(test).is_err() {
         eprintln!("once more");
@@ -36,12 +37,12 @@ struct Played {
     facts: Vec<Fact>,
 }
 
-/// A node with this many GPUs, and their faults as lines of the scenario's GPU tables.
+/// Returns a node with this many GPUs. `wrong` has the GPUs' faults as lines of the scenario's GPU tables.
 fn node(gpus: u32, wrong: &[(u32, &str)]) -> Played {
     scripted(gpus, "", wrong)
 }
 
-/// A node with this many GPUs that is not compared with others.
+/// Returns a node with this many GPUs, for tests that do not compare nodes.
 fn brisk(gpus: u32) -> Played {
     let wrong: Vec<(u32, &str)> = (0..gpus).map(|gpu| (gpu, "delay_ms = 5")).collect();
     node(gpus, &wrong)
@@ -57,7 +58,7 @@ fn scripted(gpus: u32, head: &str, wrong: &[(u32, &str)]) -> Played {
     for gpu in 0..gpus {
         let own = wrong.iter().filter(|(of, _)| *of == gpu);
         let own: Vec<&str> = own.map(|(_, line)| *line).collect();
-        // Lines that do not belong to the rank belong to the GPU.
+        // Divide the lines into those of the GPU (such as `open`) and those of the rank.
         let (of_gpu, of_rank): (Vec<&str>, Vec<&str>) =
             own.into_iter().partition(|line| line.starts_with("open"));
         let delay = if of_rank.iter().any(|line| line.starts_with("delay_ms")) {
@@ -127,7 +128,7 @@ impl Tools for Played {
     }
 }
 
-/// Runs a preflight of these nodes, n1 first.
+/// Runs a preflight of these nodes, of which n1 is the first.
 fn preflight(mode: Mode, nodes: Vec<Played>) -> Report {
     let begun = Instant::now();
     let count = nodes.len();
@@ -163,7 +164,7 @@ fn preflight(mode: Mode, nodes: Vec<Played>) -> Report {
     report
 }
 
-/// Confirmed critical findings: metric or fact, and place.
+/// Returns the confirmed critical findings, each with its metric or fact and its place.
 fn accused(report: &Report) -> Vec<String> {
     let sure = report
         .findings
@@ -228,7 +229,7 @@ fn eight_gpus_of_two_nodes() {
     twice(|| {
         let report = preflight(Mode::Quick, (0..2).map(|_| brisk(8)).collect());
         assert_eq!(problems(&report), Vec::<String>::new());
-        // On a busy machine slow values are measured again.
+        // On a busy machine, slow values are measured again, so those phases are separated.
         let (_, carried): (Vec<_>, Vec<_>) = carried(&report)
             .into_iter()
             .partition(|one| one.contains(" again: "));
@@ -265,7 +266,8 @@ fn a_node_that_is_slow_inside_or_only_towards_others() {
 #[test]
 fn a_rail_that_is_slow_is_named() {
     twice(|| {
-        // Long enough that no pair, even the slow one, tries a larger message: only delays count.
+        // These delays are long enough that no pair, not even the slow one, tries a larger message. Only delays count
+        // then.
         let usual = [(0, "delay_ms = 240"), (1, "delay_ms = 240")];
         let wrong = [usual[0], usual[1], (1, "net_delay_ms = 300")];
         let nodes = vec![node(2, &usual), node(2, &usual), node(2, &wrong), node(2, &usual)];
@@ -320,7 +322,7 @@ fn a_communicator_that_hangs_costs_its_node_and_no_other() {
         );
         let bad: Vec<NodeId> = report.bad_nodes().into_iter().collect();
         assert_eq!(bad, ["n4".into()], "{:?}", report.findings);
-        // The others were judged, also against each other.
+        // The other nodes were judged, also by comparison with each other.
         let good = report.samples.iter().any(|sample| {
             sample.metric == Metric::PairBusbw
                 && sample.value > 0.0

@@ -1,4 +1,4 @@
-//! Bad nodes that have the key: of another version, sending garbage, dying during a measurement.
+//! Tests bad nodes that have the key. They have another version, send garbage, or die during a measurement.
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -13,7 +13,7 @@ use super::{Given, me, names, problems, well};
 /// The purpose of the stream, the same in every version.
 const CONTROL: &str = "paceline preflight control";
 
-/// Runs a preflight of three nodes: n1 leads, n2 is healthy, and `play` acts as n3 and gets its first message.
+/// Runs a preflight of three nodes. n1 leads, n2 is healthy, and `play` acts as n3 and gets its first message.
 fn beside(play: impl FnOnce(String, Value) + Send + 'static) -> Vec<String> {
     beside_one(well(100.0), play)
 }
@@ -84,7 +84,7 @@ fn garbage_of_one_who_knows_the_key_costs_only_itself() {
         stream.receive(1 << 20, soon).unwrap();
         stream.receive(1 << 20, soon).unwrap();
         stream.send(b"\xff\xfe no JSON at all", soon).unwrap();
-        // It stays connected: waiting for its end takes until the deadline.
+        // The node stays connected, so that waiting for its end takes until the deadline.
         thread::sleep(Duration::from_secs(5));
     });
     assert_eq!(problems.len(), 1, "{problems:?}");

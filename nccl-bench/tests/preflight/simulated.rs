@@ -1,4 +1,5 @@
-//! Simulated fleets: each fault is found with every seed and size, and a healthy fleet has no findings.
+//! Tests simulated fleets. Each fault must be found with every seed and size, and a healthy fleet must have no
+//! findings.
 
 use std::time::Instant;
 

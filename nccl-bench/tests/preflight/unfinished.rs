@@ -1,4 +1,4 @@
-//! A link so bad that no large message arrives in time: the earlier results of small ones count.
+//! Tests a link that is so bad that no large message arrives in time. The earlier results of small messages must count.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::{Metric, Place, Report, Sample};
 use paceline_nccl_bench::preflight::{Brief, Fault, Fleet, Found, Mode, Task, conduct};
 
-/// Four nodes; between n1 and n2 5 % of all packets are lost.
+/// A fleet of four nodes. Between n1 and n2, 5 % of all packets are lost.
 struct Lossy;
 
 fn names() -> Vec<NodeId> {
@@ -99,7 +99,7 @@ fn what_was_seen_before_the_deadline_counts() {
         .map(|noted| format!("{} {} {}", noted.place, noted.what, noted.sure))
         .collect();
     assert_eq!(findings, ["the path between n1 and n2 pair_loss true"]);
-    // The report also states that it did not finish.
+    // The report also states that the measurement did not finish.
     assert!(
         report
             .problems

@@ -1,4 +1,4 @@
-//! Snapshots of a node with a generated file system and a fake management library (tests/fake-nvml).
+//! Tests snapshots of a node with a generated file system and a fake management library (tests/fake-nvml).
 
 #![allow(clippy::unwrap_used)] // A test that cannot continue fails.
 
@@ -13,7 +13,7 @@ use paceline_nccl_bench::snapshot::{PciPath, Snapshot, Text, facts, take};
 
 use node::{GPU, Node};
 
-/// The facts with a value, by name and place.
+/// Returns the facts that have a value, by name and place.
 fn told(snapshot: &Snapshot) -> BTreeMap<(String, String), String> {
     let of = |fact: &Fact| match (&fact.gpu, &fact.port) {
         (Some(gpu), _) => gpu.as_str().to_owned(),
@@ -262,7 +262,7 @@ fn what_leads_to_sockets_is_told() {
         &[],
         &["RDMA devices are not passed into this container"],
     );
-    // Without RDMA, sockets are not a fallback.
+    // On a node without RDMA, the use of sockets is not a fallback.
     let plain = Node::new("gpus = 1");
     assert!(
         take(&plain.options(&[("NCCL_IB_DISABLE", "1")]))

@@ -1,4 +1,4 @@
-//! A host's files, and libraries with fake GPUs.
+//! Creates a host's files, and libraries with fake GPUs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// The first GPU of fake-nvml.
 pub const GPU: &str = "0000:18:00.0";
-/// A switch: its upstream port, and downstream ports to the GPU and to a network device.
+/// Addresses of a switch: its upstream port, and its downstream ports to the GPU and to a network device.
 const ROOT_PORT: &str = "0000:16:00.0";
 const UP: &str = "0000:17:00.0";
 
@@ -45,7 +45,7 @@ impl Node {
         node.device("pci0000:15/0000:15:02.0", 0);
         for bridge in [ROOT_PORT, UP, "0000:17:01.0"] {
             node.write(&format!("sys/bus/pci/devices/{bridge}/config"), "");
-            // The switch's upstream port redirects traffic between peers, and the others do not.
+            // The switch's upstream port redirects traffic between peers, and the other ports do not.
             let control = if bridge == UP { 0x1Du8 } else { 0x01 };
             let mut space = vec![0u8; 4096];
             space[0x100..0x104].copy_from_slice(&0x0001_000Du32.to_le_bytes());
@@ -57,7 +57,7 @@ impl Node {
         node
     }
 
-    /// Adds two InfiniBand devices: one next to the first GPU, one at the other CPU.
+    /// Adds two InfiniBand devices. One is next to the first GPU, and the other is at the other CPU.
     pub fn with_rdma(self) -> Node {
         let switch = format!("pci0000:15/{ROOT_PORT}/{UP}");
         self.device(&format!("{switch}/0000:17:02.0/0000:19:00.0"), 0);

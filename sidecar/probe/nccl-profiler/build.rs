@@ -2,9 +2,10 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // NCCL unloads the plugin with its last communicator, while one of NCCL's threads may still be in a callback.
+    // Keeps the plugin mapped (`nodelete`), because NCCL unloads it with its last communicator while one of NCCL's
+    // threads may still be in a callback.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // Rust's own linker keeps all of std for an unwinder that is never called; GNU ld drops both, and with them every
-    // symbol newer than glibc 2.17.
+    // Links with GNU ld. Rust's own linker keeps all of std for an unwinder that is never called. GNU ld drops both,
+    // and with them every symbol newer than glibc 2.17.
     println!("cargo::rustc-cdylib-link-arg=-fuse-ld=bfd");
 }

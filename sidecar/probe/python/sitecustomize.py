@@ -1,8 +1,8 @@
-"""Loaded by Python at start because `paceline run` puts this directory first on PYTHONPATH.
+"""Python loads this module at start because `paceline run` puts this directory first on PYTHONPATH.
 
 It measures nothing itself. It watches for imports of a few modules of PyTorch and other frameworks, and runs the
 sitecustomize that it hides, if any, as Python would have run it. Without PACELINE_RING_DIR, or with PACELINE_HOOK=off,
-it only does the second. A program that never imports torch pays for one dictionary look-up per import.
+it only runs the hidden sitecustomize. A program that never imports torch pays for one dictionary look-up per import.
 """
 
 import os
@@ -13,7 +13,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Watch:
-    """A meta path finder that finds nothing itself: it delegates to the other finders, and is notified after each
+    """A meta path finder that finds nothing itself. It delegates to the other finders and is notified after each
     load."""
 
     # For these modules the hook must be installed before other code copies a name from the module.
@@ -63,7 +63,7 @@ class _Watch:
             except Exception:  # a trainer must never see an internal error of the hook
                 pass
 
-        # Shown in the traceback of a failing import.
+        # This name is shown in the traceback of a failing import.
         exec_module.__code__ = _renamed(exec_module.__code__, "paceline/sitecustomize.py")
         try:
             spec.loader.exec_module = exec_module
@@ -72,15 +72,16 @@ class _Watch:
 
 
 def _renamed(code, filename):
-    """`code`, and the functions and classes in it, with another file name."""
+    """Return `code`, and the functions and classes in it, with another file name."""
     kind = type(code)
     constants = tuple(_renamed(each, filename) if isinstance(each, kind) else each for each in code.co_consts)
     return code.replace(co_filename=filename, co_consts=constants)
 
 
 def _relative(spec):
-    """`spec`; for one of this directory's modules, with file names relative to it. The directory is removed when the
-    job ends: a traceback that outlives the job then shows `paceline/_hook.py`, not a path that no longer exists."""
+    """Return `spec`. For one of this directory's modules, its file names are relative to the directory, because the
+    directory is removed when the job ends. A traceback that outlives the job then shows `paceline/_hook.py`, not a path
+    that no longer exists."""
     try:
         loader = spec.loader if spec is not None else None
         if type(loader) is SourceFileLoader and spec.origin.startswith(_HERE + os.sep):
@@ -95,8 +96,8 @@ def _run_hidden_sitecustomize():
     """Run the next sitecustomize on sys.path in place of this one. Its errors are left to Python, which prints them."""
     here = _HERE
     entries = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
-    # Only after this directory: another of our directories may come before it, from an enclosing `paceline run`, and
-    # would find this one again.
+    # Looks only after this directory, because another of our directories may come before it, from an enclosing
+    # `paceline run`, and would find this one again.
     behind = entries[entries.index(here) + 1 :] if here in entries else entries
     others = [entry for entry in behind if entry != here]
     spec = PathFinder.find_spec("sitecustomize", others)

@@ -1,4 +1,4 @@
-//! The handshake and the messages as bytes, without a socket: shared by a blocking and an asynchronous caller.
+//! The handshake and the messages as bytes, without a socket. Blocking and asynchronous callers share this code.
 //!
 //! ```text
 //! caller -> called   "PCSEAL" version 0 | Noise message 1 (psk, e)        8 + 48 bytes
@@ -22,7 +22,7 @@ const REFUSED: u8 = 1;
 /// Size of each of the first two messages, bytes.
 pub const HANDSHAKE_BYTES: usize = HEAD + 48;
 
-/// Noise's longest record, and the size of its tag.
+/// Maximum size of a Noise record, and the size of its tag.
 const RECORD: usize = 65_535;
 const TAG: usize = 16;
 const LENGTH: usize = 4;
@@ -35,7 +35,7 @@ fn head(status: u8) -> [u8; HEAD] {
     head
 }
 
-/// Checks magic and version; returns the status.
+/// Checks magic and version, and returns the status.
 fn check_head(bytes: &[u8]) -> Result<u8, SealError> {
     match bytes {
         [magic @ .., version, status] if magic == MAGIC => {
@@ -57,14 +57,15 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, SealErro
         .map_err(|_| SealError::Key)
 }
 
-/// The caller's side of the handshake: created, its first message sent, the answer read.
+/// The caller's side of the handshake. [`Caller::start`] makes the first message, and [`Caller::finish`] reads the
+/// answer.
 pub struct Caller(HandshakeState);
 
-/// The result of the handshake on both sides: one half seals, the other opens.
+/// The result of the handshake, on both sides. One half seals messages, and the other half opens them.
 pub type Pair = (Sealer, Opener);
 
 impl Caller {
-    /// Starts: returns the state, and the first message. Both ends must pass the same `purpose`.
+    /// Starts the handshake. Returns the state and the first message. Both ends must pass the same `purpose`.
     pub fn start(key: &Key, purpose: &str) -> Result<(Caller, [u8; HANDSHAKE_BYTES]), SealError> {
         let mut state = builder(key, purpose.as_bytes())?
             .build_initiator()
@@ -77,7 +78,7 @@ impl Caller {
         Ok((Caller(state), first))
     }
 
-    /// Processes the answer: returns the sealer and the opener, and the last bytes to send.
+    /// Processes the answer. Returns the sealer and the opener, and the last bytes to send.
     pub fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> Result<(Pair, Vec<u8>), SealError> {
         if check_head(&answer[..HEAD])? == REFUSED {
             return Err(SealError::Key);
@@ -91,7 +92,8 @@ impl Caller {
     }
 }
 
-/// The called side's answer to a first message: the bytes to send, and on success the sealer and the opener. The caller
+/// Makes the called side's answer to a first message. Returns the bytes to send and, on success, the sealer and the
+/// opener. The caller is not authenticated until [`Opener`] has opened its empty message.
 /// is not authenticated until [`Opener`] has opened its empty message.
 pub fn answer(
     key: &Key,
@@ -141,7 +143,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// The bytes of a message.
+    /// Returns the bytes of a message.
     pub fn seal(&mut self, message: &[u8]) -> Result<Vec<u8>, SealError> {
         let too_long = SealError::TooLong {
             bytes: message.len(),
@@ -160,7 +162,7 @@ impl Sealer {
                 .write_message(self.nonce, piece, &mut out[begin + 2..])
                 .map_err(|_| SealError::Damaged)?;
             self.nonce += 1;
-            // The size of `piece` limits a record to 65,535 bytes.
+            // The cast is safe because the size of `piece` limits a record to 65,535 bytes.
             out[begin..begin + 2].copy_from_slice(&(written as u16).to_be_bytes());
         }
         Ok(out)
@@ -177,8 +179,8 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// How many more bytes are needed for any progress: this many may be read from a stream without reading past the
-    /// sealed data (after the last sealed message a stream may continue unsealed).
+    /// Returns how many more bytes are needed for any progress. Reading only this many from a stream never reads past
+    /// the sealed data. This matters because a stream may continue unsealed after the last sealed message.
     pub fn needs(&self) -> usize {
         let whole = match *self.bytes {
             [high, low, ..] => 2 + usize::from(u16::from_be_bytes([high, low])),
@@ -187,8 +189,8 @@ impl Opener {
         whole.saturating_sub(self.bytes.len())
     }
 
-    /// Takes bytes that were read, never more than [`Opener::needs`]; returns a message if they were its last. A
-    /// message that claims more than `limit` is rejected before memory is allocated for it.
+    /// Takes bytes that were read, which must never be more than [`Opener::needs`]. Returns a message if they were its
+    /// last. A message that claims more than `limit` is rejected before memory is allocated for it.
     pub fn take(&mut self, bytes: &[u8], limit: usize) -> Result<Option<Vec<u8>>, SealError> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() < 2 || self.needs() > 0 {

@@ -1,5 +1,5 @@
-//! Loads the key: from a file that only its owner can read, or from one created once for the user. Each job has its own
-//! key, derived from it.
+//! Loads the key, either from a file that only its owner can read, or from a file that is created once for the user.
+//! Each job has its own key, which is derived from this one.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use blake2::digest::{KeyInit, Mac, consts::U32};
 use blake2::{Blake2s256, Blake2sMac, Digest};
 
-/// Limits of a key file's size, bytes: the minimum makes guessing infeasible.
+/// Limits of a key file's size, bytes. The minimum makes guessing infeasible.
 const LEAST: usize = 32;
 const MOST: u64 = 4096;
 
@@ -24,7 +24,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why there is no key. Never contains the contents of a file.
+/// Why there is no key. An error never contains the contents of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be opened, read or created.
@@ -35,7 +35,7 @@ pub enum KeyError {
         /// The system's error.
         source: io::Error,
     },
-    /// Other users could read or change it.
+    /// Other users could read or change the file.
     #[error("the key file {} is open to others (mode {mode:04o}): chmod 600 it, or mount the secret with mode 0400", path.display())]
     Open {
         /// Path of the file.
@@ -43,17 +43,17 @@ pub enum KeyError {
         /// Mode of the file.
         mode: u32,
     },
-    /// It belongs to another user.
+    /// The file belongs to another user.
     #[error("the key file {} belongs to user {owner}, neither to this one ({ours}) nor to root", path.display())]
     Foreign {
         /// Path of the file.
         path: PathBuf,
         /// Owner of the file.
         owner: u32,
-        /// Our uid.
+        /// The uid of this process.
         ours: u32,
     },
-    /// Too short for a secret, too long for a key, or not a regular file.
+    /// The file is too short for a secret, too long for a key, or not a regular file.
     #[error("the key file {} has {bytes} bytes: {LEAST} to {MOST} are a key (head -c 32 /dev/urandom | base64)", path.display())]
     Size {
         /// Path of the file.
@@ -70,16 +70,16 @@ pub enum KeyError {
 }
 
 impl Key {
-    /// Reads a key from a file. It must belong to this user or to root, and must not be readable by others; root's may
-    /// be readable by a group, which is how Kubernetes gives a Secret to a non-root user. A file mounted by a kubelet
-    /// has the mode chosen by the pod's author, plus the group bits that the kubelet adds for an fsGroup: only the
-    /// pod's containers see it.
+    /// Reads a key from a file. The file must belong to this user or to root, and must not be readable by others. A
+    /// file of root may be readable by a group, because Kubernetes gives a Secret to a non-root user in this way. A
+    /// file mounted by a kubelet has the mode chosen by the pod's author, plus the group bits that the kubelet adds for
+    /// an fsGroup. That is accepted, because only the pod's containers see it.
     pub fn read(path: &Path) -> Result<Key, KeyError> {
         let failed = |source| KeyError::File {
             path: path.into(),
             source,
         };
-        // Must not block on a pipe; the checks apply to the opened file, not to its name.
+        // Opening must not block on a pipe. The checks apply to the opened file, not to its name.
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new()
             .read(true)
@@ -98,7 +98,7 @@ impl Key {
             true if ours != 0 => 0o640,
             _ => 0o600,
         };
-        // The owner's bits are up to the owner.
+        // The owner's own permissions do not matter.
         if mode & 0o077 & !allowed != 0 {
             let path = path.into();
             return Err(KeyError::Open { path, mode });
@@ -115,12 +115,12 @@ impl Key {
         Ok(Key::of_text(text))
     }
 
-    /// The key in a file with this text; surrounding white space is ignored.
+    /// Returns the key in a file with this text. Surrounding white space is ignored.
     pub fn of_text(text: &[u8]) -> Key {
         Key(Blake2s256::digest(text.trim_ascii()).into())
     }
 
-    /// Whether they are equal, in a time that does not reveal where they differ.
+    /// Returns true if the keys are equal. The time taken does not reveal where they differ.
     pub fn matches(&self, other: &Key) -> bool {
         let differs = self
             .0
@@ -130,8 +130,8 @@ impl Key {
         std::hint::black_box(differs) == 0
     }
 
-    /// Finds the key: in `flag`, otherwise PACELINE_KEY_FILE, otherwise the user's own in the configuration directory,
-    /// which is created if missing. `variable` is the environment.
+    /// Finds the key. It comes from the file in `flag`, otherwise from PACELINE_KEY_FILE, otherwise from the user's own
+    /// file in the configuration directory, which is created if missing. `variable` looks up environment variables.
     pub fn find(flag: Option<&Path>, variable: impl Fn(&str) -> Option<String>) -> Result<Key, KeyError> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         if let Some(path) = flag
@@ -148,8 +148,8 @@ impl Key {
         Key::of_user(&folder.join("paceline"))
     }
 
-    /// The user's own key in `folder`, created if missing. Many nodes may create it at once (home is shared on most
-    /// clusters): one wins, all read the same.
+    /// Returns the user's own key in `folder`, which is created if missing. Many nodes may create it at once, because
+    /// home is shared on most clusters. One of them wins, and all read the same key.
     pub fn of_user(folder: &Path) -> Result<Key, KeyError> {
         let path = folder.join("key");
         match Key::read(&path) {
@@ -163,9 +163,9 @@ impl Key {
         Key::read(&path)
     }
 
-    /// The key of one job.
+    /// Derives the key of one job.
     pub fn of_job(&self, job: &str) -> Key {
-        // The key has the MAC's own key length, which is valid for all of 32 bytes.
+        // This cannot fail, because a BLAKE2s MAC takes keys of up to 32 bytes.
         let Ok(mut mac) = <Blake2sMac<U32> as KeyInit>::new_from_slice(&self.0) else {
             unreachable!("BLAKE2s takes keys of 32 bytes");
         };
@@ -174,7 +174,7 @@ impl Key {
         Key(mac.finalize().into_bytes().into())
     }
 
-    /// A random key, for a process whose parts communicate with each other.
+    /// Makes a random key, for a process whose parts communicate with each other.
     ///
     /// # Errors
     /// [`KeyError::Chance`]
@@ -184,31 +184,32 @@ impl Key {
         Ok(Key(bytes))
     }
 
-    /// A key from any bytes: for tests and for processes that inherit it.
+    /// Makes a key from any bytes. This is for tests, and for processes that inherit a key.
     pub fn from_bytes(bytes: [u8; 32]) -> Key {
         Key(bytes)
     }
 
-    /// The bytes of the key, only for a process that inherits it.
+    /// Returns the bytes of the key. Use this only for a process that inherits it.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
-/// Whether it is mounted like a kubelet's Secret: `key` links to `..data/key`, which is in a directory with a timestamp
-/// in its name (pkg/volume/util/atomic_writer.go).
+/// Returns true if the file is mounted like a kubelet's Secret. There, `key` links to `..data/key`, which is in a
+/// directory with a timestamp in its name (pkg/volume/util/atomic_writer.go).
 fn is_mounted_by_a_kubelet(path: &Path) -> bool {
     let place = fs::canonicalize(path).ok();
     let directory = place.as_deref().and_then(Path::parent).and_then(Path::file_name);
     path.is_symlink() && directory.is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
 }
 
-/// Creates a new key under a temporary name, then links it to its final name: a link is atomic and never replaces an
-/// existing file, on NFS too.
+/// Creates a new key under a temporary name, then links it to its final name. Creating a link is atomic and never
+/// replaces an existing file, on NFS too.
 fn make(folder: &Path, path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let text = random_hex(32)?;
-    // Other nodes, containers with the same host name and threads may do the same concurrently.
+    // The name must be unique, because other nodes, containers with the same host name and threads may do the same
+    // concurrently.
     let own = folder.join(format!(".key-{}", random_hex(8)?));
     let written = write_private(&own, &text).and_then(|()| match fs::hard_link(&own, path) {
         Err(problem) if problem.kind() == io::ErrorKind::AlreadyExists => Ok(()),

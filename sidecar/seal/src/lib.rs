@@ -1,13 +1,13 @@
-//! The job's key, and streams between its nodes that cannot be opened, read or changed without it.
+//! The job's key, and streams between the job's nodes. Without the key, a stream cannot be opened, read or changed.
 //!
-//! Noise NNpsk0 with Curve25519, ChaCha20-Poly1305 and BLAKE2s (<https://noiseprotocol.org/noise.html>): both ends
-//! prove possession of the job's key before any other data of theirs is read, and a recorded stream cannot be decrypted
-//! by an attacker who obtains the key later. docs/adr/0007 gives the reasons. The contents of a stream are opaque to
-//! this crate.
+//! The protocol is Noise NNpsk0 with Curve25519, ChaCha20-Poly1305 and BLAKE2s
+//! (<https://noiseprotocol.org/noise.html>). Each end must prove that it has the job's key before the other end reads
+//! any more of its data. An attacker who obtains the key later cannot decrypt a recorded stream. docs/adr/0007 gives
+//! the reasons. The contents of a stream are opaque to this crate.
 //!
-//! - [`key`]: loads the key; it is never on a command line and never printed.
+//! - [`key`]: loads the key, which is never on a command line and never printed.
 //! - [`codec`]: the handshake and the messages as bytes, without any socket.
-//! - [`stream`]: both over a blocking TCP stream, each call with a deadline.
+//! - [`stream`]: the handshake and the messages over a blocking TCP stream. Each call has a deadline.
 
 pub mod codec;
 pub mod key;
@@ -18,23 +18,23 @@ pub use stream::{Receiver, Sealed, Sender, accept, dial};
 
 use std::io;
 
-/// Version of handshake and messages. Two ends with different versions report that to each other and disconnect.
+/// Version of handshake and messages. If the versions of two ends differ, each end reports that and disconnects.
 pub const VERSION: u8 = 1;
 
-/// Why a stream could not be sealed, or a message not be sent or received. The stream remains usable only after
-/// [`SealError::TooLong`] on sending.
+/// Why a stream could not be sealed, or why a message could not be sent or received. The stream remains usable only if
+/// sending failed with [`SealError::TooLong`].
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// Deadline exceeded.
+    /// The deadline was exceeded.
     #[error("no {what} within the time limit")]
     Deadline {
-        /// The expected data.
+        /// The data that was expected.
         what: &'static str,
     },
     /// The peer closed the connection, or the network failed.
     #[error("{what}: {source}")]
     Io {
-        /// The operation.
+        /// The operation that failed.
         what: &'static str,
         /// The socket's error.
         source: io::Error,
@@ -45,7 +45,7 @@ pub enum SealError {
     /// The peer has another version.
     #[error("the other end speaks version {theirs} of the sealed stream, this one version {VERSION}")]
     Version {
-        /// Its version.
+        /// The peer's version.
         theirs: u8,
     },
     /// The peer has another key, or another purpose.
@@ -54,10 +54,10 @@ pub enum SealError {
     /// A record was changed, repeated, omitted, or forged.
     #[error("a message was damaged or forged in transit")]
     Damaged,
-    /// A message that claims to exceed the limit.
+    /// A message claims to exceed the limit.
     #[error("a message of {bytes} bytes; at most {limit} are accepted")]
     TooLong {
-        /// Claimed length.
+        /// The claimed length.
         bytes: usize,
         /// The limit.
         limit: usize,

@@ -29,7 +29,7 @@ pub struct Receiver {
 
 /// Seals a stream that this end opened. Both ends must pass the same `purpose`.
 pub fn dial(mut stream: TcpStream, key: &Key, purpose: &str, deadline: Instant) -> Result<Sealed, SealError> {
-    // A handshake of three small messages must not wait for Nagle.
+    // Disable Nagle's algorithm, because it would delay the three small messages of the handshake.
     let _ = stream.set_nodelay(true);
     let (caller, first) = Caller::start(key, purpose)?;
     write(&mut stream, &first, deadline, "handshake")?;
@@ -40,8 +40,8 @@ pub fn dial(mut stream: TcpStream, key: &Key, purpose: &str, deadline: Instant) 
     Sealed::of(stream, sealer, opener)
 }
 
-/// Seals a stream that the peer opened. The data that it may send before it is authenticated is bounded, and only the
-/// handshake in it is read.
+/// Seals a stream that the peer opened. Before the peer is authenticated, the amount of data that it may send is
+/// limited, and nothing but the handshake is read.
 pub fn accept(
     mut stream: TcpStream,
     key: &Key,
@@ -90,8 +90,8 @@ impl Sealed {
         self.receiver.receive(limit, deadline)
     }
 
-    /// The unsealed stream, for bulk data that needs no seal. No sealed data is left in it: bytes after a message are
-    /// never read.
+    /// Returns the unsealed stream, for bulk data that needs no seal. No data that follows the last message is lost,
+    /// because bytes after a message are never read.
     pub fn into_bare(self) -> TcpStream {
         let stream = self.receiver.stream;
         // Remove our deadlines; the new owner sets its own.
@@ -108,7 +108,7 @@ impl Sender {
         write(&mut self.stream, &bytes, deadline, "message")
     }
 
-    /// Closes the stream for both ends and both directions; blocked readers return.
+    /// Closes the stream for both ends and in both directions. Blocked readers then return.
     pub fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -173,7 +173,7 @@ fn write(
     Ok(())
 }
 
-/// Time left until the deadline; a socket rejects a timeout of zero.
+/// Returns the time left until the deadline. Fails if there is none, because a socket rejects a timeout of zero.
 fn left(deadline: Instant, what: &'static str) -> Result<std::time::Duration, SealError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -183,7 +183,7 @@ fn left(deadline: Instant, what: &'static str) -> Result<std::time::Duration, Se
     }
 }
 
-/// Timeouts and signals: the loop checks the deadline again.
+/// Ignores timeouts and signals, because the loop checks the deadline again. Returns other errors.
 fn again(problem: io::Error, what: &'static str) -> Result<(), SealError> {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     match problem.kind() {

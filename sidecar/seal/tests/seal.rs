@@ -1,4 +1,4 @@
-//! Sealed streams, and all cases in which a stream must not be sealed.
+//! Tests of sealed streams, and of all cases in which a stream must not be sealed.
 
 #![allow(clippy::unwrap_used)] // Tests and their helpers.
 
@@ -158,7 +158,7 @@ fn a_recorded_first_message_opens_nothing() {
     one.write_all(&first).unwrap();
     let mut reply = [0; HANDSHAKE_BYTES];
     one.read_exact(&mut reply).unwrap();
-    // The final message of another handshake with the same key.
+    // Send the final message of another handshake with the same key.
     let (caller, first) = Caller::start(&key(1), PURPOSE).unwrap();
     let (reply, _) = answer(&key(1), PURPOSE, &first);
     let (_, proof) = caller.finish(&reply).unwrap();
@@ -210,7 +210,7 @@ fn keys_are_files_of_ones_own() {
     assert_eq!(format!("{:?}", key(7)), "Key(..)");
 }
 
-/// root's file with the mode requested by the pod, or with 0440 and the pod's group if the pod has an fsGroup.
+/// The file is root's. It has the mode requested by the pod, or 0440 and the pod's group if the pod has an fsGroup.
 #[test]
 fn a_secret_is_read_as_a_kubelet_mounts_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn a_secret_is_read_as_a_kubelet_mounts_it() {
         fs::set_permissions(&link, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(Key::read(&link).is_ok(), is_good, "{mode:o}");
     }
-    // The same file by its real path has no exemption.
+    // The same file is not exempt if its real path is used.
     fs::set_permissions(&link, fs::Permissions::from_mode(0o440)).unwrap();
     assert!(matches!(Key::read(&data.join("key")), Err(KeyError::Open { .. })));
 }
@@ -268,7 +268,7 @@ fn a_users_key_is_made_once_by_many_at_once() {
 }
 
 proptest! {
-    /// One changed bit anywhere in a message is rejected; nothing panics.
+    /// One changed bit anywhere in a message is rejected without a panic.
     #[test]
     fn a_changed_bit_is_found(message in prop::collection::vec(any::<u8>(), 0..300), at in any::<prop::sample::Index>(), bit in 0..8) {
         let (caller, first) = Caller::start(&key(1), PURPOSE).unwrap();
@@ -290,11 +290,11 @@ proptest! {
                 Ok(found) => prop_assert!(found.is_none(), "a changed message was taken"),
             }
         }
-        // A longer claimed length waits for bytes that never arrive.
+        // If the claimed length becomes longer, the reader waits for bytes that never arrive.
         prop_assert!(refused || at < 2);
     }
 
-    /// Arbitrary bytes instead of a handshake.
+    /// Sends arbitrary bytes in place of a handshake.
     #[test]
     fn no_bytes_confuse_the_handshake(first in prop::collection::vec(any::<u8>(), HANDSHAKE_BYTES)) {
         let first: [u8; HANDSHAKE_BYTES] = first.try_into().unwrap();

@@ -41,7 +41,7 @@ impl Source for Fake {
     }
 }
 
-/// An agent, and an aggregator that accepts everything on request.
+/// An agent, and a fake aggregator that accepts everything when the test asks it to.
 struct Bench {
     agent: Agent,
     fake: Fake,

@@ -1,5 +1,5 @@
-//! The launcher's messages on stdin, and signals to this process. Each has a thread that may block; both send to one
-//! channel.
+//! The launcher's messages on stdin, and signals to this process. A separate thread, which may block, reads each of the
+//! two; both threads send to one channel.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -19,13 +19,14 @@ const MAX_LINE: u64 = 64 << 10;
 /// An event that controls the sidecar itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The launched command's process.
+    /// The launcher started its command, which has this process ID.
     Child(u32),
-    /// The launched command ended.
+    /// The launched command ended with this exit code.
     Exit(i32),
-    /// The launcher closed its end.
+    /// The launcher closed its end of stdin.
     Eof,
-    /// SIGTERM: shut down cleanly, unless a launcher is there, whose command the signal was for.
+    /// SIGTERM: shut down cleanly. Ignored while a launcher with a command is there, because the signal was then meant
+    /// for the command.
     Terminate,
     /// SIGHUP: read the configuration files again.
     HangUp,
@@ -50,18 +51,18 @@ pub(super) fn parse(line: &[u8]) -> Option<Control> {
 pub enum Words<R> {
     /// One launcher, line by line.
     Lines(R),
-    /// This many tasks, through files in the ring directory.
+    /// This many launchers (tasks), through files in the ring directory.
     Tasks(PathBuf, u32),
-    /// No launcher: signals only.
+    /// There is no launcher; only signals are received.
     None,
 }
 
-/// Listens to the launcher and to signals. Signals that were sent to the job are recorded in `ring_dir`.
+/// Listens to the launcher and to signals. Records signals that were sent to the job in `ring_dir`.
 ///
-/// A scheduler signals all processes of a job, including this one. The launcher forwards SIGINT, SIGQUIT, SIGUSR1 and
-/// SIGUSR2; they are ignored here because the trainer's last records are still to be read. SIGHUP, as for any daemon,
-/// reloads the configuration; the SIGHUP of a closing terminal goes to the launcher's group and not to ours, and would
-/// do no harm.
+/// A scheduler signals all processes of a job, including this one. SIGINT, SIGQUIT, SIGUSR1 and SIGUSR2 are ignored
+/// here, because the launcher forwards them and the trainer's last records are still to be read. SIGHUP reloads the
+/// configuration, as for any daemon. The SIGHUP of a closing terminal goes to the launcher's process group, which is
+/// not ours; if it arrived here, it would do no harm.
 ///
 /// # Errors
 /// If the thread or the signal handlers cannot be created.

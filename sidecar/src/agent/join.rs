@@ -1,8 +1,9 @@
-//! Finding the job's aggregator, or becoming it.
+//! Finds the job's aggregator, or starts it.
 //!
-//! The sidecar that can bind the address runs the aggregator. If another process holds the address, or it belongs to
-//! another host, a handshake through a stream sealed with the job's key shows whether our aggregator is there. If no
-//! aggregator is found, this node is watched alone, with a message.
+//! The sidecar that can bind the address runs the aggregator. If another process holds the address, or the address
+//! belongs to another host, the sidecar attempts a handshake through a stream sealed with the job's key. The handshake
+//! shows whether the job's aggregator is there. If no aggregator is found, this node is monitored standalone, by an
+//! aggregator of its own, and a message says so.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -27,11 +28,11 @@ use crate::warn;
 
 /// On the first attempt, a peer that does not answer our handshake for this long is not our aggregator.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
-/// Time limit for all later addresses together.
+/// Time limit for trying all later addresses in the list together.
 const ELSEWHERE_DEADLINE: Duration = Duration::from_millis(1000);
-/// Our aggregator may take this long to read its journal.
+/// How long to wait for an aggregator of this job that is still reading its journal.
 const LATER_DEADLINE: Duration = Duration::from_secs(120);
-/// Retry interval while it reads its journal.
+/// Retry interval while the aggregator reads its journal.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What is needed to join an aggregator, or to run it.
@@ -39,21 +40,21 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 pub struct Invitation {
     /// This node's sidecar.
     pub me: Hello,
-    /// Addresses to try, in order. If empty, this node is watched alone.
+    /// Addresses to try, in order. If empty, this node is monitored standalone.
     pub candidates: Vec<Candidate>,
-    /// The name that they were resolved from, if it may resolve differently later: it may move, or be created late.
+    /// The name that the addresses were resolved from. Set only if a later lookup may return another address.
     pub asked: Option<String>,
     /// An address that just became unresponsive on an established link.
     pub silent: Option<SocketAddr>,
-    /// Why this node is alone from the start, if it is.
+    /// If this node is standalone from the start, the reason.
     pub alone_because: Option<String>,
     /// Number of failed attempts.
     pub attempt: u32,
     /// The key that seals streams between nodes.
     pub key: JobKey,
-    /// The directory of the sockets between these streams and ZeroMQ.
+    /// The directory of the sockets that connect these streams to ZeroMQ.
     pub den: Arc<Den>,
-    /// Where to serve the metrics page.
+    /// Where to serve the metrics page, if it is enabled.
     pub http: Option<Page>,
     /// Plan of the aggregator, in case it runs here.
     pub plan: Plan,
@@ -62,17 +63,17 @@ pub struct Invitation {
 }
 
 impl Invitation {
-    /// Whether the aggregator may be on another host.
+    /// Returns true if the aggregator may be on another host.
     pub fn is_shared(&self) -> bool {
         self.candidates.iter().any(Candidate::is_shared)
     }
 
-    /// Whether an aggregator may be found later.
+    /// Returns true if an aggregator may be found later.
     pub fn has_hope(&self) -> bool {
         !self.candidates.is_empty() || self.asked.is_some()
     }
 
-    /// Resolves the name again; on failure, keeps the previous addresses.
+    /// Resolves the name again. Keeps the previous addresses if that fails.
     async fn look_up(&mut self) {
         let Some(asked) = self.asked.clone() else { return };
         let (job, node) = (self.me.job.clone(), self.me.node.clone());
@@ -89,11 +90,11 @@ pub struct Joined {
     pub link: Dealer,
     /// The aggregator's response.
     pub welcome: Welcome,
-    /// Its address.
+    /// The aggregator's address.
     pub address: SocketAddr,
     /// The aggregator, if it runs in this process.
     pub hosted: Option<Hosted>,
-    /// Why this node is watched alone, if it is.
+    /// If this node is standalone, the reason.
     pub alone: Option<String>,
 }
 
@@ -108,7 +109,7 @@ pub(super) enum Miss {
     Io(#[from] std::io::Error),
 }
 
-/// Joins the aggregator. With `may_be_alone`, this node is watched alone if that fails.
+/// Joins the aggregator. If that fails and `may_be_alone` is set, this node is monitored standalone.
 pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Joined> {
     invitation.look_up().await;
     let mut why = invitation.alone_because.clone();
@@ -147,7 +148,8 @@ pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Join
     }
 }
 
-/// Looks for the job's aggregator while this node is watched alone. Never starts one: this node has its own.
+/// Looks for the job's aggregator while this node is standalone. Never starts an aggregator, because a standalone node
+/// already has its own.
 pub async fn find(mut invitation: Invitation) -> Option<Joined> {
     invitation.look_up().await;
     for candidate in &invitation.candidates {
@@ -179,8 +181,8 @@ async fn at(invitation: &Invitation, candidate: Candidate, sign: &Sign) -> Resul
     }
 }
 
-/// Another sidecar of this host may have become the aggregator at a later address while another program held this one.
-/// Sidecars that wait for this address retry for longer.
+/// Tries the later addresses in the list. While another program held the address `free`, another sidecar of this host
+/// may have become the aggregator at a later one. Sidecars that still wait for `free` retry for longer than this.
 async fn elsewhere(invitation: &Invitation, free: Candidate) -> Option<Joined> {
     let behind = invitation
         .candidates
@@ -212,8 +214,8 @@ async fn another(invitation: &Invitation, address: SocketAddr, sign: &Sign) -> R
     through(link, address, me, patience(ANSWER_DEADLINE, *attempt)).await
 }
 
-/// Joins the aggregator that this process just started. On a machine short of CPU it may be slow to answer. Retry as
-/// long as it is running, because a second one would conflict with it.
+/// Joins the aggregator that this process just started. On a machine short of CPU, that aggregator may answer slowly.
+/// Retries as long as it is running, because a second aggregator would conflict with it.
 async fn own(mut hosted: Hosted, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
     let began = Instant::now();
     loop {
@@ -244,7 +246,7 @@ fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hoste
     Hosted::start(listener, &key.key, &den, http, plan, status)
 }
 
-/// Rejoins the aggregator of this process.
+/// Joins the aggregator of this process again.
 pub(super) async fn again(inside: &Path, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
     through(Dealer::connect(inside).await?, address, me, ANSWER_DEADLINE).await
 }
@@ -283,14 +285,14 @@ async fn handshake(link: &mut impl Link, me: &Hello, deadline: Duration) -> Resu
     }
 }
 
-/// Delay before the next attempt: doubles from 200 ms to 4 s, plus up to 50 % jitter, so that the sidecars of a large
-/// job do not reconnect at once.
+/// Returns the delay before the next attempt: it doubles from 200 ms to 4 s, plus up to 50 % jitter, so that the
+/// sidecars of a large job do not all reconnect at the same moment.
 pub fn backoff(attempt: u32, seed: u64) -> Duration {
     spread((200 << attempt.min(5)).min(4_000), attempt, seed)
 }
 
-/// Delay before a node that is watched alone looks for the job's aggregator again: doubles from 2 s to a minute, with
-/// the same jitter.
+/// Returns the delay before a standalone node looks for the job's aggregator again: it doubles from 2 s to a minute,
+/// with the same jitter.
 pub fn lonely(attempt: u32, seed: u64) -> Duration {
     spread((2_000 << attempt.min(5)).min(60_000), attempt, seed)
 }

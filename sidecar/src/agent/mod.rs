@@ -1,5 +1,5 @@
 //! The sidecar's logic without threads and sockets: it polls sources, numbers frames, sends a heartbeat once a second,
-//! and drains everything in order at the end. [`shell`] passes in time and external events.
+//! and at the end sends the remaining data in order. [`shell`] passes in the time and external events.
 
 pub mod control;
 pub mod join;
@@ -33,18 +33,18 @@ const SOURCES_EVERY: u64 = 10;
 const DRAIN_NS: u64 = 1_000_000_000;
 /// Maximum time to wait for the acknowledgement of the last frames.
 const LEAVE_NS: u64 = 1_000_000_000;
-/// A sidecar without a launcher and a trainer ends after this time.
+/// A sidecar whose launcher and trainers are all gone ends after this time.
 const ORPHAN_NS: u64 = 10_000_000_000;
 
-/// Reason for the end: SIGTERM.
+/// The reason for the end after SIGTERM.
 const TERMINATED: &str = "terminated";
 
 /// The sidecar of one node.
 pub struct Agent {
     uplink: Uplink,
-    /// While this node is watched alone: frames kept for the job's aggregator, in case it appears.
+    /// While this node is standalone: a second uplink that keeps its frames for the job's aggregator.
     aside: Option<Uplink>,
-    /// Every frame up to this number is safe or dropped, in one of the two uplinks.
+    /// The highest frame number up to which every frame is acknowledged or dropped in one of the two uplinks.
     released: u64,
     sources: Vec<Box<dyn Source>>,
     stage: Stage,
@@ -55,15 +55,15 @@ pub struct Agent {
     spent_ns: Vec<u64>,
     child: Option<Process>,
     orphaned_ns: Option<u64>,
-    /// Exit code of the command. Sent after its ranks' last records are read, because it ends these ranks.
+    /// Exit code of the command. It is sent after its ranks' last records, because it ends these ranks.
     exit: Option<i32>,
     reason: &'static str,
-    /// Executes orders after faults; `None` if there are no trainers to apply them to.
+    /// Carries out the aggregator's orders after faults; `None` if there are no trainers to apply them to.
     hand: Option<Hand>,
 }
 
 impl Agent {
-    /// A sidecar that waits for its first link.
+    /// Creates a sidecar that waits for its first link.
     pub fn new(uplink: Uplink, sources: Vec<Box<dyn Source>>) -> Agent {
         Agent {
             uplink,
@@ -83,17 +83,17 @@ impl Agent {
         }
     }
 
-    /// Adds a hand that executes orders.
+    /// Sets the part that carries out orders.
     pub fn with_hand(self, hand: Option<Hand>) -> Agent {
         Agent { hand, ..self }
     }
 
-    /// The current stage.
+    /// Returns the current stage.
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// How long to wait for other nodes at the end.
+    /// Returns how long to wait for other nodes at the end.
     pub fn grace(&self) -> Duration {
         match self.reason {
             TERMINATED => TERMINATED_GRACE,
@@ -101,12 +101,13 @@ impl Agent {
         }
     }
 
-    /// The sender, driven by the shell.
+    /// Returns the uplink, which the shell drives.
     pub fn uplink(&mut self) -> &mut Uplink {
         &mut self.uplink
     }
 
-    /// Handles a new link. The first one starts monitoring; a link to another journal needs all introductions again.
+    /// Handles a new link. The first link starts monitoring. If the link leads to a new journal, all sources send their
+    /// introductions again.
     pub fn linked(&mut self, new_journal: bool, alone: Option<String>, now_ns: u64) {
         self.alone = alone;
         if self.stage == Stage::Waiting {
@@ -118,8 +119,8 @@ impl Agent {
         }
     }
 
-    /// From now on this node is watched alone. Its frames are also kept for the job's aggregator, as far as the spool
-    /// has room, with the same numbers.
+    /// Makes this node standalone. From now on, its frames are also kept for the job's aggregator under the same
+    /// numbers, as long as the spool has room.
     pub fn part(&mut self) {
         if self.aside.is_none() {
             let mut aside = self.uplink.clone();
@@ -128,13 +129,13 @@ impl Agent {
         }
     }
 
-    /// Whether this node is watched alone.
+    /// Returns true if this node is standalone.
     pub fn is_parted(&self) -> bool {
         self.aside.is_some()
     }
 
-    /// Switches to the job's aggregator, which gets the frames kept for it. Returns the last messages for the
-    /// aggregator that watched this node alone.
+    /// Switches to the job's aggregator, which receives the frames kept for it. Returns the last messages for the
+    /// aggregator that monitored this node standalone.
     pub fn rejoin(&mut self, now_ns: u64) -> Vec<Vec<u8>> {
         let Some(aside) = self.aside.take() else {
             return Vec::new();
@@ -179,20 +180,20 @@ impl Agent {
                 }
             }
             Control::Eof => self.orphaned_ns = Some(now_ns),
-            // The signal is for the job: the trainer may write a checkpoint now, and the launcher reports the end.
+            // Continue: the trainer may write a checkpoint now, and the launcher reports when it ends.
             Control::Terminate if self.child.is_some() && self.orphaned_ns.is_none() => {}
             Control::Terminate => self.drain(TERMINATED, now_ns),
-            // Only the aggregator has a policy.
+            // Ignore it here, because only the aggregator has a policy to reload.
             Control::HangUp => {}
         }
     }
 
-    /// The aggregator requests each collective of some communicators.
+    /// Passes on the aggregator's request to send every single collective of some communicators.
     pub fn wanted(&mut self, wants: &[Want]) {
         self.sources.iter_mut().for_each(|source| source.wanted(wants));
     }
 
-    /// Executes an order for this node.
+    /// Carries out an order for this node.
     pub fn order(&mut self, order: &Order) {
         if let Some(hand) = self.hand.as_mut().filter(|_| order.lasts_ms > 0) {
             hand.take(order);
@@ -203,7 +204,7 @@ impl Agent {
         matches!(self.stage, Stage::Waiting | Stage::Watching)
     }
 
-    /// If the end comes before the first link, the first frame must still be the introduction.
+    /// Sends the introduction first if the end comes before the first link.
     fn introduce_early(&mut self, now_ns: u64) {
         if self.stage == Stage::Waiting {
             self.stage = Stage::Watching;
@@ -253,10 +254,11 @@ impl Agent {
         self.settle(now_ns);
     }
 
-    /// Lets sources release acknowledged data; the last acknowledgement ends the sidecar.
+    /// Lets sources release acknowledged data. Once the last frame is acknowledged, the sidecar ends.
     pub fn settle(&mut self, now_ns: u64) {
         let settled = self.uplink.settled();
-        // What one aggregator has may still be on its way to the other: it stays released.
+        // Never decrease the number. A frame that one aggregator acknowledged may still be unacknowledged by the other,
+        // but its data was already released.
         self.released = self.released.max(settled);
         let released = self.released;
         self.sources
@@ -265,7 +267,7 @@ impl Agent {
         if let Stage::Leaving { until_ns } = self.stage
             && (settled == self.uplink.last_seq() || now_ns >= until_ns)
         {
-            // One last poll, so that sources remove the files of acknowledged data.
+            // Poll once more, so that sources remove the files of acknowledged data.
             self.each_source(now_ns, |source, send| source.poll(now_ns, send));
             self.stage = Stage::Gone;
         }
@@ -288,7 +290,7 @@ impl Agent {
             .iter_mut()
             .fold(false, |any, source| source.is_urgent() | any);
         if now_ns >= self.beat_at_ns {
-            // Aligned with the readings that are taken once a second.
+            // Align the heartbeat with the readings that are taken once a second.
             self.beat_at_ns = now_ns - now_ns % BEAT_EVERY_NS + BEAT_EVERY_NS;
             self.beat(now_ns);
         } else if is_urgent {
@@ -333,7 +335,7 @@ impl Agent {
         self.push(Event::Beat(beat), now_ns);
     }
 
-    /// Handles a launcher that vanished without a message: monitoring lasts as long as there is something to monitor.
+    /// Ends monitoring after the launcher vanished, but only once its command (if unknown: all trainers) is gone.
     fn check_launcher(&mut self, now_ns: u64) {
         let Some(since_ns) = self.orphaned_ns else { return };
         let over = match self.child {
@@ -377,7 +379,7 @@ impl Agent {
     }
 }
 
-/// Pushes to both uplinks, so that the frame has the same number in both.
+/// Pushes the frame to both uplinks, so that it has the same number in both.
 fn push(
     uplink: &mut Uplink,
     aside: &mut Option<Uplink>,

@@ -1,4 +1,4 @@
-//! The loop around an [`Agent`]: one thread, one runtime, everything that can wake it in one `select!`.
+//! The event loop around an [`Agent`]: one thread and one runtime, with everything that can wake it in one `select!`.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -20,12 +20,13 @@ use crate::warn;
 
 /// Polling interval of sources.
 const TICK: Duration = Duration::from_millis(100);
-/// After this many failed attempts to reconnect, this node is watched alone.
+/// After this many failed attempts to reconnect, this node becomes standalone.
 const ATTEMPTS: u32 = 6;
-/// The same for the first link to another host's aggregator, which may start later: half a minute.
+/// Maximum number of failed attempts for the first link to an aggregator on another host, which may start later. They
+/// take about half a minute.
 const FIRST_ATTEMPTS: u32 = 11;
 
-/// Runs a sidecar to its end.
+/// Runs a sidecar until it ends.
 pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Control>) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -58,13 +59,13 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
         }
         shell.send().await;
     }
-    // Close the link first, so that an aggregator of this process does not wait for us.
+    // Close the link first, so that an aggregator in this process does not wait for it.
     shell.link = None;
     if let Some(hosted) = shell.hosted {
         hosted.finish(shell.agent.grace()).await;
     }
     if let Some(leaving) = shell.leaving {
-        // A failure need not be reported.
+        // Ignore a failure, because the sidecar ends anyway.
         let _ = leaving.await;
     }
 }
@@ -74,14 +75,14 @@ struct Shell {
     link: Option<Dealer>,
     /// The aggregator, if it runs in this process.
     hosted: Option<Hosted>,
-    /// Its address for other nodes, if it is the job's aggregator.
+    /// The hosted aggregator's address for other nodes, if it is the job's aggregator.
     address: Option<SocketAddr>,
     /// Address of the link's other end.
     peer: Option<SocketAddr>,
     joining: Option<JoinHandle<Option<Joined>>>,
-    /// While watched alone: the search for the job's aggregator.
+    /// While this node is standalone: the search for the job's aggregator.
     searching: Option<JoinHandle<Option<Joined>>>,
-    /// The shutdown of the aggregator that watched this node alone.
+    /// The shutdown of the aggregator that monitored this node standalone.
     leaving: Option<JoinHandle<()>>,
     attempt: u32,
     searches: u32,
@@ -129,7 +130,8 @@ impl Shell {
             if attempt > 0 {
                 sleep(backoff(attempt - 1, invitation.me.agent)).await;
             }
-            // The job's aggregator is in this process: do not look for another or start one, however busy it is.
+            // The job's aggregator runs in this process. Even if it is too busy to answer, do not look for another one
+            // or start one.
             if let Some((inside, address)) = own {
                 return again(&inside, address, &invitation.me).await.ok();
             }
@@ -137,7 +139,7 @@ impl Shell {
         }));
     }
 
-    /// While watched alone: keeps looking for the job's aggregator.
+    /// Keeps looking for the job's aggregator while this node is standalone.
     fn begin_to_search(&mut self) {
         if !self.agent.is_parted() || !self.invitation.has_hope() || self.searching.is_some() {
             return;
@@ -168,7 +170,7 @@ impl Shell {
         }
     }
 
-    /// Sends the last messages to the aggregator that watched this node alone, and shuts it down.
+    /// Sends the last messages to the aggregator that monitored this node standalone, and shuts it down.
     fn leave_alone(&mut self, now_ns: u64) {
         self.searches = 0;
         let farewell = self.agent.rejoin(now_ns);
@@ -217,7 +219,8 @@ impl Shell {
             self.hosted = hosted;
             self.address = alone.is_none().then_some(address);
         }
-        // Also for an aggregator that was already here: a sidecar that rejoins it has not moved to another one.
+        // Fill these fields whenever this process hosts the aggregator, not only when it was just started. A sidecar
+        // that rejoins its own aggregator must not look as if it had moved to another one.
         let own = self.hosted.as_ref();
         let run_dir = own.map(|_| self.invitation.plan.run_dir.display().to_string());
         self.invitation.status.say(&Status::Ready {
@@ -229,7 +232,7 @@ impl Shell {
         });
         self.link = Some(link);
         if let Heard::Welcome { new_journal } = self.agent.uplink().welcomed(&welcome, now_ns) {
-            // A node that was watched alone introduces itself again, and reports that this state is over.
+            // A node that was standalone introduces itself again, which also reports that it is no longer standalone.
             self.agent.linked(new_journal || is_back, alone, now_ns);
         }
         self.begin_to_search();

@@ -3,20 +3,20 @@
 /// A stage of the sidecar's lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Before the first link: nothing is read, records stay in the rings.
+    /// Before the first link. Nothing is read, and records stay in the rings.
     Waiting,
     /// Normal operation.
     Watching,
-    /// The end was announced; reads the trainers' remaining records until this deadline.
+    /// The end was announced. The trainers' remaining records are read until this deadline.
     Draining {
-        /// CLOCK_MONOTONIC ns.
+        /// Deadline, CLOCK_MONOTONIC in nanoseconds.
         until_ns: u64,
     },
-    /// The goodbye was sent; waits for its acknowledgement until this deadline.
+    /// The goodbye was sent. The sidecar waits for its acknowledgement until this deadline.
     Leaving {
-        /// CLOCK_MONOTONIC ns.
+        /// Deadline, CLOCK_MONOTONIC in nanoseconds.
         until_ns: u64,
     },
-    /// Nothing is left to do.
+    /// The sidecar has nothing left to do.
     Gone,
 }

@@ -1,7 +1,8 @@
-//! Several launchers on one node that share a sidecar: each writes its messages to its own file in the ring directory,
-//! so that a restarted sidecar can read all of them.
+//! Several launchers on one node that share a sidecar. Each launcher writes its messages to its own file in the ring
+//! directory, so that a restarted sidecar can read all of them.
 //!
-//! `tasks/<pid>` is locked by its launcher while that lives. Its lines are a single launcher's lines on stdin.
+//! The file is `tasks/<pid>`. Its launcher holds a lock on it while alive. Its lines have the format of a single
+//! launcher's messages on stdin.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,23 +17,23 @@ use tokio::sync::mpsc::Sender;
 use super::control::{self, Control};
 use crate::host::Process;
 
-/// The folder of the files, in the ring directory.
+/// The folder of these files, in the ring directory.
 pub const FOLDER: &str = "tasks";
 /// The sidecar's findings, one line of JSON each, for the task that prints them.
 pub const VERDICTS: &str = "verdicts";
-/// The sidecar's ready message, in the ring directory.
+/// The file with the sidecar's ready message, in the ring directory.
 pub const READY: &str = "ready";
-/// Written to the ring directory by a sidecar that has finished its work.
+/// A file that the sidecar creates in the ring directory when it has finished its work.
 pub const DONE: &str = "done";
-/// Locked, shared, by all processes that need the ring directory.
+/// The lock file. All processes that need the ring directory hold a shared lock on it.
 const ALIVE: &str = "alive.lock";
-/// `command.<launcher's pid>`, in the ring directory: identifies the command's process.
+/// Prefix of the file `command.<launcher's pid>` in the ring directory, which identifies the command's process.
 const COMMAND: &str = "command.";
 /// Polling interval of the files.
 const EVERY: Duration = Duration::from_millis(100);
-/// How long to wait for tasks that have not started, after the others have ended.
+/// How long to wait for tasks that have not started, after all started tasks have ended.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum size of a file, which has a few short lines.
+/// Maximum number of bytes read from one file, which has only a few short lines.
 const MAX_FILE: u64 = 4096;
 /// A directory modified this recently may belong to a process that has not locked it yet.
 const FRESH: Duration = Duration::from_secs(10);
@@ -40,22 +41,22 @@ const FRESH: Duration = Duration::from_secs(10);
 /// State of a node's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Tasks that have started.
+    /// Number of tasks that have started.
     pub came: u32,
-    /// Of these, tasks whose command has ended.
+    /// Number of started tasks whose command has ended.
     pub over: u32,
     /// Total number of expected tasks.
     pub expected: u32,
-    /// Exit code of the command that failed first, else zero; `None` if no exit code was reported.
+    /// Exit code of the command that failed first; zero if all reported codes are zero; `None` if no code was reported.
     pub code: Option<i32>,
-    /// Live launchers.
+    /// Number of live launchers.
     pub launchers: u32,
-    /// Process ID of a started command.
+    /// Process ID of one started command.
     pub child: Option<u32>,
 }
 
 impl Look {
-    /// All expected tasks have started and ended.
+    /// Returns true if all expected tasks have started and ended.
     pub fn is_over(&self) -> bool {
         self.came >= self.expected && self.over == self.came
     }
@@ -84,7 +85,7 @@ pub fn look(ring_dir: &Path, expected: u32) -> Look {
     look
 }
 
-/// Process IDs of the commands of a ring directory's tasks. They may have been reused by now.
+/// Returns the process IDs of the commands that a ring directory's tasks started. The IDs may have been reused by now.
 pub fn commands(ring_dir: &Path) -> Vec<u32> {
     all(ring_dir).filter_map(|task| task.child).collect()
 }
@@ -103,7 +104,7 @@ struct Task {
     child: Option<u32>,
     exit: Option<i32>,
     launcher: bool,
-    /// Time of its last message.
+    /// Time of the task's last message.
     at: SystemTime,
 }
 
@@ -132,14 +133,15 @@ impl Task {
         Ok(task)
     }
 
-    /// Its command has ended: its launcher reported it, or both are gone.
+    /// Returns true if the task's command has ended: its launcher reported the end, or launcher and command are both
+    /// gone.
     fn is_over(&self) -> bool {
         let child_lives = || self.child.is_some_and(|pid| Process::of(pid).is_alive());
         self.exit.is_some() || !self.launcher && !child_lives()
     }
 }
 
-/// Reports what the tasks of a ring directory do, until all have ended.
+/// Starts a thread that reports the state of a ring directory's tasks until all of them have ended.
 ///
 /// # Errors
 /// If the thread cannot be created.
@@ -172,8 +174,8 @@ pub fn attend(ring_dir: PathBuf, expected: u32, sender: Sender<Control>) -> io::
         .map(drop)
 }
 
-/// Locks a ring directory, so that it is not treated as abandoned, as long as the returned file lives. `None` if its
-/// launcher does not request it.
+/// Locks a ring directory as long as the returned file lives, so that the directory is not treated as abandoned.
+/// Returns `None` if its launcher did not create a lock file.
 pub fn hold(ring_dir: &Path) -> Option<File> {
     let file = File::options().write(true).open(ring_dir.join(ALIVE)).ok()?;
     flock(&file, FlockOperation::NonBlockingLockShared).ok()?;
@@ -194,11 +196,12 @@ pub fn make_holdable(ring_dir: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-/// Records a launcher's command: while it runs, the directory is not abandoned, even if all of our processes were
-/// killed. A trainer may load the hook from there at any time.
+/// Records a launcher's command. While the command runs, the directory does not count as abandoned, even if all of our
+/// processes were killed, because a trainer may load the hook from there at any time.
 pub fn note_command(ring_dir: &Path, child: u32) {
     let name = format!("{COMMAND}{}", std::process::id());
-    // If memory is full, the directory may be removed before a command that has lost its launcher ends.
+    // If this write fails because memory is full, the directory may be removed while a command without a launcher still
+    // runs.
     let _ = fs::write(ring_dir.join(name), Process::of(child).words());
 }
 
@@ -215,8 +218,8 @@ fn has_command(ring_dir: &Path) -> bool {
         .any(|command| command.is_alive())
 }
 
-/// Locks an abandoned ring directory, so that no process starts to use it until it is removed. A directory without a
-/// lock file may be from another version and is left alone.
+/// Locks an abandoned ring directory, so that no process starts to use it before it is removed. Leaves a directory
+/// without a lock file alone, because it may be from another version.
 pub fn left_behind(ring_dir: &Path) -> Option<File> {
     let is_old = || {
         let newest = [ring_dir.to_owned(), ring_dir.join(FOLDER)]
@@ -225,7 +228,8 @@ pub fn left_behind(ring_dir: &Path) -> Option<File> {
             .max();
         newest.is_some_and(|at| at.elapsed().is_ok_and(|age| age > FRESH))
     };
-    // Check before locking too: a process that starts to use a fresh directory must be able to lock it.
+    // Check the age before locking as well, because a process that starts to use a fresh directory must be able to lock
+    // it.
     if !is_old() {
         return None;
     }
@@ -247,7 +251,8 @@ mod tests {
             Node(dir)
         }
 
-        /// A launcher that has written this, alive as long as the returned file.
+        /// Creates the file of a launcher that has written `said`. The launcher counts as alive as long as the returned
+        /// file is open.
         fn task(&self, name: &str, said: &str) -> File {
             let path = self.0.path().join(FOLDER).join(name);
             fs::write(&path, said).unwrap();
@@ -269,10 +274,10 @@ mod tests {
         assert!(!node.look(2).is_over());
         let two = node.task("2", "{\"child\":1}\n");
         assert!(!node.look(2).is_over());
-        // Its launcher is killed, and its command (PID 1) keeps running.
+        // The second launcher is killed, but its command (PID 1) keeps running.
         drop(two);
         assert_eq!((node.look(2).over, node.look(2).launchers), (1, 1));
-        // Both are gone.
+        // The second launcher and its command are both gone.
         drop(node.task("2", "{\"child\":0}\n"));
         assert!(node.look(2).is_over());
         assert_eq!(node.look(2).code, Some(0));
@@ -310,7 +315,7 @@ mod tests {
         assert!(left_behind(dir.path()).is_none(), "its command runs");
         note_command(dir.path(), 0);
         age(60);
-        // A process that another test is starting holds a copy of the lock until its exec.
+        // A child process that another test is starting holds a copy of the lock until its exec, so retry.
         let is_left = (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             left_behind(dir.path()).is_some()

@@ -1,6 +1,7 @@
-//! Order and timing of attempts at several addresses: one after the other, in list order. If a relay's handshake takes
-//! too long, the next one is tried in parallel: the kernel accepts connections for a stopped process, and this node is
-//! not monitored while it waits. A relay that completes the handshake is alive, and gets the time that it needs.
+//! Order and timing of attempts at several addresses. They are tried one after the other, in list order. If a relay's
+//! handshake takes too long, the next address is tried in parallel, because the kernel accepts connections even for a
+//! stopped process, and this node is not monitored while it waits. A relay that completes the handshake is alive, so
+//! the attempt then gets as much time as it needs.
 
 use std::future::Future;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,13 +14,13 @@ use tokio::time::timeout;
 
 use crate::aggregator::place::Candidate;
 
-/// After this time without a handshake, other relays are tried too. When thousands of nodes connect at once, each waits
-/// a tenth of a millisecond for each node before it.
+/// After this time without a handshake, the next address is tried too. When thousands of nodes connect at once, each
+/// waits a tenth of a millisecond for every node ahead of it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same for a relay that was just unresponsive for seconds on an established link.
+/// The same timeout for a relay that just did not respond for seconds on an established link.
 const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(250);
 
-/// Set when a peer has proved to be alive.
+/// Set when a peer has shown that it is alive.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sign(Arc<AtomicBool>);
 
@@ -34,10 +35,11 @@ impl Sign {
     }
 }
 
-/// Addresses in the order in which they are tried. On the aggregator's own host, relays come last: none is needed
-/// there. A relay that was just unresponsive comes after the others.
+/// Returns the addresses in the order in which to try them. On the aggregator's own host, the aggregator comes first,
+/// because no relay is needed there; elsewhere, it comes last. A relay that just did not respond comes after the other
+/// relays.
 pub(super) fn ordered(mut all: Vec<Candidate>, silent: Option<SocketAddr>) -> Vec<Candidate> {
-    // Only a local address can be bound.
+    // Binding succeeds only for an address of this host.
     let is_home = |own: SocketAddr| UdpSocket::bind((own.ip(), 0)).is_ok();
     all.sort_by_cached_key(|candidate| match candidate.own {
         Some(own) if is_home(own) => 0,
@@ -48,8 +50,8 @@ pub(super) fn ordered(mut all: Vec<Candidate>, silent: Option<SocketAddr>) -> Ve
     all
 }
 
-/// Tries addresses until one succeeds; otherwise returns the last one that failed, and why. An attempt gives a sign
-/// when its peer is alive.
+/// Tries addresses until one succeeds. Otherwise returns the address that failed last, with its error. An attempt sets
+/// its `Sign` when its peer is alive.
 pub(super) async fn first_good<T, E, F>(
     all: &[Candidate],
     silent: Option<SocketAddr>,
@@ -139,8 +141,9 @@ mod tests {
         assert_eq!(ports(at_home, None), [9, 3, 1]);
     }
 
-    /// Runs attempts with these outcomes: `silent` forever, `late` (alive, and succeeds after the timeout of silent
-    /// ones), `bad` at once, `good` at once. Returns the port that succeeded, or failed last, and the ports tried.
+    /// Runs attempts with these outcomes: `silent` never ends, `late` is alive and succeeds after the timeout for
+    /// silent peers, `bad` fails at once, `good` succeeds at once. Returns the port that succeeded or failed last, and
+    /// the ports tried.
     fn outcome(fates: &[&'static str]) -> (Result<u16, u16>, Vec<u16>) {
         let all: Vec<Candidate> = (1..).zip(fates).map(|(port, _)| relay(port)).collect();
         let tried = Arc::new(Mutex::new(Vec::new()));
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(outcome(&["silent", "good"]), (Ok(2), vec![1, 2]));
         assert_eq!(outcome(&["bad", "silent", "good"]), (Ok(3), vec![1, 2, 3]));
         assert_eq!(outcome(&["late", "good"]), (Ok(1), vec![1]));
-        // The others failed: the live one is waited for after all.
+        // The other attempts failed, so the attempt that is alive is still awaited.
         assert_eq!(outcome(&["silent", "late", "bad"]), (Ok(2), vec![1, 2]));
     }
 }

@@ -1,9 +1,9 @@
-//! Whether a signal that reached the launcher was sent to all processes of the job.
+//! Detects whether a signal that reached the launcher was sent to all processes of the job.
 //!
-//! Slurm signals a whole step, or only the processes that it started itself: that depends on the site's `ProctrackType`
-//! and on how the signal was requested. A trainer must not receive the same signal twice, because many take a second
-//! one as "now, without saving". The sidecar is placed like the trainer, in its own process group below the launcher: a
-//! signal that it received, the trainer received too.
+//! Slurm signals either all processes of a step or only those that it started itself. Which of the two depends on the
+//! site's `ProctrackType` and on how the signal was requested. A trainer must not receive the same signal twice,
+//! because many trainers take a second signal as "stop now, without saving". Like the trainer, the sidecar is in its
+//! own process group below the launcher. So if the sidecar received a signal, the trainer received it too.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,9 +11,9 @@ use std::path::Path;
 
 use crate::host::monotonic_ns;
 
-/// In the ring directory: a line for each signal, its number and CLOCK_MONOTONIC in ns.
+/// File in the ring directory with one line for each signal: its number and its time (CLOCK_MONOTONIC, ns).
 const FILE: &str = "signals";
-/// At this size the file is truncated: only recent signals matter.
+/// At this size the file is truncated, because only recent signals matter.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Records a signal.
@@ -22,7 +22,7 @@ pub fn note(ring_dir: &Path, signal: i32) {
         .create(true)
         .append(true)
         .open(ring_dir.join(FILE));
-    // Best effort: at worst the signal is forwarded again.
+    // Ignore errors. At worst the signal is forwarded a second time.
     if let Ok(mut file) = file {
         if file.metadata().is_ok_and(|meta| meta.len() >= MOST_BYTES) {
             let _ = file.set_len(0);
@@ -31,7 +31,7 @@ pub fn note(ring_dir: &Path, signal: i32) {
     }
 }
 
-/// Whether this signal was recorded since `since_ns`.
+/// Returns true if this signal was recorded at or after `since_ns`.
 pub fn has(ring_dir: &Path, signal: i32, since_ns: u64) -> bool {
     let text = fs::read_to_string(ring_dir.join(FILE)).unwrap_or_default();
     text.lines().any(|line| {

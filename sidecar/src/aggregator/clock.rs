@@ -1,4 +1,4 @@
-//! The journal's time: CLOCK_MONOTONIC since the first entry, continued when the journal is reopened.
+//! The journal's time. It is CLOCK_MONOTONIC since the first entry, and it continues when the journal is reopened.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const FILE: &str = "journal.origin";
 struct Origin {
     /// Number of this journal, sent to every sidecar.
     journal: u64,
-    /// CLOCK_MONOTONIC is valid only within one boot of one machine.
+    /// The boot in which the origin is valid, because CLOCK_MONOTONIC starts over with each boot.
     boot_id: Option<String>,
     /// CLOCK_MONOTONIC at the journal's time zero.
     origin_ns: i128,
@@ -46,14 +46,15 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock of the journal in `dir`, whose last entry was at `last` (`None` if it is new).
+    /// Returns the clock of the journal in `dir`, whose last entry was at `last` (`None` if the journal is new).
     pub fn open(dir: &Path, last: Option<Time>, boot_id: Option<String>, fresh: u64, now_ns: u64) -> Clock {
         let known = safe_file::read_own(&dir.join(FILE))
             .ok()
             .and_then(|bytes| serde_json::from_slice::<Origin>(&bytes).ok());
         let origin = match (known, last) {
             (Some(known), Some(_)) if known.boot_id.is_some() && known.boot_id == boot_id => known,
-            // Another boot or another machine: continue where it stopped.
+            // Another boot or another machine: the clocks are not comparable, so the journal's time continues where it
+            // stopped.
             (known, Some(last)) => {
                 let journal = known.map_or(fresh, |known| known.journal);
                 Origin {
@@ -82,8 +83,9 @@ impl Clock {
         self.last
     }
 
-    /// Renumbers the journal in `dir`, so that all sidecars introduce themselves again. The number is saved: a sidecar
-    /// that was disconnected in the meantime may return to an aggregator that resumed from a snapshot and sees no gap.
+    /// Gives the journal in `dir` a new number, so that all sidecars introduce themselves again. The number is saved: a
+    /// sidecar that was disconnected during this change may reconnect to an aggregator that has since resumed from a
+    /// snapshot and no longer sees the gap.
     pub fn renumber(&mut self, dir: &Path, journal: u64) {
         self.origin.journal = journal;
         self.origin.keep(dir);

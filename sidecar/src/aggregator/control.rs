@@ -1,7 +1,7 @@
 //! Requests to a running aggregator, such as changes of its policy.
 //!
-//! It listens on a Unix socket in the run directory, for its own user and root only: one line of JSON in, one out.
-//! SIGHUP to its process is the same as a reload request.
+//! The aggregator listens on a Unix socket in the run directory, which only its own user and root may use. A client
+//! sends one line of JSON and receives one. SIGHUP has the same effect as a reload request.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -26,35 +26,35 @@ pub const SOCKET: &str = "control.sock";
 pub const PID: &str = "aggregator.pid";
 /// Maximum length of a line, bytes.
 const MAX_LINE: u64 = 64 << 10;
-/// A client that does not finish its line in this time is disconnected.
+/// How long a client may take to send its line. After that it is disconnected.
 const LINE_DEADLINE: Duration = Duration::from_secs(2);
-/// Maximum time that a client waits for its answer: files may be on a slow disk.
+/// Maximum time that a client waits for its answer. It is long because the configuration files may be on a slow disk.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Change these values, all of them or none.
+    /// Change these values. Either all of them change or none.
     Set(Vec<(String, f64)>),
     /// Reread the configuration files.
     Reload,
     /// Inject faults manually.
     Inject {
-        /// All of them or none.
+        /// The faults. Either all of them begin or none.
         faults: Vec<Injection>,
-        /// Also in a job on real GPUs.
+        /// Also allow the injection in a job on real GPUs.
         force: bool,
     },
 }
 
-/// An answer.
+/// The aggregator's answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Done; unchanged values are not listed.
+    /// The request succeeded. Lists the values that changed; unchanged values are not listed.
     Changed(Vec<Changed>),
-    /// Nothing was changed; the reason.
+    /// Nothing was changed, for this reason.
     Refused(String),
     /// This many faults begin.
     Injected(usize),
@@ -63,21 +63,21 @@ pub enum Answer {
 /// One value that has changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Its dotted name.
+    /// The dotted name of the value.
     pub key: String,
-    /// Its old value.
+    /// The old value.
     pub was: f64,
-    /// Its new value.
+    /// The new value.
     pub now: f64,
 }
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// No process listens there.
+    /// No process listens on the socket.
     #[error("{0}: no aggregator runs here: its job has ended, or runs on another node")]
     Nobody(PathBuf),
-    /// Another user's job.
+    /// The job belongs to another user.
     #[error("{0}: belongs to another user")]
     NotOurs(PathBuf),
     /// The connection was closed.
@@ -88,19 +88,19 @@ pub enum AskError {
     Io(PathBuf, io::Error),
 }
 
-/// Values by key, or why the files cannot be read.
+/// A function that returns values by key, or why the files cannot be read.
 type ReadFiles = dyn Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync;
 
-/// Reads the configuration files: the program that starts the sidecar defines their paths and contents.
+/// Reads the configuration files. The program that starts the sidecar defines their paths and contents.
 #[derive(Clone)]
 pub struct Reload {
     read: Arc<ReadFiles>,
-    /// Keys set by a source with precedence over the files.
+    /// Keys that are set by a source with precedence over the files. A reload ignores them.
     pinned: Vec<String>,
 }
 
 impl Reload {
-    /// `read` returns the current values in the files.
+    /// Creates it from `read`, which returns the current values in the files.
     pub fn new(read: impl Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync + 'static) -> Reload {
         Reload {
             read: Arc::new(read),
@@ -108,12 +108,12 @@ impl Reload {
         }
     }
 
-    /// Excludes these keys.
+    /// Excludes these keys from reloads.
     pub fn without(self, pinned: Vec<String>) -> Reload {
         Reload { pinned, ..self }
     }
 
-    /// The values that came from the files, of those that a job was started with.
+    /// Returns those of a job's starting values that came from the files.
     pub fn of_files(&self, policy: &[(String, f64)]) -> Vec<(String, f64)> {
         let values = policy.iter().filter(|(key, _)| !self.pinned.contains(key));
         values.cloned().collect()
@@ -135,7 +135,7 @@ impl fmt::Debug for Reload {
 pub struct Ask {
     /// A request.
     pub what: What,
-    /// Where the answer goes.
+    /// Receives the answer.
     pub answer: oneshot::Sender<Answer>,
 }
 
@@ -146,24 +146,24 @@ pub enum What {
     Change {
         /// Values by key.
         changes: Vec<(String, f64)>,
-        /// [`SET`] or [`RELOAD`].
+        /// The source of the change: [`SET`] or [`RELOAD`].
         by: &'static str,
     },
-    /// Start injecting faults into incoming frames.
+    /// A request to start injecting faults into incoming frames.
     Inject {
-        /// All of them or none.
+        /// The faults. Either all of them begin or none.
         faults: Vec<Injection>,
-        /// Also in a job on real GPUs.
+        /// Also allow the injection in a job on real GPUs.
         force: bool,
     },
 }
 
-/// Source of a change: a manual request.
+/// The source of a change that a user requested manually.
 pub const SET: &str = "set";
-/// Source of a change: a reload of the configuration files.
+/// The source of a change that came from reloading the configuration files.
 pub const RELOAD: &str = "reload";
 
-/// The socket and the file with the process ID in the run directory, removed on drop.
+/// The socket and the file with the process ID in the run directory. Both are removed on drop.
 #[derive(Debug)]
 pub struct Door {
     dir: PathBuf,
@@ -171,10 +171,11 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens it in a directory that this aggregator has locked. On failure, only SIGHUP works.
+    /// Creates the socket in a directory that this aggregator has locked. If that fails, only SIGHUP works.
     pub fn open(dir: &Path) -> Option<Door> {
         let path = dir.join(SOCKET);
-        // A killed aggregator may have left one behind; we hold the directory's lock.
+        // A killed aggregator may have left its socket behind. Removing it is safe because we hold the directory's
+        // lock.
         let _ = std::fs::remove_file(&path);
         let opened = at(dir, UnixListener::bind).and_then(|listener| {
             safe_file::make_socket_private(&path)?;
@@ -226,8 +227,8 @@ impl Drop for Door {
     }
 }
 
-/// Serves requests until the aggregator is gone, one at a time, so that changes are ordered. `known` holds the values
-/// in the files when the policy in force was read from them.
+/// Serves requests until the aggregator is gone. Requests are served one at a time, so that changes are ordered.
+/// `known` holds the values in the files when the policy in force was read from them.
 pub async fn serve(
     door: Option<Door>,
     reload: Option<Reload>,
@@ -255,10 +256,10 @@ pub async fn serve(
                         reply(stream, &ask(&asks, what).await).await;
                     }
                     Ok((stream, Request::Reload)) => reply(stream, &files.reload(&asks).await).await,
-                    // An unauthorized or disconnected client.
+                    // The client is unauthorized or has disconnected.
                     Err(_) => {}
                 },
-                // Out of descriptors: avoid a tight loop.
+                // The process is out of file descriptors. Wait, to avoid a tight loop.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             hangup = hangups.recv() => match hangup {
@@ -312,7 +313,8 @@ impl Files {
         read.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Rereads them. Only values that differ from the last read change: one set manually in between stays.
+    /// Rereads the files. Only values that differ from the last read change, so a value that was set manually in
+    /// between stays.
     async fn reload(&mut self, asks: &mpsc::Sender<Ask>) -> Answer {
         let now = match self.read().await {
             Ok(now) => now,
@@ -327,7 +329,7 @@ impl Files {
     }
 }
 
-/// The changes between two reads; a removed key gets its default value.
+/// Returns the changes between two reads. A key that was removed gets its default value.
 fn difference(before: &[(String, f64)], now: &[(String, f64)]) -> Vec<(String, f64)> {
     let shipped = paceline_health::Policy::default();
     let gone = before.iter().filter_map(|(key, _)| {
@@ -366,13 +368,13 @@ pub fn request(dir: &Path, request: &Request) -> Result<Answer, AskError> {
     exchange().map_err(failed)
 }
 
-/// Whether an aggregator of this user on this host uses `dir`.
+/// Returns true if an aggregator of this user on this host uses `dir`.
 pub fn is_there(dir: &Path) -> bool {
     at(dir, UnixStream::connect).is_ok()
 }
 
-/// Calls `open` with a short path of the socket in `dir`: a socket address holds only 108 bytes (unix(7)), and a run
-/// directory's path may be longer.
+/// Calls `open` with a short path of the socket in `dir`. This is needed because a socket address holds only 108 bytes
+/// (unix(7)), and the path of a run directory may be longer.
 fn at<T>(dir: &Path, open: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = rustix::fs::open(dir, flags, Mode::empty())?;

@@ -5,7 +5,7 @@ use paceline_health::Policy;
 
 use super::*;
 
-/// Answers requests like an aggregator, in its own thread, until dropped.
+/// Answers requests like an aggregator, in its own thread, until this is dropped.
 struct Served {
     hangup: Option<mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<Policy>>,
@@ -77,7 +77,7 @@ fn changed(key: &str, was: f64, now: f64) -> Answer {
 #[test]
 fn a_question_is_answered_and_the_door_is_for_its_owner() {
     let folder = tempfile::tempdir().unwrap();
-    // Longer than a socket's address may be.
+    // The path is longer than a socket's address may be.
     let dir = folder.path().join("d".repeat(120));
     std::fs::create_dir(&dir).unwrap();
     let nobody = request(&dir, &Request::Reload).unwrap_err().to_string();
@@ -129,7 +129,7 @@ fn what_is_no_request_is_refused_and_stops_nobody() {
         stream.read_to_string(&mut said).unwrap();
         assert!(said.starts_with("{\"refused\":\"invalid request: "), "{said}");
     }
-    // A client that disconnects without a request.
+    // This client disconnects without a request.
     drop(UnixStream::connect(folder.path().join(SOCKET)).unwrap());
     let answer = request(folder.path(), &Request::Set(Vec::new())).unwrap();
     assert_eq!(answer, Answer::Changed(Vec::new()));
@@ -161,13 +161,13 @@ fn a_reload_changes_what_the_files_say_differently() {
     let files = said.clone();
     let reload =
         Reload::new(move || files.lock().unwrap().clone()).without(vec!["blind.beat_missing_s".to_owned()]);
-    // The values in force at the job's start: the file changed before requests were served.
+    // These values were in force at the job's start. The file changed before requests were served.
     let known = [("impact.warning_ratio", 0.04), ("observe.straggler", 1.0)];
     let served = Served::in_dir(folder.path(), Some(reload), &known);
     let ask = || request(folder.path(), &Request::Reload).unwrap();
     assert_eq!(ask(), changed("impact.warning_ratio", 0.03, 0.05));
     assert_eq!(ask(), Answer::Changed(Vec::new()));
-    // Set by hand, and not in any file.
+    // This value is set manually and is not in any file.
     let by_hand = Request::Set(vec![("observe.job-hang".to_owned(), 1.0)]);
     assert_eq!(
         request(folder.path(), &by_hand).unwrap(),

@@ -1,4 +1,4 @@
-//! Batches in, journal and verdicts out.
+//! The aggregator proper: takes batches of frames, and writes the journal and the verdicts.
 
 mod asks;
 mod changes;
@@ -37,7 +37,7 @@ use crate::warn;
 
 /// Interval of status lines.
 const PROGRESS_EVERY_NS: u64 = 1_000_000_000;
-/// Maximum number of notes reported while the job runs; each may come from another node.
+/// Maximum number of notes reported while the job runs. There is a limit because each may come from another node.
 const MOST_NOTED: usize = 16;
 /// Incarnation under which the aggregator's own events (job, policy, end, injected faults) are recorded in the journal.
 pub const OWN_AGENT: u64 = paceline_health::frame::AGGREGATOR;
@@ -55,7 +55,7 @@ pub struct Aggregator {
     metrics: Metrics,
     files: Files,
     status: StatusStream,
-    /// Notes already sent to it.
+    /// Notes that were already written to the status stream.
     noted: BTreeSet<String>,
     outlets: Outlets,
     nodes: BTreeMap<NodeId, Presence>,
@@ -65,21 +65,21 @@ pub struct Aggregator {
     said: Said,
     /// Bytes of the last snapshot.
     snapshot_bytes: usize,
-    /// By node: the incarnation that got the request for single collectives, and the request count at that time.
+    /// By node: the sidecar incarnation that got the last request for single collectives, and the request count then.
     asked: BTreeMap<NodeId, (u64, u64)>,
     last_n: u64,
     own_seq: u64,
     reported_lost: u64,
     report_pace: Pace,
     told: Kept<Arc<JobFacts>>,
-    /// When it last read the clock.
+    /// When the aggregator last read the clock.
     awake_ns: u64,
     progress_at_ns: u64,
 }
 
 impl Aggregator {
-    /// Opens the run directory; a journal of this job that was not closed is continued. If another aggregator writes
-    /// there, a separate directory of this node inside it is used.
+    /// Opens the run directory. Continues a journal of this job that was not closed. If another aggregator writes
+    /// there, uses a separate directory of this node inside it.
     ///
     /// # Errors
     /// [`JournalError`]
@@ -87,7 +87,7 @@ impl Aggregator {
         Aggregator::open_on(plan, status, now_ns, &mut on_disk)
     }
 
-    /// Like [`Aggregator::open`], with the journal on the caller's medium.
+    /// Like [`Aggregator::open`], but with the journal on the caller's medium.
     ///
     /// # Errors
     /// [`JournalError`]
@@ -170,7 +170,7 @@ impl Aggregator {
             awake_ns: now_ns,
             progress_at_ns: now_ns,
         };
-        // Verdicts already in the journal are written to the file again, but not sent to the launcher.
+        // Verdicts that are already in the journal are written to the file again, but not sent to the launcher.
         while let Some(verdict) = aggregator.detector.poll() {
             aggregator.files.verdict(&verdict);
         }
@@ -200,7 +200,7 @@ impl Aggregator {
         })
     }
 
-    /// Accepts a batch. The answer is sent after the journal has it.
+    /// Accepts a batch. The answer is sent only after the batch is in the journal.
     pub fn take(&mut self, batch: &Batch, now_ns: u64) -> Down {
         let claim = Hello {
             v: batch.v,
@@ -222,7 +222,7 @@ impl Aggregator {
         })
     }
 
-    /// Journals frames in their final order and folds them.
+    /// Writes frames to the journal in their final order, and passes them to the detector.
     fn record(&mut self, frames: Vec<Frame>, now_ns: u64) {
         let at_ns = self.clock.at(now_ns);
         let mut entries = Vec::with_capacity(frames.len());
@@ -284,7 +284,7 @@ impl Aggregator {
         }
     }
 
-    /// Publishes new verdicts. Returns whether there were any: the report is then due, once for all of them.
+    /// Publishes new verdicts. Returns true if there were any. The caller then writes the report once for all of them.
     fn tell(&mut self) -> bool {
         let mut any = false;
         while let Some(verdict) = self.detector.poll() {
@@ -297,7 +297,7 @@ impl Aggregator {
         any
     }
 
-    /// Advances time: deadlines of the detector, the report, a status line.
+    /// Advances time. Handles due deadlines of the detector, the report, and the status line.
     pub fn tick(&mut self, now_ns: u64) {
         self.wake(now_ns);
         self.journal.commit_due(now_ns);
@@ -328,7 +328,7 @@ impl Aggregator {
         }
     }
 
-    /// How long until [`Aggregator::tick`] has something to do.
+    /// Returns how long it takes until [`Aggregator::tick`] has something to do.
     pub fn idle_for(&mut self, now_ns: u64) -> Duration {
         let at = self.clock.at(now_ns);
         let deadline = self
@@ -344,12 +344,12 @@ impl Aggregator {
         Duration::from_nanos(deadline.min(due_ns))
     }
 
-    /// The report so far.
+    /// Returns the report so far.
     pub fn report(&self) -> Report {
         self.outlets.fill(self.detector.report())
     }
 
-    /// The directory that it writes to.
+    /// Returns the directory that the aggregator writes to.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -359,7 +359,7 @@ impl Aggregator {
         self.files.metrics_address(address);
     }
 
-    /// Nodes that joined and have not sent a goodbye.
+    /// Returns the nodes that joined and have not sent a goodbye.
     pub fn present(&self) -> Vec<NodeId> {
         self.nodes
             .iter()
@@ -379,16 +379,16 @@ impl Aggregator {
         self.journal.close();
         self.write_report(now_ns);
         self.files.close();
-        // Cached facts from before the end are outdated.
+        // Facts that were cached before the end are outdated.
         self.told = Kept::default();
     }
 
-    /// Waits a moment for pending notifications. The last call.
+    /// Waits a moment for pending notifications. Must be the last call.
     pub fn leave(self) {
         self.outlets.close();
     }
 
-    /// [`Aggregator::end`], and [`Aggregator::leave`].
+    /// Calls [`Aggregator::end`], then [`Aggregator::leave`].
     pub fn close(mut self, now_ns: u64) {
         self.end(now_ns);
         self.leave();

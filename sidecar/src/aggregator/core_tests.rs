@@ -91,11 +91,11 @@ fn attach(rank: u32) -> Event {
     })
 }
 
-/// Rank 3 of eight is 30 % slower, and its peers wait for it.
+/// Returns a step of eight ranks. Rank 3 is 30 % slower, and its peers wait for it.
 fn row(step: u64) -> Vec<Event> {
     (0..8u32)
         .map(|rank| {
-            // Deterministic noise of half a percent.
+            // Add deterministic noise of half a percent.
             let noise = (u64::from(rank) * 7_919 + step * 104_729) % 997;
             let own = (40_000_000 + noise * 200) * if rank == 3 { 13 } else { 10 } / 10;
             let wait_ns = 53_000_000_u64.saturating_sub(own);
@@ -145,7 +145,8 @@ fn acked_is_journaled_and_survives() {
         .iter()
         .map(|entry| (entry.n, entry.at_ns.0, entry.frame.seq))
         .collect();
-    // Job, the policy, two frames; job again (the policy is known); goodbye; the end. Time continues.
+    // The entries are the job, the policy, and two frames; then the job again (the policy is known), a goodbye, and the
+    // end. Time continues after the restart.
     let wanted = [
         (1, 0, 1),
         (2, 0, 2),
@@ -160,7 +161,7 @@ fn acked_is_journaled_and_survives() {
     assert_eq!((report.exits.len(), report.coverage.frames_lost), (1, 0));
 }
 
-/// The verdicts of an interrupted run equal those of its journal, byte for byte, live and in a replay.
+/// The verdicts of an interrupted run equal those that a replay of its journal gives, byte for byte.
 #[test]
 fn verdicts_are_a_function_of_the_journal() {
     let dir = tempfile::tempdir().unwrap();
@@ -274,8 +275,8 @@ fn two_in_one_directory() {
     );
 }
 
-/// Changes at run time are in the journal, survive a restart with the same flags, and return to the defaults when a
-/// flag is dropped.
+/// Policy changes at run time are in the journal and survive a restart with the same flags. If a flag is dropped, its
+/// value returns to the default.
 #[test]
 fn policy_changes_are_journaled_and_outlive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -312,7 +313,7 @@ fn policy_changes_are_journaled_and_outlive_a_restart() {
     assert_eq!(value(&bare), Some(5.0), "a flag that was dropped");
 }
 
-/// A line injected into a kernel log is recorded under its node's name, and displaces none of the node's own frames.
+/// A line injected into a kernel log is recorded under its node's name. It displaces none of the node's own frames.
 #[test]
 fn injected_lines_take_no_place_of_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -342,7 +343,7 @@ fn injected_lines_take_no_place_of_others() {
     assert_eq!(beats.count(), 2);
 }
 
-/// An aggregator restarted with its original arguments has the file values reloaded since.
+/// An aggregator that is restarted with its original arguments uses the values that were reloaded from files since.
 #[test]
 fn what_files_said_outlives_an_aggregator() {
     let dir = tempfile::tempdir().unwrap();

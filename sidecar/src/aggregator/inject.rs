@@ -1,5 +1,5 @@
-//! Manual fault injection (`paceline inject`): frames of sidecars are altered before they are journaled, and marked as
-//! injected, so that no verdict based on them triggers an action.
+//! Manual fault injection (`paceline inject`). Frames of sidecars are altered before they are journaled. They are also
+//! marked as injected, so that no verdict based on them triggers an action.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of simultaneous injections.
 const MAX_ACTIVE: usize = 64;
-/// The XID after which a GPU no longer responds.
+/// The XID that the driver reports when a GPU no longer responds.
 const FELL_OFF: u32 = 79;
-/// Maximum number of known ranks and GPUs.
+/// Maximum number of ranks and of GPUs to remember.
 const MAX_KNOWN: usize = 1 << 20;
 /// Maximum and default duration of an injection.
 const MAX_S: f64 = 86_400.0;
@@ -43,21 +43,21 @@ pub enum Fault {
     Slow(f64),
     /// The rank stops, and its peers wait for it.
     Silent,
-    /// The kernel log reports this XID and message for its GPU.
+    /// The kernel log reports this XID and message for the rank's GPU.
     Xid(u32, String),
-    /// Its GPU counts an uncorrectable memory error.
+    /// The rank's GPU counts an uncorrectable memory error.
     Ecc,
-    /// Its GPU is throttled by heat.
+    /// The rank's GPU is throttled by heat.
     Throttle,
-    /// Its GPU's NVLinks have to recover, once per reading.
+    /// The NVLinks of the rank's GPU have to recover, once per reading.
     Link,
 }
 
 impl FromStr for Injection {
     type Err = String;
 
-    /// `slow rank=3 factor=1.5 for=60`, `silent rank=3`, `xid rank=3 code=79 [words of the message]`, `ecc rank=3`,
-    /// `throttle rank=3`, `link rank=3`.
+    /// Parses `slow rank=3 factor=1.5 for=60`, `silent rank=3`, `xid rank=3 code=79 [words of the message]`, `ecc
+    /// rank=3`, `throttle rank=3` and `link rank=3`.
     fn from_str(text: &str) -> Result<Injection, String> {
         let (kind, rest) = text
             .trim()
@@ -112,7 +112,7 @@ impl fmt::Display for Injection {
     }
 }
 
-/// Where a rank runs.
+/// The node and GPU on which a rank runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Seat {
     node: NodeId,
@@ -125,7 +125,7 @@ struct Active {
     seat: Seat,
     from_ns: u64,
     until_ns: u64,
-    /// Readings altered so far.
+    /// The number of readings altered so far.
     readings: u32,
     /// How much a slow rank lengthened every rank's last step.
     delay_ns: u64,
@@ -135,21 +135,22 @@ struct Active {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Injector {
     seats: BTreeMap<Rank, Seat>,
-    /// PCI address of each GPU, and the provenance of its readings.
+    /// The PCI address of each GPU, and the provenance of its readings.
     gpus: BTreeMap<GpuId, (Arc<str>, Provenance)>,
-    /// Injections end with the aggregator that got the request.
+    /// The active injections. They are not journaled, so they end with the aggregator that got the request.
     #[serde(skip)]
     active: Vec<Active>,
-    /// The step at which all ranks stopped when a rank was silenced.
+    /// The step at which all ranks stopped because a rank was silenced.
     #[serde(skip)]
     frozen: Option<u64>,
 }
 
 impl Injector {
-    /// Starts injections. `force`: also in a job on real GPUs. Returns the resulting kernel log entries by node.
+    /// Starts injections. `force` also allows them in a job on real GPUs. Returns the resulting kernel log entries by
+    /// node.
     ///
     /// # Errors
-    /// The reason for a refusal; nothing is injected then.
+    /// The reason if the injection is refused. In that case nothing is injected.
     pub fn begin(
         &mut self,
         injections: &[Injection],
@@ -194,7 +195,8 @@ impl Injector {
         Ok(lines)
     }
 
-    /// Whether a driver has read a GPU of this job, or a rank's GPU has no readings. A rank's GPU may be unknown.
+    /// Returns true if a driver has read a GPU of this job, or if a rank has a GPU without readings. The GPU of a rank
+    /// may be unknown.
     fn is_on_real_gpus(&self) -> bool {
         let is_unread = |seat: &Seat| {
             let gpu = seat.gpu.as_ref();
@@ -212,7 +214,7 @@ impl Injector {
                     self.seats.insert(attach.rank, Seat { node, gpu });
                 }
             }
-            // Arrives once a second for each GPU: only changes are stored.
+            // A reading arrives once a second for each GPU, so only changes are stored.
             Event::Gpu(GpuReading { gpu, pci, .. }) => {
                 let known = self.gpus.get(gpu);
                 let is_known = known.is_some_and(|known| known.0 == *pci && known.1 == frame.provenance);
@@ -224,7 +226,7 @@ impl Injector {
         }
     }
 
-    /// Learns from a frame, and alters it if an injection affects it.
+    /// Learns where ranks and GPUs are from a frame, and alters the frame if an injection affects it.
     pub fn alter(&mut self, frame: &mut Frame, now_ns: u64) {
         self.learn(frame);
         self.active.retain(|active| now_ns < active.until_ns);
@@ -237,8 +239,8 @@ impl Injector {
         }
     }
 
-    /// While ranks are silenced, all ranks stop: the silenced ones compute, and their peers wait for them. Returns
-    /// whether it altered the frame.
+    /// Stops all ranks while any rank is silenced. The silenced ranks compute, and their peers wait for them. Returns
+    /// true if it altered the frame.
     fn silence(&mut self, frame: &mut Frame, now_ns: u64) -> bool {
         let silenced = || {
             let active = self.active.iter();
@@ -250,7 +252,8 @@ impl Injector {
         };
         match &mut frame.event {
             Event::Step(step) => {
-                // No rank finishes a step any more; the frame keeps its place in the sequence.
+                // No rank finishes a step any more. A mark replaces the step, so that the frame keeps its place in the
+                // sequence.
                 self.frozen.get_or_insert(step.step);
                 frame.event = Event::Mark(Mark {
                     rank: step.rank,
@@ -286,7 +289,7 @@ fn active(injection: &Injection, seat: &Seat, now_ns: u64) -> Active {
     }
 }
 
-/// The fault from a kernel log line with this XID, parsed like the real log.
+/// Returns the fault that a kernel log line with this XID describes, parsed like a line of the real log.
 fn said(code: u32, words: &str, gpu: &GpuId, pci: &str) -> Option<GpuFault> {
     let line = format!("NVRM: Xid (PCI:{pci}): {code}, {words}");
     let mut fault = None;
@@ -297,14 +300,15 @@ fn said(code: u32, words: &str, gpu: &GpuId, pci: &str) -> Option<GpuFault> {
 }
 
 impl Active {
-    /// Alters a frame that it affects; returns whether it did.
+    /// Alters a frame if the injection affects it. Returns true if it did.
     fn alter(&mut self, frame: &mut Frame, now_ns: u64) -> bool {
         let rank = self.injection.rank;
         match (&self.injection.fault, &mut frame.event) {
             (Fault::Slow(factor), Event::Step(step)) if step.rank == rank => {
                 let own = step.phases.map_or(step.dur_ns, |phases| phases.compute_ns);
                 let extra = (own as f64 * (factor - 1.0)) as u64;
-                // It waits less for its peers by the length of its delay; beyond that, every rank's step is longer.
+                // The delay first uses up time that this rank would have spent waiting for its peers. Only the
+                // remainder lengthens the step, and it does so for every rank.
                 let waited = extra.min(step.phases.map_or(0, |phases| phases.wait_ns));
                 if let Some(phases) = &mut step.phases {
                     phases.compute_ns = phases.compute_ns.saturating_add(extra);
@@ -326,7 +330,7 @@ impl Active {
                 self.readings += 1;
                 let risen = f64::from(self.readings);
                 let added: &[(GpuSignal, f64)] = match fault {
-                    // A lost GPU has no readings.
+                    // A GPU that is lost returns no readings.
                     Fault::Xid(..) => {
                         let lost = || Reading::Missing(Missing::Error("GPU is lost".into()));
                         reading
@@ -342,7 +346,7 @@ impl Active {
                 };
                 for (signal, more) in added {
                     let before = reading.readings.get(signal).and_then(Reading::value);
-                    // A counter without a reading starts at zero.
+                    // A counter that had no reading before starts at zero.
                     let first = self.readings == 1 && before.is_none();
                     let more = if first { 0.0 } else { *more };
                     reading

@@ -85,7 +85,7 @@ fn beat() -> Frame {
     )
 }
 
-/// A job of two ranks, the first on a GPU with readings.
+/// Creates a job of two ranks. The first is on a GPU with readings.
 fn job(read_by: Provenance) -> Injector {
     let mut injector = Injector::default();
     for mut frame in [attach(0, Some("GPU-0")), attach(1, None), reading(read_by)] {
@@ -147,7 +147,7 @@ fn real_gpus_are_left_alone_unless_meant() {
     assert!(begin(&mut injector, "slow rank=0").is_ok());
     altered(&mut injector, reading(Provenance::Live), 0);
     assert!(begin(&mut injector, "slow rank=0").is_err());
-    // A GPU without readings is assumed to be real.
+    // A GPU without readings is assumed to be a real GPU.
     let mut injector = Injector::default();
     altered(&mut injector, attach(0, Some("GPU-0")), 0);
     assert!(begin(&mut injector, "ecc rank=0").is_err());
@@ -174,7 +174,7 @@ fn a_slow_rank_waits_less_and_ends_in_time() {
     let phases = step_of.phases.unwrap();
     assert_eq!((phases.compute_ns, phases.wait_ns, step_of.dur_ns), (150, 0, 150));
     assert_eq!(slow.provenance, Provenance::Injected);
-    // All other ranks wait for it.
+    // All other ranks wait for the slow rank.
     let Event::Step(other) = altered(&mut injector, step(1), 1).event else {
         panic!("a step")
     };

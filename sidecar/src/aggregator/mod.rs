@@ -1,6 +1,7 @@
-//! One per job: assigns order and time to all frames in the journal, folds them, and publishes the results.
+//! The aggregator, one per job. It assigns order and time to all frames in the journal, folds them, and publishes the
+//! results.
 //!
-//! [`core`] is the fold with its files and takes the time as a number; [`server`] is the thread around it.
+//! [`core`] folds the frames, writes the files, and receives the time as a number. [`server`] runs it in a thread.
 
 pub mod clock;
 pub mod control;
@@ -21,7 +22,8 @@ pub use self::core::Aggregator;
 use crate::remedy::RemedyPlan;
 use crate::sink::doors::DoorPlan;
 
-/// Called at the end with the report's directory, before waiting for receivers: a kill may come during that wait.
+/// A function that is called at the end with the report's directory. It is called before waiting for receivers of
+/// notifications, because the process may be killed during that wait.
 #[derive(Clone)]
 pub struct Reported(pub Arc<dyn Fn(&Path) + Send + Sync>);
 
@@ -36,9 +38,9 @@ impl fmt::Debug for Reported {
 pub struct Plan {
     /// The job.
     pub job: JobId,
-    /// The node it runs on.
+    /// The node that the aggregator runs on.
     pub node: NodeId,
-    /// Where the journal and the report go.
+    /// The directory of the journal and the report.
     pub run_dir: PathBuf,
     /// Values that replace those of the policy tables.
     pub policy: Vec<(String, f64)>,
@@ -46,10 +48,10 @@ pub struct Plan {
     pub remedy: RemedyPlan,
     /// Rereads the policy's configuration files, if there are any.
     pub reload: Option<control::Reload>,
-    /// Called when the report is complete.
+    /// A function that is called when the report is complete.
     pub reported: Option<Reported>,
     /// Limits of the journal.
     pub journal: journal::segments::Limits,
-    /// Exports of metrics in addition to the page.
+    /// Exports of metrics in addition to the metrics page.
     pub doors: DoorPlan,
 }

@@ -1,4 +1,4 @@
-//! Where a job's aggregator is.
+//! Finds the address of a job's aggregator.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -7,14 +7,14 @@ use paceline_health::id::{JobId, NodeId};
 
 use crate::warn;
 
-/// First port that a job's name may map to; below the kernel's own range for outgoing connections (32768).
+/// First port that a job's name may map to. The range is below the kernel's own range for outgoing connections (32768).
 const FIRST_PORT: u16 = 20_000;
 /// Number of ports that names map to.
 const PORTS: u64 = 12_000;
 /// Number of adjacent ports to try, in case another program uses the first.
 const CANDIDATES: u16 = 4;
 
-/// Why a configured address cannot be an aggregator's.
+/// Why a configured address cannot be used for an aggregator.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlaceError {
     /// The name does not resolve.
@@ -41,13 +41,13 @@ pub fn check(asked: &str) -> Result<(), String> {
     }
 }
 
-/// HOST, HOST:PORT or an IPv6 address.
+/// Returns true for HOST, HOST:PORT or an IPv6 address.
 fn is_host(text: &str) -> bool {
     let is_bare = !text.is_empty() && !text.contains([':', '/', ' ']);
     is_bare || text.parse::<IpAddr>().is_ok() || has_port(text)
 }
 
-/// Whether this is HOST:PORT.
+/// Returns true if the text is HOST:PORT.
 pub fn has_port(text: &str) -> bool {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
@@ -56,29 +56,30 @@ pub fn has_port(text: &str) -> bool {
 /// An address at which the aggregator may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Address to connect to.
+    /// The address to connect to.
     pub at: SocketAddr,
-    /// Address to listen on if the aggregator runs here. `None` for a relay: no sidecar replaces a missing relay.
+    /// The address to listen on if the aggregator runs here. `None` for a relay, because no sidecar replaces a missing
+    /// relay.
     pub own: Option<SocketAddr>,
 }
 
 impl Candidate {
-    /// A candidate that only this host can reach.
+    /// Returns a candidate that only this host can reach.
     pub const fn local(port: u16) -> Candidate {
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         Candidate { at, own: Some(at) }
     }
 
-    /// Whether other hosts may reach it.
+    /// Returns true if other hosts may reach it.
     pub fn is_shared(&self) -> bool {
         !self.own.unwrap_or(self.at).ip().is_loopback()
     }
 }
 
-/// The addresses to try, in order: the configured HOST:PORT or HOST, else this host's own; without a port, those
-/// derived from the job's name. In a comma-separated list, the last one is the aggregator's and those before it are
-/// relays', which have a port. Each node starts with a different relay, so that the same list spreads the load. A name
-/// in a list that does not resolve now is skipped.
+/// Returns the addresses to try, in order. They come from the configured HOST:PORT or HOST, or else are this host's
+/// own. Without a port, the ports are derived from the job's name. In a comma-separated list, the last address is the
+/// aggregator's. Those before it are relays', which must have a port. Each node starts with a different relay, so that
+/// the same list spreads the load. A name in a list that does not resolve now is skipped.
 ///
 /// # Errors
 /// [`PlaceError`] if no configured address is left.
@@ -128,7 +129,7 @@ fn one(asked: &str, job: &JobId) -> Result<Vec<Candidate>, PlaceError> {
     Ok(ports.into_iter().map(candidate).collect())
 }
 
-/// The address of a host, and the address to listen on if it is this one.
+/// Returns the address of a host, and the address to listen on if that host is this one.
 fn addresses(host: &str) -> Result<(IpAddr, IpAddr), String> {
     let found = (host, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     let found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
@@ -136,7 +137,8 @@ fn addresses(host: &str) -> Result<(IpAddr, IpAddr), String> {
     let Some(at) = found.iter().find(is_loopback).or(found.first()) else {
         return Err("no such host".to_owned());
     };
-    // Many systems resolve a host's own name to loopback (127.0.1.1), and other hosts resolve it to its network.
+    // Many systems resolve a host's own name to loopback (127.0.1.1), while other hosts resolve it to its network
+    // address.
     let is_own_name = at.is_loopback() && host.parse::<IpAddr>().is_err() && host != "localhost";
     let own = match at {
         IpAddr::V4(_) if is_own_name => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,4 +1,4 @@
-//! The aggregator's thread, with its own runtime, so that nothing else in the process can delay its socket.
+//! The aggregator's thread. It has its own runtime, so that nothing else in the process can delay its socket.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -27,9 +27,10 @@ use crate::warn;
 
 /// How long to wait at the end for nodes that have not sent a goodbye.
 pub const END_GRACE: Duration = Duration::from_millis(2500);
-/// The same after SIGTERM: a kubelet may send SIGKILL 2 s later, and everything must be written by then.
+/// How long to wait at the end after SIGTERM. It is shorter because a kubelet may send SIGKILL after 2 s, and
+/// everything must be written by then.
 pub const TERMINATED_GRACE: Duration = Duration::from_secs(1);
-/// Time for the last answers to be sent.
+/// How long to wait at the end for the last answers to be sent.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// An aggregator that runs in this process.
@@ -38,11 +39,11 @@ pub struct Hosted {
     finish: Option<oneshot::Sender<Duration>>,
     hangup: mpsc::Sender<()>,
     done: oneshot::Receiver<()>,
-    /// Address of its metrics page.
+    /// The address of its metrics page.
     pub http: Option<SocketAddr>,
-    /// Why the page is not at the requested address, if it is not.
+    /// Why the metrics page is not at the requested address. `None` if it is.
     pub http_elsewhere: Option<String>,
-    /// Its socket for this process.
+    /// The socket on which sidecars of this process connect.
     pub inside: PathBuf,
 }
 
@@ -62,7 +63,7 @@ impl Hosted {
         let page = http.and_then(Page::open);
         let address = page.as_ref().and_then(OpenPage::address);
         let http_elsewhere = page.as_ref().and_then(OpenPage::elsewhere);
-        // Every node needs one.
+        // Every node needs a file descriptor.
         host::raise_descriptors();
         let (socket, inside) = den.listen()?;
         let key = key.clone();
@@ -95,16 +96,17 @@ impl Hosted {
 
     /// Handles SIGHUP: rereads the configuration files.
     pub fn hang_up(&self) {
-        // A reload that is already pending reads the same files.
+        // If a reload is already pending, it will read the same files.
         let _ = self.hangup.try_send(());
     }
 
-    /// Whether its thread has ended.
+    /// Returns true if the aggregator's thread has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.done.try_recv(), Err(oneshot::error::TryRecvError::Empty))
     }
 
-    /// Waits until every node has sent a goodbye, at most for `grace`, and until the report is complete.
+    /// Ends the aggregator. Waits for at most `grace` until every node has sent a goodbye, then until the report is
+    /// complete.
     pub async fn finish(mut self, grace: Duration) {
         if let Some(finish) = self.finish.take() {
             let _ = finish.send(grace);
@@ -116,7 +118,7 @@ impl Hosted {
 /// Commands to the running thread.
 #[derive(Debug)]
 pub struct Told {
-    /// Finish, and how long to wait for nodes. Dropping the sender has the same effect.
+    /// Finish the job. The value is how long to wait for nodes. Dropping the sender also ends it.
     pub finish: oneshot::Receiver<Duration>,
     /// Reload the configuration files.
     pub hangups: mpsc::Receiver<()>,
@@ -156,7 +158,7 @@ fn run(
     });
 }
 
-/// Serves a hub until asked to finish and all nodes have left.
+/// Serves a hub until it is asked to finish and all nodes have left.
 pub async fn serve(
     mut hub: impl Hub,
     page: Option<OpenPage>,
@@ -172,7 +174,7 @@ pub async fn serve(
     let (job, node, reload) = (plan.job.clone(), plan.node.clone(), plan.reload.clone());
     let reported = plan.reported.clone();
     let door_plan = plan.doors.clone();
-    // A long journal takes seconds to fold; sidecars that connect meanwhile are asked to retry here.
+    // A long journal takes seconds to fold. Sidecars that connect meanwhile are asked to retry, here.
     let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
     let opened: Result<Aggregator, JournalError> = loop {
         tokio::select! {
@@ -243,7 +245,7 @@ pub async fn serve(
             () = tokio::time::sleep(idle) => {}
         }
     }
-    // Remove its files before another aggregator can take the directory.
+    // Close the control socket before another aggregator can take the directory.
     control.abort();
     let _ = control.await;
     aggregator.end(monotonic_ns());
@@ -287,7 +289,7 @@ fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {
     }
 }
 
-/// The answers to a message that came through this many relays.
+/// Returns the answers to a message that passed through this many relays.
 fn answers(aggregator: &mut Aggregator, bytes: &[u8], hops: u8) -> Vec<Down> {
     match decode_up(bytes) {
         Ok(Up::Hello(hello)) => {
@@ -321,7 +323,8 @@ fn answers(aggregator: &mut Aggregator, bytes: &[u8], hops: u8) -> Vec<Down> {
     }
 }
 
-/// Answers by route. Even an empty bundle is answered by an empty one: so a relay knows that bundles work.
+/// Returns the answers by route. An empty bundle is answered by an empty one, so that a relay can tell that bundles are
+/// supported.
 fn carried_back(aggregator: &mut Aggregator, carried: Carried, hops: u8) -> Vec<Down> {
     let mut back = Vec::new();
     let mut bundle = Bundle::default();

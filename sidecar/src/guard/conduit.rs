@@ -1,5 +1,5 @@
-//! A bidirectional message connection in one task with one descriptor: the seal, ZMTP inside it, and the socket. Of the
-//! data read, only incomplete messages are kept.
+//! A bidirectional message connection that needs only one task and one descriptor. It combines the seal, ZMTP inside
+//! it, and the socket. Of the data that was read, only incomplete messages are kept.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -20,19 +20,19 @@ use super::zmtp::{self, ZmtpError};
 
 /// Size of one read, bytes.
 const READ: usize = 64 << 10;
-/// Limit of buffered data for a peer that does not read; further messages to it are dropped, and it will request them
-/// again.
+/// Limit of buffered data for a peer that does not read. Further messages to it are dropped, and the peer will request
+/// them again.
 const UNSENT: usize = 256 << 10;
 
 thread_local! {
-    /// Shared by all connections of a thread.
+    /// The read buffer. All connections of a thread share it.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
 }
 
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConduitError {
-    /// It was closed, or the socket failed.
+    /// The connection was closed, or the socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The data was tampered with.
@@ -46,14 +46,14 @@ pub enum ConduitError {
 /// Traffic of a connection on the network, bytes.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// From the peer.
+    /// Bytes from the peer.
     pub read: AtomicU64,
-    /// To the peer.
+    /// Bytes to the peer.
     pub written: AtomicU64,
 }
 
 impl Traffic {
-    /// Bytes to the peer, and bytes from the peer.
+    /// Returns the bytes to the peer and the bytes from the peer.
     pub fn both(&self) -> (u64, u64) {
         (
             self.written.load(Ordering::Relaxed),
@@ -75,7 +75,7 @@ enum Output {
 /// The reading half.
 pub struct Inlet {
     socket: Input,
-    /// None: the socket is only accessible to our own user, and not sealed.
+    /// `None` if the connection is not sealed, because only our own user can access the socket.
     opener: Option<Opener>,
     reader: zmtp::Reader,
     out: Arc<Outlet>,
@@ -85,21 +85,21 @@ pub struct Inlet {
 pub struct Outlet {
     socket: Output,
     writing: Mutex<Writing>,
-    /// Some data was not accepted by the socket at once.
+    /// Notifies the reader that the socket did not accept some data at once.
     stuck: Notify,
-    /// This end closes the connection.
+    /// Notifies the reader that this end closes the connection.
     over: Notify,
     traffic: Traffic,
 }
 
 struct Writing {
     sealer: Option<Sealer>,
-    /// Sealed and not yet written, from `at` on.
+    /// Data that is sealed and not yet written, from `at` on.
     unsent: Vec<u8>,
     at: usize,
 }
 
-/// Both halves of a stream after its handshake. `socket`: this end's socket type, `ROUTER` or `DEALER`.
+/// Makes both halves of a stream after its handshake. `socket` is this end's socket type, `ROUTER` or `DEALER`.
 pub fn sealed(stream: TcpStream, (sealer, opener): Pair, socket: &str) -> (Inlet, Arc<Outlet>) {
     let (input, output) = stream.into_split();
     open(
@@ -111,7 +111,7 @@ pub fn sealed(stream: TcpStream, (sealer, opener): Pair, socket: &str) -> (Inlet
     )
 }
 
-/// Both halves of a stream that only this user can reach.
+/// Makes both halves of a stream that only this user can reach.
 pub fn bare(stream: UnixStream, socket: &str) -> (Inlet, Arc<Outlet>) {
     let (input, output) = stream.into_split();
     open(Input::Unix(input), Output::Unix(output), None, None, socket)
@@ -149,7 +149,7 @@ impl Inlet {
     /// Waits for messages, and meanwhile writes pending data. Cancel-safe.
     ///
     /// # Errors
-    /// [`ConduitError`]: the connection is over. Messages received before go to `each`.
+    /// [`ConduitError`] if the connection is over. Messages that were received before are still passed to `each`.
     pub async fn recv(&mut self, mut each: impl FnMut(&[u8])) -> Result<(), ConduitError> {
         let out = Arc::clone(&self.out);
         tokio::select! {
@@ -197,23 +197,23 @@ impl Inlet {
 }
 
 impl Outlet {
-    /// Sends a message; false if there was no room for it.
+    /// Sends a message. Returns false if there was no room for it.
     pub fn send(&self, message: &[u8]) -> bool {
         self.put(&zmtp::frame(message))
     }
 
-    /// Ends the connection: its reader returns an error.
+    /// Ends the connection. Its reader then returns an error.
     pub fn end(&self) {
         self.over.notify_one();
     }
 
-    /// Bytes not yet written to the socket.
+    /// Returns the number of bytes not yet written to the socket.
     pub fn unsent(&self) -> usize {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         writing.unsent.len() - writing.at
     }
 
-    /// Traffic in both directions.
+    /// Returns the traffic in both directions.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
@@ -229,7 +229,7 @@ impl Outlet {
             None => unsent.extend_from_slice(plain),
             Some(sealer) => {
                 for piece in plain.chunks(PIECE) {
-                    // A failed seal has used up its nonce: nothing can follow, and the peer opens a new link.
+                    // A failed seal has used up its nonce, so no data can follow. The peer will open a new link.
                     let Ok(bytes) = sealer.seal(piece) else {
                         return false;
                     };
@@ -237,14 +237,15 @@ impl Outlet {
                 }
             }
         }
-        // A nonempty buffer waits for `push`, which keeps the order. Errors are returned there and by the reader.
+        // If the buffer was not empty, the data waits for `push`, which keeps the order. Errors are returned there and
+        // by the reader.
         if was_empty && !matches!(self.write(&mut writing), Ok(true)) {
             self.stuck.notify_one();
         }
         true
     }
 
-    /// Writes as much as the socket accepts; whether that was everything.
+    /// Writes as much as the socket accepts. Returns true if that was everything.
     fn write(&self, writing: &mut Writing) -> io::Result<bool> {
         while writing.at < writing.unsent.len() {
             let rest = &writing.unsent[writing.at..];
@@ -269,10 +270,10 @@ impl Outlet {
         Ok(true)
     }
 
-    /// Writes whenever the socket accepts more; returns when the connection fails.
+    /// Writes whenever the socket accepts more. Returns when the connection fails.
     async fn push(&self) -> io::Error {
         loop {
-            // A call that was cancelled while waiting has consumed the notification.
+            // Check for data before waiting, because a call that was cancelled may have consumed the notification.
             if !self.is_behind() {
                 self.stuck.notified().await;
             }

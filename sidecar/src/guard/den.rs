@@ -1,4 +1,4 @@
-//! A directory that only this user can access, for the sockets between our own code and ZeroMQ.
+//! A directory that only this user can access. It contains the sockets between our own code and ZeroMQ.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -10,29 +10,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::agent::tasks;
 use crate::host;
 
-/// Longest path of a Unix socket, with room for the socket's own name (`sun_path` of unix(7) has 108).
+/// Maximum length of the path of a Unix socket, with room for the socket's own name (`sun_path` of unix(7) has 108
+/// bytes).
 const LONGEST: usize = 90;
 
-/// How many this process has created: the clock may not advance between two of them.
+/// The number of directories that this process has created. It makes names unique, because the clock may not advance
+/// between two of them.
 static DUG: AtomicU32 = AtomicU32::new(0);
 
-/// See the module documentation. It is removed with its last owner.
+/// A private directory (see the module documentation). It is removed with its last owner.
 #[derive(Debug)]
 pub struct Den {
     dir: PathBuf,
     sockets: AtomicU32,
-    /// Set if the directory is independent: protects it from cleanup as a leftover. Otherwise the owner of the
-    /// surrounding directory removes it.
+    /// The open directory, if it is not inside another directory of ours. It protects the directory from being cleaned
+    /// up as a leftover. Otherwise the owner of the surrounding directory removes it.
     _held: Option<File>,
 }
 
 impl Den {
-    /// A new directory in `place`, or in the temporary directory if `place` is not given or its path is too long.
+    /// Creates a directory in `place`, or in the temporary directory if `place` is not given or its path is too long.
     ///
     /// # Errors
     /// The system's error.
     pub fn dig(place: Option<&Path>) -> io::Result<Den> {
-        // Never an existing directory of another user: a unique name, and an error if it exists.
+        // Never use an existing directory, which may belong to another user. The name is unique, and creation fails if
+        // it exists.
         let name = format!(
             "guard-{}-{:016x}-{}",
             std::process::id(),
@@ -57,7 +60,7 @@ impl Den {
         Ok(den)
     }
 
-    /// Creates a socket in it; returns the socket and its path.
+    /// Creates a socket in the directory. Returns the socket and its path.
     ///
     /// # Errors
     /// The system's error.
@@ -71,7 +74,7 @@ impl Den {
 
 impl Drop for Den {
     fn drop(&mut self) {
-        // It may already be gone with the directory around it.
+        // The directory may already have been removed with the one around it.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
@@ -104,7 +107,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o700);
         drop(den);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
-        // A place with a path that is too long is skipped.
+        // If the path of the place is too long, the temporary directory is used.
         let long = place.path().join("x".repeat(LONGEST));
         fs::create_dir(&long).unwrap();
         let den = Den::dig(Some(&long)).unwrap();

@@ -1,5 +1,5 @@
-//! The aggregator's network listener. An unauthenticated connection costs at most a handshake: no memory beyond it, a
-//! limited number at a time, for a few seconds; and each rejection is counted by reason.
+//! The aggregator's network listener. An unauthenticated connection costs no more than a handshake: it uses no other
+//! memory, lasts a few seconds at most, and their number is limited. Each rejection is counted by reason.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -20,33 +20,35 @@ use crate::{host, warn};
 
 /// Maximum number of unauthenticated connections at a time.
 pub const STRANGERS: usize = 2048;
-/// When there is no room for a new connection, the oldest one that has not sent a handshake with our key is closed,
-/// once it has had this long. So silent connections cannot block others, and nodes of a large job that connect all at
-/// once do not abort each other's handshakes, even if CPU is scarce.
+/// How long a connection is safe from being closed to make room. If there is no room for a new connection, the oldest
+/// one that has not sent a handshake with our key is closed after this time. Silent connections thus cannot block
+/// others, and nodes of a large job that connect all at once do not abort each other's handshakes, even if CPU is
+/// scarce.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Length of the kernel's queue of connections that are not accepted yet.
 const WAITING: i32 = 16_384;
 /// Interval between checks for room.
 const LOOK: Duration = Duration::from_millis(5);
-/// Maximum number of accepted peers: 16,384 nodes, and as many dead connections that are not detected yet.
+/// Maximum number of accepted peers. It allows for 16,384 nodes, and as many dead connections that are not detected
+/// yet.
 const PEERS: usize = 32_768;
 /// Deadline for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Pause before the next attempt when no descriptors are left.
+/// Pause before the next attempt if no file descriptors are left.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// Why a connection was rejected or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Too many at once.
+    /// There were too many connections at once.
     Crowded,
     /// The handshake exceeded its deadline.
     Late,
-    /// Not a handshake of this protocol.
+    /// The peer did not send a handshake of this protocol.
     Foreign,
-    /// Another version.
+    /// The peer has another version.
     Version,
-    /// Another key.
+    /// The peer has another key.
     Key,
     /// A message was changed, repeated or forged.
     Damaged,
@@ -55,7 +57,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All reasons, in the order of their numbers.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Reason; 7] = [
         Reason::Crowded,
         Reason::Late,
@@ -66,7 +68,7 @@ impl Reason {
         Reason::Broken,
     ];
 
-    /// Label value in metrics.
+    /// Returns the label value in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Crowded => "crowded",
@@ -79,7 +81,8 @@ impl Reason {
         }
     }
 
-    /// The end of a socket has no reason.
+    /// Returns the reason to count for an error. Returns `None` if the socket was simply closed or failed, because that
+    /// is not a rejection.
     fn of_end(error: &ConduitError) -> Option<Reason> {
         match error {
             ConduitError::Io(_) => None,
@@ -111,7 +114,7 @@ impl Turned {
         }
     }
 
-    /// Each reason's count.
+    /// Returns each reason's count.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = Reason::ALL.iter().zip(&self.0);
         counts
@@ -123,8 +126,8 @@ impl Turned {
 /// A connection before the end of its handshake.
 struct Stranger {
     since: Instant,
-    /// It has sent a first message made with our key. That message may be a replay, so it does not authenticate the
-    /// peer.
+    /// True if the connection has sent a first message made with our key. The message may be a replay, so it does not
+    /// authenticate the peer.
     has_spoken: Arc<AtomicBool>,
     task: AbortHandle,
 }
@@ -135,7 +138,7 @@ impl Stranger {
     }
 }
 
-/// The listener: accepts peers that have the key.
+/// The listener. It accepts peers that have the key.
 #[derive(Clone)]
 pub struct Gate {
     /// The key that a peer must have.
@@ -144,15 +147,15 @@ pub struct Gate {
     pub entrance: Entrance,
     /// Counts rejected connections.
     pub turned: Arc<Turned>,
-    /// Maximum number of unauthenticated connections: [`STRANGERS`].
+    /// Maximum number of unauthenticated connections, normally [`STRANGERS`].
     pub room: usize,
 }
 
 impl Gate {
     /// Accepts peers until the runtime ends.
     pub async fn keep(self, listener: TcpListener) {
-        // All nodes of a large job connect at once; a connection that does not fit into the kernel's queue is retried a
-        // second later. The kernel may reduce this to its own limit.
+        // All nodes of a large job connect at once. A connection that does not fit into the kernel's queue is retried
+        // only a second later, so make the queue long. The kernel may reduce this to its own limit.
         let _ = rustix::net::listen(&listener, WAITING);
         let listener = listener
             .set_nonblocking(true)
@@ -195,13 +198,13 @@ impl Gate {
                 has_spoken,
                 task: tokio::spawn(meeting).abort_handle(),
             });
-            // Let pending handshakes continue first, so that they end soon.
+            // Let pending handshakes continue first, so that they end soon and free their places.
             yield_now().await;
         }
     }
 
-    /// Waits until a connection has ended or has been silent for long enough. New connections meanwhile wait in the
-    /// kernel.
+    /// Waits until a connection has ended, or until one has been silent for long enough to be closed. New connections
+    /// meanwhile wait in the kernel.
     async fn make_room(&self, strangers: &mut VecDeque<Stranger>) {
         while strangers.len() >= self.room {
             strangers.retain(|stranger| !stranger.task.is_finished());
@@ -216,13 +219,13 @@ impl Gate {
                         self.turned.count(Reason::Crowded);
                     }
                 }
-                // The handshakes in progress end soon, or reach their deadline.
+                // No connection may be closed yet. The handshakes in progress will end soon or reach their deadline.
                 None => sleep(LOOK).await,
             }
         }
     }
 
-    /// The handshake; an accepted peer is then read by its own task.
+    /// Performs the handshake. If the peer is accepted, another task then reads its messages.
     async fn meet(self, mut stream: TcpStream, peers: Arc<Semaphore>, has_spoken: Arc<AtomicBool>) {
         tunnel::tune(&stream);
         let spoken = || has_spoken.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The accepted peers: their messages are merged into one queue, and answers go directly to their sockets. A peer costs
-//! a task and a descriptor; its messages wait in its own socket while the queue is full.
+//! The accepted peers. Their messages are merged into one queue, and answers go directly to their sockets. A peer costs
+//! a task and a descriptor. While the queue is full, a peer's messages wait in its own socket.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::conduit::{ConduitError, Inlet, Outlet};
 
-/// Messages waiting for the aggregator, which takes one every few microseconds.
+/// Maximum number of messages waiting for the aggregator, which takes one every few microseconds.
 const WAITING: usize = 256;
 
 type Outlets = BTreeMap<u64, Arc<Outlet>>;
 
-/// Accepts peers.
+/// A handle that adds accepted peers.
 #[derive(Clone)]
 pub struct Entrance {
     inbox: Sender<(u64, Vec<u8>)>,
@@ -25,12 +25,12 @@ pub struct Entrance {
 /// The receiving end for all peers.
 pub struct Hall {
     inbox: Receiver<(u64, Vec<u8>)>,
-    /// Keeps the queue open while there are no peers.
+    /// Keeps the queue open even if there are no peers.
     entrance: Entrance,
 }
 
 impl Hall {
-    /// Creates it without peers.
+    /// Creates a hall without peers.
     pub fn build() -> Hall {
         let (sender, inbox) = channel(WAITING);
         Hall {
@@ -43,12 +43,12 @@ impl Hall {
         }
     }
 
-    /// The handle by which peers are added.
+    /// Returns the handle by which peers are added.
     pub fn entrance(&self) -> Entrance {
         self.entrance.clone()
     }
 
-    /// The next message of any peer, and the peer's number. Cancel-safe.
+    /// Returns the next message of any peer, and the peer's number. Cancel-safe.
     pub async fn recv(&mut self) -> Option<(u64, Vec<u8>)> {
         self.inbox.recv().await
     }
@@ -65,7 +65,7 @@ impl Hall {
         self.entrance.outlets().values().for_each(|outlet| outlet.end());
     }
 
-    /// Answers a peer. A peer that is gone, or does not read, will ask again.
+    /// Sends an answer to a peer. A peer that is gone or does not read will ask again.
     pub fn send(&self, peer: u64, message: &[u8]) {
         let outlet = self.entrance.outlets().get(&peer).cloned();
         if let Some(outlet) = outlet {
@@ -78,7 +78,7 @@ impl Entrance {
     /// Reads a peer until its connection ends.
     ///
     /// # Errors
-    /// [`ConduitError`]: the reason.
+    /// [`ConduitError`] says why the connection ended.
     pub async fn admit(self, mut inlet: Inlet, outlet: Arc<Outlet>) -> Result<(), ConduitError> {
         let peer = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.outlets().insert(peer, outlet);
@@ -87,7 +87,7 @@ impl Entrance {
         loop {
             let ended = inlet.recv(|message| said.push(message.to_vec())).await;
             for message in said.drain(..) {
-                // The aggregator has ended.
+                // The aggregator has ended, so messages have no receiver.
                 if self.inbox.send((peer, message)).await.is_err() {
                     return Ok(());
                 }
@@ -96,7 +96,7 @@ impl Entrance {
         }
     }
 
-    /// Number of accepted peers.
+    /// Returns the number of accepted peers.
     pub fn peers(&self) -> usize {
         self.outlets().len()
     }
@@ -106,7 +106,7 @@ impl Entrance {
     }
 }
 
-/// Removes a peer however its task ends.
+/// Removes a peer when it is dropped, however the peer's task ends.
 struct Leave<'a>(&'a Entrance, u64);
 
 impl Drop for Leave<'_> {

@@ -1,5 +1,5 @@
-//! A sealed stream as the byte stream of ZeroMQ's Unix socket. Both ends of a connection do the same after the
-//! handshake.
+//! Forwards a sealed stream as the byte stream of ZeroMQ's Unix socket. After the handshake, both ends of a connection
+//! work the same way.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,15 +15,17 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::PURPOSE;
 
-/// Maximum number of bytes sealed together; larger claims are rejected. Each connection has two buffers of this size.
+/// Maximum number of bytes to seal together. A peer that claims more is rejected. Each connection has two buffers of
+/// this size.
 pub(super) const PIECE: usize = 4096;
-/// The empty message that proves possession of the key: a length of four bytes and a tag of sixteen.
+/// The size of the empty message that proves possession of the key: a length of four bytes and a tag of sixteen.
 const PROOF: usize = 20;
-/// A dead peer machine is detected after this idle time, plus this many keepalive probes of a few seconds each.
+/// How long a connection may be idle before keepalive probes are sent, and the interval between probes. A peer machine
+/// that is dead is detected after a few unanswered probes.
 const IDLE: Duration = Duration::from_secs(15);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 const ASKED: u32 = 3;
-/// Data that the peer's machine does not acknowledge for this long ends the connection.
+/// The connection ends if the peer's machine does not acknowledge data for this long.
 const UNCONFIRMED_MS: u32 = 20_000;
 
 /// Seals a stream that this end opened.
@@ -41,7 +43,8 @@ pub async fn call(stream: &mut TcpStream, key: &Key) -> Result<Pair, SealError> 
 }
 
 /// Seals a stream that the peer opened. Before the peer is authenticated, only a handshake of fixed length is stored.
-/// `spoken` is called when the first message was made with the key, by this peer or by one whose message it replays.
+/// `spoken` is called if the first message was made with the key. Either this peer made it, or it is a replay of
+/// another peer's message.
 ///
 /// # Errors
 /// [`SealError`]; it has no deadline.
@@ -52,19 +55,19 @@ pub async fn answer_call(
 ) -> Result<Pair, SealError> {
     let mut first = [0; HANDSHAKE_BYTES];
     stream.read_exact(&mut first).await.map_err(broken)?;
-    // Spend no CPU on peers that have given up: their retries would wait for it as well.
+    // Spend no CPU on a peer that has given up, because the retries of such peers would have to wait for it.
     if has_left(stream).await {
         return Err(broken(io::ErrorKind::UnexpectedEof.into()));
     }
     let (reply, made) = answer(key, PURPOSE, &first);
-    // A peer with another protocol gets no answer.
+    // Send no answer to a peer with another protocol.
     if !matches!(made, Err(SealError::Foreign)) {
         stream.write_all(&reply).await.map_err(broken)?;
     }
     let (sealer, mut opener) = made?;
     spoken();
     loop {
-        // A replayed first message proves nothing: do not allocate what it claims.
+        // A replayed first message proves nothing about the peer, so do not allocate what it claims.
         if opener.needs() > PROOF {
             return Err(SealError::Damaged);
         }
@@ -78,7 +81,7 @@ pub async fn answer_call(
     }
 }
 
-/// Whether the peer has closed its sending side, with no more data to read.
+/// Returns true if the peer has closed its sending side and there is no more data to read.
 async fn has_left(stream: &mut TcpStream) -> bool {
     let mut byte = [0];
     poll_fn(|context| {
@@ -88,10 +91,10 @@ async fn has_left(stream: &mut TcpStream) -> bool {
     .await
 }
 
-/// Forwards bytes both ways until either side ends.
+/// Forwards bytes in both directions until either side ends.
 ///
 /// # Errors
-/// [`SealError::Damaged`] and [`SealError::TooLong`] on tampering; the ends of sockets are not errors.
+/// [`SealError::Damaged`] and [`SealError::TooLong`] on tampering. The normal end of a socket is not an error.
 pub async fn carry(
     stream: TcpStream,
     (mut sealer, mut opener): Pair,
@@ -129,9 +132,9 @@ pub async fn carry(
     }
 }
 
-/// Sends small messages at once, and detects a peer that disappeared.
+/// Sets options of the stream, so that small messages are sent at once and a peer that disappeared is detected.
 pub fn tune(stream: &TcpStream) {
-    // Options that the system does not support are skipped.
+    // Ignore errors, because the system may not support every option.
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, IDLE);

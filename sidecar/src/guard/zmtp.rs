@@ -1,20 +1,20 @@
-//! ZeroMQ's wire protocol as bytes: ZMTP 3.0 with the NULL mechanism (<https://rfc.zeromq.org/spec/23/>), as far as a
-//! ROUTER and a DEALER with single-frame messages need it. No socket; all memory is bounded.
+//! ZeroMQ's wire protocol as bytes: ZMTP 3.0 with the NULL mechanism (<https://rfc.zeromq.org/spec/23/>). It covers
+//! what a ROUTER and a DEALER with single-frame messages need. It uses no socket, and all memory is bounded.
 
-/// A message longer than this ends the connection.
+/// Maximum length of a message. A longer one ends the connection.
 pub const LONGEST: usize = crate::uplink::wire::MAX_MESSAGE_BYTES;
 
 const GREETING: usize = 64;
-/// Longest command that is skipped.
+/// Maximum length of a command that is skipped.
 const COMMAND: usize = 4096;
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const IS_COMMAND: u8 = 4;
 
-/// The input is not the supported subset of ZMTP 3.
+/// Why the input is not the supported subset of ZMTP 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZmtpError {
-    /// Another protocol, an older version, or an unsupported mechanism.
+    /// The peer uses another protocol, an older version, or an unsupported mechanism.
     #[error("not a greeting of ZMTP 3 with the NULL mechanism")]
     Greeting,
     /// A frame arrived before the peer was ready.
@@ -25,7 +25,7 @@ pub enum ZmtpError {
     TooLong(u64),
 }
 
-/// The first bytes of each end: its greeting, and READY. `socket` is `ROUTER` or `DEALER`.
+/// Returns the first bytes that each end sends: its greeting, and READY. `socket` is `ROUTER` or `DEALER`.
 pub fn opening(socket: &str) -> Vec<u8> {
     let mut bytes = vec![0; GREETING];
     (bytes[0], bytes[9], bytes[10]) = (0xff, 0x7f, 3);
@@ -69,11 +69,11 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes bytes as they arrive; each complete message goes to `each`. Of several frames of one message only the last
-    /// one counts, which follows an envelope.
+    /// Takes bytes as they arrive, and passes each complete message to `each`. If a message has several frames, only
+    /// the last one counts, because the others are an envelope.
     ///
     /// # Errors
-    /// [`ZmtpError`]: the connection is unusable.
+    /// [`ZmtpError`] if the connection is unusable.
     pub fn take(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), ZmtpError> {
         if self.part.is_empty() {
             let used = self.read(bytes, &mut each)?;
@@ -92,7 +92,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Number of bytes in complete frames.
+    /// Processes the complete frames. Returns their length in bytes.
     fn read(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<usize, ZmtpError> {
         let mut used = 0;
         if self.stage == Stage::Greeting {
@@ -126,11 +126,11 @@ impl Reader {
 struct Frame<'a> {
     flags: u8,
     body: &'a [u8],
-    /// Including its header.
+    /// The length including the header.
     length: usize,
 }
 
-/// The first frame, if complete.
+/// Returns the first frame if it is complete.
 fn next(bytes: &[u8]) -> Result<Option<Frame<'_>>, ZmtpError> {
     let Some((&flags, rest)) = bytes.split_first() else {
         return Ok(None);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same messages result however the stream is split.
+        /// The resulting messages are the same however the stream is split.
         #[test]
         fn pieces(lengths in proptest::collection::vec(0usize..700, 0..6), cut in 1usize..97) {
             let messages: Vec<Vec<u8>> = lengths.iter().map(|length| vec![7; *length]).collect();

@@ -1,4 +1,4 @@
-//! The simulator's events, generated somewhat ahead of time, so that generating them does not delay sending.
+//! The simulator's events. They are generated somewhat ahead of time, so that generating them does not delay sending.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,23 +13,23 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::LoadOptions;
 
-/// Events within this span are sent together, virtual nanoseconds.
+/// The time span of a chunk, virtual nanoseconds. The events in it are sent together.
 const CHUNK_NS: u64 = 5_000_000;
-/// Chunks generated ahead: four seconds.
+/// Maximum number of chunks generated ahead, which cover four seconds.
 const AHEAD: usize = 800;
-/// Readings are taken about once a second.
+/// Interval between readings, which are taken about once a second.
 const READ_NS: u64 = 1_000_000_000;
 
 /// The events of one moment.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Time in the simulated world.
+    /// The time in the simulated world.
     pub at: Time,
-    /// With the node's number.
+    /// The events, with the numbers of their nodes.
     pub events: Vec<(u32, Event)>,
 }
 
-/// See the module documentation.
+/// The generated events (see the module documentation).
 #[derive(Debug)]
 pub struct Feed(Receiver<Chunk>);
 
@@ -47,7 +47,7 @@ impl Feed {
         Ok(Feed(receiver))
     }
 
-    /// The next chunk; `None` when the job is over.
+    /// Returns the next chunk, or `None` when the job is over.
     pub async fn next(&mut self) -> Option<Chunk> {
         self.0.recv().await
     }
@@ -62,7 +62,7 @@ fn make(world: World, (rest, parts): (u32, u32), slow_every: u32, sender: &Sende
         events: Vec::new(),
     };
     for (at, frame) in world {
-        // The real aggregator sends the aggregator's own events.
+        // Skip the simulated aggregator's own events, because the real aggregator sends its own.
         if frame.agent == AGGREGATOR {
             continue;
         }
@@ -90,7 +90,8 @@ fn make(world: World, (rest, parts): (u32, u32), slow_every: u32, sender: &Sende
     let _ = sender.blocking_send(chunk);
 }
 
-/// Whether a reading is left out: of each node one in `slow_every` is kept, with nodes spread over different seconds.
+/// Returns true if a reading is left out. For each node, one reading in `slow_every` is kept, and the nodes are spread
+/// over different seconds.
 fn is_thinned(event: &Event, at: Time, number: u32, slow_every: u32) -> bool {
     let is_slow = matches!(event, Event::Gpu(_) | Event::Host(_) | Event::Port(_));
     is_slow && !(at.0 / READ_NS + u64::from(number)).is_multiple_of(u64::from(slow_every.max(1)))

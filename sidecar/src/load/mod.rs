@@ -1,8 +1,8 @@
-//! The sidecars of a simulated job, any number of them, against a real aggregator: each node has its own connection,
-//! sealed and numbered like a real sidecar's ([`crate::uplink`]), and sends the simulator's events in real time.
+//! Runs any number of sidecars of a simulated job against a real aggregator. Each node has its own connection, sealed
+//! and numbered like a real sidecar's ([`crate::uplink`]), and sends the simulator's events in real time.
 //!
-//! - [`feed`]: the simulator in its own thread, ahead of time.
-//! - `node`: one node: joins, sends, is acknowledged, joins again.
+//! - [`feed`]: runs the simulator in its own thread, ahead of time.
+//! - `node`: one node, which joins, sends, receives acknowledgements, and rejoins.
 //! - [`tally`]: the results in numbers.
 
 pub mod feed;
@@ -30,13 +30,13 @@ use feed::{Chunk, Feed};
 use node::Node;
 pub use tally::{LoadReport, Spans, Tally};
 
-/// Descriptors besides those of connections.
+/// The number of descriptors that are needed besides those of connections.
 const OWN_DESCRIPTORS: u64 = 64;
 /// Interval between checks for unresponsive links.
 const SWEEP: Duration = Duration::from_millis(250);
-/// If no node has joined after this time, none will.
+/// How long to wait for the first node to join. If none has joined by then, none will.
 const NOBODY: Duration = Duration::from_secs(60);
-/// At the end, how long to wait for acknowledgements.
+/// How long to wait for acknowledgements at the end.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Interval between checks for due events.
 const TURN: Duration = Duration::from_millis(2);
@@ -54,9 +54,9 @@ pub struct LoadOptions {
     pub job: JobId,
     /// Simulated seconds per real second.
     pub speed: f64,
-    /// (remainder, number of processes): this process runs the nodes whose number has this remainder.
+    /// A remainder, and the number of processes. This process runs the nodes whose number has this remainder.
     pub part: (u32, u32),
-    /// GPUs and hosts are read once in this many seconds.
+    /// Interval at which GPUs and hosts are read, seconds.
     pub slow_every: u32,
     /// How long all nodes may take to join before training begins.
     pub join: Duration,
@@ -65,7 +65,8 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// A node's target: its relay, the next one if that fails, finally the aggregator itself.
+    /// Returns the address for a node's attempt to connect: first its relay, then the next relay if that fails, finally
+    /// the aggregator itself.
     fn way(&self, agent: u64, attempt: u32) -> SocketAddr {
         let relays = self.relays.len() as u64;
         match u64::from(attempt) % (relays + 1) {
@@ -78,19 +79,19 @@ impl LoadOptions {
 /// Why the load cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Every connection uses a descriptor.
+    /// There are too few file descriptors, because every connection uses one.
     #[error(
         "{nodes} connections need {needed} file descriptors and this process may have {limit}: raise the hard limit \
          (ulimit -Hn, LimitNOFILE=), or spread them with --processes {processes}"
     )]
     Descriptors {
-        /// Connections of this process.
+        /// The number of connections of this process.
         nodes: u64,
-        /// Descriptors needed.
+        /// The number of descriptors needed.
         needed: u64,
-        /// Descriptors available.
+        /// The number of descriptors available.
         limit: u64,
-        /// Number of processes that would suffice.
+        /// The number of processes that would suffice.
         processes: u64,
     },
     /// No node can join.
@@ -114,18 +115,18 @@ pub enum LoadError {
 pub enum Stage {
     /// Nodes are joining.
     Joining {
-        /// Joined nodes.
+        /// The number of nodes that have joined.
         joined: usize,
-        /// All nodes.
+        /// The number of all nodes.
         nodes: usize,
-        /// The last failure; empty: none.
+        /// The last failure. Empty if there was none.
         failure: String,
     },
-    /// Number of rank steps sent.
+    /// Training has begun. The value is the number of rank steps sent.
     Training(u64),
 }
 
-/// Plays a world to an aggregator, in real time, and waits until all of it is acknowledged. `watch` receives the
+/// Plays a world to an aggregator, in real time, and waits until all of it is acknowledged. Calls `watch` with the
 /// progress several times a second.
 ///
 /// # Errors
@@ -148,7 +149,7 @@ pub fn run(
     runtime.block_on(LocalSet::new().run_until(play(feed, nodes, options, acked, watch)))
 }
 
-/// Raises the limit as far as possible; an error if that is not enough.
+/// Raises the descriptor limit as far as possible. Fails if that is not enough.
 fn enough_descriptors(nodes: u64, all: u64) -> Result<(), LoadError> {
     let (needed, limit) = (nodes + OWN_DESCRIPTORS, host::raise_descriptors());
     if needed <= limit {
@@ -210,7 +211,7 @@ async fn play(
     Ok(tally.report(dropped, traffic(&nodes, &tally)))
 }
 
-/// Waits until all nodes have joined, or until the time is over and some have joined.
+/// Waits until all nodes have joined, or until the time is over and at least some have joined.
 async fn joining(
     tally: &Tally,
     nodes: usize,
@@ -239,7 +240,7 @@ async fn joining(
     Ok(())
 }
 
-/// Bytes up and down so far, on ended and current links.
+/// Returns the bytes up and down so far, on ended and current links.
 fn traffic(nodes: &[Rc<Node>], tally: &Tally) -> (u64, u64) {
     nodes.iter().fold(tally.bytes(), |(up, down), node| {
         let (more_up, more_down) = node.traffic();
@@ -254,7 +255,7 @@ struct Pace<'a> {
     speed: f64,
     tally: &'a Tally,
     began_ns: u64,
-    /// Nodes with held-back data, by due time: the next one first.
+    /// Nodes with held-back data, ordered by due time with the next one first.
     held: BinaryHeap<Reverse<(u64, usize)>>,
     sweep_ns: u64,
     acked: Option<File>,
@@ -272,7 +273,7 @@ impl Pace<'_> {
             }
             self.tally.late(monotonic_ns() - due_ns);
             self.say(chunk)?;
-            // Read answers between two chunks, even if late.
+            // Let the nodes read answers between two chunks, even if we are late.
             tokio::task::yield_now().await;
         }
         let until_ns = monotonic_ns() + LAST_WORDS.as_nanos() as u64;
@@ -317,8 +318,8 @@ impl Pace<'_> {
         Ok(())
     }
 
-    /// A line for each node with new acknowledgements: its name, its incarnation, and the last frame. In one write, so
-    /// that the contents are correct however this process ends.
+    /// Appends a line for each node with new acknowledgements: its name, its incarnation, and the last frame. All lines
+    /// go into one write, so that the file is correct however this process ends.
     fn write_acked(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.acked else {
             return Ok(());

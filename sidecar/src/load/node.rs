@@ -1,4 +1,4 @@
-//! One node of the load: the real session protocol over one connection.
+//! One node of the load. It uses the real session protocol over one connection.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,30 +24,30 @@ use crate::uplink::link::{CALL_DEADLINE, CONNECT_DEADLINE, patience};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
 use crate::uplink::{Heard, Uplink};
 
-/// Like a real sidecar's.
+/// The same as in a real sidecar.
 const SPOOL_BYTES: usize = 4 << 20;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A node with at most this many unacknowledged frames is up to date.
 const NEAR: u64 = 64;
 
-/// See the module documentation.
+/// One node of the load (see the module documentation).
 pub(super) struct Node {
     me: Hello,
     state: RefCell<State>,
-    /// Notifies that the link is to be given up.
+    /// Notifies the node that its link is to be given up.
     kick: Notify,
 }
 
 struct State {
     uplink: Uplink,
     out: Option<Arc<Outlet>>,
-    /// Unacknowledged frames: up to which number, when they were created, when they were sent.
+    /// Unacknowledged frames: up to which number, when they were created, and when they were sent.
     open: VecDeque<Open>,
-    /// Time of the next scheduled turn for this node; `u64::MAX`: none.
+    /// The time of the next scheduled turn for this node, or `u64::MAX` if there is none.
     held_ns: u64,
     /// The last acknowledged frame that was reported.
     told: u64,
-    /// Repeated to an aggregator with a new journal.
+    /// The events that introduce this node. They are repeated to an aggregator with a new journal.
     introduction: Vec<Event>,
 }
 
@@ -79,7 +79,7 @@ impl Node {
         }
     }
 
-    /// Joins, and rejoins, forever; permanent failures go to `failures`.
+    /// Joins, and rejoins after each failure, forever. A permanent failure is sent to `failures` and ends this loop.
     pub async fn live(
         self: Rc<Node>,
         options: LoadOptions,
@@ -107,7 +107,7 @@ impl Node {
                     tally.leave(out.traffic(), monotonic_ns());
                 }
                 Err(Miss::Refused(why)) => {
-                    // The first one ends the load; later ones have no receiver.
+                    // Only the first failure ends the load. Later ones have no receiver.
                     let _ = failures.send(why);
                     return;
                 }
@@ -187,7 +187,7 @@ impl Node {
         }
     }
 
-    /// Sends an event. Returns when held-back data is due, if that is earlier than the scheduled turn.
+    /// Sends an event. If held-back data is due earlier than the scheduled turn, returns when.
     pub fn say(&self, event: Event, now_ns: u64, tally: &Tally) -> Option<u64> {
         let mut state = self.state.borrow_mut();
         tally.said(&event, now_ns);
@@ -212,7 +212,7 @@ impl Node {
         state.send(now_ns);
     }
 
-    /// Gives up an unresponsive link.
+    /// Gives up the link if it is unresponsive.
     pub fn check(&self, now_ns: u64) {
         let state = self.state.borrow();
         if state.out.is_some() && state.uplink.is_stuck(now_ns) {
@@ -220,19 +220,20 @@ impl Node {
         }
     }
 
-    /// Whether all events are acknowledged as safe.
+    /// Returns true if all events are acknowledged as safe.
     pub fn is_settled(&self) -> bool {
         let state = self.state.borrow();
         state.uplink.settled() == state.uplink.last_seq()
     }
 
-    /// Whether it is linked, and all but the latest events are safe.
+    /// Returns true if the node is linked and all but its latest events are safe.
     pub fn is_near(&self) -> bool {
         let state = self.state.borrow();
         state.out.is_some() && state.uplink.last_seq() - state.uplink.settled() <= NEAR
     }
 
-    /// New acknowledgements since the last call: node, incarnation, and its last acknowledged frame.
+    /// Returns the new acknowledgements since the last call: the node, the incarnation, and its last acknowledged
+    /// frame.
     pub fn acked(&self) -> Option<(&NodeId, u64, u64)> {
         let mut state = self.state.borrow_mut();
         let acked = state.uplink.acked();
@@ -241,12 +242,12 @@ impl Node {
         is_new.then_some((&self.me.node, self.me.agent, acked))
     }
 
-    /// Frames dropped by its spool.
+    /// Returns the number of frames dropped by the node's spool.
     pub fn dropped(&self) -> u64 {
         self.state.borrow().uplink.dropped()
     }
 
-    /// Bytes up and down on the current link.
+    /// Returns the bytes up and down on the current link.
     pub fn traffic(&self) -> (u64, u64) {
         let state = self.state.borrow();
         state.out.as_ref().map_or((0, 0), |out| out.traffic().both())
@@ -276,7 +277,8 @@ impl State {
                 }
                 open.sent_ns = Some(now_ns);
             }
-            // If it is full, the acknowledgement does not arrive, and a new link takes over.
+            // If the buffer is full, the message is dropped. Its acknowledgement then does not arrive, and a new link
+            // replaces this one.
             out.send(&message);
         }
     }
@@ -289,20 +291,20 @@ impl State {
     }
 }
 
-/// A link whose handshake is done.
+/// A link after its handshake.
 struct Joined {
     inlet: Inlet,
     out: Arc<Outlet>,
     welcome: Welcome,
-    /// Messages that arrived with it.
+    /// Messages that arrived together with the answer.
     more: Vec<Vec<u8>>,
 }
 
 /// Why joining failed.
 enum Miss {
-    /// Permanently.
+    /// The node was refused permanently.
     Refused(String),
-    /// Temporarily.
+    /// The attempt failed temporarily.
     Failed(String),
 }
 
@@ -316,7 +318,7 @@ impl Miss {
     }
 }
 
-/// The first message, and those that arrived with it.
+/// Waits for the first message. Returns it, and the messages that arrived together with it.
 async fn first(inlet: &mut Inlet) -> Result<(Down, Vec<Vec<u8>>), Miss> {
     let mut answers: Vec<Vec<u8>> = Vec::new();
     while answers.is_empty() {

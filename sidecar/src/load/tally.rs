@@ -1,4 +1,4 @@
-//! The results of a load in numbers. All times are on this machine's monotonic clock.
+//! The results of a load in numbers. All times are from this machine's monotonic clock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::guard::conduit::Traffic;
 use crate::host::{self, monotonic_ns};
 
-/// Durations up to a minute, with three digits, in microseconds.
+/// Maximum duration that is recorded, microseconds. Durations have a precision of three digits.
 const LONGEST_US: u64 = 60_000_000;
 
 /// Counts while a load runs.
@@ -28,7 +28,8 @@ pub struct Tally {
     failure: RefCell<String>,
     frames: Cell<u64>,
     rank_steps: Cell<u64>,
-    /// Traffic so far, and the part before the world began (joining), which is reported separately.
+    /// The traffic so far, and the part of it from before the world began. That part, from joining, is reported
+    /// separately.
     bytes: Cell<(u64, u64)>,
     before: Cell<(u64, u64)>,
     steps: RefCell<Vec<(u64, u64)>>,
@@ -36,7 +37,7 @@ pub struct Tally {
     outages: RefCell<Vec<(u64, u64)>>,
 }
 
-/// Median, tail and maximum of durations, milliseconds.
+/// The median, the 99th percentile and the maximum of durations, milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spans {
     /// Median.
@@ -52,41 +53,41 @@ pub struct Spans {
 pub struct LoadReport {
     /// Version of this report.
     pub schema_version: u32,
-    /// Nodes of this process, one connection each.
+    /// The number of nodes of this process, with one connection each.
     pub nodes: u64,
-    /// From the first attempt until the last node was accepted, seconds; `None`: not all joined.
+    /// The time from the first attempt until the last node was accepted, seconds. `None` if not all have joined.
     pub connect_s: Option<f64>,
     /// Duration of each node's successful attempt.
     pub connect: Spans,
     /// Failed attempts to join, by error.
     pub failed: BTreeMap<String, u64>,
-    /// The last of these errors.
+    /// The last error of a failed attempt to join.
     pub last_failure: String,
-    /// From the first event to the last answer, seconds.
+    /// The time from the first event to the last answer, seconds.
     pub took_s: f64,
     /// Frames created.
     pub frames: u64,
-    /// Of these, rank steps.
+    /// The number of these frames that are rank steps.
     pub rank_steps: u64,
     /// Frames dropped by the nodes' spools.
     pub dropped: u64,
-    /// Bytes to and from the aggregator since the first event, as carried by TCP.
+    /// Bytes to the aggregator since the first event, as carried by TCP.
     pub bytes_up: u64,
-    /// See `bytes_up`.
+    /// Bytes from the aggregator since the first event, as carried by TCP.
     pub bytes_down: u64,
-    /// From the event to its acknowledgement.
+    /// The time from an event to its acknowledgement.
     pub said_to_acked: Spans,
-    /// From the socket write to the acknowledgement.
+    /// The time from the socket write to the acknowledgement.
     pub sent_to_acked: Spans,
-    /// How late this process itself was.
+    /// How late this process itself was in sending events.
     pub late: Spans,
-    /// CPU time of this process since the first event, seconds: the simulator and all nodes.
+    /// CPU time of this process since the first event, seconds. It includes the simulator and all nodes.
     pub cpu_s: f64,
-    /// Its resident memory at the end, bytes.
+    /// The resident memory of this process at the end, bytes.
     pub rss_bytes: u64,
-    /// For each step its number and when its last rank's event was created, nanoseconds.
+    /// For each step, its number and when its last rank's event was created, nanoseconds.
     pub steps: Vec<(u64, u64)>,
-    /// When the first node lost its link, and when all were linked and up to date again, nanoseconds.
+    /// For each outage, when the first node lost its link, and when all were linked and up to date again, nanoseconds.
     pub outages: Vec<(u64, u64)>,
 }
 
@@ -114,7 +115,7 @@ impl Tally {
         }
     }
 
-    /// The world begins; `before`: traffic so far.
+    /// Records that the world begins. `before` is the traffic so far.
     pub(super) fn begin(&self, before: (u64, u64)) {
         self.before.set(before);
         self.began.set((monotonic_ns(), host::cpu_ns()));
@@ -136,7 +137,7 @@ impl Tally {
         self.failure.borrow().clone()
     }
 
-    /// A node has joined, after this time.
+    /// Records that a node has joined, after this time.
     pub(super) fn join(&self, took_ns: u64) {
         self.up.set(self.up.get() + 1);
         record(&self.joins, took_ns);
@@ -145,7 +146,7 @@ impl Tally {
         }
     }
 
-    /// A node has lost its link.
+    /// Records that a node has lost its link.
     pub(super) fn leave(&self, traffic: &Traffic, now_ns: u64) {
         self.count(traffic);
         self.up.set(self.up.get().saturating_sub(1));
@@ -159,7 +160,7 @@ impl Tally {
         *self.failure.borrow_mut() = why;
     }
 
-    /// The result of a check of all nodes.
+    /// Records the result of a check of all nodes.
     pub(super) fn settled(&self, all_near: bool, now_ns: u64) {
         if all_near && let Some(from_ns) = self.outage_ns.take() {
             self.outages.borrow_mut().push((from_ns, now_ns));
@@ -228,8 +229,8 @@ impl Tally {
 }
 
 impl LoadReport {
-    /// Merges the report of another process for the same job: counts are added; for durations the worse value is kept,
-    /// and for a step the later time.
+    /// Merges the report of another process for the same job. Counts are added. For durations, the worse value is kept,
+    /// and for a step, the later time.
     pub fn with(mut self, other: LoadReport) -> LoadReport {
         let connect_s = self.connect_s.zip(other.connect_s);
         self.connect_s = connect_s.map(|(one, another)| one.max(another));
@@ -286,7 +287,7 @@ fn seconds(ns: u64) -> f64 {
 }
 
 fn spans() -> RefCell<Histogram<u64>> {
-    // Valid bounds for the library; without bounds it would grow.
+    // The library accepts these bounds. Without bounds, the histogram could grow.
     RefCell::new(
         Histogram::new_with_bounds(1, LONGEST_US, 3)
             .unwrap_or_else(|_| unreachable!("1 to {LONGEST_US} to three digits is a histogram")),

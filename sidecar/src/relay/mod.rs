@@ -1,6 +1,6 @@
-//! A relay: forwards the sealed links of many nodes over one link (docs/adr/0011). Messages between a node and the
-//! aggregator are numbered and acknowledged end to end; a relay does not decode or store them, and may die at any
-//! moment. It accepts no more than it can forward: the rest waits in the nodes' spools.
+//! A relay, which forwards the sealed links of many nodes over one link (docs/adr/0011). Messages between a node and
+//! the aggregator are numbered and acknowledged end to end. A relay does not decode or store them, so it may die at any
+//! moment. It accepts no more than it can forward; the rest waits in the nodes' spools.
 //!
 //! - [`parent`]: the link to the aggregator, or to another relay.
 
@@ -31,15 +31,16 @@ use parent::{Miss, Parent};
 
 /// How long a message may wait to be bundled with others.
 const HOLD: Duration = Duration::from_millis(20);
-/// While more than this is unsent, no messages are taken from nodes.
+/// Maximum number of unsent bytes. While more is unsent, no messages are taken from nodes.
 const UNSENT: usize = 64 << 10;
 /// Pause before checking again for room at the parent.
 const BREATH: Duration = Duration::from_millis(2);
-/// Every bundle is answered; a parent silent for this long is considered lost.
+/// How long a parent may be silent before it is considered lost. Every bundle is answered.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// How long nodes are asked to wait while there is no parent; then they are disconnected, to try their next address.
+/// How long nodes are asked to wait while there is no parent. After that they are disconnected, so that they try their
+/// next address.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Answer of a relay that has connected to itself.
+/// The error for a relay that has connected to itself.
 const ITSELF: &str = "this is the relay itself: its --aggregator must be another relay, or the aggregator";
 /// Pause between two attempts to reach a parent.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -50,18 +51,18 @@ pub type Lookup = Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>;
 /// A relay's configuration.
 #[derive(Clone)]
 pub struct Relay {
-    /// Its greeting to the parent.
+    /// The greeting that the relay sends to its parent.
     pub me: Hello,
     /// The key that seals all streams.
     pub key: Key,
-    /// Resolves the aggregator or the next relay: the first reachable address is used. A name may resolve to another
-    /// host later.
+    /// Resolves the aggregator or the next relay. The first reachable address is used. It is called again later,
+    /// because a name may then resolve to another host.
     pub parents: Lookup,
     /// Counts rejected connections.
     pub turned: Arc<Turned>,
 }
 
-/// `paceline sidecar --relay`: runs until it is killed.
+/// Runs `paceline sidecar --relay` until it is killed.
 pub fn main(options: &SidecarOptions, at: SocketAddr) -> ExitCode {
     match start(options, at) {
         Ok(()) => ExitCode::SUCCESS,
@@ -115,7 +116,8 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// At first the address must resolve. If it does not later, the first result remains valid.
+/// Returns a function that resolves the parents. The address must resolve now. If it does not resolve later, the first
+/// result remains valid.
 fn lookup(asked: String, job: JobId, node: NodeId) -> Result<Lookup, PlaceError> {
     let look = move || {
         let found = place::candidates(Some(&asked), &job, &node)?;
@@ -127,7 +129,7 @@ fn lookup(asked: String, job: JobId, node: NodeId) -> Result<Lookup, PlaceError>
     }))
 }
 
-/// Forwards messages from peers of `listener` until the runtime ends. `page`: exposes the relay's own counters.
+/// Forwards messages from peers of `listener` until the runtime ends. `page` exposes the relay's own counters.
 pub async fn keep(relay: Relay, listener: TcpListener, page: Option<OpenPage>) {
     let mut hall = Hall::build();
     if let Some(page) = page {
@@ -144,17 +146,18 @@ pub async fn keep(relay: Relay, listener: TcpListener, page: Option<OpenPage>) {
         let mut parent = seek(&relay, &mut hall).await;
         let over = carry(&mut hall, &mut parent).await;
         warn::once("parent", format_args!("relay: {}: {over}", parent.address));
-        // Messages in flight may be lost: each node and the aggregator must negotiate again which frames are safe.
+        // Messages in flight may be lost. Disconnect all nodes, so that each one negotiates again with the aggregator
+        // which frames are safe.
         hall.end_all();
     }
 }
 
-/// Answers scrapes.
+/// Answers scrapes of the relay's page.
 async fn show(page: OpenPage, turned: Arc<Turned>, peers: Entrance) {
     let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
     tokio::spawn(page.serve(scrapes, None));
     while let Some(scrape) = asked.recv().await {
-        // The client may be gone.
+        // The client may have disconnected.
         let _ = scrape.send(Arc::new(RelayFacts {
             turned: turned.counts(),
             links: peers.peers(),
@@ -162,13 +165,13 @@ async fn show(page: OpenPage, turned: Arc<Turned>, peers: Entrance) {
     }
 }
 
-/// Looks for a parent. Nodes that connect meanwhile are asked to wait, for a limited time.
+/// Looks for a parent. Nodes that connect meanwhile are asked to wait for a limited time.
 async fn seek(relay: &Relay, hall: &mut Hall) -> Parent {
     let patient_until = Instant::now() + PATIENCE;
     let attempts = async {
         loop {
             let look = Arc::clone(&relay.parents);
-            // The system's name lookup may block.
+            // Use another thread, because the system's name lookup may block.
             for address in spawn_blocking(move || look()).await.unwrap_or_default() {
                 match Parent::join(address, &relay.key, &relay.me).await {
                     Ok(parent) => return parent,
@@ -203,7 +206,7 @@ async fn seek(relay: &Relay, hall: &mut Hall) -> Parent {
     }
 }
 
-/// Forwards messages both ways until the parent is lost; returns the reason.
+/// Forwards messages in both directions until the parent is lost. Returns the reason.
 async fn carry(hall: &mut Hall, parent: &mut Parent) -> Miss {
     let mut bundle = Bundle::default();
     let mut leaves_at: Option<Instant> = None;
@@ -248,7 +251,7 @@ async fn carry(hall: &mut Hall, parent: &mut Parent) -> Miss {
     }
 }
 
-/// Sends each node its answers. A node that is gone meanwhile will ask again.
+/// Sends each node its answers. A node that has left meanwhile will ask again.
 fn hand_out(hall: &Hall, answer: &[u8]) {
     if let Ok(Down::Carried(carried)) = decode_down(answer) {
         for (route, message) in carried {

@@ -1,4 +1,4 @@
-//! A relay's link to the next hop: another relay or the aggregator.
+//! A relay's link to the next hop, which is another relay or the aggregator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,33 +16,33 @@ use crate::uplink::wire::{Down, Hello, Up, decode_down, encode};
 
 /// Deadline for each step of joining.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Interval between attempts while an aggregator reads its journal.
+/// Interval between attempts while the aggregator reads its journal.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// How long it may read its journal.
+/// How long the aggregator may read its journal.
 const LATER_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Why there is no parent at an address, or no longer.
+/// Why there is no parent at an address, or why the parent was lost.
 #[derive(Debug, thiserror::Error)]
 pub enum Miss {
-    /// It does not answer.
+    /// The parent does not answer.
     #[error("no answer")]
     Silent,
-    /// It is the job's aggregator, but its version does not support relays.
+    /// The parent is the job's aggregator, but its version does not support relays.
     #[error("the aggregator's version does not support relays: update paceline there")]
     Old,
-    /// It refuses this relay; with the reason.
+    /// The parent refuses this relay, with this reason.
     #[error("refused: {0}")]
     Refused(String),
-    /// It is a relay that cannot find the aggregator itself, and disconnects all waiting peers.
+    /// The parent is a relay that cannot find the aggregator itself, and disconnects all waiting peers.
     #[error(
         "it did not connect this relay in time: it finds no aggregator either; make sure that its own \
          --aggregator does not point back here"
     )]
     NoWay,
-    /// It cannot be reached.
+    /// The parent cannot be reached.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// It does not have the job's key.
+    /// The parent does not have the job's key.
     #[error("{0}")]
     Seal(#[from] SealError),
     /// The connection is over.
@@ -50,17 +50,17 @@ pub enum Miss {
     Over(#[from] ConduitError),
 }
 
-/// A link after its handshake.
+/// A link to a parent, after its handshake.
 pub struct Parent {
-    /// Its address.
+    /// The parent's address.
     pub address: SocketAddr,
     inlet: Inlet,
     out: Arc<Outlet>,
 }
 
 impl Parent {
-    /// Joins: the gate's handshake, the same greeting as a node's, and an empty bundle, which is only answered by a
-    /// parent that supports relays.
+    /// Joins a parent. The steps are the gate's handshake, the same greeting as a node's, and an empty bundle. Only a
+    /// parent that supports relays answers the bundle.
     ///
     /// # Errors
     /// [`Miss`]
@@ -106,7 +106,7 @@ impl Parent {
         }
     }
 
-    /// The first matching answer.
+    /// Waits for the first matching answer and returns it.
     async fn answer(&mut self, is_one: impl Fn(&Down) -> bool) -> Result<Down, Miss> {
         let waited = timeout(DEADLINE, async {
             let mut messages = Vec::new();
@@ -127,17 +127,17 @@ impl Parent {
     /// Waits for messages. Cancel-safe.
     ///
     /// # Errors
-    /// [`Miss::Over`]; messages received before are in `messages`.
+    /// [`Miss::Over`]. Messages that were received before are in `messages`.
     pub async fn recv(&mut self, messages: &mut Vec<Vec<u8>>) -> Result<(), Miss> {
         Ok(self.inlet.recv(|message| messages.push(message.to_vec())).await?)
     }
 
-    /// Sends a bundle. It is dropped if there is no room; the nodes send its contents again.
+    /// Sends a bundle. If there is no room, it is dropped, and the nodes will send its contents again.
     pub fn send(&self, carried: Carried) {
         self.out.send(&encode(&Up::Carried(carried)));
     }
 
-    /// Bytes not yet read by the parent.
+    /// Returns the number of bytes not yet sent to the parent.
     pub fn unsent(&self) -> usize {
         self.out.unsent()
     }

@@ -1,5 +1,5 @@
-//! The records of remedies: the audit, with one line per decision; the guard's state; and the ledger shared by the jobs
-//! of a site.
+//! The records of remedies: the audit with one line per decision, the guard's state, and the ledger that the jobs of a
+//! site share.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,14 +16,14 @@ use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
-/// The audit, in the run directory.
+/// File name of the audit, in the run directory.
 pub const AUDIT: &str = "remedies.ndjson";
-/// The guard's state, in the run directory.
+/// File name of the guard's state, in the run directory.
 pub const STATE: &str = "remedies.json";
-/// Largest ledger that is read, and the part of an audit that is read.
+/// Maximum size of a ledger that is read. Of an audit, at most this much is read from its end.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// A line of the audit: a decision, or its progress.
+/// A line of the audit, which is a decision or its progress.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Line<'a> {
@@ -35,7 +35,7 @@ enum Line<'a> {
     },
 }
 
-/// The same line when read.
+/// A line of the audit, as read.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kept {
@@ -43,7 +43,7 @@ enum Kept {
     Course { mark: String, what: String },
 }
 
-/// See the module documentation.
+/// The records of remedies (see the module documentation).
 #[derive(Debug)]
 pub struct Books {
     dir: PathBuf,
@@ -52,7 +52,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// The records of a run directory and the ledger of its site. `run`: number of its journal.
+    /// Opens the records of a run directory and the ledger of its site. `run` is the number of its journal.
     pub fn new(dir: &Path, ledger: Option<PathBuf>, run: u64) -> Books {
         Books {
             dir: dir.to_owned(),
@@ -61,15 +61,15 @@ impl Books {
         }
     }
 
-    /// Contents of this run's audit.
+    /// Returns the contents of this run's audit.
     pub fn told(&self) -> &Remedies {
         &self.told
     }
 
-    /// The guard's saved state.
+    /// Returns the guard's saved state.
     ///
     /// # Errors
-    /// If the file exists but cannot be read: a guard without its state could repeat an action.
+    /// If the file exists but cannot be read. A guard without its state could repeat an action.
     pub fn saved(&self) -> io::Result<Saved> {
         match safe_file::read_own(&self.dir.join(STATE)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
@@ -78,10 +78,10 @@ impl Books {
         }
     }
 
-    /// Saves the state, before a decision is carried out.
+    /// Saves the state. Call this before a decision is carried out.
     ///
     /// # Errors
-    /// If it cannot be written; then no action may be taken.
+    /// If the state cannot be written. No action may be taken then.
     pub fn save(&self, saved: &Saved) -> io::Result<()> {
         write_whole(&self.dir.join(STATE), &serde_json::to_vec(saved)?)
     }
@@ -107,10 +107,11 @@ impl Books {
         }
     }
 
-    /// The site's ledger, locked until it is closed; without one, an empty ledger for this job.
+    /// Returns the site's ledger, which stays locked until it is closed. Without a ledger, returns an empty one for
+    /// this job.
     ///
     /// # Errors
-    /// If it is not available: another process holds it, or it cannot be read.
+    /// If the ledger is not available, because another process holds it or it cannot be read.
     pub fn site(&self) -> io::Result<Site> {
         let Some(path) = &self.ledger else {
             return Ok(Site {
@@ -121,7 +122,7 @@ impl Books {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // A separate lock file: the ledger itself is replaced.
+        // Lock a separate file, because the ledger itself is replaced.
         let lock = safe_file::open_shared(&path.with_added_extension("lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let mut bytes = Vec::new();
@@ -144,13 +145,13 @@ impl Books {
     }
 }
 
-/// The audit of the latest run in a run directory; empty if there is none.
+/// Returns the audit of the latest run in a run directory. It is empty if there is none.
 pub fn told_in(dir: &Path) -> Remedies {
     clock::number(dir).map_or_else(Remedies::default, |run| of_audit(dir, run))
 }
 
-/// Earlier runs in the same directory have also written to it: if it is too long, its end is this run's. An incomplete
-/// last line is a decision that was never carried out.
+/// Reads the audit of a run. Earlier runs in the same directory have also written to the file. If it is too long, only
+/// its end is read, which belongs to this run. An incomplete last line is a decision that was never carried out.
 fn of_audit(dir: &Path, run: u64) -> Remedies {
     let text = read_last_lines(&dir.join(AUDIT), MOST_BYTES).unwrap_or_default();
     let mut told = Remedies::default();
@@ -173,10 +174,10 @@ pub struct Site {
 }
 
 impl Site {
-    /// Writes it back, and unlocks it.
+    /// Writes the ledger back and unlocks it.
     ///
     /// # Errors
-    /// If it cannot be written; then no action may be taken.
+    /// If the ledger cannot be written. No action may be taken then.
     pub fn close(self) -> io::Result<()> {
         match &self.held {
             Some((path, _lock)) => write_whole(path, &serde_json::to_vec(&self.ledger)?),
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Earlier runs in a directory have written more than is read.
+    /// Earlier runs in a directory have written more than the maximum that is read.
     #[test]
     fn of_a_long_audit_the_end_is_read() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Executes orders on a node, each once.
+//! Executes orders on a node. Each order is executed only once.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -12,36 +12,36 @@ use crate::sink::write_whole;
 use crate::source::trainers::Trainers;
 use crate::warn;
 
-/// The file, in the ring directory, by which launchers learn that the command will be stopped.
+/// Name of a file in the ring directory. It informs launchers that the command will be stopped.
 const STOP: &str = "stop.json";
 
-/// See [`What::Stop`]: read by the launchers of a node.
+/// The contents of that file, which the launchers of a node read (see [`What::Stop`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
     /// Time between SIGTERM and SIGKILL, milliseconds.
     pub grace_ms: u64,
-    /// The mark of the decision.
+    /// The decision's mark.
     pub mark: String,
 }
 
 impl Stop {
-    /// The pending stop, if any.
+    /// Returns the pending stop, if there is one.
     pub fn look(ring_dir: &Path) -> Option<Stop> {
         serde_json::from_slice(&fs::read(ring_dir.join(STOP)).ok()?).ok()
     }
 }
 
-/// See the module documentation.
+/// Executes orders (see the module documentation).
 #[derive(Debug)]
 pub struct Hand {
     ring_dir: PathBuf,
     trainers: Trainers,
-    /// The last order that was executed.
+    /// The number of the last order that was executed.
     done: u64,
 }
 
 impl Hand {
-    /// For the trainers of a ring directory.
+    /// Creates it for the trainers of a ring directory.
     pub fn new(ring_dir: PathBuf, trainers: Trainers) -> Hand {
         Hand {
             ring_dir,
@@ -50,7 +50,7 @@ impl Hand {
         }
     }
 
-    /// Executes an order, unless it already did.
+    /// Executes an order, unless it was already executed.
     pub fn take(&mut self, order: &Order) {
         if order.number <= self.done {
             return;
@@ -77,7 +77,7 @@ impl Hand {
         }
     }
 
-    /// Only to trainers: torchrun, a shell or srun would die of a signal without a handler.
+    /// Sends a signal, but only to trainers. Without a handler, a signal would kill torchrun, a shell or srun.
     fn signal(&self, name: &str, mark: &str) {
         let Some(signal) = order::signal(name) else {
             return warn::answer(format_args!("{mark}: no signal is called {name}"));
@@ -98,7 +98,8 @@ impl Hand {
         }
     }
 
-    /// A handle on the process, if it belongs to this job: a process id may have been reused, a handle has not.
+    /// Returns a handle on the process, if it belongs to this job. A handle is needed because a process ID may have
+    /// been reused meanwhile.
     fn trainer(&self, pid: u32) -> Option<rustix::fd::OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;

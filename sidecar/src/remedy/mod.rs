@@ -1,8 +1,9 @@
-//! Actions on verdicts, if requested: decided by [`paceline_health::remedy`], carried out here.
+//! Takes actions on verdicts, if requested. [`paceline_health::remedy`] decides on them, and this module carries them
+//! out.
 //!
-//! [`warden`] runs in the aggregator: it queries the guard, keeps the [`books`], and carries out decisions. Actions on
-//! nodes are sent down the link as an [`order::Order`]; a node's sidecar executes them in [`hand::Hand`]: a signal to
-//! trainers, or a notice to the launchers that the command will be stopped.
+//! [`warden`] runs in the aggregator. It queries the guard, keeps the [`books`], and carries out decisions. Actions on
+//! nodes are sent to their sidecars as an [`order::Order`]. A node's sidecar executes them in [`hand::Hand`]: it sends
+//! a signal to trainers, or informs the launchers that the command will be stopped.
 
 pub mod books;
 pub mod hand;

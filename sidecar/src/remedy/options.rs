@@ -1,4 +1,4 @@
-//! Options of remedies, in two stages: as typed, and as parsed.
+//! Options of remedies: first as strings from the command line, then parsed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct RemedyOptions {
     /// Receiver of notifications: alertmanager=URL, webhook=URL, slack=env:NAME, pagerduty=env:NAME or exec=PROGRAM;
     /// options after commas: severity=critical, hmac=file:PATH, bearer=file:PATH, ca=file:PATH. Secrets by env:NAME
     /// or file:PATH only. May be repeated.
-    // Checked by `check_notify`: clap's error messages contain the value, and a value may be a secret.
+    // `check_notify` checks this, because clap's error messages contain the value, and a value may be a secret.
     #[arg(
         long,
         env = "PACELINE_NOTIFY",
@@ -60,26 +60,26 @@ pub struct RemedyOptions {
 pub struct RemedyPlan {
     /// Rules for the guard.
     pub rules: Rules,
-    /// The ledger shared by the site's jobs; `None`: this user has no directory for it.
+    /// The ledger that the site's jobs share. `None` if this user has no directory for it.
     pub ledger: Option<PathBuf>,
-    /// The signal at which trainers write a checkpoint.
+    /// The signal that makes trainers write a checkpoint.
     pub signal: String,
     /// Timeout for a checkpoint, milliseconds.
     pub wait_ms: u64,
     /// Time between SIGTERM and SIGKILL, milliseconds.
     pub grace_ms: u64,
-    /// Command that requeues the job; empty: none given.
+    /// The command that requeues the job. Empty if none was given.
     pub requeue: Vec<String>,
     /// Receivers of notifications.
     pub receivers: Vec<Receiver>,
-    /// The aggregator's node: a job that loses it ends.
+    /// The aggregator's node. If the job loses it, the job ends.
     pub home: Option<NodeId>,
-    /// Key for budgets and cool-down: the scheduler's job number. Empty: the job's name is used.
+    /// The key for budgets and cool-down, which is the scheduler's job number. If empty, the job's name is used.
     pub account: Arc<str>,
 }
 
 impl Default for RemedyPlan {
-    /// No action and no receiver.
+    /// Returns a plan without actions and receivers.
     fn default() -> RemedyPlan {
         RemedyPlan {
             rules: Rules::default(),
@@ -96,15 +96,16 @@ impl Default for RemedyPlan {
 }
 
 impl RemedyOptions {
-    /// Whether all receivers are valid.
+    /// Checks that all receivers are valid.
     ///
     /// # Errors
-    /// The problem, without the value.
+    /// What the problem is, without the value.
     pub fn check_notify(&self) -> Result<(), String> {
         self.notify.iter().try_for_each(|words| receiver(words).map(drop))
     }
 
-    /// Secrets that cannot be read now, as messages. That is no reason to run a job unmonitored.
+    /// Returns messages about secrets that cannot be read now. They are not errors, because a job should not run
+    /// unmonitored for this reason.
     pub fn unreadable(&self) -> Vec<String> {
         let wrong = |words: &String| Receiver::parse(words).err().map(|error| error.to_string());
         self.notify.iter().filter_map(wrong).collect()
@@ -118,7 +119,7 @@ impl RemedyOptions {
             .requeue_command
             .as_ref()
             .is_some_and(|words| words.contains("{node}"));
-        // All values were validated when the command line was read.
+        // Errors cannot occur here, because all values were validated when the command line was read.
         let _ = self.on_fault.iter().try_for_each(|words| rules.on_fault(words));
         let _ = self
             .remedy_limit
@@ -145,7 +146,7 @@ impl RemedyOptions {
         }
     }
 
-    /// The same options, with signal in place of leave-node.
+    /// Returns the same options, with signal in place of leave-node.
     pub fn only_signalling(&self) -> RemedyOptions {
         let less = |words: &String| words.replace(Response::LeaveNode.name(), Response::Signal.name());
         RemedyOptions {
@@ -154,7 +155,7 @@ impl RemedyOptions {
         }
     }
 
-    /// The same options as arguments for a sidecar.
+    /// Returns the same options as arguments for a sidecar.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         let number = |value: Option<u64>| value.map(|value| value.to_string());
@@ -178,8 +179,8 @@ impl RemedyOptions {
         words
     }
 
-    /// Sets the value of `key` from a file or a variable, validated like the command line. The key is the flag's name
-    /// with `_` for `-`; switches are not accepted. Words of a list are separate values.
+    /// Sets the value of `key` from a file or a variable. The value is validated like on the command line. The key is
+    /// the flag's name with `_` for `-`. Switches are not accepted. For a list, each word is a separate value.
     ///
     /// # Errors
     /// The problem, as a message.
@@ -206,7 +207,7 @@ impl RemedyOptions {
         Ok(())
     }
 
-    /// These options, with those of `weaker` for options that are not set here.
+    /// Returns these options. Options that are not set here are taken from `weaker`.
     pub fn or(self, weaker: RemedyOptions) -> RemedyOptions {
         let first = |one: Vec<String>, other| if one.is_empty() { other } else { one };
         RemedyOptions {
@@ -223,13 +224,14 @@ impl RemedyOptions {
         }
     }
 
-    /// Whether no remedy and no receiver is set.
+    /// Returns true if no remedy and no receiver is set.
     pub fn is_default(&self) -> bool {
         self.on_fault.is_empty() && self.notify.is_empty()
     }
 }
 
-/// `$XDG_STATE_HOME/paceline/remedies.json`: on most clusters the nodes share the home directory.
+/// Returns `$XDG_STATE_HOME/paceline/remedies.json`. On most clusters the nodes share the home directory, so they share
+/// this file too.
 fn own_ledger() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = variable("XDG_STATE_HOME").map(PathBuf::from);
@@ -237,8 +239,9 @@ fn own_ledger() -> Option<PathBuf> {
     Some(state.join("paceline/remedies.json"))
 }
 
-/// `slurm:CLUSTER:NUMBER` of the Slurm job, regardless of steps and restarts. An array task is a job; the parts of a
-/// heterogeneous job are one, because they are requeued together. Several clusters may share a home directory.
+/// Returns `slurm:CLUSTER:NUMBER` of the Slurm job, which is the same for all its steps and restarts. An array task is
+/// a job of its own. The parts of a heterogeneous job are one job, because they are requeued together. The cluster is
+/// included because several clusters may share a home directory.
 fn account(variable: &dyn Fn(&str) -> Option<String>) -> String {
     let array = || {
         Some(format!(

@@ -1,43 +1,43 @@
-//! Orders from the aggregator to the nodes, sent down the link like other requests.
+//! Orders from the aggregator to the nodes. They are sent over the link like other requests.
 
 use paceline_health::id::JobId;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// See [`crate::uplink::wire::Down::Order`]. An order lost with a link is sent again on the next one; a node executes
-/// each number once.
+/// An order (see [`crate::uplink::wire::Down::Order`]). If it is lost with a link, it is sent again on the next one. A
+/// node executes each number only once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The job.
     pub job: JobId,
-    /// The addressed incarnation.
+    /// The incarnation that the order is addressed to.
     pub agent: u64,
-    /// Grows with each order of a job.
+    /// The order's number, which grows with each order of a job.
     pub number: u64,
     /// The action.
     pub what: What,
-    /// The mark of the decision.
+    /// The decision's mark.
     pub mark: String,
-    /// It expires after this time, milliseconds since it was issued.
+    /// How long the order is valid after it was issued, milliseconds.
     pub lasts_ms: u64,
 }
 
-/// Actions of a node.
+/// Actions that a node can execute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// Send this signal to the trainers.
     Signal {
-        /// Its name: `USR1`.
+        /// The signal's name, such as `USR1`.
         name: String,
     },
     /// Stop the command: SIGTERM, then SIGKILL if necessary.
     Stop {
-        /// Time between the two, milliseconds.
+        /// The time between the two signals, milliseconds.
         grace_ms: u64,
     },
 }
 
-/// A signal by its name, from those that a trainer may handle.
+/// Returns a signal by its name, if it is one that a trainer may handle.
 pub fn signal(name: &str) -> Option<Signal> {
     Some(match name.trim_start_matches("SIG") {
         "USR1" => Signal::USR1,

@@ -7,13 +7,14 @@ use std::thread;
 use paceline_health::id::NodeId;
 use paceline_health::remedy::Decision;
 
-/// Runs it in the background; the receiver gets its result as a message.
+/// Runs the command in the background. The returned receiver gets its result as a message.
 ///
 /// # Errors
-/// If it cannot be started.
+/// If the command cannot be started.
 pub fn run(command: Vec<String>, decision: &Decision) -> std::io::Result<Receiver<String>> {
     let (program, args) = command.split_first().ok_or(std::io::ErrorKind::NotFound)?;
-    // Our own program may not be on PATH, and a batch job's PATH may hold another version of it.
+    // Use this program's own path for `paceline`, because it may not be on PATH, or a batch job's PATH may lead to
+    // another version.
     let path = match program.as_str() {
         "paceline" => std::env::current_exe()?,
         other => other.into(),

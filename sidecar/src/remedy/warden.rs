@@ -1,7 +1,8 @@
-//! Connects verdicts with actions, in the aggregator.
+//! Connects verdicts with actions. It runs in the aggregator.
 //!
-//! One remedy at a time: the signal at which trainers write a checkpoint, the wait for its mark, the stop or the
-//! requeue. A restarted aggregator does not resume a remedy: the audit shows it as unfinished.
+//! There is only one remedy at a time. Its stages are the signal that makes trainers write a checkpoint, the wait for
+//! the checkpoint's mark, and the stop or the requeue. A restarted aggregator does not resume a remedy; the audit shows
+//! it as unfinished.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -18,11 +19,11 @@ use super::order::{Order, What};
 use super::requeue;
 use crate::warn;
 
-/// After the last checkpoint mark, how long to wait for another rank's.
+/// How long to wait for another rank's checkpoint mark after the last one.
 const SETTLE_MS: u64 = 3_000;
-/// An order expires after this time: a node that was disconnected must not act on an outdated order.
+/// How long an order is valid. A node that was disconnected must not act on an outdated order.
 const LASTS_MS: u64 = 60_000;
-/// If the ledger is unavailable for this long, pending actions are not taken.
+/// How long the ledger may be unavailable. After that, pending actions are not taken.
 const BLIND_MS: u64 = 30_000;
 
 /// The remedy in progress.
@@ -31,7 +32,7 @@ struct Course {
     decision: Decision,
     /// Deadline of the wait for a checkpoint.
     until_ms: u64,
-    /// When the last checkpoint mark arrived.
+    /// When the last checkpoint mark arrived. `None` if there was none.
     marked_ms: Option<u64>,
     stage: Stage,
 }
@@ -48,13 +49,13 @@ enum Stage {
 struct Said {
     number: u64,
     what: What,
-    /// The only node addressed.
+    /// The only node that the order is addressed to, if it is not for all nodes.
     only: Option<NodeId>,
     mark: String,
     since_ms: u64,
 }
 
-/// See the module documentation.
+/// Connects verdicts with actions (see the module documentation).
 #[derive(Debug)]
 pub struct Warden {
     plan: RemedyPlan,
@@ -67,13 +68,14 @@ pub struct Warden {
     blind_since_ms: Option<u64>,
     course: Option<Course>,
     said: Option<Said>,
-    /// By node: the incarnation and number of the last order sent.
+    /// The incarnation and number of the last order sent to each node.
     told: BTreeMap<NodeId, (u64, u64)>,
     number: u64,
 }
 
 impl Warden {
-    /// The warden of a job with these books; `None` if no remedy is requested. `run`: number of its journal.
+    /// Creates the warden of a job with these books. Returns `None` if no remedy is requested. `run` is the number of
+    /// its journal.
     pub fn open(plan: &RemedyPlan, books: Books, job: &JobId, run: u64, now_ms: u64) -> Option<Warden> {
         if !plan.rules.asks_for_anything() {
             return None;
@@ -98,19 +100,19 @@ impl Warden {
             course: None,
             said: None,
             told: BTreeMap::new(),
-            // A later aggregator uses larger numbers.
+            // Start from the clock, so that a later aggregator uses larger numbers.
             number: now_ms,
         };
         warden.settle(now_ms);
         Some(warden)
     }
 
-    /// Decisions and their results.
+    /// Returns the decisions and their results.
     pub fn told(&self) -> &Remedies {
         self.books.told()
     }
 
-    /// A verdict was raised, changed or cleared.
+    /// Handles a verdict that was raised, changed or cleared.
     pub fn verdict(&mut self, verdict: &Verdict) {
         match verdict.state {
             State::Raised => {
@@ -125,7 +127,7 @@ impl Warden {
         }
     }
 
-    /// A frame arrived: it may be the mark of the awaited checkpoint.
+    /// Handles a frame. It may be the mark of the checkpoint that the remedy waits for.
     pub fn frame(&mut self, frame: &Frame, now_ms: u64) {
         let is_mark = match &frame.event {
             Event::Mark(mark) => &*mark.kind == "checkpoint",
@@ -137,7 +139,7 @@ impl Warden {
         }
     }
 
-    /// Call this about once a second.
+    /// Advances time. Call this about once a second.
     pub fn tick(&mut self, now_ms: u64) {
         let is_due = self.guard.wake_at().is_some_and(|at| at <= now_ms);
         if is_due || !self.asks.is_empty() || !self.over.is_empty() {
@@ -189,7 +191,7 @@ impl Warden {
         }
     }
 
-    /// Records decisions; returns those to carry out, if everything was saved.
+    /// Records decisions. Returns those to carry out, if everything was saved.
     fn settle(&mut self, now_ms: u64) -> Vec<Decision> {
         let kept = self.books.save(&self.guard.save());
         let mut acts = Vec::new();
@@ -240,7 +242,7 @@ impl Warden {
         });
     }
 
-    /// Advances the remedy in progress to its next stage when it is due.
+    /// Moves the remedy in progress to its next stage if that is due.
     fn go_on(&mut self, now_ms: u64) {
         let Some(mut course) = self.course.take() else {
             return;
@@ -278,7 +280,7 @@ impl Warden {
         }
     }
 
-    /// The stage after the checkpoint.
+    /// Starts the stage after the checkpoint, and returns it.
     fn finish(&mut self, decision: &Decision, now_ms: u64) -> Stage {
         match decision.ask.response {
             Response::Log | Response::Signal => Stage::Over,
@@ -313,7 +315,7 @@ impl Warden {
         }
     }
 
-    /// Stops the command on the bad node only: an elastic group re-forms from the remaining nodes.
+    /// Stops the command on the bad node only. An elastic group then re-forms from the remaining nodes.
     fn leave(&mut self, decision: &Decision, now_ms: u64) {
         let what = match decision.ask.node() {
             None => "nothing is stopped: the finding does not belong to one node".to_owned(),
@@ -337,14 +339,14 @@ impl Warden {
         self.books.course(now_ms, &decision.mark, &what);
     }
 
-    /// The requeue command, with node and job filled in.
+    /// Returns the requeue command, with node and job filled in.
     fn requeue(&self, decision: &Decision) -> Vec<String> {
         let node = decision.ask.node().map_or("", NodeId::as_str);
         let fill = |word: &String| word.replace("{node}", node).replace("{job}", self.job.as_str());
         self.plan.requeue.iter().map(fill).collect()
     }
 
-    /// The order for a node, unless it was already sent on this link.
+    /// Returns the order for a node, unless it was already sent on this link.
     pub fn order(&mut self, node: &NodeId, agent: u64, now_ms: u64) -> Option<Order> {
         let said = self
             .said
@@ -364,7 +366,7 @@ impl Warden {
         })
     }
 
-    /// The link was re-established: orders sent on the old one may be lost.
+    /// Handles a link that was re-established. Orders sent on the old link may be lost, so they are sent again.
     pub fn forget(&mut self, node: &NodeId) {
         self.told.remove(node);
     }

@@ -1,7 +1,7 @@
-//! Opens files and creates directories in places where other users may have been first: configuration files, and run
-//! directories, whose names can be guessed. Nothing that belongs to another user is trusted: their symbolic links are
-//! not followed, and only regular files of this user (or root) are read as settings or written to. The checks apply to
-//! the opened file, not to its name.
+//! Opens files and creates directories in places where other users may have created something first. Such places are
+//! configuration files, and run directories, whose names can be guessed. Objects of other users are not trusted: their
+//! symbolic links are not followed, and only regular files of this user (or root) are read as settings or written to.
+//! The checks apply to the opened file, not to its name.
 
 mod owner;
 mod settings;
@@ -22,20 +22,20 @@ pub use owner::is_trusted;
 use owner::{is_private_group, observed_owner};
 pub use settings::{SettingsError, read_settings};
 
-/// For every file of a run: only its owner can write to it, whatever the umask.
+/// Mode of every file of a run. Only its owner can write to it, whatever the umask.
 const FILE_MODE: u32 = 0o644;
-/// For a shared file, the users' umask applies.
+/// Mode of a shared file, to which the users' umask applies.
 const SHARED_MODE: u32 = 0o666;
 const DIR_MODE: u32 = 0o755;
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
-/// Maximum length of a chain of links.
+/// Maximum length of a chain of symbolic links.
 const MAX_LINKS: usize = 8;
-/// Number of attempts for a name that others create and remove at the same time.
+/// Number of attempts for a name that other processes create and remove at the same time.
 const ATTEMPTS: usize = 4;
 
-/// Opens a file for reading: no symbolic link, no pipe, no device. It may belong to any user.
+/// Opens a file for reading. It must not be a symbolic link, a pipe or a device. It may belong to any user.
 ///
 /// # Errors
 /// [`Refused`] as `PermissionDenied`, or the system's error.
@@ -55,7 +55,7 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads the bytes of such a file.
+/// Reads the bytes of a file that belongs to this user or root.
 ///
 /// # Errors
 /// Like [`open_own`].
@@ -77,7 +77,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     )
 }
 
-/// Opens a file for appending and reading; creates it if missing.
+/// Opens a file for appending and reading. Creates it if it is missing.
 ///
 /// # Errors
 /// [`Refused`] as `PermissionDenied`, or the system's error.
@@ -85,7 +85,8 @@ pub fn append(path: &Path) -> io::Result<File> {
     open_or_make(path, true)
 }
 
-/// Opens a file for reading and writing from its beginning; creates it if missing. Its contents are kept.
+/// Opens a file for reading and writing from its beginning. Creates it if it is missing, and keeps its contents
+/// otherwise.
 ///
 /// # Errors
 /// Like [`append`].
@@ -93,18 +94,18 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
     open_or_make(path, false)
 }
 
-/// Like [`open_to_write`], with the file truncated.
+/// Like [`open_to_write`], but truncates the file.
 ///
 /// # Errors
 /// Like [`append`].
 pub fn create(path: &Path) -> io::Result<File> {
     let file = open_or_make(path, false)?;
-    // Not with O_TRUNC: truncate only after the owner was checked.
+    // Do not use O_TRUNC, because the owner must be checked before the file is truncated.
     file.set_len(0)?;
     Ok(file)
 }
 
-/// Like [`open_to_write`], for a shared file: it may belong to any user who can write there.
+/// Like [`open_to_write`], but for a shared file. It may belong to any user who can write there.
 ///
 /// # Errors
 /// Like [`append`].
@@ -116,7 +117,7 @@ pub fn open_shared(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Like [`append`], for a shared file.
+/// Like [`append`], but for a shared file.
 ///
 /// # Errors
 /// Like [`append`].
@@ -138,8 +139,8 @@ pub fn open_existing(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens an output named by the user, truncated: a file, a pipe, a device, or the target of a link that belongs to this
-/// user or root. The target of another user's link, and another user's file, are refused.
+/// Opens and truncates an output that the user named. It may be a file, a pipe, a device, or the target of a link that
+/// belongs to this user or root. Another user's file, and the target of another user's link, are refused.
 ///
 /// # Errors
 /// Like [`append`].
@@ -150,7 +151,7 @@ pub fn create_named(path: &Path) -> io::Result<File> {
     };
     match refused.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(Refused::Link) => match follow_own_links(path) {
-            // The target of /dev/stdout has no path.
+            // The target of /dev/stdout may have no path, so open it through the link.
             Err(error) if error.kind() == ErrorKind::NotFound => File::create(path),
             target => create(&target?),
         },
@@ -159,7 +160,7 @@ pub fn create_named(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Writes a whole file named by the user, like [`create_named`].
+/// Writes a whole file that the user named, like [`create_named`].
 ///
 /// # Errors
 /// Like [`append`].
@@ -201,7 +202,7 @@ fn open_or_make(path: &Path, appends: bool) -> io::Result<File> {
             Ok(file) => {
                 let meta = regular(&file)?;
                 own(&file, path)?;
-                // It may be a hard link to another file of ours.
+                // The name may be a hard link to another file of ours.
                 if meta.nlink() > 1 {
                     return Err(Refused::HardLinks(meta.nlink()).into());
                 }
@@ -213,7 +214,7 @@ fn open_or_make(path: &Path, appends: bool) -> io::Result<File> {
 }
 
 fn open_with(path: &Path, options: &mut fs::OpenOptions, mode: u32) -> io::Result<File> {
-    // Opening a pipe without a reader or writer would block.
+    // Do not block, which opening a pipe without a reader or writer would do.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = options
         .mode(mode)
@@ -221,7 +222,7 @@ fn open_with(path: &Path, options: &mut fs::OpenOptions, mode: u32) -> io::Resul
         .open(path);
     opened.map_err(|error| match error.raw_os_error() {
         Some(code) if code == Errno::LOOP.raw_os_error() => Refused::Link.into(),
-        // A pipe or a socket.
+        // The file is a pipe or a socket.
         Some(code) if code == Errno::NXIO.raw_os_error() => Refused::NotAFile.into(),
         _ => error,
     })
@@ -244,7 +245,7 @@ fn own(file: &File, path: &Path) -> io::Result<()> {
     Err(Refused::of(meta.uid(), meta.mode()).into())
 }
 
-/// Creates a directory and its parents if missing, and checks it like [`check_dir`].
+/// Creates a directory and its parents if they are missing, and checks it like [`check_dir`].
 ///
 /// # Errors
 /// Like [`check_dir`].
@@ -258,10 +259,11 @@ pub fn make_dir(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether this user may write into a directory: it, and symbolic links to it, belong to this user or root, and it is
-/// not writable by all users, nor can they rename a directory above it. A group may write: the owner has allowed that,
-/// and every file is checked when it is opened. In a pod all users may: a Kubernetes volume is accessible to all of the
-/// pod's containers, and only to them. Returns the directory behind the links.
+/// Checks that this user may write into a directory, and returns the directory behind its links. The directory and
+/// symbolic links to it must belong to this user or root. It must not be writable by all users, and they must not be
+/// able to rename a directory above it. A group may write, because the owner has allowed that, and every file is
+/// checked when it is opened. In a pod all users may write, because a Kubernetes volume is accessible only to the pod's
+/// containers.
 ///
 /// # Errors
 /// [`Refused`] as `PermissionDenied`, or the system's error.
@@ -272,7 +274,7 @@ pub fn check_dir(dir: &Path) -> io::Result<PathBuf> {
     let meta = match opened {
         Ok(opened) => opened.metadata()?,
         Err(Errno::LOOP) => return Err(Refused::Link.into()),
-        // A directory that cannot be listed may still be writable.
+        // This user may not list the directory, but may still be able to write to it.
         Err(Errno::ACCESS) => fs::symlink_metadata(&real)?,
         Err(error) => return Err(error.into()),
     };
@@ -295,8 +297,8 @@ pub fn check_dir(dir: &Path) -> io::Result<PathBuf> {
     Ok(real)
 }
 
-/// Whether every user can rename a directory, or one above it, and put another in its place between two writes: the
-/// directory that contains it is writable by all and has no sticky bit.
+/// Returns true if every user can rename this directory, or one above it, and put another in its place between two
+/// writes. This is possible if the directory that contains it is writable by all and has no sticky bit.
 fn is_replaceable(dir: &Path) -> io::Result<bool> {
     for above in fs::canonicalize(dir)?.ancestors().skip(1) {
         let mode = fs::metadata(above)?.mode();
@@ -307,7 +309,7 @@ fn is_replaceable(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Sets mode 0600 on a Unix socket, but not through a link that has replaced it.
+/// Sets mode 0600 on a Unix socket. Does not follow a link that may have replaced it.
 ///
 /// # Errors
 /// The system's error.
@@ -324,14 +326,14 @@ pub fn make_socket_private(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
 }
 
-/// Resolves symbolic links in the last component of a path: each must belong to this user or root.
+/// Resolves symbolic links in the last component of a path. Each link must belong to this user or root.
 fn follow_own_links(path: &Path) -> io::Result<PathBuf> {
-    // Without a trailing slash, which would make the system follow a link unchecked.
+    // Remove a trailing slash, because it would make the system follow a link unchecked.
     let mut path: PathBuf = path.components().collect();
     for _ in 0..MAX_LINKS {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::open(&path, flags, Mode::empty())?;
-        // Checked on the open descriptor, so the link cannot be replaced meanwhile.
+        // Check the open descriptor, so that the link cannot be replaced meanwhile.
         let found = statat(&opened, OsStr::new(""), AtFlags::EMPTY_PATH)?;
         if !FileType::from_raw_mode(found.st_mode).is_symlink() {
             return Ok(path);

@@ -1,4 +1,4 @@
-//! The owner of a file, and its other possible writers.
+//! Checks the owner of a file, and which other users could write to it.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -33,10 +33,10 @@ pub enum Refused {
         "every user can rename it: a directory above it is writable by all without a sticky bit; chmod +t that one"
     )]
     Replaceable,
-    /// A symbolic link.
+    /// It is a symbolic link.
     #[error("it is a symbolic link, which is not followed here")]
     Link,
-    /// A directory, a pipe, a device.
+    /// It is a directory, a pipe or a device.
     #[error("it is not a regular file")]
     NotAFile,
     /// It has other hard links.
@@ -57,13 +57,14 @@ impl From<Refused> for io::Error {
     }
 }
 
-/// Whether it is this user or root.
+/// Returns true if the owner is this user or root.
 pub fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == geteuid().as_raw()
 }
 
-/// The owner that our files have in this directory according to its file system: a network file system may map root's
-/// files to an anonymous user, and one without owners shows one user for all. Determined by creating a file.
+/// Returns the owner that our files have in this directory according to its file system. A network file system may map
+/// root's files to an anonymous user, and one without owners shows one user for all files. To find out, this creates a
+/// file.
 pub(super) fn observed_owner(dir: &Path) -> Option<u32> {
     let name = format!(
         ".paceline-{:016x}",
@@ -82,16 +83,16 @@ pub(super) fn observed_owner(dir: &Path) -> Option<u32> {
     owner
 }
 
-/// Whether this user is the only member of a group: a group with the same number, or, by the system's own files, with
-/// the same name and without other members. Users with such groups often have a umask that lets the group write
-/// (pam_umask(8)).
+/// Returns true if this user is the only member of a group. Such a group has the same number as the user or, according
+/// to the system's own files, the same name and no other members. Users with such groups often have a umask that lets
+/// the group write (pam_umask(8)).
 pub(super) fn is_private_group(group: u32, user: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     group == user || is_named_alike(&read("/etc/group"), group, &read("/etc/passwd"), user)
 }
 
 fn is_named_alike(groups: &str, group: u32, users: &str, user: u32) -> bool {
-    // NAME:x:NUMBER:...
+    // A line has the form NAME:x:NUMBER:...
     let line_of = |text: &str, number: u32| {
         let mut lines = text
             .lines()

@@ -1,4 +1,4 @@
-//! Settings files: read only if no user other than this one and root can have written them.
+//! Reads settings files. A file is read only if no user other than this one and root can have written it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// Why a settings file is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// Its owner, or its possible writers.
+    /// The owner is not trusted, or other users can write the file.
     #[error("{0}")]
     Refused(Refused),
     /// The system's error.
@@ -23,21 +23,21 @@ pub enum SettingsError {
     Io(#[from] io::Error),
 }
 
-/// The bytes of a settings file. Links to it must belong to this user or root, too. `is_site`: it is in a place where
-/// only root can write.
+/// Returns the bytes of a settings file. Links to it must also belong to this user or root. `is_site` means that the
+/// file is in a place where only root can write.
 ///
 /// # Errors
 /// [`SettingsError`]
 pub fn read_settings(path: &Path, is_site: bool) -> Result<Vec<u8>, SettingsError> {
     let path = follow_own_links(path).map_err(refused)?;
-    // Reading from a pipe could block forever.
+    // Open the file without blocking, because reading from a pipe could block forever.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options()
         .read(true)
         .custom_flags(flags.bits().cast_signed())
         .open(&path)?;
     let meta = file.metadata()?;
-    // /dev/null is empty, and only root creates devices.
+    // Skip the check for a device such as /dev/null, which is empty, because only root creates devices.
     if !meta.file_type().is_char_device() {
         check(&meta, is_site)?;
     }
@@ -52,7 +52,8 @@ fn check(meta: &fs::Metadata, is_site: bool) -> Result<(), SettingsError> {
     if !may_own {
         return Err(SettingsError::Refused(Refused::Foreign { owner, mode }));
     }
-    // After the check of the owner: any other user's object there is ignored, and never ends a job.
+    // Check this after the owner. An object of another user is then refused like any foreign file, which never ends a
+    // job.
     if !meta.is_file() {
         return Err(io::Error::other("not a regular file").into());
     }
@@ -71,15 +72,16 @@ fn refused(error: io::Error) -> SettingsError {
     }
 }
 
-/// In the user namespace of a rootless container, users without a mapping, including the host's root, appear as the
-/// overflow user (user_namespaces(7)). There, files that no other user can write are treated as root's.
+/// Returns true if a file's owner may be the host's root. In the user namespace of a rootless container, users without
+/// a mapping, including the host's root, appear as the overflow user (user_namespaces(7)). There, files that no other
+/// user can write are treated as root's.
 fn is_root_outside(owner: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let overflow = read("/proc/sys/kernel/overflowuid");
     overflow.trim() == owner.to_string() && lacks_root(&read("/proc/self/uid_map"))
 }
 
-/// Whether a uid map does not contain the host's root.
+/// Returns true if a uid map does not contain the host's root.
 fn lacks_root(map: &str) -> bool {
     let mut lines = map
         .lines()

@@ -6,7 +6,7 @@ use super::*;
 /// A user other than this one and root.
 const STRANGER: u32 = 65533;
 
-/// Changes the owner of a file or link; false: not running as root, so the rest of the test is skipped.
+/// Changes the owner of a file or link. Returns false if this test does not run as root, so that the rest is skipped.
 fn give_away(path: &Path) -> bool {
     let given = std::os::unix::fs::lchown(path, Some(STRANGER), Some(STRANGER));
     if given.is_err() {
@@ -179,7 +179,8 @@ fn settings_are_read_where_nobody_else_can_have_written_them() {
         )
     };
     assert!(is_foreign(&link), "a link of another user to a file of ours");
-    // A group of several users is rejected; one that is private by its number alone (uid 0, gid 0) is still accepted.
+    // A group of several users is rejected. A group that is private by its number alone (uid 0, gid 0) is still
+    // accepted.
     set(0o664);
     assert!(read().is_ok());
     chown(&path, None, Some(STRANGER)).unwrap();
@@ -191,8 +192,8 @@ fn settings_are_read_where_nobody_else_can_have_written_them() {
     assert!(give_away(&path) && is_foreign(&path));
 }
 
-/// An output named by the user may be a device or behind their own link; nothing is written through another user's
-/// link.
+/// An output named by the user may be a device, or may be behind the user's own link. Another user's link is not
+/// followed.
 #[test]
 fn named_outputs() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Delivers facts to destinations that may be slow or down: each in its own thread, which the aggregator never waits
-//! for. Facts not taken yet are replaced by newer ones, so there is no backlog.
+//! Delivers facts to destinations that may be slow or down. Each destination has its own thread, and the aggregator
+//! never waits for it. Facts that were not delivered yet are replaced by newer ones, so there is no backlog.
 
 use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -11,17 +11,17 @@ use crate::sink::metrics::JobFacts;
 
 /// A destination for facts.
 pub trait Carry: Send + 'static {
-    /// Delivers them.
+    /// Delivers these facts.
     fn carry(&mut self, facts: &JobFacts);
 
-    /// The job has ended: delivers the last facts, before this deadline.
+    /// Delivers the last facts, before the deadline `by`, because the job has ended.
     fn last(&mut self, facts: &JobFacts, by: Instant);
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     facts: Option<Arc<JobFacts>>,
-    /// Set with the last facts: their deadline.
+    /// The deadline of the last facts, once they are offered.
     last: Option<Instant>,
     is_closed: bool,
 }
@@ -40,7 +40,7 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Starts its thread.
+    /// Starts the destination's thread.
     ///
     /// # Errors
     /// If the system cannot create a thread.
@@ -63,7 +63,7 @@ impl Carrier {
         Ok(Carrier { shared, done })
     }
 
-    /// Offers new facts. Returns whether they replace facts that were never delivered.
+    /// Offers new facts. Returns true if they replace facts that were never delivered.
     pub fn offer(&self, facts: Arc<JobFacts>) -> bool {
         self.shared.put(facts, None)
     }
@@ -73,7 +73,7 @@ impl Carrier {
         self.shared.put(facts, Some(by));
     }
 
-    /// Waits until the last facts were delivered, until `by` at most. Returns whether the thread has ended.
+    /// Waits until the last facts were delivered, but only until `by`. Returns true if the thread has ended.
     pub fn close(self, by: Instant) -> bool {
         self.shared.close();
         let left = by.saturating_duration_since(Instant::now());
@@ -102,7 +102,7 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// `None`: there will be no more.
+    /// Waits for the next facts and their deadline, if they are the last. Returns `None` if there will be no more.
     fn next(&self) -> Option<(Arc<JobFacts>, Option<Instant>)> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

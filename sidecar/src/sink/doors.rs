@@ -1,4 +1,5 @@
-//! Exports besides `/metrics`, while the job runs and when it ends: a push to OpenTelemetry, a file for node_exporter.
+//! Exports of metrics besides `/metrics`: pushes to OpenTelemetry, and a file for node_exporter. When the job ends, the
+//! metrics are pushed once more and the file is removed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use super::otlp::{Outcome, Pusher, Pushes, Receiver};
 use super::textfile::Textfile;
 use crate::warn;
 
-/// The first export comes soon: the job's name is known immediately.
+/// Delay of the first export. It is short, so that the job's name is known to receivers almost at once.
 const FIRST_NS: u64 = 1_000_000_000;
 /// Interval of writing the file.
 const FILE_EVERY: Duration = Duration::from_secs(15);
 /// Deadline of the last export after the end of the job.
 pub const LAST: Duration = Duration::from_millis(2500);
 
-/// What was typed of it.
+/// The command-line options of the exports, unparsed.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DoorOptions {
     /// Push metrics to an OpenTelemetry receiver (OTLP over HTTP): its address, or env to use OTEL_EXPORTER_OTLP_*.
@@ -44,7 +45,7 @@ impl DoorOptions {
     /// Parses the options, and reads the environment variables that they refer to.
     ///
     /// # Errors
-    /// What is wrong with them: a requested push must not be dropped silently.
+    /// An invalid option or variable. It is an error because a requested push must not be dropped silently.
     pub fn read(&self) -> anyhow::Result<DoorPlan> {
         let variable = |name: &str| std::env::var(name).ok();
         let asked = self.otlp.as_deref().filter(|asked| !asked.is_empty());
@@ -113,7 +114,7 @@ impl Doors {
         }
     }
 
-    /// Exports the current facts where due.
+    /// Exports the current facts to each destination for which an export is due.
     pub fn tick(&mut self, now_ns: u64, facts: impl FnOnce() -> Arc<JobFacts>) {
         if now_ns < self.wakes_at() {
             return;
@@ -129,19 +130,19 @@ impl Doors {
         }
     }
 
-    /// Next time at which [`Doors::tick`] has work, CLOCK_MONOTONIC ns.
+    /// Returns the next time at which [`Doors::tick`] has work, CLOCK_MONOTONIC ns.
     pub fn wakes_at(&self) -> u64 {
         let all = self.ways.iter().map(|way| way.next_ns);
         all.min().unwrap_or(u64::MAX)
     }
 
-    /// Number of pushes by outcome, if there are any.
+    /// Returns the number of pushes by outcome, or nothing if no push is configured.
     pub fn pushes(&self) -> Vec<(&'static str, u64)> {
         let pushes = self.pushes.as_ref();
         pushes.map(|pushes| pushes.counts()).unwrap_or_default()
     }
 
-    /// The job has ended: starts the last exports, with this deadline. Does not wait.
+    /// Starts the last exports of a job that has ended, with the deadline `by`. Does not wait for them.
     pub fn end(&self, facts: impl FnOnce() -> Arc<JobFacts>, by: Instant) {
         if self.ways.is_empty() {
             return;
@@ -152,7 +153,7 @@ impl Doors {
         }
     }
 
-    /// Waits for the exports of [`Doors::end`], until that deadline at most.
+    /// Waits for the exports that [`Doors::end`] started, but only until `by`.
     pub fn close(self, by: Instant) {
         for way in self.ways {
             if !way.carrier.close(by) {

@@ -18,30 +18,31 @@ use crate::warn;
 pub struct Files {
     dir: PathBuf,
     verdicts: Option<Box<dyn Disk>>,
-    /// Length of the complete verdicts in the file, bytes.
+    /// The length of the complete verdicts in the file, bytes.
     length: u64,
-    /// Lines that the disk had no room for.
+    /// Lines that could not be written because the disk was full.
     waiting: Vec<u8>,
-    /// An incomplete line follows the complete ones.
+    /// True if an incomplete line follows the complete ones.
     half: bool,
-    /// Address of the metrics page, and whether it is written.
+    /// The address of the metrics page, and whether it was written to its file.
     metrics: Option<(String, bool)>,
 }
 
-/// Contains the address of the metrics page while there is one.
+/// The file that contains the address of the metrics page while the page exists.
 const METRICS: &str = "metrics.addr";
 /// Maximum length of an address.
 const MOST_ADDRESS: u64 = 100;
 
-/// The recorded address of the metrics page of the run in `dir`. A killed process leaves it behind.
+/// Returns the recorded address of the metrics page of the run in `dir`. The file may be left over from a killed
+/// process.
 pub fn metrics_said(dir: &Path) -> Option<SocketAddr> {
     let text = read_plain(&dir.join(METRICS), MOST_ADDRESS).ok()?;
     text.trim().parse().ok()
 }
 
-/// Why a token must not be sent to the address recorded by the run in `dir`; `None`: it may be sent. The writer of the
-/// file could direct the token anywhere, and any user of this host may now listen at a loopback address that a run has
-/// released.
+/// Returns why a token must not be sent to the address recorded by the run in `dir`, or `None` if it may be sent. There
+/// are two risks: the writer of the file could direct the token anywhere, and any user of this host may now listen at a
+/// loopback address that a run has released.
 pub fn token_refusal(dir: &Path, address: SocketAddr) -> Option<String> {
     let path = dir.join(METRICS);
     if let Err(error) = safe_file::open_own(&path) {
@@ -56,10 +57,11 @@ pub fn token_refusal(dir: &Path, address: SocketAddr) -> Option<String> {
     Some(format!("{}: {address}: {why}", path.display()))
 }
 
-/// Verdicts waiting for room on the disk, bytes; more are lost, and rebuilt from the journal at the next start.
+/// Maximum size of verdicts that wait for space on the disk, bytes. Further ones are lost until the next start, which
+/// rebuilds them from the journal.
 const MOST_WAITING: usize = 1 << 20;
 
-/// Renames `verdicts.ndjson`: it was made from more data than is available now, and would be overwritten.
+/// Renames `verdicts.ndjson`, because it was made from more data than is available now and would be overwritten.
 pub fn lay_aside(dir: &Path) {
     let path = dir.join("verdicts.ndjson");
     let has_any = fs::metadata(&path).is_ok_and(|file| file.len() > 0);
@@ -77,10 +79,11 @@ pub fn lay_aside(dir: &Path) {
 }
 
 impl Files {
-    /// Opens `verdicts.ndjson` and truncates it to the length recorded in a snapshot of the journal, zero without one:
-    /// replaying the journal produces the same lines again.
+    /// Opens `verdicts.ndjson` and truncates it to the length recorded in a snapshot of the journal, or to zero without
+    /// a snapshot. Replaying the journal then produces the removed lines again.
     pub fn open(dir: &Path, known: u64) -> Files {
-        // Left by a killed process. A full disk accepts no new address, but allows deleting the old one.
+        // A killed process may have left its address file behind. Delete it at once, because a full disk would not
+        // accept a new one later.
         let _ = fs::remove_file(dir.join(METRICS));
         let path = dir.join("verdicts.ndjson");
         let verdicts = safe_file::append(&path).and_then(|file| {
@@ -91,7 +94,7 @@ impl Files {
                     "verdicts",
                     format_args!("{}: its last {lost} bytes are lost", path.display()),
                 );
-                // New lines must not follow an incomplete one.
+                // New lines must not be appended to an incomplete one.
                 let whole = safe_file::read_own(&path)?
                     .iter()
                     .rposition(|byte| *byte == b'\n');
@@ -151,7 +154,7 @@ impl Files {
         }
     }
 
-    /// Length of the verdicts, bytes.
+    /// Returns the length of the verdicts, bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -164,7 +167,7 @@ impl Files {
         }
     }
 
-    /// Writes the whole report, and waiting verdicts; returns the length of the report in bytes.
+    /// Writes the whole report and any waiting verdicts. Returns the length of the report in bytes.
     pub fn report(&mut self, report: &Report) -> usize {
         self.write_waiting();
         self.write_metrics();
@@ -196,7 +199,8 @@ impl Files {
         }
     }
 
-    /// The metrics page is closed. The address of another process that took over stays.
+    /// Removes the address file when the metrics page is closed, unless it contains the address of another process that
+    /// took over.
     pub fn close(&mut self) {
         let path = self.dir.join(METRICS);
         let is_ours =
@@ -217,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that accepts bytes while it has room, even if that ends within a line.
+    /// A simulated disk. It accepts bytes until it is full, even if that ends within a line.
     #[derive(Debug)]
     struct Narrow {
         file: Box<dyn Disk>,
@@ -274,7 +278,7 @@ mod tests {
         let mut files = Files::open(dir.path(), 0);
         assert_eq!(metrics_said(dir.path()), None, "of somebody who was killed");
         let address = SocketAddr::from(([127, 0, 0, 1], 4));
-        // The write fails at first: a directory cannot be replaced by a file.
+        // The write fails at first, because a directory cannot be replaced by a file.
         fs::create_dir_all(path.join("full")).unwrap();
         files.metrics_address(&address.to_string());
         assert_eq!(metrics_said(dir.path()), None);

@@ -1,19 +1,21 @@
-//! The owner of the process that listens at an address of this host, from the kernel's socket tables (proc_net_tcp).
+//! Finds the owner of the process that listens at an address of this host, from the kernel's socket tables
+//! (proc_net_tcp).
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// TCP_LISTEN.
+/// The state TCP_LISTEN in the tables.
 const LISTENS: &str = "0A";
 
-/// The user whose socket accepts connections to this address; `None`: there is none in this network namespace.
+/// Returns the user whose socket accepts connections to this address, or `None` if there is none in this network
+/// namespace.
 pub(super) fn owner(address: SocketAddr) -> Option<u32> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let tables = [read("/proc/net/tcp"), read("/proc/net/tcp6")].concat();
     owner_in(&tables, address)
 }
 
-/// A socket bound to the address takes precedence over one bound to all addresses.
+/// Like [`owner`], from these tables. A socket bound to the address takes precedence over one bound to all addresses.
 fn owner_in(tables: &str, address: SocketAddr) -> Option<u32> {
     let listeners: Vec<(SocketAddr, u32)> = tables.lines().filter_map(listener).collect();
     let of = |is_it: &dyn Fn(IpAddr) -> bool| {
@@ -25,7 +27,7 @@ fn owner_in(tables: &str, address: SocketAddr) -> Option<u32> {
     of(&|ip| ip == address.ip()).or_else(|| of(&|ip| ip.is_unspecified()))
 }
 
-/// `0: 0100007F:2653 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 ...`
+/// Parses a line such as `0: 0100007F:2653 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 ...`.
 fn listener(line: &str) -> Option<(SocketAddr, u32)> {
     let parts: Vec<&str> = line.split_whitespace().collect();
     if parts.get(3) != Some(&LISTENS) {
@@ -36,7 +38,7 @@ fn listener(line: &str) -> Option<(SocketAddr, u32)> {
     Some((SocketAddr::new(ip_of(ip)?, port), parts.get(7)?.parse().ok()?))
 }
 
-/// 32-bit words in this machine's byte order.
+/// Parses an address of 32-bit words in this machine's byte order.
 fn ip_of(text: &str) -> Option<IpAddr> {
     let words = text.as_bytes().chunks(8).map(|word| {
         let word = std::str::from_utf8(word).ok()?;
@@ -68,7 +70,7 @@ mod tests {
             }
             assert_eq!(owner(address), Some(rustix::process::geteuid().as_raw()), "{at}");
             drop(listener);
-            // A process being started by another test holds a copy until its exec.
+            // A process that another test is starting holds a copy of the socket until it calls exec.
             let is_gone = (0..500).any(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 owner(address).is_none()

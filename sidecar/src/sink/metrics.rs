@@ -1,6 +1,7 @@
-//! Counters, and the metric families made from them. Counts are plain numbers and become families only on request: a
-//! frame costs only an addition. Each request gets a copy (`facts`) and makes families and text in another thread, so
-//! frames do not wait; the data of 16,384 ranks and their GPUs is shared with the copy until it changes.
+//! Counters, and the metric families made from them. Counts are plain numbers and become families only on request, so
+//! that a frame costs only an addition. Each request gets a copy (`facts`) and makes families and text in another
+//! thread, so that frames do not wait. The data of 16,384 ranks and their GPUs is shared with the copy until it
+//! changes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -40,7 +41,8 @@ mod times;
 
 pub use shown::{Compat, Detail, MetricsOptions, Shown};
 
-/// By default, jobs with more ranks have no series per rank or GPU: ranks × series would not fit a page.
+/// Maximum number of ranks for which there are series per rank or GPU by default. With more ranks, the series would not
+/// fit on a page.
 const MAX_RANK_SERIES: usize = 512;
 
 /// Transport losses that are not in the report.
@@ -50,16 +52,16 @@ pub struct Transport {
     pub duplicates: u64,
     /// Frames whose event could not be decoded.
     pub unreadable: u64,
-    /// Counters kept outside of the fold.
+    /// Counters that are kept outside of the fold.
     pub ways: Ways,
 }
 
 /// Counters of rejected connections and of pushes.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {
-    /// Connections that were rejected or cut, by reason.
+    /// The number of connections that were rejected or cut, by reason.
     pub turned: Vec<(&'static str, u64)>,
-    /// Pushes to OpenTelemetry, by outcome.
+    /// The number of pushes to OpenTelemetry, by outcome.
     pub pushes: Vec<(&'static str, u64)>,
 }
 
@@ -135,7 +137,7 @@ impl Metrics {
         }
     }
 
-    /// All families, one after another.
+    /// Adds all families, one after another.
     fn families(&self, report: &Report, transport: &Transport, shown: Shown, out: &mut Families<'_>) {
         self.job_families(out, report);
         self.step_families(out, report);
@@ -199,7 +201,7 @@ impl Metrics {
             [],
             steps,
         );
-        // A launcher that counts restarts passes the count to each rank; the highest count is right.
+        // A launcher that counts restarts passes the count to each rank. The highest count is the right one.
         let told = self.ranks.values().filter_map(|rank| rank.attach.as_ref());
         let restarts = told.map(|attach| ([], f64::from(attach.restart)));
         let restarts = restarts.reduce(|most, one| if one.1 > most.1 { one } else { most });

@@ -38,7 +38,7 @@ pub(super) fn report() -> Report {
 }
 
 impl Metrics {
-    /// The page for the current state.
+    /// Returns the page for the current state.
     pub(super) fn page(&self, report: &Report, transport: &Transport, shown: Shown) -> String {
         Format::Text.page(&JobFacts {
             metrics: self.clone(),
@@ -106,7 +106,7 @@ fn the_page_has_what_was_seen() {
     ] {
         metrics.observe(&frame(event), 1_000.5);
     }
-    // The sidecar was restarted: its CPU time starts over, the counter does not.
+    // The sidecar was restarted. Its CPU time starts over, but the counter does not.
     metrics.observe(
         &Frame {
             agent: 2,
@@ -181,7 +181,7 @@ fn a_lost_gpu_has_no_readings() {
     };
     let temperature = "paceline_gpu_temperature_celsius{gpu_uuid=\"GPU-a\"} 61";
     let brake = "paceline_gpu_throttled_seconds_total{gpu_uuid=\"GPU-a\",reason=\"brake\"} 3";
-    // The reading that follows the loss was taken before it.
+    // The reading that follows the loss was taken before the loss.
     for (event, state, is_read) in [
         (reading(), None, true),
         (access(Access::Readable), Some("readable"), true),
@@ -206,7 +206,7 @@ fn a_lost_gpu_has_no_readings() {
     }
 }
 
-/// A rank that has not returned yet does not lower the count.
+/// A rank that has not returned yet does not lower the count of restarts.
 #[test]
 fn restarts_are_counted_by_who_knows_most() {
     let mut metrics = Metrics::default();
@@ -235,7 +235,7 @@ fn a_large_job_has_no_series_per_rank() {
         !page.contains("rank=") && page.contains("paceline_steps_total"),
         "{page}"
     );
-    // Slow ranks are still listed, and all ranks on request.
+    // Slow ranks are still listed. All ranks are listed on request.
     let page = |words: &[&str], report: &Report| metrics.page(report, &Transport::default(), shown(words));
     let count = |page: &str| page.matches("\npaceline_rank_up{").count();
     let mut report = report();
@@ -247,7 +247,7 @@ fn a_large_job_has_no_series_per_rank() {
     assert_eq!(count(&page(&["--metrics", "rank"], &report)), MAX_RANK_SERIES + 1);
 }
 
-/// The page options for these arguments.
+/// Returns the page options for these arguments.
 pub(super) fn shown(words: &[&str]) -> Shown {
     use clap::{Args, FromArgMatches};
     let typed = MetricsOptions::augment_args(clap::Command::new("t"));
@@ -255,8 +255,8 @@ pub(super) fn shown(words: &[&str]) -> Shown {
     MetricsOptions::from_arg_matches(&typed).unwrap().shown()
 }
 
-/// In Prometheus, quantiles counted elsewhere are a summary; those of ranks are gauges: only a summary may have a label
-/// of that name.
+/// In Prometheus, quantiles that were counted elsewhere are a summary. Those of ranks are gauges whose label is not
+/// named `quantile`, because only a summary may have a label of that name.
 #[test]
 fn percentiles_are_a_summary_and_of_ranks_gauges() {
     let mut detector = Detector::new(Policy::default());
@@ -307,7 +307,7 @@ fn a_relay_shows_its_links_and_whom_it_turned_away() {
     );
 }
 
-/// For each family on a page: its type, its help, and the labels of its samples.
+/// Returns, for each family on a page, its type, its help, and the labels of its samples.
 fn families(page: &str) -> BTreeMap<&str, (&str, &str, BTreeSet<&str>)> {
     let mut families: BTreeMap<&str, (&str, &str, BTreeSet<&str>)> = BTreeMap::new();
     for line in page.lines() {

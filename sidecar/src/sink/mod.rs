@@ -1,5 +1,5 @@
 //! Outputs: files in the run directory, a metrics page, a live page, a stream of status lines, and requested exports
-//! ([`doors`]). None of them feeds back into the detector.
+//! ([`doors`]). No output ever affects the detector.
 
 mod carrier;
 pub mod doors;
@@ -21,8 +21,8 @@ use std::path::Path;
 
 use crate::safe_file;
 
-/// Writes a file atomically: a reader sees the old or the new contents, never a part. Others may write it at the same
-/// time, also from other hosts.
+/// Writes a file atomically, so that a reader sees either the old or the new contents. Other processes may write it at
+/// the same time, even on other hosts.
 ///
 /// # Errors
 /// If it cannot be written; the old file is kept then.
@@ -30,7 +30,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes, None)
 }
 
-/// The same for a file that other users read, whatever the umask.
+/// Like [`write_whole`], but other users can read the file, whatever the umask.
 ///
 /// # Errors
 /// Like [`write_whole`].
@@ -39,7 +39,7 @@ pub fn write_whole_for_all(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
-    // Random: processes of two containers may have the same number.
+    // The name is random, because processes in two containers may have the same process ID.
     let own = RandomState::new().hash_one(std::process::id());
     let draft = path.with_added_extension(format!("{own:016x}.new"));
     let written = safe_file::create_new(&draft)

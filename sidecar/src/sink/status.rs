@@ -1,5 +1,5 @@
-//! Status for the launcher: JSON lines on stdout; in a pod's log, readable lines. Never waits for a reader: lines that
-//! do not fit are dropped.
+//! Status for the launcher: JSON lines on stdout, or readable lines in a pod's log. It never waits for a reader, so
+//! lines that do not fit are dropped.
 
 mod people;
 
@@ -32,20 +32,20 @@ pub enum Status {
         aggregator: String,
         /// Address of the metrics page, if the aggregator is in this process.
         http: Option<String>,
-        /// Why that is not the requested address.
+        /// Why that address is not the requested one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         http_elsewhere: Option<String>,
         /// Directory of the journal and the report, if the aggregator is in this process.
         run_dir: Option<String>,
-        /// Why it is monitored alone, and not with the rest of its job.
+        /// Why the node is monitored standalone and not with the rest of its job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         alone: Option<String>,
     },
     /// A verdict was raised, changed or cleared.
     Verdict(Box<Verdict>),
-    /// Why ranks, or their steps, are not visible. Each note once.
+    /// Why ranks or their steps are not visible. Each note is sent only once.
     Note(String),
-    /// Once a second, from the aggregator.
+    /// The job's progress. The aggregator sends it once a second.
     Progress {
         /// The last step that every live rank finished.
         step: u64,
@@ -60,12 +60,12 @@ pub enum Status {
 #[derive(Clone, Debug)]
 pub struct StatusStream(Arc<SyncSender<Status>>);
 
-/// Waits at the end for lines that are still queued.
+/// A handle that waits at the end for lines that are still queued.
 #[derive(Debug)]
 pub struct StatusEnd(Receiver<()>);
 
 impl StatusStream {
-    /// JSON, to `out`.
+    /// Writes JSON to `out`.
     pub fn to(out: impl Write + Send + 'static) -> (StatusStream, StatusEnd) {
         StatusStream::with(out, |status| {
             let mut line = serde_json::to_string(status).ok()?;
@@ -74,13 +74,13 @@ impl StatusStream {
         })
     }
 
-    /// Readable log lines, to `out`; `is_quiet`: only problems.
+    /// Writes readable log lines to `out`. If `is_quiet` is true, writes only problems.
     pub fn for_people(out: impl Write + Send + 'static, is_quiet: bool) -> (StatusStream, StatusEnd) {
         let mut people = People::of(is_quiet);
         StatusStream::with(out, move |status| people.line(status, Instant::now()))
     }
 
-    /// Writes in its own thread, the only one that may wait for the reader.
+    /// Writes in its own thread, which is the only one that may wait for the reader.
     fn with(
         mut out: impl Write + Send + 'static,
         mut form: impl FnMut(&Status) -> Option<String> + Send + 'static,
@@ -97,7 +97,7 @@ impl StatusStream {
             }
             let _ = done.send(());
         };
-        // Without a thread the receiver is dropped, and so are all lines.
+        // If the thread cannot be created, the receiver is dropped, and all lines with it.
         let _ = std::thread::Builder::new()
             .name("status".into())
             .stack_size(64 << 10)
@@ -105,8 +105,8 @@ impl StatusStream {
         (StatusStream(Arc::new(sender)), StatusEnd(end))
     }
 
-    /// Writes the ready line to this file, and verdicts to a file beside it: the tasks of a node share one sidecar, and
-    /// none of them reads its output.
+    /// Writes the ready line to this file, and verdicts to a file beside it. This is used if the tasks of a node share
+    /// one sidecar, because none of them reads its output.
     pub fn ready_in(path: &Path) -> (StatusStream, StatusEnd) {
         StatusStream::to(ReadyFile {
             path: path.to_owned(),
@@ -120,7 +120,8 @@ impl StatusStream {
     }
 }
 
-/// Maximum size of a shared sidecar's verdicts for the tasks, bytes; later ones are only in the run's own files.
+/// Maximum size of the file with a shared sidecar's verdicts for the tasks, bytes. Later verdicts are only in the run's
+/// own files.
 const MAX_VERDICTS: u64 = 4 << 20;
 
 /// Stores the last ready line, and appends verdicts and notes to a file beside it.
@@ -150,7 +151,7 @@ impl Write for ReadyFile {
         if self.line.last() == Some(&b'\n') {
             let line = std::mem::take(&mut self.line);
             if line.starts_with(br#"{"ready""#) {
-                // Atomically: the file may be read at the same time.
+                // Write atomically, because the file may be read at the same time.
                 let own = self.path.with_extension("new");
                 fs::write(&own, line)?;
                 fs::rename(own, &self.path)?;
@@ -167,7 +168,7 @@ impl Write for ReadyFile {
 }
 
 impl StatusEnd {
-    /// Waits briefly for the last lines. Every [`StatusStream`] must be dropped before.
+    /// Waits briefly for the last lines. Every [`StatusStream`] must be dropped before this call.
     pub fn wait(self) {
         let _ = self.0.recv_timeout(FLUSH);
     }
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(found, ready("b:2"));
     }
 
-    /// The pipe is not read: it fills, the rest is dropped, and sending takes no time.
+    /// A pipe that is not read fills up. The remaining lines are dropped, and sending takes no time.
     #[test]
     fn a_full_pipe_blocks_nobody() {
         let (reader, writer) = io::pipe().unwrap();

@@ -1,7 +1,7 @@
 //! The metrics page as a file for node_exporter's textfile collector
-//! (<https://github.com/prometheus/node_exporter#textfile-collector>), for sites where jobs cannot be scraped. It is
-//! removed with its job: a remaining page would look like a running job, with its last findings active forever. Ends of
-//! jobs are counted elsewhere ([`super::metrics::ends`]).
+//! (<https://github.com/prometheus/node_exporter#textfile-collector>), for sites where jobs cannot be scraped. The file
+//! is removed when its job ends, because otherwise the job would seem to be running, with its last findings active
+//! forever. Ends of jobs are counted elsewhere ([`super::metrics::ends`]).
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,28 +14,28 @@ use crate::sink::metrics::{Format, JobFacts};
 use crate::sink::write_whole_for_all;
 use crate::warn;
 
-/// The beginning of the page, and of no other file.
+/// The beginning of the page. No other file begins with it.
 const BEGIN: &str = "# HELP paceline_build_info ";
 
-/// See the module documentation.
+/// Writes the page to a file (see the module documentation).
 #[derive(Debug)]
 pub struct Textfile {
     path: PathBuf,
 }
 
 impl Textfile {
-    /// Writes to this file, which is replaced as a whole. A foreign file is left alone.
+    /// Creates it for this file, which is replaced as a whole. A foreign file is left alone.
     pub fn new(path: PathBuf) -> Textfile {
         Textfile { path }
     }
 
     fn write(&self, facts: &JobFacts) -> io::Result<()> {
         self.is_ours()?;
-        // The collector runs as another user.
+        // The collector runs as another user, so the file must be readable by all.
         write_whole_for_all(&self.path, Format::Text.page(facts).as_bytes())
     }
 
-    /// Whether the file exists; a foreign one is an error.
+    /// Returns true if the file exists and is ours. A foreign file is an error.
     fn is_ours(&self) -> io::Result<bool> {
         let meta = match fs::symlink_metadata(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         file.last(&facts(), Instant::now());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        // At the end of a job that has written no file.
+        // The job ends without having written a file.
         file.last(&facts(), Instant::now());
 
         for theirs in ["# HELP paceline_jobs_ended_total x\n", "other 5\n", "\u{fffd}\n"] {

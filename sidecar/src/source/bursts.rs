@@ -1,4 +1,4 @@
-//! Bursts of faults: the first of a kind is sent at once, those within the next second are sent together.
+//! Bursts of faults. The first fault of a kind is sent at once; those within the next second are sent together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use paceline_health::event::{FaultSource, GpuFault, GpuFaultKind};
 use paceline_health::id::GpuId;
 
 const WINDOW_NS: u64 = 1_000_000_000;
-/// Maximum number of kinds. Beyond it, the text is ignored in the key; beyond twice that, faults are lost.
+/// Maximum number of kinds. Beyond it, a new fault's text no longer distinguishes kinds; beyond twice that, faults of
+/// new kinds are lost.
 const MAX_KINDS: usize = 256;
 
-/// Faults with the same key are of one kind. The text is part of it only where it determines the required action.
+/// The kind of a fault. The text is part of it only if the required action depends on the text.
 type Kind = (Option<GpuId>, Arc<str>, GpuFaultKind, u32, Arc<str>);
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ struct Burst {
     sent_ns: Option<u64>,
 }
 
-/// See the module.
+/// Collects faults; see the module.
 #[derive(Debug, Default)]
 pub struct Bursts {
     kinds: BTreeMap<Kind, Burst>,
@@ -67,7 +68,7 @@ impl Bursts {
         }
     }
 
-    /// Sends all faults again on the next call, for a receiver that has none of them.
+    /// Makes the next call send all faults again, for a receiver that has none of them.
     pub fn tell_again(&mut self) {
         for burst in self.kinds.values_mut() {
             burst.unsent = burst.total;
@@ -75,15 +76,15 @@ impl Bursts {
         }
     }
 
-    /// Faults lost because there were too many kinds.
+    /// Returns the number of faults lost because there were too many kinds.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 }
 
 fn kind(fault: &GpuFault) -> Kind {
-    // NVML's text is the instance. In the log it is registers, a location on the chip, or a recovery action; for other
-    // XIDs it differs only in channel and address.
+    // NVML's text names the instance. In the kernel log, the text of these XIDs holds registers, a location on the
+    // chip, or a recovery action. For other XIDs it differs only in channel and address.
     let words_decide = fault.seen_by == FaultSource::Nvml
         || fault.kind == GpuFaultKind::Switch
         || matches!(fault.xid, 13 | 74 | 144..=150 | 154);

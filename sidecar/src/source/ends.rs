@@ -1,5 +1,6 @@
-//! Why a command ends, as seen from outside: exceptions that trainers leave beside their rings, signals that asked the
-//! command to end and the scheduler's reason for them, and processes killed by the kernel for lack of memory.
+//! Reasons for the end of a command, as seen from outside: exceptions that trainers leave in files in the ring
+//! directory, signals that asked the command to end, the scheduler's reason for them, and processes that the kernel
+//! killed for lack of memory.
 
 mod note;
 pub mod printed;
@@ -27,24 +28,24 @@ use crate::host::read_plain;
 const FOLDER: &str = "ends";
 /// File in which the launcher records signals, in the ring directory.
 const ASKED: &str = "asked";
-/// The scheduler's reason, if already known.
+/// File with the scheduler's reason, if it is already known.
 const SCHEDULED: &str = "scheduled";
 /// Maximum bytes read from each of these files.
 const MOST: u64 = 16 << 10;
-/// Maximum number of files read: all ranks of a node may report the same, again after each restart.
+/// Maximum number of files read. All ranks of a node may report the same exception, and again after each restart.
 const MOST_TROUBLES: usize = 256;
 /// Polling interval.
 const EVERY_NS: u64 = 250_000_000;
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct Ends {
     ring_dir: PathBuf,
     files: Files,
-    /// The trainers' files already read.
+    /// Names of the trainers' files that were already read.
     read: BTreeSet<OsString>,
     was_asked: bool,
-    /// The scheduler's job, and the query for the reason of its end.
+    /// The scheduler's job. `question` is the query for the reason of its end.
     job: Option<slurm::Job>,
     question: Option<slurm::Question>,
     group: Option<Group>,
@@ -54,7 +55,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// For the trainers of this ring directory. `root`: where `/proc` and `/sys` are.
+    /// Creates the source for the trainers of this ring directory. `/proc` and `/sys` are under `root`.
     pub fn new(ring_dir: PathBuf, root: &Path) -> Ends {
         let mut files = Files::new(root);
         Ends {
@@ -94,7 +95,7 @@ impl Ends {
         }
     }
 
-    /// Sends the exceptions that processes left, in order of time: the directory's order is arbitrary.
+    /// Sends the exceptions that processes left, sorted by time, because the directory's order is arbitrary.
     fn exceptions(&mut self, send: &mut Send<'_>) {
         let mut new: Vec<Said> = Vec::new();
         let entries = fs::read_dir(self.ring_dir.join(FOLDER))
@@ -142,14 +143,15 @@ impl Source for Ends {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Called only at the end: the last messages may have arrived since the last look.
+        // Called only at the end. Force another read, because the last messages may have arrived since the previous
+        // one.
         self.looked_ns = 0;
         let is_unread = !self.was_asked && self.job.is_some() && self.ring_dir.join(ASKED).exists();
         !is_unread && self.question.as_ref().is_none_or(|question| !question.is_open())
     }
 }
 
-/// What the hook of a trainer or of its launcher writes.
+/// A message written by the hook of a trainer or of its launcher.
 #[derive(Deserialize, Serialize)]
 struct Said {
     rank: Option<u32>,
@@ -157,7 +159,7 @@ struct Said {
     says: String,
     #[serde(default)]
     code: Option<i32>,
-    /// Time, CLOCK_MONOTONIC of this node.
+    /// Time of the message, CLOCK_MONOTONIC of this node.
     #[serde(default)]
     at_ns: u64,
 }
@@ -173,8 +175,9 @@ fn tell(send: &mut Send<'_>, rank: Option<Rank>, kind: TroubleKind, says: &str, 
     send(Provenance::Live, Event::Trouble(trouble));
 }
 
-/// The job's control group, which is also ours, and how many of its processes the kernel has killed: `memory.events` of
-/// version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>), `memory.oom_control` of version 1.
+/// The job's control group, which is also the sidecar's, and how many of its processes the kernel has killed. The count
+/// is in `memory.events` in version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>), and in
+/// `memory.oom_control` in version 1.
 #[derive(Debug)]
 struct Group {
     file: PathBuf,
@@ -210,7 +213,7 @@ impl Group {
         })
     }
 
-    /// The increase since the last call.
+    /// Returns the increase since the last call, with the group's name; `None` if there is none.
     fn more(&mut self, files: &mut Files) -> Option<(u64, &str)> {
         let now = count(files, &self.file)?;
         let more = now.checked_sub(self.known).filter(|more| *more > 0)?;
@@ -247,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Events of the next poll.
+    /// Returns the events of the next poll.
     fn told(ends: &mut Ends) -> Vec<(Option<u32>, TroubleKind, String)> {
         let mut told = Vec::new();
         ends.look(&mut |provenance, event| {

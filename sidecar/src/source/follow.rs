@@ -1,18 +1,18 @@
-//! Follows a growing file line by line: from its end, or from its beginning if it is created later; again from the
-//! beginning when it is replaced or truncated. For use in a separate thread: a file system may hang.
+//! Follows a growing file line by line. An existing file is followed from its end; a file that is created later,
+//! replaced or truncated is read from its beginning. Use this in a separate thread, because a file system may hang.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// Maximum length of a line; longer ones are skipped and counted.
+/// Maximum length of a line. Longer lines are skipped and counted.
 pub const MAX_LINE: usize = 16 << 10;
 const PIECE: usize = 64 << 10;
 /// Maximum pieces per read.
 const MAX_PIECES: usize = 16;
 
-/// See the module.
+/// The follower of one file; see the module.
 #[derive(Debug)]
 pub struct Follow {
     path: PathBuf,
@@ -21,13 +21,13 @@ pub struct Follow {
     read: u64,
     line: Vec<u8>,
     is_too_long: bool,
-    /// Bytes of old content to skip.
+    /// Number of bytes of existing content to skip.
     skips: u64,
     too_long: u64,
 }
 
 impl Follow {
-    /// Follows `path`. `old`: its current content is read as well.
+    /// Follows `path`. If `old` is set, its existing content is read as well.
     pub fn new(path: PathBuf, old: bool) -> Follow {
         Follow {
             skips: fs::metadata(&path)
@@ -44,17 +44,17 @@ impl Follow {
         }
     }
 
-    /// Whether the file exists and is open.
+    /// Returns true if the file exists and is open.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Number of skipped lines.
+    /// Returns the number of lines skipped because of their length.
     pub fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// Reads available content up to a limit, without waiting for more; returns false if there is more to read.
+    /// Reads available content up to a limit, without waiting for more. Returns false if there is more to read.
     ///
     /// # Errors
     /// If reading fails; a file that does not exist yet is not an error.
@@ -95,17 +95,18 @@ impl Follow {
         self.read = 0;
         let skips = std::mem::take(&mut self.skips);
         if skips > 0 {
-            // A pipe cannot seek.
+            // A pipe cannot seek, so skip nothing there.
             self.read = file.seek(SeekFrom::Start(skips)).unwrap_or(0);
         }
         self.file = Some(file);
         Ok(true)
     }
 
-    /// At the end of the file: checks whether it was replaced or truncated.
+    /// At the end of the file, checks whether the file was replaced or truncated.
     fn turn(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        // A removed file may be created again; until then, more may be written to the open one.
+        // If the file was removed, keep it open: it may be created again later, and until then more may be written to
+        // the open file.
         let is_other = fs::metadata(&self.path).is_ok_and(|meta| meta.ino() != self.inode);
         if is_other {
             self.file = None;
@@ -117,7 +118,8 @@ impl Follow {
         Ok(())
     }
 
-    /// Progress bars end their lines with a carriage return; a hole in a file reads as zeros.
+    /// Takes one byte. A carriage return also ends a line, because progress bars use it; so does a zero byte, because a
+    /// hole in a file reads as zeros.
     fn take(&mut self, byte: u8, tell: &mut dyn FnMut(&[u8])) {
         if !matches!(byte, b'\n' | b'\r' | 0) {
             if self.line.len() < MAX_LINE {
@@ -143,7 +145,7 @@ mod tests {
 
     fn lines(follow: &mut Follow) -> Vec<String> {
         let mut lines = Vec::new();
-        // Twice: a replaced file is opened in the next round.
+        // Read twice, because a replaced file is opened only in the second round.
         for _ in 0..2 {
             let tell = &mut |line: &[u8]| lines.push(String::from_utf8_lossy(line).into_owned());
             while !follow.read(tell).unwrap() {}

@@ -1,5 +1,5 @@
-//! Events from before the sidecar's start: a preflight. The launcher writes them to a file, one per line, and they are
-//! sent when monitoring starts.
+//! Events from before the sidecar's start, such as the results of a preflight. The launcher writes them to a file, one
+//! per line. The sidecar sends them when monitoring starts.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 use super::{Send, Source};
 use crate::warn;
 
-/// Maximum bytes read from such a file.
+/// Maximum bytes read from the file.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// One line.
+/// One line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct LauncherEvent {
     provenance: Provenance,
     event: Event,
 }
 
-/// Writes such a file.
+/// Writes a file of launcher events.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If the file cannot be written.
 pub fn write(path: &Path, provenance: Provenance, events: &[Event]) -> io::Result<()> {
     let mut text = Vec::new();
     for event in events {
@@ -36,7 +36,7 @@ pub fn write(path: &Path, provenance: Provenance, events: &[Event]) -> io::Resul
     File::create(path)?.write_all(&text)
 }
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct LauncherEvents {
     events: Vec<LauncherEvent>,
@@ -47,7 +47,7 @@ impl LauncherEvents {
     /// Reads the whole file.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn open(path: &Path) -> io::Result<LauncherEvents> {
         let mut events = Vec::new();
         for (number, line) in (1..).zip(BufReader::new(File::open(path)?.take(MOST_BYTES)).lines()) {
@@ -105,7 +105,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told.ndjson");
         write(&path, Provenance::Sim, &[problem("a"), problem("b")]).unwrap();
-        // Events of a later version are skipped, not fatal.
+        // Events of a later version are skipped; they are not an error.
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"provenance\":\"live\",\"event\":{\"later\":1}}\n")
             .unwrap();

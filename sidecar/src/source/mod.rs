@@ -1,4 +1,4 @@
-//! Where events come from. A source is polled ten times a second and never blocks.
+//! Sources of events. A source is polled ten times a second and never blocks.
 
 mod bursts;
 pub mod ends;
@@ -27,9 +27,9 @@ pub type Send<'a> = dyn FnMut(Provenance, Event) -> u64 + 'a;
 /// Data that a source could not deliver since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Records that trainers dropped because a ring was full.
+    /// Number of records that trainers dropped because a ring was full.
     pub dropped: u64,
-    /// Records that were torn, that had no declared rank, or that exceeded a limit.
+    /// Number of records that were torn, that had no declared rank, or that exceeded a limit.
     pub torn: u64,
 }
 
@@ -44,48 +44,49 @@ pub struct Cost {
 
 /// A source of events. Most sources implement only a few of these methods.
 pub trait Source {
-    /// Its name in [`paceline_health::event::Agent::sources`].
+    /// Returns its name in [`paceline_health::event::Agent::sources`].
     fn name(&self) -> &'static str;
 
     /// Sends new events. `now_ns` is CLOCK_MONOTONIC.
     fn poll(&mut self, now_ns: u64, send: &mut Send<'_>);
 
-    /// Frames up to this one are safe: the data behind them may be released.
+    /// Reports that all frames up to this number are acknowledged or dropped, so the source may release their data.
     fn settled(&mut self, _seq: u64) {}
 
-    /// Appends the progress of each rank.
+    /// Appends the progress of each rank to `out`.
     fn pulses(&mut self, _now_ns: u64, _out: &mut Vec<Pulse>) {}
 
-    /// Whether the ranks' progress must be sent before the next second: a process is gone.
+    /// Returns true if the ranks' progress must be sent at once instead of with the next heartbeat, because a process
+    /// is gone.
     fn is_urgent(&mut self) -> bool {
         false
     }
 
-    /// Receives the progress of all ranks of this node, from all sources together: once a second.
+    /// Receives once a second the progress of all ranks of this node, from all sources together.
     fn notice(&mut self, _pulses: &[Pulse], _now_ns: u64) {}
 
-    /// Receives the requests for single collectives of communicators; otherwise only sums are sent.
+    /// Receives the requests for single collectives of communicators. Without a request, only sums are sent.
     fn wanted(&mut self, _wants: &[Want]) {}
 
-    /// Sends all introductions again: the aggregator has a new journal.
+    /// Sends all introductions again, because the aggregator has a new journal.
     fn introduce(&mut self, _send: &mut Send<'_>) {}
 
-    /// Losses so far.
+    /// Returns the losses so far.
     fn losses(&self) -> Losses {
         Losses::default()
     }
 
-    /// Cost in trainers so far.
+    /// Returns the cost in trainers so far.
     fn cost(&self) -> Cost {
         Cost::default()
     }
 
-    /// Time that its own threads have spent reading so far, nanoseconds.
+    /// Returns the time that its own threads have spent reading so far, in nanoseconds.
     fn busy_ns(&self) -> u64 {
         0
     }
 
-    /// Whether nothing more will come after one more poll, unless something new begins.
+    /// Returns true if one more poll will deliver everything, unless something new begins.
     fn is_idle(&mut self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! The NCCL plugin's ring beside the hook's, as the probe reports them.
+//! How the probe reports the NCCL plugin's ring when there is also a hook's ring, and without one.
 
 use paceline_health::event::Event;
 use paceline_ring::{
@@ -60,7 +60,7 @@ fn attach(framework: Framework) -> Record {
     })
 }
 
-/// Steps with this many collectives in three communicators; one window of eight steps in `every` is timed.
+/// Writes steps with this many collectives in three communicators. One window of eight steps in `every` is timed.
 fn train(ring: &Writer, steps: std::ops::Range<u32>, collectives: u32, every: u32) {
     for step in steps {
         for n in 0..collectives {
@@ -99,7 +99,7 @@ fn comms(events: &[Event]) -> Vec<&paceline_health::event::Comm> {
     comms
 }
 
-/// An action on a fault in the first second must reach the ranks that are there.
+/// An action on a fault in the first second must reach the ranks that have already started.
 #[test]
 fn a_trainer_is_known_with_its_first_record() {
     let mut bench = Bench::new();
@@ -139,7 +139,8 @@ fn collectives_become_sums_of_a_step() {
     assert_eq!(bench.probe.losses(), Losses::default());
 }
 
-/// The hook has more data on a rank: its attach and its pulse count, whichever ring is read first.
+/// If both rings exist, the hook's attach and pulse count, because the hook has more data on a rank. The order in which
+/// the rings are read does not matter.
 #[test]
 fn the_hook_speaks_for_the_rank() {
     let mut bench = Bench::new();
@@ -163,7 +164,7 @@ fn the_hook_speaks_for_the_rank() {
     );
 }
 
-/// Sums of all three communicators, and single collectives of the requested one, up to a step.
+/// Sums of all three communicators are sent, and up to a given step the single collectives of the requested one.
 #[test]
 fn each_collective_where_it_is_asked_for() {
     let mut bench = Bench::new();
@@ -209,14 +210,14 @@ fn each_collective_where_it_is_asked_for() {
         .len();
     println!("{bytes} bytes for ten collectives");
     assert!(bytes <= 200, "{bytes}");
-    // Before the sums of the same step, which close it.
+    // Single collectives must come before the sums of the same step, because the sums close it.
     let place = |is_it: &dyn Fn(&Event) -> bool| events.iter().position(is_it).unwrap();
     let alone = place(&|event| matches!(event, Event::Collectives(did) if did.step == 5));
     let sum = place(&|event| matches!(event, Event::Comm(did) if did.step == 5 && did.comm == comm));
     assert!(alone < sum, "{alone} {sum}");
 }
 
-/// Bytes sent for a rank with 200 collectives per step, with the default sampling.
+/// Counts the bytes sent for a rank with 200 collectives per step, with the default sampling.
 #[test]
 fn bytes_of_a_rank_and_step() {
     let mut bench = Bench::new();
@@ -238,7 +239,8 @@ fn bytes_of_a_rank_and_step() {
     assert!(a_step > 0.0 && a_step <= 128.0, "{a_step}");
 }
 
-/// The same program without a hook: the collectives of these steps, half a second each, after the previous ones.
+/// Writes the collectives of a program without a hook for these steps. Each takes half a second and follows the
+/// previous one.
 fn train_alone(ring: &Writer, steps: std::ops::Range<u32>) {
     for step in steps {
         for (n, mib) in [(0, 4), (1, 9), (2, 25)] {
@@ -266,7 +268,7 @@ fn train_alone(ring: &Writer, steps: std::ops::Range<u32>) {
     }
 }
 
-/// Each time steps are found, the plugin gets the communicator that counts them.
+/// Each time steps are found, the plugin receives the communicator whose collectives mark the steps.
 #[test]
 fn another_phase_of_training_is_told_to_the_plugin() {
     let mut bench = Bench::new();
@@ -307,7 +309,7 @@ fn steps(events: &[Event]) -> Vec<&paceline_health::event::Step> {
     steps
 }
 
-/// Steps are found after a minute, and sent with their sums; a sidecar that takes over continues the count.
+/// Steps are found after a minute, and sent with their sums. A sidecar that takes over continues the count.
 #[test]
 fn steps_without_a_hook() {
     let mut bench = Bench::new();
@@ -347,7 +349,7 @@ fn steps_without_a_hook() {
     };
     assert!(sums.iter().all(is_whole), "{:?}", sums.first());
 
-    // Another sidecar; the first one's frames were safe.
+    // Another sidecar takes over. All frames of the first one were acknowledged.
     bench.probe.settled(bench.sent);
     bench.probe = Probe::new(bench.dir.path().to_owned());
     train_alone(&ring, 200..230);

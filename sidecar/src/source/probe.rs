@@ -1,4 +1,4 @@
-//! The trainers of this node: every ring in the ring directory.
+//! The trainers of this node, from all rings in the ring directory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,39 +34,40 @@ use entered::Entered;
 use life::Life;
 use ring::Ring;
 
-/// Interval of checking whether processes are alive, nanoseconds.
+/// Interval of checking whether processes are alive, in nanoseconds.
 const CHECK_EVERY_NS: u64 = 250_000_000;
-/// The directory is listed when it has changed, and at least this often: its timestamp is coarse.
+/// Maximum time between two listings of the directory. It is also listed when its timestamp changes, but that timestamp
+/// is coarse.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct Probe {
     dir: PathBuf,
     rings: BTreeMap<OsString, Ring>,
-    /// Files that are not our rings, by name: checked once.
+    /// Files that are not our rings, by name, so that each is checked only once.
     refused: BTreeMap<OsString, u64>,
-    /// Ranks whose process died without a goodbye and whose ring was removed, and when they last made progress.
+    /// Ranks whose process died without a goodbye and whose ring was removed, with the time of their last progress.
     fallen: Vec<(Pulse, u64)>,
     listed: Option<(SystemTime, u64)>,
     checked_ns: u64,
-    /// A process died without a goodbye, and no beat has reported it yet.
+    /// Set if a process died without a goodbye and no heartbeat has reported that yet.
     has_died: bool,
     past: Losses,
     past_cost: Cost,
-    /// Requests for single collectives.
+    /// The aggregator's requests for single collectives.
     wants: Vec<Want>,
-    /// The trainers, for sources that read their processes.
+    /// The live trainers, for sources that read their processes.
     trainers: Trainers,
-    /// Rings of other containers of this pod are read as well.
+    /// Set if rings of other containers of this pod are read as well.
     is_pod: bool,
     when: When,
-    /// Ranks without progress, whose last collectives are to be reported.
+    /// Ranks without progress, whose last collectives are to be sent.
     still: Vec<(Rank, u32)>,
 }
 
 impl Probe {
-    /// Reads the rings in `dir`, now and later.
+    /// Reads the rings that are in `dir` now or later.
     pub fn new(dir: PathBuf) -> Probe {
         Probe {
             dir,
@@ -86,14 +87,14 @@ impl Probe {
         }
     }
 
-    /// The directory is shared only by a pod's containers: rings of other users are read, and a lock shows whether
-    /// their processes are alive.
+    /// Sets whether the directory is shared by the containers of a pod. If so, rings of other users are read too, and a
+    /// lock instead of a process ID shows whether a writer is alive.
     pub fn of_pod(mut self, is_pod: bool) -> Probe {
         self.is_pod = is_pod;
         self
     }
 
-    /// Publishes the processes in `trainers`.
+    /// Publishes the trainers' processes in `trainers`.
     pub fn telling(mut self, trainers: Trainers) -> Probe {
         self.trainers = trainers;
         self
@@ -136,7 +137,7 @@ impl Probe {
         }
     }
 
-    /// Checks whether processes have exited; not in every poll, because each check reads a file of /proc.
+    /// Checks whether processes have exited. Does not do so in every poll, because each check reads a file of /proc.
     fn check_processes(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.checked_ns) < CHECK_EVERY_NS && self.checked_ns != 0 {
             return;
@@ -145,7 +146,7 @@ impl Probe {
         self.rings.values_mut().for_each(Ring::check_process);
     }
 
-    /// Removes the rings of processes that have exited, once everything in them is safe.
+    /// Removes the rings of processes that have exited, once the frames of all their records are acknowledged.
     fn remove_finished(&mut self, now_ns: u64) {
         let finished: Vec<OsString> = self
             .rings
@@ -157,7 +158,7 @@ impl Probe {
             let Some(ring) = self.rings.remove(&name) else {
                 continue;
             };
-            // It may already be gone.
+            // Ignore the result, because the file may already be gone.
             let _ = fs::remove_file(ring.path());
             let losses = ring.losses();
             self.past.dropped += losses.dropped;
@@ -202,7 +203,8 @@ impl Source for Probe {
                 send(Provenance::Live, Event::Entered(entered));
             }
         }
-        // At once: a finding on a rank's first steps may require signaling that rank.
+        // Publish the trainers at once, because an action on a finding in a rank's first steps may have to signal that
+        // rank.
         self.trainers
             .are(self.rings.values().filter_map(Ring::trainer).collect());
         self.remove_finished(now_ns);
@@ -221,14 +223,14 @@ impl Source for Probe {
 
     fn pulses(&mut self, now_ns: u64, out: &mut Vec<Pulse>) {
         let fallen = self.fallen.iter().map(|(pulse, moved_ns)| {
-            // A dead process makes no more progress than a hung one.
+            // The idle time of a dead process keeps growing, as that of a hung one does.
             let idle_ns = now_ns.saturating_sub(*moved_ns);
             (pulse.rank, Pulse { idle_ns, ..*pulse })
         });
         let mut by_rank: BTreeMap<_, Pulse> = fallen.collect();
         for pulse in self.rings.values().filter_map(|ring| ring.pulse(now_ns)) {
-            // A restarted rank briefly has two rings, and the plugin's: the newest restart counts, and within it the
-            // live process.
+            // A rank may have several rings: two for a while after a restart, and the plugin's. The newest restart
+            // counts, and within it the live process.
             let newest = by_rank.get(&pulse.rank).is_none_or(|other| {
                 (pulse.restart, pulse.alive, pulse.step) >= (other.restart, other.alive, other.step)
             });
@@ -236,7 +238,7 @@ impl Source for Probe {
                 by_rank.insert(pulse.rank, pulse);
             }
         }
-        // A rank that ended cleanly, or was replaced by one that did, no longer has a pulse.
+        // A rank that ended cleanly no longer has a pulse, and neither has an earlier process of the same rank.
         for (rank, restart) in self.rings.values().filter_map(Ring::ended) {
             by_rank.retain(|_, pulse| pulse.rank != rank || pulse.restart > restart);
         }
@@ -274,14 +276,14 @@ impl Source for Probe {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Called only at the end, when a second is a long time.
+        // Called only at the end. Check the processes now, because the next regular check would come too late.
         self.rings.values_mut().for_each(Ring::check_process);
         self.rings.values().all(Ring::is_over)
     }
 }
 
-/// Opens a ring that only we can access: a regular file of our user with mode 0600, not a link. In a pod, also one for
-/// all of the pod's users, with mode 0666.
+/// Opens a ring that only this user can access: a regular file of this user with mode 0600, and not a link. In a pod,
+/// also opens a ring with mode 0666, which all users of the pod can access.
 fn open_ours(path: &Path, is_pod: bool) -> Result<(Reader, Life), (u64, OpenError)> {
     let no_follow = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = fs::File::options()

@@ -33,7 +33,7 @@ impl Bench {
         Writer::create_named(self.dir.path(), name, 128).unwrap()
     }
 
-    /// Two seconds pass, so that everything periodic is due.
+    /// Polls after two more seconds, so that everything periodic is due.
     fn poll(&mut self) -> Vec<Event> {
         self.now_ns += 2_000_000_000;
         let before = self.sent.len();
@@ -62,7 +62,7 @@ impl Bench {
         fs::read_dir(self.dir.path()).unwrap().count()
     }
 
-    /// Makes the ring's process one that has ended.
+    /// Replaces the process ID in the ring by that of a process that has ended.
     fn orphan(&self, name: &str) {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
@@ -171,7 +171,7 @@ fn slots_are_let_go_when_their_frames_are_safe() {
     assert_eq!(bench.probe.losses().dropped, 1);
 }
 
-/// The sidecar is killed and restarted: records that were not safe are sent again, under their rank.
+/// The sidecar is killed and restarted. Records whose frames were not acknowledged are sent again, under their rank.
 #[test]
 fn a_second_sidecar_goes_on() {
     let mut bench = Bench::new();
@@ -207,7 +207,7 @@ fn pulses_follow_the_progress_words() {
     assert_eq!(bench.pulses(), [], "ended in order");
 }
 
-/// A process that dies without a goodbye: its ring is read to the end and removed, and its pulse reports it until the
+/// A process dies without a goodbye. Its ring is read to the end and removed, and its pulse reports the death until the
 /// rank returns.
 #[test]
 fn the_fallen_are_remembered_until_they_return() {
@@ -308,7 +308,7 @@ fn work_joins_its_step() {
     assert_eq!(found, [(1, 101, 201, 3_000), (2, 0, 0, 0), (4, 0, 0, 0)]);
 }
 
-/// A sidecar that dies between the two leaves both to the next.
+/// A sidecar that dies between the work record and the step record leaves both to the next sidecar.
 #[test]
 fn work_without_its_step_is_kept() {
     let mut bench = Bench::new();
@@ -345,7 +345,7 @@ fn layout_and_groups_are_told_once_and_to_every_new_aggregator() {
         duration_ns: 6,
         collectives: 2,
     });
-    // The second round is the writer's repetition; an index outside its axis is dropped.
+    // The second round is the writer's repetition. A layout with an index outside its axis is dropped.
     for record in [
         attach(2, 1),
         layout(3),

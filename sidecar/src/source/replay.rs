@@ -1,7 +1,8 @@
-//! Sends an old journal again, at its original pace, marked as replayed.
+//! Sends an old journal again at its original pace, with its events marked as replayed.
 //!
-//! Every frame becomes this node's: the path is tested, not the history. Events about the old sidecars themselves (job,
-//! agent, goodbye, end) and losses of their journal are not sent; the ranks' pulses go into this sidecar's beats.
+//! Every frame is sent as a frame of this node, because a replay is meant to exercise the path of the events and not to
+//! reproduce the old nodes. Events about the old sidecars themselves (job, agent, goodbye, end) and losses of their
+//! journal are not sent. The ranks' pulses become part of this sidecar's heartbeats.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,13 +20,13 @@ use crate::warn;
 /// Maximum number of entries sent per poll, so that a long journal does not block the rest.
 const MOST_AT_ONCE: usize = 4096;
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct Replay {
     path: PathBuf,
     lines: Lines<BufReader<File>>,
     next: Option<Entry>,
-    /// The first entry's time, and when it was sent.
+    /// Time of the first entry in the journal, and when it was sent.
     began: Option<(Time, u64)>,
     pulses: BTreeMap<Rank, Pulse>,
 }
@@ -34,7 +35,7 @@ impl Replay {
     /// Reads the journal at `path`.
     ///
     /// # Errors
-    /// When the file cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: &Path) -> io::Result<Replay> {
         let lines = Lines::new(BufReader::new(File::open(path)?));
         Ok(Replay {
@@ -46,7 +47,7 @@ impl Replay {
         })
     }
 
-    /// The next entry that is due.
+    /// Returns the next entry if it is due.
     fn due(&mut self, now_ns: u64) -> Option<Entry> {
         if self.next.is_none() {
             self.next = self.read();

@@ -1,4 +1,4 @@
-//! Simulated GPUs: what NVML would read once a second, marked as simulated.
+//! Simulated GPUs. Once a second, sends the readings that NVML would return, marked as simulated.
 
 use paceline_health::Provenance;
 use paceline_health::event::Event;
@@ -8,7 +8,7 @@ use super::{Send, Source};
 
 const READ_EVERY_NS: u64 = 1_000_000_000;
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct SimGpu {
     script: GpuScript,
@@ -17,7 +17,7 @@ pub struct SimGpu {
 }
 
 impl SimGpu {
-    /// Plays `script`, whose time began at `origin_ns` on CLOCK_MONOTONIC.
+    /// Plays `script`. Its time began at `origin_ns` on CLOCK_MONOTONIC.
     pub fn new(script: GpuScript, origin_ns: u64) -> SimGpu {
         SimGpu {
             script,

@@ -1,5 +1,5 @@
-//! Whether a user's file contains the expected data: a missing file, or one with other lines, must not look like a job
-//! without steps.
+//! Checks whether a user's file contains the expected data, because a missing file or one with other lines must not
+//! look like a job without steps.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use paceline_health::event::{Event, SourceState};
 
-/// Grace period: a file may be created late, and begin with other lines.
+/// Grace period, because a file may be created late and begin with other lines.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// With fewer lines than this, there is no judgment while more may come.
+/// A file with fewer lines than this is not judged as long as more lines may follow.
 const FEW: u64 = 20;
 
-/// Progress of the reading thread.
+/// What the reading thread has read so far.
 #[derive(Debug, Default)]
 pub struct Read {
     is_there: AtomicBool,
@@ -21,24 +21,24 @@ pub struct Read {
 }
 
 impl Read {
-    /// The file exists.
+    /// Records that the file exists.
     pub fn found(&self) {
         self.is_there.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a line. `is_good`: it contained data.
+    /// Counts a line. `is_good` is set if it contained data.
     pub fn line(&self, is_good: bool) {
         self.lines.fetch_add(1, Ordering::Relaxed);
         self.good.fetch_add(u64::from(is_good), Ordering::Relaxed);
     }
 }
 
-/// See the module.
+/// The check of one file; see the module.
 #[derive(Debug)]
 pub struct Yields {
     source: &'static str,
     path: PathBuf,
-    /// What lines should contain, and what to do if they do not.
+    /// The end of the message: what lines should contain, and what to do if they do not.
     hint: String,
     read: Arc<Read>,
     since_ns: Option<u64>,
@@ -47,7 +47,7 @@ pub struct Yields {
 }
 
 impl Yields {
-    /// For `source`, which reads `path`; `hint` ends the sentence `none of its lines ...`.
+    /// Creates the check for `source`, which reads `path`. `hint` completes the sentence `none of its lines ...`.
     pub fn new(source: &'static str, path: PathBuf, hint: String) -> Yields {
         Yields {
             source,
@@ -60,22 +60,22 @@ impl Yields {
         }
     }
 
-    /// Counters for the reading thread.
+    /// Returns the counters for the reading thread.
     pub fn read(&self) -> Arc<Read> {
         Arc::clone(&self.read)
     }
 
-    /// Nothing more will come: missing data stays missing.
+    /// Records that no more data will come, so that missing data is reported at once.
     pub fn over(&mut self) {
         self.is_over = true;
     }
 
-    /// Sends the state again.
+    /// Makes the next call of `look` send the state again.
     pub fn forget(&mut self) {
         self.told = None;
     }
 
-    /// The changed state, if any.
+    /// Returns the state as an event if it changed.
     pub fn look(&mut self, now_ns: u64) -> Option<Event> {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         let is_late = self.is_over || now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
@@ -86,7 +86,7 @@ impl Yields {
         } else if !is_late || (lines < FEW && !self.is_over && lines > 0) {
             return None;
         } else if lines > 0 {
-            // The number would change with every call.
+            // Before the end, print a fixed number, because the real one would change with every call.
             let many = if self.is_over { lines } else { FEW };
             format!("{path}: none of the {many} lines read {}", self.hint)
         } else if self.read.is_there.load(Ordering::Relaxed) {

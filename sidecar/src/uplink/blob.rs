@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A MessagePack byte string; a `Vec<u8>` would be encoded as an array of numbers.
+/// A MessagePack byte string. It is needed because a `Vec<u8>` would be encoded as an array of numbers.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob(pub Vec<u8>);
 

@@ -1,18 +1,18 @@
-//! Messages of many sidecars on one link, as forwarded by a relay ([`crate::relay`]). A route is the relay's own number
-//! for a connection; answers repeat it, and only the relay interprets it.
+//! Messages of many sidecars on one link, as forwarded by a relay ([`crate::relay`]). A route is the number that the
+//! relay gave to a connection. Answers repeat the route, and only the relay interprets it.
 
 use super::wire::{Blob, MAX_MESSAGE_BYTES};
 
 /// Messages with their routes.
 pub type Carried = Vec<(u64, Blob)>;
 
-/// A bundle is sent when it reaches this size.
+/// Size at which a bundle is sent, bytes.
 pub const BUNDLE_BYTES: usize = 128 << 10;
-/// Maximum number of chained relays: bundles are decoded to this nesting depth, and no deeper.
+/// Maximum number of chained relays. Bundles are decoded up to this nesting depth.
 pub const MAX_HOPS: u8 = 4;
-/// Maximum size of a route and two lengths.
+/// Maximum size of a route and two lengths, bytes.
 const AROUND: usize = 20;
-/// Largest message that is forwarded, bytes: leaves room for the overhead of every relay.
+/// Maximum size of a message that is forwarded, bytes. It leaves room for the overhead of every relay.
 pub const MAX_CARRIED_BYTES: usize = MAX_MESSAGE_BYTES - (AROUND + 16) * MAX_HOPS as usize;
 
 /// A bundle being filled.
@@ -39,7 +39,7 @@ impl Bundle {
         std::mem::take(&mut self.carried)
     }
 
-    /// Whether it has no messages.
+    /// Returns true if the bundle has no messages.
     pub fn is_empty(&self) -> bool {
         self.carried.is_empty()
     }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_bundle_that_claims_more_than_it_holds_is_refused() {
-        // Claims of a hundred million messages, and of one with four gigabytes.
+        // The first bytes claim a hundred million messages. The others claim one message of four gigabytes.
         for claim in [
             &[0xdd, 5, 0xff, 0xff, 0xff][..],
             &[0x91, 0x92, 1, 0xc6, 0xff, 0xff, 0xff, 0xff][..],

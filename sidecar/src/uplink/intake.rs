@@ -1,4 +1,5 @@
-//! The aggregator's side of the numbering: each frame once, in order; frames that are permanently missing are counted.
+//! The aggregator's side of the numbering. It takes each frame once and in order. Frames that are permanently missing
+//! are counted.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::spool::last_seq;
 use super::wire::{Batch, decode_event};
 use crate::warn;
 
-/// Maximum number of remembered incarnations. Further ones are refused, not stored.
+/// Maximum number of incarnations to remember. Further ones are refused.
 const MAX_LANES: usize = 1 << 18;
 
 /// The result of a batch.
@@ -18,7 +19,7 @@ const MAX_LANES: usize = 1 << 18;
 pub struct Taken {
     /// New frames in order.
     pub frames: Vec<Frame>,
-    /// The last frame of this incarnation that was received or is permanently lost: to be acknowledged.
+    /// The last frame of this incarnation that was received or is permanently lost. It is to be acknowledged.
     pub upto: u64,
 }
 
@@ -33,7 +34,8 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Takes the new frames. A batch that follows one that may still arrive is skipped until it is sent again.
+    /// Takes the new frames of a batch. If frames before the batch are missing but may still arrive, it is skipped
+    /// until it is sent again.
     pub fn offer(&mut self, batch: &Batch) -> Taken {
         let last = self.upto(&batch.node, batch.agent);
         let end = last_seq(batch);
@@ -69,13 +71,13 @@ impl Intake {
         }
     }
 
-    /// A frame that is already in the journal.
+    /// Records a frame that is already in the journal.
     pub fn restore(&mut self, frame: &Frame) {
         let last = self.upto(&frame.node, frame.agent);
         self.advance(&frame.node, frame.agent, frame.seq.max(last));
     }
 
-    /// The last frame of an incarnation that was received or is permanently lost; zero: none.
+    /// Returns the last frame of an incarnation that was received or is permanently lost, or zero if there is none.
     pub fn upto(&self, node: &NodeId, agent: u64) -> u64 {
         self.lanes
             .get(node)
@@ -101,12 +103,12 @@ impl Intake {
         true
     }
 
-    /// Frames received more than once.
+    /// Returns the number of frames received more than once.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Frames that their sender no longer had.
+    /// Returns the number of frames that their sender no longer had.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -116,7 +118,7 @@ impl Intake {
         self.unreadable += 1;
     }
 
-    /// Events and messages that could not be decoded.
+    /// Returns the number of events and messages that could not be decoded.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }

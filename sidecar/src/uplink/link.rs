@@ -1,10 +1,11 @@
-//! Bytes between a sidecar and the aggregator. The rest of the program uses these traits; only this file uses ZeroMQ.
+//! Transports bytes between a sidecar and the aggregator. The rest of the program uses these traits; only this file
+//! uses ZeroMQ.
 //!
-//! Workarounds for limits of the `zeromq` crate: a DEALER never reconnects by itself, so a broken link is dropped and
-//! replaced; after a break its sends may seem to succeed and its receive may wait forever, so numbering and a deadline
-//! for acknowledgements ([`super::session`]) detect that. Its ROUTER takes three descriptors and two more hops per
-//! node, and its parser is not robust against malicious input: the aggregator's end implements ZMTP itself
-//! ([`crate::guard::zmtp`], docs/adr/0008).
+//! This file works around limits of the `zeromq` crate. A DEALER never reconnects by itself, so a broken link is
+//! dropped and replaced. After a break its sends may seem to succeed and its receive may wait forever; numbering and a
+//! deadline for acknowledgements ([`super::session`]) detect that. Its ROUTER takes three descriptors and two more hops
+//! per node, and its parser is not robust against malicious input. The aggregator's end therefore implements ZMTP
+//! itself ([`crate::guard::zmtp`], docs/adr/0008).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,22 +23,24 @@ use crate::guard::den::Den;
 use crate::guard::hall::{Entrance, Hall};
 use crate::guard::{conduit, tunnel};
 
-/// Timeout of a connection attempt, the first time.
+/// Timeout of the first attempt to connect.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// As long as the gate's deadline for a handshake: a gate crowded by a large job may take that long.
+/// Timeout of the first handshake. It is as long as the gate's deadline, because a gate crowded by a large job may take
+/// that long.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The timeout for this attempt (the first is 0): doubled up to three times. If thousands of clients connect to a
-/// server short of CPU, a client that gives up too soon wastes the server's work and tries again: no connection would
+/// Returns the timeout for this attempt (the first is 0). It is doubled with each attempt, up to three times. If
+/// thousands of clients connect to a server that is short of CPU, a client that gives up too soon wastes the server's
+/// work and tries again, so that no connection would ever succeed.
 /// ever succeed.
 pub fn patience(first: Duration, attempt: u32) -> Duration {
     first * (1 << attempt.min(3))
 }
 
-/// Pause before the next attempt when no descriptors are left.
+/// Pause before the next attempt if no file descriptors are left.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// A link failed.
+/// Why a link failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The listener does not use our protocol.
@@ -49,39 +52,39 @@ pub enum LinkError {
     /// The peer does not have the job's key.
     #[error("{0}")]
     Seal(#[from] SealError),
-    /// An error of the library.
+    /// The library returned an error.
     #[error("{0}")]
     Socket(#[from] ZmqError),
 }
 
-/// A sidecar's end.
+/// A sidecar's end of a link.
 pub trait Link: Send {
-    /// Sends a message. Success does not mean that it arrives.
+    /// Sends a message. Success does not mean that the message arrives.
     fn send(&mut self, message: Vec<u8>) -> impl Future<Output = Result<(), LinkError>> + Send;
-    /// The next message. Cancel-safe.
+    /// Waits for the next message. Cancel-safe.
     fn recv(&mut self) -> impl Future<Output = Result<Vec<u8>, LinkError>> + Send;
 }
 
-/// The source of a message: valid for answers while its link exists, and for nothing else.
+/// The sender of a message. Use it only to send answers. It is valid only while its link exists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer(u64);
 
-/// The aggregator's end.
+/// The aggregator's end of all links.
 pub trait Hub: Send {
-    /// Answers a peer. A peer that is gone is not an error.
+    /// Sends an answer to a peer. It is not an error if the peer is gone.
     fn send(&mut self, peer: &Peer, message: Vec<u8>) -> impl Future<Output = ()> + Send;
-    /// The next message of any peer. Cancel-safe.
+    /// Waits for the next message of any peer. Cancel-safe.
     fn recv(&mut self) -> impl Future<Output = Result<(Peer, Vec<u8>), LinkError>> + Send;
 }
 
 /// [`Link`] over ZeroMQ.
 pub struct Dealer {
     socket: DealerSocket,
-    /// Forwards its bytes to another machine.
+    /// The task that forwards the socket's bytes to another machine, if there is one.
     _tunnel: Option<Tunnel>,
 }
 
-/// A task that is aborted with its owner, also if the owner is dropped during the connection.
+/// A task that is aborted with its owner, even if the owner is dropped while it connects.
 struct Tunnel(JoinHandle<()>);
 
 impl Drop for Tunnel {
@@ -104,7 +107,7 @@ impl Dealer {
         options.no_connect_timeout();
         let mut socket = DealerSocket::with_options(options);
         let endpoint = format!("ipc://{}", path.display());
-        // A peer behind a tunnel may never finish its greeting.
+        // A peer behind a tunnel may never finish its greeting, so set a timeout.
         timeout(deadline, socket.connect(&endpoint))
             .await
             .map_err(|_| LinkError::Silent)??;
@@ -117,8 +120,8 @@ impl Dealer {
     /// Connects to the hub behind the gate at `address`, sealed with `key`.
     ///
     /// # Errors
-    /// [`LinkError`] if at the first attempt it is not reached within two seconds, or not sealed within five; at later
-    /// attempts according to [`patience`].
+    /// [`LinkError`] if, at the first attempt, the gate is not reached within two seconds or the stream is not sealed
+    /// within five. At later attempts, [`patience`] gives the timeouts.
     pub async fn through(
         address: SocketAddr,
         key: &Key,
@@ -136,12 +139,12 @@ impl Dealer {
         let listener = tokio::net::UnixListener::from_std(listener)?;
         let tunnel = Tunnel(tokio::spawn(async move {
             if let Ok((local, _)) = listener.accept().await {
-                // The socket that it forwards shows its end.
+                // Errors need no handling here, because the end of the socket shows them.
                 let _ = tunnel::carry(stream, pair, local).await;
             }
         }));
         let connected = Dealer::connect_within(&path, reach).await;
-        // No longer needed.
+        // The path is no longer needed once the socket is connected.
         let _ = std::fs::remove_file(&path);
         Ok(Dealer {
             _tunnel: Some(tunnel),
@@ -165,14 +168,14 @@ impl Link for Dealer {
     }
 }
 
-/// [`Hub`] for ZeroMQ's DEALERs: connections to a Unix socket, and those accepted by the gate.
+/// The [`Hub`] for ZeroMQ's DEALERs. It takes connections to a Unix socket and those accepted by the gate.
 pub struct Router {
     hall: Hall,
     listening: JoinHandle<()>,
 }
 
 impl Router {
-    /// Takes over a listener that only this user can reach: its connections are not sealed.
+    /// Takes over a listener that only this user can reach. Its connections are not sealed.
     ///
     /// # Errors
     /// [`LinkError`]
@@ -188,7 +191,7 @@ impl Router {
                         let (inlet, outlet) = conduit::bare(stream, "ROUTER");
                         tokio::spawn(entrance.clone().admit(inlet, outlet));
                     }
-                    // They are our own processes, and will try again.
+                    // The clients are our own processes, and they will try again.
                     Err(_) => sleep(BREATH).await,
                 }
             }
@@ -196,7 +199,7 @@ impl Router {
         Ok(Router { hall, listening })
     }
 
-    /// For the gate's accepted peers.
+    /// Returns the handle for the gate's accepted peers.
     pub fn entrance(&self) -> Entrance {
         self.hall.entrance()
     }
@@ -216,7 +219,7 @@ impl Hub for Router {
     async fn recv(&mut self) -> Result<(Peer, Vec<u8>), LinkError> {
         match self.hall.recv().await {
             Some((peer, message)) => Ok((Peer(peer), message)),
-            // Unreachable: the hall keeps its own entrance open.
+            // This cannot happen, because the hall keeps the queue open.
             None => Err(LinkError::Silent),
         }
     }

@@ -1,6 +1,6 @@
-//! From a sidecar to the aggregator: every loss is counted, and nothing is counted twice.
+//! Delivers frames from a sidecar to the aggregator. Every loss is counted, and no frame is counted twice.
 //!
-//! The protocol is go-back-N over numbered frames with cumulative acknowledgements; [`session`] and [`intake`] are its
+//! The protocol is go-back-N over numbered frames with cumulative acknowledgements. [`session`] and [`intake`] are its
 //! two ends, without socket and clock. [`link`] is the only file that uses ZeroMQ. [`pack`] compresses messages.
 
 mod blob;

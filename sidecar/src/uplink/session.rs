@@ -1,8 +1,8 @@
-//! The sidecar's side of one link, without I/O: bytes in, bytes out, with the time as an argument.
+//! The sidecar's side of one link, without I/O. Bytes go in and come out, and the time is an argument.
 //!
-//! Call [`Uplink::connected`] and [`Uplink::broken`] when a link is established or lost, [`Uplink::received`] for its
-//! messages; after each, and after [`Uplink::push`], send the messages of [`Uplink::poll_send`] until it returns none.
-//! [`Uplink::is_stuck`] detects a link that is open but does not work.
+//! Call [`Uplink::connected`] and [`Uplink::broken`] when a link is established or lost, and [`Uplink::received`] for
+//! its messages. After each of these calls, and after [`Uplink::push`], send the messages of [`Uplink::poll_send`]
+//! until it returns none. [`Uplink::is_stuck`] detects a link that is open but does not work.
 
 use std::time::Duration;
 
@@ -17,35 +17,37 @@ use super::pack;
 use super::spool::{Spool, last_seq};
 use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 
-/// A link without acknowledgements for this long is considered broken. The time doubles, up to three times, with each
-/// failed link: thousands of handshakes would only slow down an aggregator that is short of CPU.
+/// How long a link may be without acknowledgements before it is considered broken. The time doubles, up to three times,
+/// with each failed link, because thousands of new handshakes would only slow down an aggregator that is short of CPU.
 pub const ACK_DEADLINE: Duration = Duration::from_secs(2);
-/// Maximum number of frames in flight: the limit of a link's buffer.
+/// Maximum number of frames in flight, which is the limit of a link's buffer.
 const WINDOW: u64 = 8 * 1024;
-/// How long an event for findings may be delayed to be sent with others: the ranks of a node end a step together.
+/// How long an event for findings may be delayed to be sent with others. It helps because the ranks of a node end a
+/// step together.
 const SOON_NS: u64 = 50_000_000;
-/// Minimum interval between messages if steps are short: each message costs both ends a wake-up or two.
+/// Minimum interval between messages if steps are short. Each message costs both ends a wake-up or two.
 const APART_NS: u64 = 150_000_000;
-/// How long an event that is sent once a second or less may wait for a step.
+/// How long an event that is sent at most once a second may wait for a step.
 const LATER_NS: u64 = 900_000_000;
 
-/// The meaning of a message from the aggregator.
+/// What a message from the aggregator means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The link works. `new_journal`: this aggregator does not have everything that an earlier one acknowledged.
+    /// The link works. `new_journal` means that this aggregator does not have everything that an earlier one
+    /// acknowledged.
     Welcome {
         /// Whether this node and its ranks must be introduced again.
         new_journal: bool,
     },
     /// The link is refused, with the reason.
     Refused(String),
-    /// More frames are safe.
+    /// The aggregator has acknowledged more frames as safe.
     Acked,
-    /// Send each collective of these communicators, and of no others.
+    /// The aggregator requests each collective of these communicators, and of no others.
     Wanted(Vec<Want>),
     /// An order for this node.
     Order(Order),
-    /// Not for us, unreadable, or not relevant for the caller.
+    /// The message is not for us, is unreadable, or is not relevant for the caller.
     Noise,
 }
 
@@ -56,7 +58,7 @@ enum Link {
     Up,
 }
 
-/// The sending end.
+/// The sending end of a link.
 #[derive(Clone, Debug)]
 pub struct Uplink {
     me: Hello,
@@ -66,21 +68,21 @@ pub struct Uplink {
     /// The last frame sent on this link.
     sent: u64,
     acked: u64,
-    /// When the link last made progress, while frames are in flight.
+    /// When the link last made progress. Relevant only while frames are in flight.
     progress_ns: u64,
-    /// Links established since the last acknowledgement in time.
+    /// The number of links established since an acknowledgement last arrived in time.
     in_vain: u32,
-    /// When the latest events must be sent.
+    /// The time by which the latest events must be sent.
     due_ns: u64,
     /// When the last batch was sent.
     left_ns: u64,
     journal: Option<u64>,
-    /// The aggregator on this link reads packed messages.
+    /// True if the aggregator on this link reads packed messages.
     packs: bool,
 }
 
 impl Uplink {
-    /// A sender without a link.
+    /// Creates a sender without a link.
     pub fn new(me: Hello, spool_bytes: usize) -> Uplink {
         Uplink {
             me,
@@ -98,9 +100,10 @@ impl Uplink {
         }
     }
 
-    /// Numbers an event; it is sent as soon as there is a link, or shortly after together with similar events.
+    /// Numbers an event. It is sent as soon as there is a link, or shortly after together with similar events.
     pub fn push(&mut self, provenance: Provenance, event: &Event, now_ns: u64) -> u64 {
-        // Nothing was in flight; the deadline of an unanswered greeting is not extended.
+        // No frames were in flight, so the deadline for progress starts now. While a greeting is unanswered, its
+        // deadline must not be extended.
         if self.link == Link::Up && self.sent == self.acked {
             self.progress_ns = now_ns;
         }
@@ -115,7 +118,7 @@ impl Uplink {
         self.spool.push(provenance, event)
     }
 
-    /// A new link is established: the handshake comes next.
+    /// Handles a new link. The handshake comes next.
     pub fn connected(&mut self, now_ns: u64) {
         self.in_vain = self.in_vain.saturating_add(1);
         self.link = Link::Greeting;
@@ -124,7 +127,7 @@ impl Uplink {
         self.progress_ns = now_ns;
     }
 
-    /// A new link is established and its handshake was done by the caller.
+    /// Handles a new link whose handshake was done by the caller.
     pub fn welcomed(&mut self, welcome: &Welcome, now_ns: u64) -> Heard {
         if self.link != Link::Greeting {
             self.in_vain = self.in_vain.saturating_add(1);
@@ -133,7 +136,8 @@ impl Uplink {
         self.hello_due = false;
         self.packs = false;
         self.progress_ns = now_ns;
-        // Frames acknowledged earlier are gone, perhaps including the introduction of this node.
+        // The aggregator no longer has frames that it acknowledged earlier, perhaps including the introduction of this
+        // node.
         let forgot = welcome.upto < self.acked;
         self.acked = self.acked.max(welcome.upto.min(self.spool.last_seq()));
         self.spool.ack(self.acked);
@@ -144,14 +148,14 @@ impl Uplink {
         Heard::Welcome { new_journal }
     }
 
-    /// The link is lost; frames in flight will be sent again.
+    /// Handles the loss of the link. Frames in flight will be sent again.
     pub fn broken(&mut self) {
         self.link = Link::Down;
         self.hello_due = false;
         self.sent = self.acked;
     }
 
-    /// A message was received.
+    /// Handles a message.
     pub fn received(&mut self, bytes: &[u8], now_ns: u64) -> Heard {
         match decode_down(bytes) {
             Ok(Down::Welcome(welcome)) if self.link == Link::Greeting && welcome.is_for(&self.me) => {
@@ -162,7 +166,7 @@ impl Uplink {
                 Heard::Refused(refused.why)
             }
             Ok(Down::Ack(ack)) if self.is_mine(&ack) => {
-                // A repeated acknowledgement is no progress: the aggregator lacks a batch before this one.
+                // A repeated acknowledgement is no progress. It means that the aggregator lacks an earlier batch.
                 if ack.upto > self.acked {
                     if now_ns.saturating_sub(self.progress_ns) < ACK_DEADLINE.as_nanos() as u64 {
                         self.in_vain = 0;
@@ -195,7 +199,7 @@ impl Uplink {
             && ack.upto >= self.acked
     }
 
-    /// The next message for the link, if one is due.
+    /// Returns the next message for the link, if one is due.
     pub fn poll_send(&mut self, now_ns: u64) -> Option<Vec<u8>> {
         if std::mem::take(&mut self.hello_due) {
             return Some(encode(&Up::Hello(self.me.clone())));
@@ -224,44 +228,44 @@ impl Uplink {
         Some(if self.packs { pack::pack(message) } else { message })
     }
 
-    /// When to call [`Uplink::poll_send`] again, if nothing happens before.
+    /// Returns when to call [`Uplink::poll_send`] again if no other call is made before.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Whether the link has been silent for too long: drop it and open another.
+    /// Returns true if the link has been silent for too long. The caller should drop it and open another.
     pub fn is_stuck(&self, now_ns: u64) -> bool {
         let waits = self.link == Link::Greeting || (self.link == Link::Up && self.sent > self.acked);
         let deadline = patience(ACK_DEADLINE, self.in_vain.saturating_sub(1));
         waits && now_ns.saturating_sub(self.progress_ns) >= deadline.as_nanos() as u64
     }
 
-    /// Whether the handshake is done.
+    /// Returns true if the handshake is done.
     pub fn is_up(&self) -> bool {
         self.link == Link::Up
     }
 
-    /// The last frame that was acknowledged.
+    /// Returns the last frame that was acknowledged.
     pub fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// Every frame up to this one is safe or dropped.
+    /// Returns the last frame up to which every frame is safe or dropped.
     pub fn settled(&self) -> u64 {
         self.spool.settled()
     }
 
-    /// Sequence number of the last frame.
+    /// Returns the sequence number of the last frame.
     pub fn last_seq(&self) -> u64 {
         self.spool.last_seq()
     }
 
-    /// Size of the spool, bytes.
+    /// Returns the size of the spool, bytes.
     pub fn spooled_bytes(&self) -> usize {
         self.spool.bytes()
     }
 
-    /// Frames dropped because the spool was full.
+    /// Returns the number of frames dropped because the spool was full.
     pub fn dropped(&self) -> u64 {
         self.spool.dropped()
     }

@@ -5,7 +5,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Beats wait for other events, steps wait briefly, and an urgent event sends everything at once.
+/// Beats wait for other events, and steps wait briefly. An urgent event sends everything at once.
 #[test]
 fn ordinary_events_leave_together() {
     let me = Hello {
@@ -22,7 +22,7 @@ fn ordinary_events_leave_together() {
         upto: 0,
     };
     let beat = Event::Beat(Beat::default());
-    // Sent with its step.
+    // These collectives are sent with their step.
     let step = Event::Collectives(Collectives {
         rank: Rank(0),
         restart: 0,
@@ -34,7 +34,7 @@ fn ordinary_events_leave_together() {
     let mut uplink = Uplink::new(me, 1 << 20);
     uplink.welcomed(&welcome, 0);
     assert_eq!(uplink.poll_send(0), None);
-    // Time, event, and number of messages sent then.
+    // Each row has the time, the event, and the number of messages sent then.
     for (at_ms, says, leaves) in [
         (1000, &beat, 0),
         (1500, &step, 0),
@@ -44,12 +44,12 @@ fn ordinary_events_leave_together() {
         (1600, &step, 0),
         (1699, &step, 0),
         (1700, &step, 1),
-        // Without a step.
+        // No step follows this beat.
         (2000, &beat, 0),
         (2899, &beat, 0),
         (2900, &beat, 1),
         (2901, &step, 0),
-        // Sent at once, with the earlier events.
+        // An urgent event is sent at once, with the earlier events.
         (2902, &Event::Exit(Exit { code: 0 }), 1),
         (2903, &beat, 0),
     ] {

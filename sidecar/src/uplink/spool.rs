@@ -1,4 +1,5 @@
-//! Events that are not safe yet: bounded and numbered; the least valuable are dropped first and counted.
+//! Holds events that are not safe yet. It is bounded and numbers the events. If it is full, the least valuable events
+//! are dropped first and counted.
 
 use std::collections::VecDeque;
 
@@ -7,13 +8,14 @@ use paceline_health::event::Event;
 
 use super::wire::{BATCH_BYTES, BATCH_EVENTS, Batch, Blob, MAX_EVENT_BYTES, encode_event};
 
-/// Bytes per frame besides its event.
+/// Number of bytes that a frame needs besides its event.
 const OVERHEAD_BYTES: usize = 64;
 
 #[derive(Clone, Debug)]
 struct Item {
     seq: u64,
-    /// Later frames cannot be interpreted without it; telemetry is dropped first.
+    /// True if later frames cannot be interpreted without this one. Other frames, which are telemetry, are dropped
+    /// first.
     keep: bool,
     bytes: Vec<u8>,
 }
@@ -30,7 +32,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// An empty spool that never holds more than `bound_bytes`.
+    /// Creates an empty spool that never holds more than `bound_bytes`.
     pub fn new(bound_bytes: usize) -> Spool {
         Spool {
             items: VecDeque::new(),
@@ -41,12 +43,13 @@ impl Spool {
         }
     }
 
-    /// Numbers an event and keeps it until it is acknowledged.
+    /// Numbers an event and keeps it until it is acknowledged. Returns its number.
     pub fn push(&mut self, provenance: Provenance, event: &Event) -> u64 {
         self.last_seq += 1;
         let bytes = encode_event(provenance, event);
         if bytes.len() > MAX_EVENT_BYTES {
-            // Every aggregator would reject it, and all later events would wait for it.
+            // The event is too large. Drop it, because every aggregator would reject it, and all later events would
+            // wait for it.
             self.dropped += 1;
             return self.last_seq;
         }
@@ -62,7 +65,7 @@ impl Spool {
         self.last_seq
     }
 
-    /// Drops the oldest telemetry; without any, the oldest of the rest.
+    /// Drops the oldest telemetry. If there is none, drops the oldest of the rest.
     fn drop_one(&mut self) {
         let at = self.items.iter().position(|item| !item.keep).unwrap_or(0);
         if let Some(item) = self.items.remove(at) {
@@ -71,7 +74,7 @@ impl Spool {
         }
     }
 
-    /// Everything up to `upto` is safe.
+    /// Removes everything up to `upto`, which is safe.
     pub fn ack(&mut self, upto: u64) {
         while self.items.front().is_some_and(|item| item.seq <= upto) {
             if let Some(item) = self.items.pop_front() {
@@ -80,8 +83,8 @@ impl Spool {
         }
     }
 
-    /// The next frames after `sent` without a gap, as the events of a batch: the frame before the first that is still
-    /// here, the first's number, and the events. `None`: no more frames.
+    /// Returns the next frames after `sent` without a gap, as the events of a batch: the frame before the first that is
+    /// still here, the first's number, and the events. Returns `None` if there are no more frames.
     pub fn run_after(&self, sent: u64) -> Option<(u64, u64, Vec<Blob>)> {
         let start = self.items.partition_point(|item| item.seq <= sent);
         let first = self.items.get(start)?.seq;
@@ -102,28 +105,29 @@ impl Spool {
         Some((after, first, events))
     }
 
-    /// Every frame up to this one is safe or dropped: the data that it was made from is no longer needed.
+    /// Returns the last frame up to which every frame is safe or dropped. The data that they were made from is no
+    /// longer needed.
     pub fn settled(&self) -> u64 {
         self.items.front().map_or(self.last_seq, |item| item.seq - 1)
     }
 
-    /// Sequence number of the last frame.
+    /// Returns the sequence number of the last frame.
     pub fn last_seq(&self) -> u64 {
         self.last_seq
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Frames dropped because the spool was full.
+    /// Returns the number of frames dropped because the spool was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
-/// The last sequence number of a batch.
+/// Returns the last sequence number of a batch.
 pub fn last_seq(batch: &Batch) -> u64 {
     batch
         .first_seq

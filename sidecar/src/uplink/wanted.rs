@@ -1,28 +1,28 @@
-//! Requests of the aggregator to a sidecar: each collective of some communicators instead of sums.
+//! The aggregator's requests to a sidecar to send each collective of some communicators, in place of sums.
 //!
-//! A request is sent once and not acknowledged. One that is lost with a link is sent again on the next one; one that is
-//! never withdrawn ends at a step. An older sidecar ignores this message.
+//! A request is sent once and not acknowledged. If it is lost with a link, it is sent again on the next one. If it is
+//! never withdrawn, it ends at a step. An older sidecar ignores this message.
 
 use paceline_health::event::Want;
 use paceline_health::id::JobId;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number that a sidecar accepts.
+/// Maximum number of communicators that a sidecar accepts.
 const MOST: usize = 64;
 
-/// See [`super::wire::Down::Wanted`]: replaces the previous request.
+/// A request (see [`super::wire::Down::Wanted`]). It replaces the previous one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// The job.
     pub job: JobId,
-    /// The addressed incarnation.
+    /// The incarnation that the request is addressed to.
     pub agent: u64,
     /// The requested communicators.
     pub wants: Vec<Want>,
 }
 
 impl Wanted {
-    /// The part that a sidecar accepts.
+    /// Returns the part of the request that a sidecar accepts.
     pub fn kept(mut self) -> Vec<Want> {
         self.wants.truncate(MOST);
         self.wants

@@ -1,8 +1,8 @@
 //! The messages between a sidecar and the aggregator, as MessagePack arrays.
 //!
-//! Each event is a separate byte string in the batch: an event that this version cannot read does not affect the
-//! others, and the spool can measure it. A reader accepts its own schema version and older ones (appended fields have
-//! defaults); arrays of a newer version would not decode, so the handshake refuses a newer sender.
+//! Each event is a separate byte string in the batch. An event that this version cannot read therefore does not affect
+//! the others, and the spool can measure its size. A reader accepts its own schema version and older ones, because
+//! appended fields have defaults. Arrays of a newer version would not decode, so the handshake refuses a newer sender.
 
 use paceline_health::codec::msgpack;
 use paceline_health::event::Event;
@@ -17,21 +17,21 @@ use super::pack;
 use super::wanted::Wanted;
 use crate::remedy::order::Order;
 
-/// Largest message that is decoded, bytes.
+/// Maximum size of a message that is decoded, bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Maximum size of the events in one batch, bytes; a single larger event is sent alone.
+/// Maximum size of the events in one batch, bytes. A single larger event is sent alone.
 pub const BATCH_BYTES: usize = 128 << 10;
 /// Maximum number of events in one batch.
 pub const BATCH_EVENTS: usize = 1024;
-/// Largest event that is sent or decoded, bytes.
+/// Maximum size of an event that is sent or decoded, bytes.
 pub const MAX_EVENT_BYTES: usize = 512 << 10;
-/// Longest name of a job or a node, bytes.
+/// Maximum length of the name of a job or a node, bytes.
 pub const MAX_NAME_BYTES: usize = 512;
 
 /// Why a message is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// Larger than the limit.
+    /// The message is larger than the limit.
     #[error("{bytes} bytes, at most {MAX_MESSAGE_BYTES} are read")]
     TooLarge {
         /// Size of the message.
@@ -40,43 +40,43 @@ pub enum WireError {
     /// A name exceeds the limit.
     #[error("a name is longer than {MAX_NAME_BYTES} bytes")]
     Name,
-    /// Packed with an unknown dictionary.
+    /// The message is packed with an unknown dictionary.
     #[error("packed with dictionary {version}, which this version does not have")]
     Dictionary {
         /// Number of the dictionary.
         version: u8,
     },
-    /// Packed, but damaged.
+    /// The message is packed, but damaged.
     #[error("not what was packed")]
     Packed,
-    /// Not MessagePack, or of another structure.
+    /// The message is not MessagePack, or has another structure.
     #[error("{0}")]
     Malformed(#[from] msgpack::Error),
 }
 
-/// From a sidecar to the aggregator.
+/// A message from a sidecar to the aggregator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Up {
-    /// First message on every link.
+    /// The first message on every link.
     Hello(Hello),
-    /// Frames.
+    /// A batch of frames.
     Batch(Batch),
     /// Messages that a relay forwards for its nodes, each with its route.
     Carried(Carried),
 }
 
-/// From the aggregator to a sidecar.
+/// A message from the aggregator to a sidecar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Down {
     /// The link is accepted.
     Welcome(Welcome),
-    /// This is the job's aggregator, but it is still reading its journal: try again.
+    /// This is the job's aggregator, but it is still reading its journal. The sidecar should try again.
     Later(Later),
     /// The link is refused, with the reason.
     Refused(Refused),
     /// Every frame up to this one is safe.
     Ack(Ack),
-    /// Requests more than sums.
+    /// A request for each collective of some communicators, in place of sums.
     Wanted(Wanted),
     /// An action for the node.
     Order(Order),
@@ -91,11 +91,11 @@ pub enum Down {
 pub struct Hello {
     /// Schema version of the sender.
     pub v: u16,
-    /// Its job: two jobs on one port must be kept apart.
+    /// The sender's job. It is needed because two jobs may use one port.
     pub job: JobId,
-    /// Its node.
+    /// The sender's node.
     pub node: NodeId,
-    /// Its incarnation.
+    /// The sender's incarnation.
     pub agent: u64,
 }
 
@@ -104,20 +104,20 @@ pub struct Hello {
 pub struct Welcome {
     /// Schema version of the aggregator.
     pub v: u16,
-    /// Its job.
+    /// The aggregator's job.
     pub job: JobId,
-    /// The accepted incarnation: an answer to another one is ignored.
+    /// The accepted incarnation. An answer to another one is ignored.
     pub agent: u64,
-    /// Number of its journal: a different journal does not contain earlier introductions.
+    /// The number of the aggregator's journal. A different journal does not contain earlier introductions.
     pub journal: u64,
-    /// The last frame that it has of this incarnation.
+    /// The last frame of this incarnation that the aggregator has.
     pub upto: u64,
 }
 
 /// See [`Down::Later`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Later {
-    /// Its job.
+    /// The aggregator's job.
     pub job: JobId,
 }
 
@@ -133,23 +133,23 @@ pub struct Refused {
 pub struct Ack {
     /// Schema version of the aggregator.
     pub v: u16,
-    /// Its job.
+    /// The aggregator's job.
     pub job: JobId,
     /// The incarnation that sent the frames.
     pub agent: u64,
-    /// The last safe frame; all earlier ones are safe, too.
+    /// The last safe frame. All earlier ones are safe, too.
     pub upto: u64,
 }
 
-/// See [`Down::Reads`]: follows a welcome. A sidecar that does not support it ignores it and packs nothing, and one
-/// that never receives it packs nothing, so different versions use plain messages.
+/// The message [`Down::Reads`], which follows a welcome. A sidecar that does not support it ignores it and packs
+/// nothing. A sidecar that never receives it also packs nothing. Different versions thus use plain messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reads {
-    /// Its job.
+    /// The aggregator's job.
     pub job: JobId,
     /// The accepted incarnation.
     pub agent: u64,
-    /// The newest supported dictionary ([`pack::DICTIONARY`]); older ones are supported, too.
+    /// The newest supported dictionary ([`pack::DICTIONARY`]). Older ones are supported, too.
     pub dictionary: u8,
 }
 
@@ -160,22 +160,23 @@ pub struct Batch {
     pub v: u16,
     /// The job.
     pub job: JobId,
-    /// The node that saw them.
+    /// The node whose sidecar sent the events.
     pub node: NodeId,
-    /// Incarnation of its sidecar.
+    /// The incarnation of the sidecar.
     pub agent: u64,
-    /// The frame before the first one that the sender still has; zero: none. Frames between the two are permanently
-    /// lost, so a receiver that has `after` may take the batch and count the gap as lost.
+    /// The frame before the first one that the sender still has, or zero if there is none. Frames between `after` and
+    /// `first_seq` are permanently lost. A receiver that has `after` may therefore take the batch and count the gap as
+    /// lost.
     pub after: u64,
     /// Sequence number of the first event.
     pub first_seq: u64,
-    /// The events: [`encode_event`].
+    /// The events, encoded by [`encode_event`].
     pub events: Vec<Blob>,
 }
 
 /// Encodes an event and its provenance.
 pub fn encode_event(provenance: Provenance, event: &Event) -> Vec<u8> {
-    // Serializing plain data into memory does not fail; an empty blob would be counted as unreadable.
+    // Serializing plain data into memory does not fail. If it did, the empty blob would be counted as unreadable.
     rmp_serde::to_vec(&(provenance, event)).unwrap_or_default()
 }
 
@@ -203,7 +204,7 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     rmp_serde::to_vec(message).unwrap_or_default()
 }
 
-/// Decodes a message of a sidecar, packed or not. The size is checked before anything is allocated.
+/// Decodes a message of a sidecar, which may be packed. The size is checked before anything is allocated.
 ///
 /// # Errors
 /// [`WireError`]
@@ -215,7 +216,7 @@ pub fn decode_up(bytes: &[u8]) -> Result<Up, WireError> {
     let (job, node) = match &up {
         Up::Hello(hello) => (&hello.job, &hello.node),
         Up::Batch(batch) => (&batch.job, &batch.node),
-        // Each contained message is checked when it is decoded.
+        // Each contained message is checked later, when it is decoded.
         Up::Carried(_) => return Ok(up),
     };
     let fits = job.as_str().len() <= MAX_NAME_BYTES && node.as_str().len() <= MAX_NAME_BYTES;
@@ -238,7 +239,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
 }
 
 impl Hello {
-    /// Why this job's aggregator refuses the sender; `None` if it does not.
+    /// Returns why this job's aggregator refuses the sender, or `None` if it does not.
     pub fn refusal(&self, job: &JobId) -> Option<String> {
         if self.job != *job {
             Some(format!("this is the aggregator of job {job}"))
@@ -257,7 +258,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// Whether this answers that greeting.
+    /// Returns true if this message answers that greeting.
     pub fn is_for(&self, hello: &Hello) -> bool {
         self.job == hello.job && self.agent == hello.agent
     }
@@ -312,13 +313,13 @@ mod tests {
         );
     }
 
-    /// Fields appended with a default are filled in for an older writer, as the schema promises.
+    /// If an older writer did not write an appended field, its default is filled in, as the schema promises.
     #[test]
     fn an_older_writer_is_read() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct New(u32, #[serde(default)] u64);
         assert_eq!(msgpack::from_slice::<New>(&encode(&(3u32,))).unwrap(), New(3, 0));
-        // The reverse does not decode, which is why the handshake refuses a newer sender.
+        // The reverse does not decode. That is why the handshake refuses a newer sender.
         assert!(msgpack::from_slice::<(u32,)>(&encode(&New(3, 9))).is_err());
     }
 
@@ -338,7 +339,7 @@ mod tests {
             decode_up(&encode(&Up::Hello(long))),
             Err(WireError::Name)
         ));
-        // An array header that claims four billion events, and a byte string that claims four gigabytes.
+        // The first bytes claim an array of four billion events. The second claim a byte string of four gigabytes.
         for claim in [[0xdd, 0xff, 0xff, 0xff, 0xff], [0xc6, 0xff, 0xff, 0xff, 0xff]] {
             let mut bytes = encode(&Up::Batch(batch(Vec::new())));
             bytes.pop();
@@ -371,7 +372,7 @@ mod tests {
             let _ = decode_event(&batch(Vec::new()), 1, &Blob(bytes));
         }
 
-        /// A message damaged in one place is rejected or read as another, without a panic.
+        /// A message that is damaged in one place is rejected or decoded as another message, without a panic.
         #[test]
         fn damaged_bytes_never_panic(at in 0usize..60, value in any::<u8>()) {
             let events = vec![Blob(encode_event(Provenance::Live, &Event::Exit(Exit { code: 3 })))];

@@ -7,38 +7,38 @@ use std::time::Duration;
 use crate::hub::{LOOK, Line, Wish};
 use crate::scenario::{Rank, scenario};
 
-/// ncclResult_t.
+/// Result code of ncclResult_t.
 pub const SYSTEM_ERROR: i32 = 2;
-/// See [`SYSTEM_ERROR`].
+/// Result code, like [`SYSTEM_ERROR`].
 pub const REMOTE_ERROR: i32 = 6;
-/// See [`SYSTEM_ERROR`].
+/// Result code, like [`SYSTEM_ERROR`].
 pub const IN_PROGRESS: i32 = 7;
 
-/// The faults of a rank, by its number and by the GPU of this thread.
+/// Returns the faults of a rank, combined from those of its number and those of this thread's GPU.
 fn fault(rank: u32) -> Rank {
     let of_rank = scenario().rank.get(&rank.to_string()).cloned();
     let of_gpu = crate::cuda::current().map(|gpu| crate::scenario::gpu(gpu).comm);
     of_rank.unwrap_or_default().and(of_gpu.unwrap_or_default())
 }
 
-/// See the module.
+/// A communicator; see the module documentation.
 pub struct Comm {
     /// The number of ranks.
     pub ranks: u32,
-    /// This rank.
+    /// The number of this rank.
     pub rank: u32,
-    /// Whether calls return only when the operation is done or queued.
+    /// True if calls return only when the operation is done or queued.
     pub blocks: bool,
     line: OnceLock<Line>,
     state: AtomicI32,
     is_aborted: AtomicBool,
     fault: Rank,
-    /// One collective at a time, as on a stream.
+    /// Held during a collective, because only one runs at a time, as on a stream.
     turn: Mutex<()>,
 }
 
 impl Comm {
-    /// A communicator that is not ready yet.
+    /// Returns a communicator that is not ready yet.
     pub fn new((ranks, rank): (u32, u32), blocks: bool) -> Comm {
         Comm {
             ranks,
@@ -52,7 +52,7 @@ impl Comm {
         }
     }
 
-    /// Connects to the peers; returns when all have joined, or on an abort.
+    /// Connects to the peers. Returns when all have joined, or on an abort.
     pub fn join(&self, port: u16) {
         if self.fault.init_hang {
             return self.wait_for_abort();
@@ -72,25 +72,25 @@ impl Comm {
         self.state.store(state, Ordering::Release);
     }
 
-    /// The result of ncclCommGetAsyncError.
+    /// Returns the result of ncclCommGetAsyncError.
     pub fn state(&self) -> i32 {
         self.state.load(Ordering::Acquire)
     }
 
-    /// An operation was requested and is not queued yet.
+    /// Records that an operation was requested and is not queued yet.
     pub fn begin(&self) {
         self.state.store(IN_PROGRESS, Ordering::Release);
     }
 
-    /// It is queued. An error in the meantime stays.
+    /// Records that the operation is queued. If there was an error in the meantime, the error is kept.
     pub fn done(&self) {
         let _ = self
             .state
             .compare_exchange(IN_PROGRESS, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Connects to its peers before the first operation is queued, as NCCL does at a first collective. `false`: it was
-    /// aborted.
+    /// Connects to the peers before the first operation is queued, as NCCL does at a first collective. Returns false if
+    /// the communicator was aborted.
     pub fn connects(&self) -> bool {
         if self.fault.call_hang {
             self.wait_for_abort();
@@ -98,7 +98,7 @@ impl Comm {
         !self.is_aborted.load(Ordering::Acquire)
     }
 
-    /// Aborts it: all of its collectives end.
+    /// Aborts the communicator, which ends all of its collectives.
     pub fn abort(&self) {
         self.is_aborted.store(true, Ordering::Release);
         if let Some(line) = self.line.get() {
@@ -112,8 +112,8 @@ impl Comm {
         }
     }
 
-    /// Runs one collective in the thread of a stream and returns its result. If another rank is gone, it ends only when
-    /// this one is aborted, like a kernel on a GPU.
+    /// Runs one collective in the thread of a stream and returns its result. If another rank is gone, the collective
+    /// ends only when this communicator is aborted, like a kernel on a GPU.
     pub fn run(&self, wish: &Wish) -> Option<Vec<u8>> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_aborted.load(Ordering::Acquire) {

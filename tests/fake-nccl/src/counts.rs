@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The counters, in the order in which [`fakeNcclCounts`] writes them.
 #[derive(Clone, Copy)]
 pub enum Counted {
-    /// Blocking communicators.
+    /// Number of blocking communicators.
     Blocking,
-    /// Nonblocking communicators.
+    /// Number of nonblocking communicators.
     NonBlocking,
-    /// Threads that queue the operations of a group of a nonblocking communicator.
+    /// Number of threads that queue the operations of a group of a nonblocking communicator.
     GroupThread,
-    /// Calls of ncclCommGetAsyncError.
+    /// Number of calls of ncclCommGetAsyncError.
     AsyncError,
 }
 
@@ -25,6 +25,6 @@ pub fn count(what: Counted) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fakeNcclCounts(to: *mut [u64; 4]) {
     let counts = COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed));
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *to = counts };
 }

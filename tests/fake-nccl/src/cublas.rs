@@ -1,4 +1,4 @@
-//! cuBLAS: one matrix product, really computed. Codes are those of cublasStatus_t.
+//! cuBLAS: one matrix product, which is really computed. Codes are those of cublasStatus_t.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ const NOT_INITIALIZED: i32 = 1;
 const INVALID_VALUE: i32 = 7;
 const NOT_SUPPORTED: i32 = 15;
 
-/// The stream of a handle.
+/// The handles, each with its stream.
 static HANDLES: Handles<Mutex<usize>> = Handles::new();
 
 fn status(function: &str, call: impl FnOnce() -> Result<(), i32>) -> i32 {
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn cublasGetVersion_v2(_handle: *mut c_void, to: *mut i32)
 /// Reads an element of a matrix.
 type Load = fn(&[u8], usize) -> f32;
 
-/// The load function and the element size of a cudaDataType_t.
+/// Returns the element size and the load function of a cudaDataType_t.
 fn load(kind: i32) -> Option<(usize, Load)> {
     Some(match kind {
         0 => (4, |from, at| {
@@ -73,7 +73,8 @@ fn load(kind: i32) -> Option<(usize, Load)> {
     })
 }
 
-/// See cuBLAS: C = alpha A B + beta C, column-major; no transposition, float output, accumulated in float.
+/// See cuBLAS. Computes C = alpha A B + beta C on column-major matrices, without transposition. The output is float and
+/// is accumulated in float.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasGemmEx(
     handle: *mut c_void,
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn cublasGemmEx(
         let stream = *handle.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = STREAMS.find(stream).ok_or(INVALID_VALUE)?;
         let (width, read) = load(a_type).ok_or(NOT_SUPPORTED)?;
-        // CUBLAS_COMPUTE_32F and its TF32 variant.
+        // Accepts only CUBLAS_COMPUTE_32F and its TF32 variant.
         if a_type != b_type || c_type != 0 || transpose_a + transpose_b != 0 || ![68, 77].contains(&compute) {
             return Err(NOT_SUPPORTED);
         }
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn cublasGemmEx(
             return Err(INVALID_VALUE);
         }
         let device = stream.device;
-        // A wrong result: the first column is computed with twice B.
+        // Makes the result wrong if the scenario says so: the first column is computed with twice B.
         let is_wrong = scenario::gpu(device).wrong == "cublasGemmEx";
         stream.then(move || {
             at_pace(device, || {

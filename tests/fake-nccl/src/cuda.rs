@@ -17,7 +17,7 @@ const INVALID_DEVICE: i32 = 101;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
 pub(crate) const INVALID_HANDLE: i32 = 400;
 pub(crate) const NOT_READY: i32 = 600;
-/// Memory of one GPU: enough for tests, and small enough to test running out of it.
+/// Memory of one GPU. It is enough for tests, and small enough to test running out of it.
 const MEMORY: usize = 1 << 30;
 
 const NAMES: [(i32, &CStr, &CStr); 10] = [
@@ -63,12 +63,12 @@ thread_local! {
     static CURRENT: Cell<Option<i32>> = const { Cell::new(None) };
 }
 
-/// The GPU of this thread's context.
+/// Returns the GPU of this thread's context.
 pub fn current() -> Option<i32> {
     CURRENT.get()
 }
 
-/// The start of each call: checks for a fault.
+/// Checks at the start of each call whether the scenario makes it fail.
 pub fn enter(function: &str) -> Result<(), i32> {
     match failure(function) {
         Some(code) => Err(code),
@@ -77,7 +77,7 @@ pub fn enter(function: &str) -> Result<(), i32> {
     }
 }
 
-/// The code of a result.
+/// Converts a result to its code.
 pub fn code(result: Result<(), i32>) -> i32 {
     result.err().unwrap_or(0)
 }
@@ -95,7 +95,7 @@ pub unsafe fn put<T>(to: *mut T, value: T) -> Result<(), i32> {
     Ok(())
 }
 
-/// Runs what takes time on a GPU, slowed down as the scenario says.
+/// Runs work that takes time on a GPU, slowed down as the scenario says.
 pub fn at_pace(device: i32, work: impl FnOnce()) {
     let began = Instant::now();
     work();
@@ -148,7 +148,7 @@ unsafe fn put_text(to: *mut c_char, length: i32, text: &str) -> Result<(), i32> 
     if to.is_null() || text.len() >= usize::try_from(length).unwrap_or(0) {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the caller's buffer is as long as it says, as just checked.
+    // SAFETY: the caller's buffer has the length that the caller passed, as just checked.
     unsafe {
         to.cast::<u8>()
             .copy_from_nonoverlapping(text.as_ptr(), text.len());
@@ -232,11 +232,11 @@ pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut u64, bytes: usize) -> i32 {
     code(allocate("cuMemAlloc_v2", bytes).and_then(|address| unsafe { put(to, address as u64) }))
 }
 
-/// See CUDA. Waits for its GPU.
+/// See CUDA. Waits until the GPU is idle.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> i32 {
     let freed = enter("cuMemFree_v2").map(|()| {
-        // As in CUDA: operations in progress may use it.
+        // Waits, as CUDA does, because operations in progress may use the memory.
         current().iter().for_each(|device| stream::wait_for_all(*device));
         memory::free(address as usize)
     });

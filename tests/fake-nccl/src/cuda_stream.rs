@@ -1,4 +1,4 @@
-//! Stream operations of the CUDA driver: copies, and events.
+//! Implements stream operations of the CUDA driver, which are copies and events.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::memory;
 use crate::scenario;
 use crate::stream::{EVENTS, Event, STREAMS, Stream};
 
-/// Copies in a stream. Pageable host memory is not tracked here, so only the GPU's side is checked.
+/// Queues a copy in a stream. Pageable host memory is not tracked here, so only the GPU's side is checked.
 fn copy(
     function: &'static str,
     (to, check_to): (usize, bool),

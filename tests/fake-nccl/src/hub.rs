@@ -1,5 +1,5 @@
-//! The hub of a communicator's ranks: a thread in the process that created its unique id, on loopback. Each rank sends
-//! its input, the thread computes, and each rank receives its output.
+//! Connects a communicator's ranks. The hub is a thread in the process that created the communicator's unique ID, and
+//! uses loopback. Each rank sends its input, the thread computes, and each rank receives its output.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -15,13 +15,13 @@ pub struct Wish {
     pub kind: Kind,
     pub dtype: i32,
     pub root: u32,
-    /// The input; for [`Kind::Exchange`], all parts in sequence.
+    /// The input. For [`Kind::Exchange`], all parts in sequence.
     pub gives: Vec<u8>,
-    /// For [`Kind::Exchange`]: the receiving ranks, and the number of bytes for each.
+    /// The receiving ranks and the number of bytes for each, used only for [`Kind::Exchange`].
     pub to: Vec<(u32, u64)>,
 }
 
-/// The collectives.
+/// The kinds of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -40,12 +40,12 @@ const KINDS: [Kind; 5] = [
     Kind::Exchange,
 ];
 
-/// Opens a hub; returns its port.
+/// Opens a hub and returns its port.
 pub fn open() -> io::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let port = listener.local_addr()?.port();
     std::thread::spawn(move || {
-        // A rank that leaves ends it; its peers see closed connections.
+        // The hub ends when a rank leaves, and the rank's peers then see closed connections.
         let _ = run(&listener);
     });
     Ok(port)
@@ -78,7 +78,7 @@ fn run(listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-/// The output for each rank. `None`: the requests differ, as when ranks call different collectives.
+/// Returns the output for each rank, or `None` if the requests differ, as when ranks call different collectives.
 fn answer(wishes: &[Wish]) -> Option<Vec<Vec<u8>>> {
     let first = wishes.first()?;
     let alike = |wish: &Wish| (wish.kind, wish.dtype, wish.root) == (first.kind, first.dtype, first.root);
@@ -162,7 +162,7 @@ fn receive(from: &mut TcpStream) -> io::Result<Wish> {
 #[derive(Debug)]
 pub struct Line {
     stream: TcpStream,
-    /// Whether there are ranks on another node.
+    /// True if there are ranks on another node.
     pub spans_nodes: bool,
 }
 
@@ -209,7 +209,7 @@ impl Line {
         bytes(&mut self.stream.try_clone()?)
     }
 
-    /// Closes the connection: a thread that waits in [`Line::ask`] returns.
+    /// Closes the connection, so that a thread that waits in [`Line::ask`] returns.
     pub fn cut(&self) {
         // Closing it twice does no harm.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);

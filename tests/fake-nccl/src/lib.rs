@@ -1,9 +1,9 @@
-//! NCCL, the CUDA driver and cuBLAS in one library, with the functions that Paceline calls, on host memory: streams are
-//! threads, collectives use loopback sockets, products are really computed. So the code for real GPUs runs everywhere,
-//! and a scenario file simulates faults; see [`scenario`].
+//! Simulates NCCL, the CUDA driver and cuBLAS on host memory, with the functions that Paceline calls. Streams are
+//! threads, collectives use loopback sockets, and products are really computed. So the code for real GPUs runs
+//! everywhere, and a scenario file simulates faults; see [`scenario`].
 //!
-//! A missing function is a case that callers must handle; a test creates it by renaming the function in a copy of the
-//! library. Signatures are those of nccl.h, cuda.h and cublas_api.h.
+//! Callers must handle missing functions. To test that, a test renames the function in a copy of the library.
+//! Signatures are those of nccl.h, cuda.h and cublas_api.h.
 
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]
 #![allow(

@@ -1,6 +1,6 @@
-//! NCCL's data types, and sums of them on the host.
+//! NCCL's data types, and their addition on the host.
 
-/// Bytes of one element of an ncclDataType_t.
+/// Returns the number of bytes in one element of an ncclDataType_t.
 pub fn width(dtype: i32) -> Option<usize> {
     Some(match dtype {
         0 | 1 => 1,
@@ -11,7 +11,7 @@ pub fn width(dtype: i32) -> Option<usize> {
     })
 }
 
-/// Adds `more` to `sum`, element by element. `false`: the type is not supported here.
+/// Adds `more` to `sum`, element by element. Returns false if the type is not supported here.
 pub fn add(dtype: i32, sum: &mut [u8], more: &[u8]) -> bool {
     match dtype {
         2 => each::<4>(sum, more, |a, b| {
@@ -38,19 +38,19 @@ fn each<const N: usize>(sum: &mut [u8], more: &[u8], add: impl Fn([u8; N], [u8; 
     }
 }
 
-/// bfloat16: the upper half of a float.
+/// Converts from bfloat16, which is the upper half of a float.
 pub fn from_brain(bytes: [u8; 2]) -> f32 {
     f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
 }
 
-/// Rounded to the nearest, ties to even.
+/// Converts to bfloat16, rounded to the nearest, ties to even.
 pub fn to_brain(value: f32) -> [u8; 2] {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1));
     ((rounded >> 16) as u16).to_le_bytes()
 }
 
-/// IEEE half precision; subnormals included.
+/// Converts from IEEE half precision, including subnormals.
 pub fn from_half(bytes: [u8; 2]) -> f32 {
     let bits = u16::from_le_bytes(bytes);
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
@@ -63,7 +63,7 @@ pub fn from_half(bytes: [u8; 2]) -> f32 {
     }
 }
 
-/// Rounded to the nearest, ties to even.
+/// Converts to IEEE half precision, rounded to the nearest, ties to even.
 pub fn to_half(value: f32) -> [u8; 2] {
     let sign = if value.is_sign_negative() { 0x8000u16 } else { 0 };
     let size = value.abs();
@@ -75,7 +75,7 @@ pub fn to_half(value: f32) -> [u8; 2] {
         let exponent = (size.to_bits() >> 23) as i32 - 127;
         let step = 2f32.powi(exponent.max(-14) - 10);
         let units = (size / step).round_ties_even() as u32;
-        // Normal numbers start at 1024 units; a carry increments the exponent automatically.
+        // Normal numbers start at 1024 units. A carry of the rounding increments the exponent automatically.
         (units + ((exponent.max(-14) + 14) as u32) * 1024) as u16
     };
     (sign | bits).to_le_bytes()

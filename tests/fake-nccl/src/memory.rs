@@ -1,5 +1,5 @@
-//! Memory of the simulated GPUs: host memory with all allocations tracked, so that a wrong address is an error, as on a
-//! GPU, and not a crash.
+//! Memory of the simulated GPUs. It is host memory in which all allocations are tracked, so that a wrong address is an
+//! error, as on a GPU, and not a crash.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,30 +9,30 @@ static KNOWN: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 /// The content of new memory, which is no valid result.
 const DIRT: u8 = 0xA5;
 
-/// Allocates and tracks memory. Zero: out of memory.
+/// Allocates and tracks memory. Returns zero if there is none left.
 pub fn allocate(bytes: usize) -> usize {
-    // SAFETY: a plain allocation, of at least one byte.
+    // SAFETY: this is a plain allocation of at least one byte.
     let memory = unsafe { libc::memalign(256, bytes.max(1)) };
     if memory.is_null() {
         return 0;
     }
-    // SAFETY: just allocated in this length.
+    // SAFETY: the memory was just allocated with this length.
     unsafe { memory.cast::<u8>().write_bytes(DIRT, bytes) };
     known().insert(memory as usize, bytes);
     memory as usize
 }
 
-/// Frees what was allocated here.
+/// Frees memory that was allocated here. Returns false for any other address.
 pub fn free(address: usize) -> bool {
     let is_known = known().remove(&address).is_some();
     if is_known {
-        // SAFETY: it came from memalign, and its entry is removed, so it is freed only once.
+        // SAFETY: the address came from memalign, and its entry is removed, so it is freed only once.
         unsafe { libc::free(address as *mut libc::c_void) };
     }
     is_known
 }
 
-/// Whether these bytes all belong to one allocation.
+/// Returns true if these bytes all belong to one allocation.
 pub fn holds(address: usize, bytes: usize) -> bool {
     let known = known();
     let before = known.range(..=address).next_back();
@@ -55,7 +55,7 @@ pub unsafe fn bytes<'a>(address: usize, length: usize) -> &'a [u8] {
 /// Returns the bytes at an address for writing.
 ///
 /// # Safety
-/// As for [`bytes`], and the bytes are not read in the meantime.
+/// The same as for [`bytes`], and the bytes are not read in the meantime.
 pub unsafe fn bytes_mut<'a>(address: usize, length: usize) -> &'a mut [u8] {
     // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }

@@ -1,4 +1,4 @@
-//! NCCL. Codes are those of ncclResult_t.
+//! NCCL's functions. Codes are those of ncclResult_t.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write;
@@ -23,12 +23,12 @@ const MARK: &[u8; 8] = b"fakenccl";
 
 pub(crate) static COMMS: Handles<Comm> = Handles::new();
 
-/// ncclUniqueId.
+/// The C structure ncclUniqueId.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId([u8; 128]);
 
-/// ncclConfig_t as of 2.14; later fields follow.
+/// The C structure ncclConfig_t as of NCCL 2.14. Later versions append fields.
 #[repr(C)]
 pub struct Config {
     size: usize,
@@ -98,7 +98,7 @@ fn say_network() {
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Whether the communicator is blocking: the caller's choice, which the environment overrides, as in NCCL.
+/// Returns true if the communicator is blocking. The caller chooses that, and the environment overrides it, as in NCCL.
 fn blocks(config: &Config) -> bool {
     match std::env::var("NCCL_COMM_BLOCKING").as_deref() {
         Ok("0") => false,
@@ -107,8 +107,8 @@ fn blocks(config: &Config) -> bool {
     }
 }
 
-/// See NCCL. A blocking communicator is ready when this returns; the call can hang, until an abort if there is one. Its
-/// handle is written before, as in NCCL.
+/// See NCCL. A blocking communicator is ready when this returns. The call can hang until the communicator is aborted.
+/// The handle is written before that, as in NCCL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommInitRankConfig(
     to: *mut *mut c_void,
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     config: *const Config,
 ) -> i32 {
     result("ncclCommInitRankConfig", || {
-        // SAFETY: null, or the caller's structure.
+        // SAFETY: the pointer is null or the caller's structure.
         let config = unsafe { config.as_ref() }.ok_or(INVALID_ARGUMENT)?;
         if config.magic != MAGIC || config.version < 21400 || config.size < size_of::<Config>() {
             return Err(INVALID_ARGUMENT);
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             comm.join(port);
             return match comm.state() {
                 0 => Ok(()),
-                // It was aborted.
+                // The communicator was aborted.
                 IN_PROGRESS => Err(INTERNAL_ERROR),
                 state => Err(state),
             };
@@ -164,7 +164,8 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, to: *mut i32) 
     })
 }
 
-/// Ends a communicator. Abort and destroy behave the same here; neither calls the other, so that a test can remove one.
+/// Ends a communicator. Abort and destroy behave the same here, but neither calls the other, so that a test can remove
+/// one.
 fn end(comm: *mut c_void) -> Result<(), i32> {
     COMMS.remove(comm as usize).ok_or(INVALID_ARGUMENT)?.abort();
     Ok(())
@@ -200,12 +201,12 @@ fn start(
     })
 }
 
-/// Queues the operation of a call, or of the group that ends. For a blocking communicator, it is in the stream when the
-/// call returns; a nonblocking one uses a thread per group, and must not be used until that is done.
+/// Queues the operation of a call, or of the group that ends. For a blocking communicator, the operation is in the
+/// stream when the call returns. A nonblocking one uses a thread per group, and must not be used until that is done.
 pub(crate) fn launch(comm: &Arc<Comm>, queue: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     match comm.state() {
         0 => {}
-        // "Attempt to use communicator before the previous operation returned ncclSuccess".
+        // As in NCCL: "Attempt to use communicator before the previous operation returned ncclSuccess".
         IN_PROGRESS => return Err(INVALID_ARGUMENT),
         state => return Err(state),
     }
@@ -235,7 +236,7 @@ fn run(
     (from, gives): (u64, usize),
     (to, gets): (u64, usize),
 ) {
-    // SAFETY: checked at the call; the caller keeps it until the stream has passed this point.
+    // SAFETY: the range was checked at the call, and the caller keeps it until the stream has passed this point.
     let gives = unsafe { memory::bytes(from as usize, gives) }.to_vec();
     let wish = Wish {
         kind,
@@ -259,7 +260,7 @@ pub(crate) fn bytes(count: usize, dtype: i32) -> Result<usize, i32> {
     Ok(count * width(dtype).ok_or(INVALID_ARGUMENT)?)
 }
 
-/// See NCCL. Sums only.
+/// See NCCL. Supports sums only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce(
     from: u64,
@@ -285,7 +286,7 @@ pub unsafe extern "C" fn ncclAllReduce(
     })
 }
 
-/// See NCCL. Sums only.
+/// See NCCL. Supports sums only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclReduceScatter(
     from: u64,

@@ -39,7 +39,7 @@ fn point(
     if !memory::holds(at as usize, bytes) || peer as usize >= ranks(comm)? {
         return Err(INVALID_ARGUMENT);
     }
-    // Outside a group, a send would wait for a receive that the same thread calls next.
+    // Rejects calls outside a group, because a send would wait for a receive that the same thread calls next.
     if DEPTH.get() == 0 {
         return Err(INVALID_USAGE);
     }
@@ -57,7 +57,7 @@ fn point(
     Ok(())
 }
 
-/// See NCCL. In groups only.
+/// See NCCL. Supported in groups only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclSend(
     from: u64,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn ncclSend(
     })
 }
 
-/// See NCCL. In groups only.
+/// See NCCL. Supported in groups only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclRecv(
     to: u64,
@@ -123,7 +123,7 @@ pub extern "C" fn ncclGroupEnd() -> i32 {
 
 fn exchange(comm: Arc<Comm>, stream: &Stream, points: Vec<Point>) {
     let (sends, mut receives): (Vec<Point>, Vec<Point>) = points.into_iter().partition(|point| point.is_send);
-    // The output is in the order of the senders.
+    // Sorts the receives, because the output is in the order of the senders.
     receives.sort_by_key(|point| point.peer);
     stream.then(move || {
         // SAFETY: checked at the call; the caller keeps them until the stream has passed this point.

@@ -1,5 +1,6 @@
-//! The scenario file: the GPUs, the versions, and the faults. Its path is in `PACELINE_FAKE_NCCL`, or it is beside the
-//! library with the same name plus `.toml`; without it, there are two healthy GPUs. Each process reads it once.
+//! The scenario file, which describes the GPUs, the versions and the faults. Its path is in `PACELINE_FAKE_NCCL`.
+//! Otherwise it is beside the library, with the same name plus `.toml`. Without a file, there are two healthy GPUs.
+//! Each process reads it once.
 //!
 //! ```toml
 //! gpus = 2
@@ -38,7 +39,7 @@ use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-/// See the module.
+/// The content of the file; see the module documentation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
@@ -50,11 +51,11 @@ pub struct Scenario {
     pub nccl: i32,
     /// The driver's CUDA version.
     pub cuda: i32,
-    /// Functions that fail.
+    /// Functions that fail, with their codes.
     pub call: BTreeMap<String, i32>,
-    /// Faults of ranks.
+    /// Faults of ranks, by the rank's number.
     pub rank: BTreeMap<String, Rank>,
-    /// Faults of GPUs.
+    /// Faults of GPUs, by the GPU's index.
     pub gpu: BTreeMap<String, Gpu>,
 }
 
@@ -76,21 +77,21 @@ impl Default for Scenario {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rank {
-    /// Its collectives take this much longer.
+    /// The rank's collectives take this much longer.
     pub delay_ms: u64,
-    /// One byte of its output is wrong.
+    /// One byte of the rank's output is wrong.
     pub wrong: bool,
-    /// Its collectives end only when it is aborted.
+    /// The rank's collectives end only when its communicator is aborted.
     pub hang: bool,
-    /// The calls that queue its collectives return only when it is aborted.
+    /// The calls that queue the rank's collectives return only when its communicator is aborted.
     pub call_hang: bool,
-    /// Its communicator is never ready.
+    /// The rank's communicator is never ready.
     pub init_hang: bool,
-    /// The result of ncclCommGetAsyncError after its first collective; zero: none.
+    /// The result of ncclCommGetAsyncError after the rank's first collective; zero for none.
     pub async_error: i32,
-    /// Its process exits in the middle of a collective.
+    /// The rank's process exits in the middle of a collective.
     pub die: bool,
-    /// Its collectives with other nodes take this much longer.
+    /// The rank's collectives with other nodes take this much longer.
     pub net_delay_ms: u64,
 }
 
@@ -114,13 +115,13 @@ impl Rank {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gpu {
-    /// Its computations and copies take this many times as long.
+    /// The GPU's computations and copies take this many times as long.
     pub slow: f64,
     /// The result of this function is slightly wrong.
     pub wrong: String,
-    /// Creating its context hangs.
+    /// Creating the GPU's context hangs.
     pub open_hang: bool,
-    /// Faults of the rank on it.
+    /// Faults of the rank on this GPU.
     pub comm: Rank,
 }
 
@@ -135,7 +136,7 @@ impl Default for Gpu {
     }
 }
 
-/// The scenario of this process.
+/// Returns the scenario of this process.
 pub fn scenario() -> &'static Scenario {
     static SCENARIO: OnceLock<Scenario> = OnceLock::new();
     SCENARIO.get_or_init(|| {
@@ -143,7 +144,7 @@ pub fn scenario() -> &'static Scenario {
         let Ok(text) = std::fs::read_to_string(&path) else {
             return Scenario::default();
         };
-        // A mistake in the scenario would test something else than intended.
+        // Exits at a mistake in the scenario, because the test would not test what it is meant to test.
         toml::from_str(&text).unwrap_or_else(|error| {
             eprintln!("fake-nccl: {}: {error}", path.display());
             std::process::abort()
@@ -151,7 +152,7 @@ pub fn scenario() -> &'static Scenario {
     })
 }
 
-/// The faults of a GPU.
+/// Returns the faults of a GPU.
 pub(crate) fn gpu(index: i32) -> Gpu {
     scenario()
         .gpu
@@ -160,7 +161,7 @@ pub(crate) fn gpu(index: i32) -> Gpu {
         .unwrap_or_default()
 }
 
-/// The code of a function that is to fail.
+/// Returns the code of a function that is to fail.
 pub(crate) fn failure(function: &str) -> Option<i32> {
     scenario().call.get(function).copied()
 }
@@ -172,10 +173,10 @@ fn path() -> PathBuf {
     PathBuf::from(format!("{}.toml", library().display()))
 }
 
-/// The file of this library, which distinguishes its ranks from those of another node.
+/// Returns the path of this library. It distinguishes this node's ranks from those of another node.
 pub(crate) fn library() -> PathBuf {
     static HERE: u8 = 0;
-    // SAFETY: an all-zero Dl_info is valid, and dladdr fills it in or leaves it.
+    // SAFETY: an all-zero Dl_info is valid, and dladdr either fills it in or does not change it.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is one of this library; the pointer is valid for the call.
     let found = unsafe { libc::dladdr(&raw const HERE as *const libc::c_void, &mut info) };

@@ -1,4 +1,4 @@
-//! Streams: threads that run jobs in order. Events are marks in them.
+//! Streams are threads that run jobs in order. Events are markers in a stream.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A stream, with a thread until it is dropped.
+/// A stream, whose thread runs until the stream is dropped.
 pub struct Stream {
     jobs: Sender<Job>,
     pending: Arc<Gate>,
     all: Arc<Gate>,
-    /// Its GPU.
+    /// The index of the stream's GPU.
     pub device: i32,
 }
 
@@ -45,7 +45,7 @@ impl Gate {
     }
 }
 
-/// The unfinished jobs on each GPU, in all streams.
+/// Returns the gate that counts the unfinished jobs on a GPU, in all streams.
 fn device_gate(device: i32) -> Arc<Gate> {
     static GATES: Mutex<BTreeMap<i32, Arc<Gate>>> = Mutex::new(BTreeMap::new());
     let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ impl Stream {
     pub fn then(&self, job: impl FnOnce() + Send + 'static) {
         self.pending.add();
         self.all.add();
-        // The thread runs as long as this sender exists.
+        // The send succeeds, because the thread runs as long as this sender exists.
         let _ = self.jobs.send(Box::new(job));
     }
 
@@ -88,13 +88,13 @@ impl Stream {
         self.pending.is_clear()
     }
 
-    /// Waits until all jobs are done, like cuStreamSynchronize: without a timeout.
+    /// Waits until all jobs are done. Like cuStreamSynchronize, it has no timeout.
     pub fn wait(&self) {
         self.pending.wait();
     }
 }
 
-/// A mark in a stream, with the time when it was passed.
+/// A marker in a stream, with the time when the stream passed it.
 #[derive(Default)]
 pub struct Event {
     state: Mutex<State>,
@@ -123,12 +123,12 @@ impl Event {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event that was never recorded counts as passed, as in CUDA.
+    /// Returns true if the stream has passed the event. An event that was never recorded counts as passed, as in CUDA.
     pub fn is_passed(&self) -> bool {
         !matches!(self.state(), State::Waiting)
     }
 
-    /// The time from another event to this one; `None`: one was never recorded, or not passed.
+    /// Returns the time from another event to this one, or `None` if one of them was never recorded or not passed.
     pub fn since(&self, other: &Event) -> Option<Duration> {
         match (other.state(), self.state()) {
             (State::At(from), State::At(to)) => Some(to.saturating_duration_since(from)),
@@ -152,7 +152,7 @@ impl<T> Handles<T> {
     pub fn insert(&self, thing: Arc<T>) -> usize {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.0 += 1;
-        // Not a readable address.
+        // Shifts the number, so that a handle is not a readable address.
         let handle = known.0 << 4;
         known.1.insert(handle, thing);
         handle

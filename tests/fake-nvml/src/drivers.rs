@@ -1,15 +1,16 @@
-//! The NVML definitions of each driver, from NVIDIA's headers: `tables/nvml.tsv`, which `tables/generate.py` writes.
+//! The NVML definitions of each driver. They are in `tables/nvml.tsv`, which `tables/generate.py` writes from NVIDIA's
+//! headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Generated from nvml.h.
+/// The table generated from nvml.h.
 const TABLE: &str = include_str!("../tables/nvml.tsv");
 
 /// The kind of a row in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A `#define` of no other kind.
+    /// A `#define` that is none of the kinds below.
     Constant,
     /// The version number of a structure.
     Structure,
@@ -23,11 +24,11 @@ pub enum Kind {
 
 /// The parsed table.
 struct Table {
-    /// The first driver of each column, as in `580.82`.
+    /// The first driver version of each column, such as `580.82`.
     drivers: Vec<&'static str>,
-    /// Numbers by name, one per column.
+    /// Numbers by kind and name, one number per column.
     rows: BTreeMap<(Kind, &'static str), Vec<Option<u64>>>,
-    /// Names by column and field number, since GPUs are queried for many fields each second.
+    /// Names by column and field number. The index is needed because GPUs are queried for many fields each second.
     fields: BTreeMap<(usize, u64), Vec<&'static str>>,
 }
 
@@ -63,56 +64,57 @@ static READ: LazyLock<Table> = LazyLock::new(|| {
     }
 });
 
-/// Major and minor number of a driver's version; zero for missing parts.
+/// Returns the major and minor number of a driver's version; zero for missing parts.
 fn version(text: &str) -> (u32, u32) {
     let mut parts = text.split('.').map_while(|part| part.parse().ok());
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// The first driver of each column of the table, oldest first.
+/// Returns the first driver version of each column of the table, oldest first.
 pub fn all() -> &'static [&'static str] {
     &READ.drivers
 }
 
-/// One driver: a column of the table.
+/// One driver, given by its column in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Driver(usize);
 
 impl Driver {
-    /// The newest driver of the table that is not newer than this version, such as `580.82.07`; the oldest for a version
-    /// that is older than all of them.
+    /// Returns the newest driver of the table that is not newer than this version, such as `580.82.07`. If the version
+    /// is older than all of them, returns the oldest.
     pub fn of(text: &str) -> Driver {
         let wanted = version(text);
         let newest = READ.drivers.iter().rposition(|driver| version(driver) <= wanted);
         Driver(newest.unwrap_or(0))
     }
 
-    /// The number that this driver's header has for a name; `None` where it does not define the name.
+    /// Returns the number that this driver's header has for a name, or `None` if it does not define the name.
     pub fn number(self, kind: Kind, name: &str) -> Option<u64> {
         READ.rows.get(&(kind, name)).and_then(|row| *row.get(self.0)?)
     }
 
-    /// Every name of a kind that this driver's header defines, with its number.
+    /// Returns every name of a kind that this driver's header defines, with its number.
     pub fn names(self, kind: Kind) -> impl Iterator<Item = (&'static str, u64)> {
         let of_kind = READ.rows.iter().filter(move |((of, _), _)| *of == kind);
         of_kind.filter_map(move |((_, name), row)| Some((*name, (*row.get(self.0)?)?)))
     }
 
-    /// What a field number means to this driver. One number may have several names.
+    /// Returns the names that a field number has in this driver's header. One number may have several names.
     pub fn fields(self, id: u32) -> &'static [&'static str] {
         let names = READ.fields.get(&(self.0, u64::from(id)));
         names.map_or(&[], Vec::as_slice)
     }
 
-    /// Whether this driver's header declares a function.
+    /// Returns true if this driver's header declares a function.
     pub fn declares(self, function: &str) -> bool {
         self.number(Kind::Function, function).is_some()
     }
 
-    /// This library as for the driver: without the functions that its header does not declare.
+    /// Returns this library's file, changed for the driver: it lacks the functions that the driver's header does not
+    /// declare.
     ///
     /// A library's symbols cannot change while it is loaded, so those names are changed in the file, in the string
-    /// table of its symbols. The hash table still contains them, and the subsequent comparison of names fails.
+    /// table of its symbols. The hash table still contains the old names, and the subsequent comparison of names fails.
     pub fn library(self, mut file: Vec<u8>) -> Vec<u8> {
         let functions = READ.rows.iter().filter(|((kind, _), _)| *kind == Kind::Function);
         let missing: BTreeSet<&[u8]> = functions

@@ -12,12 +12,12 @@ use crate::{code, put};
 
 const TIMEOUT: u32 = 10;
 
-/// All event types in the driver's header.
+/// Returns all event types in the driver's header, as a mask.
 fn all(driver: Driver) -> u64 {
     driver.names(Kind::Event).fold(0, |all, (_, bit)| all | bit)
 }
 
-/// The object behind a set's pointer: GPUs and masks.
+/// The object behind a set's pointer. Each entry has a GPU and a mask of event types.
 #[derive(Default)]
 struct Set(Mutex<Vec<(u32, u64)>>);
 
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn nvmlDeviceGetSupportedEventTypes(of: nvmlDevice_t, to: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceRegisterEvents(of: nvmlDevice_t, mask: u64, set: nvmlEventSet_t) -> u32 {
     code(device(of as usize, "nvmlDeviceRegisterEvents").and_then(|of| {
-        // SAFETY: null, or from nvmlEventSetCreate.
+        // SAFETY: the pointer is null or from nvmlEventSetCreate.
         let set = unsafe { set.cast::<Set>().as_ref() }.ok_or(INVALID_ARGUMENT)?;
         if mask & !all(of.view.driver) != 0 {
             return Err(INVALID_ARGUMENT);
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
     to: *mut nvmlEventData_t,
     timeout_ms: u32,
 ) -> u32 {
-    // SAFETY: null, or from nvmlEventSetCreate.
+    // SAFETY: the pointer is null or from nvmlEventSetCreate.
     let Some(set) = (unsafe { set.cast::<Set>().as_ref() }) else {
         return INVALID_ARGUMENT;
     };
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
             // SAFETY: the caller's pointer.
             Ok(Some(data)) => return code(unsafe { put(to, data) }),
             Ok(None) if Instant::now() >= until => return TIMEOUT,
-            // A real wait sleeps in the kernel; this one polls its file.
+            // A real wait sleeps in the kernel. This one polls the scenario file.
             Ok(None) => sleep(Duration::from_millis(200)),
         }
     }

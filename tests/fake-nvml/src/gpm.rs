@@ -8,7 +8,7 @@ use crate::profile::METRICS;
 use crate::world::{INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, device};
 use crate::{code, put};
 
-/// The object behind a sample's pointer.
+/// The object behind a sample's pointer: the device, and when the sample was taken.
 #[derive(Default)]
 struct Sample(Option<(usize, Instant)>);
 
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn nvmlGpmSampleGet(of: nvmlDevice_t, sample: nvmlGpmSampl
     }))
 }
 
-/// See NVML. The older sample comes first, at least 100 ms before the newer one.
+/// See NVML. The older sample comes first and must be at least 100 ms older than the newer one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmMetricsGet(to: *mut nvmlGpmMetricsGet_t) -> u32 {
     // SAFETY: null, or the caller's structure.

@@ -1,10 +1,10 @@
 //! A library with NVML's C interface that reads a scenario file instead of GPUs, so that the code for real GPUs runs in
-//! tests everywhere. The file's path is in `PACELINE_FAKE_NVML`, or it is beside the library with the same name plus
-//! `.toml`; see [`scenario`].
+//! tests everywhere. The file's path is in `PACELINE_FAKE_NVML`. Otherwise the file is beside the library, with the
+//! same name plus `.toml`; see [`scenario`].
 //!
-//! It has only the functions that Paceline calls; a missing function is a case that callers must handle. Signatures and
+//! The library has only the functions that Paceline calls. Callers must handle missing functions. Signatures and
 //! structures are those of nvml.h as in `nvml-wrapper-sys`. The available functions, structures, events and field
-//! numbers depend on the scenario's driver: see [`drivers`].
+//! numbers depend on the scenario's driver; see [`drivers`].
 
 #![allow(non_snake_case, reason = "the names are NVML's")]
 #![allow(
@@ -24,7 +24,7 @@ mod world;
 
 use drivers::{Driver, Kind};
 
-/// The return code of a result.
+/// Converts a result to its return code.
 pub(crate) fn code(result: Result<(), u32>) -> u32 {
     result.err().unwrap_or(world::SUCCESS)
 }
@@ -42,7 +42,7 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), u32> {
     Ok(())
 }
 
-/// Whether a structure's `version` member matches this name, and the driver's header defines the name.
+/// Returns an error unless a structure's `version` member matches this name and the driver's header defines the name.
 pub(crate) fn check_version<T>(driver: Driver, name: &str, found: u32) -> Result<(), u32> {
     let known = driver.number(Kind::Structure, name);
     let known = known.map(|number| size_of::<T>() as u32 | (number as u32) << 24);

@@ -1,5 +1,5 @@
-//! The readings of healthy GPUs of each model, and the readings that a model supports. Numbers are from data sheets if
-//! available, otherwise plausible values.
+//! The readings of healthy GPUs of each model, and the readings that a model supports. Numbers are from data sheets
+//! where available, and otherwise plausible values.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ pub const UNSIGNED_LONG_LONG: u32 = 3;
 /// See [`UNSIGNED`].
 pub const SIGNED: u32 = 5;
 
-/// A field: its name in nvml.h, its item, and its type. Its number is the driver's ([`crate::drivers`]).
+/// The fields, each with its name in nvml.h, its item and its type. The driver determines its number
+/// ([`crate::drivers`]).
 pub const FIELDS: &[(&str, &str, u32)] = &[
     ("NVML_FI_DEV_ECC_CURRENT", "ecc_enabled", UNSIGNED),
     ("NVML_FI_DEV_ECC_PENDING", "ecc_enabled_pending", UNSIGNED),
@@ -176,12 +177,12 @@ pub const FIELDS: &[(&str, &str, u32)] = &[
     ),
 ];
 
-/// The item of all fields with this prefix: power smoothing, which is off, at the lowest privilege level.
+/// The prefix of fields that share one item, and that item. Power smoothing is off, at the lowest privilege level.
 pub const POWER_SMOOTHING: (&str, &str) = ("NVML_FI_PWR_SMOOTHING_", "power_smoothing");
 /// The item of every other field that the driver defines.
 pub const OTHER_FIELDS: &str = "other_fields";
 
-/// GPM metrics: number and item, in percent.
+/// GPM metrics in percent, each with its number and item.
 pub const METRICS: [(u32, &str); 5] = [
     (1, "gpm_graphics"),
     (2, "gpm_sm"),
@@ -263,7 +264,7 @@ const H100: &[(&str, f64)] = &[
     ("pcie_width_max", 16.0),
     ("remap_max", 640.0),
     ("fabric_state", 3.0),
-    // Not degraded, no recovery needed, configuration correct.
+    // These values mean not degraded, no recovery needed, and a correct configuration.
     ("fabric_health", 426.0),
     ("gpm_graphics", 97.0),
     ("gpm_sm", 88.5),
@@ -293,7 +294,7 @@ const BLACKWELL: &[&str] = &[
     "nvlink_symbol_errors",
 ];
 
-/// The name of a model.
+/// Returns the name of a model.
 pub fn model(profile: &str) -> &'static str {
     match profile {
         "a100" => "NVIDIA A100-SXM4-80GB",
@@ -303,7 +304,7 @@ pub fn model(profile: &str) -> &'static str {
     }
 }
 
-/// All readings of a healthy GPU of this model.
+/// Returns all readings of a healthy GPU of this model.
 pub fn items(profile: &str) -> Option<BTreeMap<&'static str, Item>> {
     let mut items: BTreeMap<&str, Item> = ZERO.iter().map(|name| (*name, Item::Number(0.0))).collect();
     items.extend(H100.iter().map(|(name, value)| (*name, Item::Number(*value))));

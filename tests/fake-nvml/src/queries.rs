@@ -1,4 +1,4 @@
-//! Queries of a device.
+//! NVML's queries of a device.
 
 use nvml_wrapper_sys::bindings::*;
 
@@ -7,7 +7,7 @@ use crate::profile::{FIELDS, OTHER_FIELDS, POWER_SMOOTHING, SIGNED, UNSIGNED, UN
 use crate::world::{Device, INVALID_ARGUMENT, NOT_SUPPORTED, device};
 use crate::{check_version, code, put};
 
-/// Defines a query of one item as an unsigned number.
+/// Defines queries that each return one item as an unsigned number.
 macro_rules! number {
     ($($function:ident($($argument:ident),*) = $item:expr;)*) => {$(
         /// See NVML.
@@ -41,7 +41,7 @@ number! {
     nvmlDeviceGetMaxPcieLinkWidth() = "pcie_width_max";
 }
 
-/// Defines a query that fills in the caller's structure.
+/// Defines queries that each fill in the caller's structure.
 macro_rules! structure {
     ($($function:ident(|$of:ident, $to:ident: $kind:ty| $fill:expr);)*) => {$(
         /// See NVML.
@@ -81,7 +81,7 @@ structure! {
     });
     nvmlDeviceGetMemoryInfo_v2(|of, to: nvmlMemory_v2_t| {
         check_version::<nvmlMemory_v2_t>(of.view.driver, "nvmlMemory_v2", to.version)?;
-        // An instance has an equal share.
+        // Each instance has an equal share of the memory.
         let parts = of.instance.map_or(1.0, |_| f64::from(of.instances()));
         to.total = (of.item("memory_total")? / parts) as u64;
         to.used = (of.item("memory_used")? / parts) as u64;
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(of: nvmlDevice_t, link: u32, t
     }))
 }
 
-/// See NVML. The call succeeds; each field has its own code.
+/// See NVML. The call itself succeeds, and each field has its own return code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     of: nvmlDevice_t,
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     }))
 }
 
-/// The driver's maximum number of links per GPU.
+/// Returns the driver's maximum number of links per GPU.
 fn links(of: &Device) -> u32 {
     let links = of.view.driver.number(Kind::Constant, "NVML_NVLINK_MAX_LINKS");
     links.map_or(0, |links| links as u32)
@@ -201,7 +201,7 @@ fn field(of: &Device, value: &mut nvmlFieldValue_t) -> Result<(), u32> {
         (None, None) => return Err(INVALID_ARGUMENT),
     };
     let mut number = of.item(item)?;
-    // The state is per link (from Hopper on); the counters new in Blackwell cover all links.
+    // The state is per link (from Hopper on). The counters new in Blackwell cover all links.
     match name {
         "NVML_FI_DEV_NVLINK_GET_STATE" => {
             if of.view.scenario.profile == "a100" {

@@ -1,4 +1,4 @@
-//! The scenario file: the GPUs, their readings, and the faults. It is reloaded when it changes.
+//! The scenario file, which describes the GPUs, their readings and the faults. It is reloaded when it changes.
 //!
 //! ```toml
 //! driver = "580.82.07"        # uses the column of tables/nvml.tsv for the newest driver up to it
@@ -72,9 +72,9 @@ pub enum Item {
     Number(f64),
     /// A running counter.
     Counter {
-        /// Its value when the library was first initialized.
+        /// The counter's value when the library was first initialized.
         at: f64,
-        /// Its increase per second.
+        /// The counter's increase per second.
         per_s: f64,
     },
     /// An error instead of a number.
@@ -86,22 +86,22 @@ pub enum Item {
 pub struct Gpu {
     /// The result of every call.
     pub fail: Option<Failure>,
-    /// Calls do not return.
+    /// True if calls do not return.
     #[serde(default)]
     pub hang: bool,
-    /// How long each call takes.
+    /// How long each call takes, in milliseconds.
     #[serde(default)]
     pub delay_ms: u64,
-    /// MIG instances; zero: MIG is off.
+    /// Number of MIG instances; zero if MIG is off.
     #[serde(default)]
     pub mig: u32,
-    /// Processes that use it, with a gigabyte each.
+    /// Processes that use the GPU, each with a gigabyte of its memory.
     #[serde(default)]
     pub processes: Vec<u32>,
-    /// Functions that fail.
+    /// Functions that fail, with their return codes.
     #[serde(default)]
     pub calls: BTreeMap<String, Failure>,
-    /// Its readings, by name.
+    /// Readings that differ from the profile, by name.
     #[serde(flatten)]
     pub items: BTreeMap<String, Item>,
 }
@@ -112,12 +112,12 @@ pub struct Gpu {
 pub struct Event {
     /// Index of the GPU.
     pub gpu: u32,
-    /// The XID, if it is one.
+    /// The XID, if it is an XID event.
     pub xid: Option<u64>,
-    /// Otherwise the bit of its type.
+    /// The bit of the event's type, if it is not an XID event.
     #[serde(default)]
     pub kind: u64,
-    /// Its GPU instance, if any.
+    /// The GPU instance of the event, if any.
     pub gpu_instance: Option<u32>,
     /// The number of identical events.
     #[serde(default = "once")]
@@ -128,7 +128,7 @@ fn once() -> u32 {
     1
 }
 
-/// See the module.
+/// The content of the file; see the module documentation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -148,10 +148,10 @@ pub struct Scenario {
     /// The number of GPUs, up to 16.
     #[serde(default)]
     pub gpus: u32,
-    /// Differences from the profile, by index.
+    /// Differences from the profile, by the GPU's index.
     #[serde(default)]
     pub gpu: BTreeMap<String, Gpu>,
-    /// Events, in order.
+    /// The events, in order.
     #[serde(default)]
     pub event: Vec<Event>,
 }
@@ -165,7 +165,7 @@ fn profile() -> String {
 }
 
 impl Scenario {
-    /// Parses a scenario. A mistake in it would test something else than intended.
+    /// Parses a scenario. A mistake is an error, because the test would not test what it is meant to test.
     pub fn parse(text: &str) -> Result<Scenario, String> {
         let scenario: Scenario = toml::from_str(text).map_err(|error| error.to_string())?;
         let profile = crate::profile::items(&scenario.profile)

@@ -1,4 +1,4 @@
-//! Initialization, and device enumeration.
+//! Initialization and device enumeration.
 
 use std::ffi::{CStr, c_char};
 
@@ -111,12 +111,12 @@ pub unsafe extern "C" fn nvmlDeviceGetName(of: nvmlDevice_t, to: *mut c_char, le
     }))
 }
 
-/// See NVML. For an instance, returns the GPU's.
+/// See NVML. For an instance, returns the information about its GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(of: nvmlDevice_t, to: *mut nvmlPciInfo_t) -> u32 {
     let result = device(of as usize, "nvmlDeviceGetPciInfo_v3");
     code(result.and_then(|of| {
-        // SAFETY: numbers only, for which zero is a value.
+        // SAFETY: the structure has only numbers, for which zero is valid.
         let mut info: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
         info.domain = of.index / 8;
         info.bus = BUSES[of.index as usize % 8];
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(of: nvmlDevice_t, now: *mut u32, p
 /// See NVML.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(of: nvmlDevice_t, to: *mut u32) -> u32 {
-    // The same on every GPU so far.
+    // The number is the same on every GPU so far.
     let result = device(of as usize, "nvmlDeviceGetMaxMigDeviceCount");
     // SAFETY: the caller's pointer.
     code(result.and_then(|_| unsafe { put(to, 7) }))

@@ -1,4 +1,4 @@
-//! The state behind the C functions: the current scenario, and what was initialized and delivered.
+//! The state behind the C functions, which is the current scenario and what was initialized and delivered.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -26,7 +26,7 @@ static WORLD: Mutex<World> = Mutex::new(World::new());
 struct World {
     loaded: Option<Loaded>,
     initialized: u32,
-    /// The scenario's restarts when it was initialized.
+    /// The scenario's `restarts` when the library was initialized.
     restarts: u32,
     began: Option<Instant>,
     /// Delivered events, by index in the scenario.
@@ -46,7 +46,7 @@ pub struct View {
     pub items: BTreeMap<&'static str, Item>,
 }
 
-/// A device in one call: index of the GPU, and of the instance if it is one.
+/// A device in one call, given by the index of the GPU and, for an instance, its index.
 pub struct Device {
     pub view: Arc<View>,
     pub index: u32,
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// The current scenario, checked at most every few milliseconds.
+    /// Returns the current scenario. The file is checked at most every few milliseconds.
     fn view(&mut self) -> Result<Arc<View>, u32> {
         let fresh = |loaded: &Loaded| loaded.looked.elapsed() < Duration::from_millis(5);
         if !self.loaded.as_ref().is_some_and(fresh) {
@@ -76,7 +76,7 @@ impl World {
                 meta.map_or(0, |meta| meta.len()),
             );
             match &mut self.loaded {
-                // If the file is deleted, the last scenario stays.
+                // If the file is deleted, the last scenario is kept.
                 Some(loaded) if loaded.stamp == stamp || !path.exists() => loaded.looked = Instant::now(),
                 _ => {
                     let view = load(&path);
@@ -114,12 +114,12 @@ fn load(path: &PathBuf) -> Result<Arc<View>, String> {
     }))
 }
 
-/// `PACELINE_FAKE_NVML`, or this library's path plus `.toml`.
+/// Returns `PACELINE_FAKE_NVML`, or this library's path plus `.toml`.
 fn path() -> PathBuf {
     if let Some(path) = std::env::var_os("PACELINE_FAKE_NVML") {
         return path.into();
     }
-    // SAFETY: an all-zero Dl_info is valid, and dladdr fills it in or leaves it.
+    // SAFETY: an all-zero Dl_info is valid, and dladdr either fills it in or does not change it.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is one of this library; the pointer is valid for the call.
     let found = unsafe { libc::dladdr(&raw const WORLD as *const libc::c_void, &mut info) };
@@ -135,7 +135,7 @@ fn world() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The result of nvmlInit_v2.
+/// Returns the result of nvmlInit_v2.
 pub fn init() -> u32 {
     let mut world = world();
     let view = match world.view() {
@@ -151,7 +151,7 @@ pub fn init() -> u32 {
     SUCCESS
 }
 
-/// The result of nvmlShutdown.
+/// Returns the result of nvmlShutdown.
 pub fn shutdown() -> u32 {
     let mut world = world();
     if world.initialized == 0 {
@@ -161,7 +161,7 @@ pub fn shutdown() -> u32 {
     SUCCESS
 }
 
-/// The scenario, for an initialized client.
+/// Returns the scenario for an initialized client, and an error otherwise.
 pub fn view() -> Result<Arc<View>, u32> {
     let mut world = world();
     let view = world.view()?;
@@ -174,19 +174,19 @@ pub fn view() -> Result<Arc<View>, u32> {
     }
 }
 
-/// Handles are opaque numbers: GPU and instance.
+/// Returns the handle of a GPU or an instance, which is an opaque number.
 pub fn handle(index: u32, instance: Option<u32>) -> usize {
     0x1000 + index as usize * 0x100 + instance.map_or(0, |instance| 1 + instance as usize)
 }
 
-/// Looks up a device at the start of a call: the scenario determines the call's duration and failure.
+/// Looks up a device at the start of a call. The scenario determines how long the call takes and whether it fails.
 pub fn device(handle: usize, call: &str) -> Result<Device, u32> {
     let index = handle.checked_sub(0x1000).ok_or(INVALID_ARGUMENT)? / 0x100;
     let instance = (handle % 0x100).checked_sub(1).map(|instance| instance as u32);
     let mut slept = false;
     loop {
         let view = view()?;
-        // A file changed by `Driver::library` lacks the function; otherwise the call can only fail.
+        // A file changed by `Driver::library` lacks the function. In the unchanged library the call can only fail.
         if !view.driver.declares(call) {
             return Err(FUNCTION_NOT_FOUND);
         }
@@ -218,7 +218,7 @@ pub fn device(handle: usize, call: &str) -> Result<Device, u32> {
     }
 }
 
-/// The next undelivered event of these GPUs.
+/// Returns the next event of these GPUs that was not delivered yet.
 pub fn event(registered: &[(u32, u64)]) -> Result<Option<nvmlEventData_t>, u32> {
     let view = view()?;
     let mut world = world();
@@ -247,7 +247,7 @@ impl View {
 }
 
 impl Device {
-    /// The current value of an item.
+    /// Returns the current value of an item.
     pub fn item(&self, name: &str) -> Result<f64, u32> {
         let own = self.view.gpu(self.index).and_then(|gpu| gpu.items.get(name));
         match own.or_else(|| self.view.items.get(name)) {
@@ -258,7 +258,7 @@ impl Device {
         }
     }
 
-    /// MIG instances.
+    /// Returns the number of MIG instances.
     pub fn instances(&self) -> u32 {
         self.view.gpu(self.index).map_or(0, |gpu| gpu.mig)
     }

@@ -19,7 +19,8 @@ import zipfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 TABLE = os.path.join(HERE, "nvml.tsv")
 
-# Driver (the first version that the column covers), CUDA, wheel with its nvml.h, nvidia-ml-py for that driver.
+# The drivers: the first version that the column covers, CUDA, the wheel with its nvml.h, and nvidia-ml-py for that
+# driver.
 DRIVERS = [
     ("535", "12.2", "nvidia-nvml-dev-cu12", "12.2.140", "12.535.161"),
     ("550", "12.4", "nvidia-nvml-dev-cu12", "12.4.127", "12.550.89"),

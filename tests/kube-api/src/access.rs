@@ -1,4 +1,4 @@
-//! Authentication by bearer token, and authorization by the existing Roles and bindings.
+//! Authentication by bearer token, and authorization by the Roles and bindings in the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,19 +15,19 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// A user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct User {
-    /// `system:serviceaccount:NAMESPACE:NAME`, or a person's name.
+    /// The user's name: `system:serviceaccount:NAMESPACE:NAME`, or a person's name.
     pub name: String,
-    /// The groups; `system:masters` is allowed everything.
+    /// The user's groups. `system:masters` is allowed everything.
     pub groups: Vec<String>,
-    /// Extra information: for a pod's token, the pod and the node.
+    /// Extra information. For a pod's token, it contains the pod and the node.
     pub extra: Value,
     audiences: Vec<String>,
-    /// The pod with which the token becomes invalid: namespace, name, uid.
+    /// The pod's namespace, name and uid. The token becomes invalid when this pod is deleted.
     pod: Option<(String, String, String)>,
 }
 
 impl User {
-    /// A user without a pod.
+    /// Returns a user without a pod.
     pub fn new(name: &str, groups: &[&str]) -> User {
         let mut all: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         all.push("system:authenticated".into());
@@ -40,7 +40,7 @@ impl User {
         }
     }
 
-    /// The stored form of a token.
+    /// Returns the stored form of a token.
     fn line(&self, token: &str) -> Value {
         json!({
             "token": token, "name": self.name, "groups": self.groups, "extra": self.extra,
@@ -64,7 +64,7 @@ impl User {
         })
     }
 
-    /// The form used in reviews.
+    /// Returns the form used in reviews.
     pub fn info(&self) -> Value {
         json!({ "username": self.name, "groups": self.groups, "extra": self.extra })
     }
@@ -73,19 +73,19 @@ impl User {
 /// A requested operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
-    /// get, list, watch, create, update, patch, delete, deletecollection.
+    /// The verb: get, list, watch, create, update, patch, delete or deletecollection.
     pub verb: &'a str,
     /// The API group.
     pub group: &'a str,
-    /// `pods`, `pods/eviction`.
+    /// The resource, such as `pods` or `pods/eviction`.
     pub resource: &'a str,
-    /// Empty: all namespaces, or a cluster-scoped resource.
+    /// The namespace; empty for all namespaces or for a cluster-scoped resource.
     pub namespace: &'a str,
-    /// Empty: all.
+    /// The object's name; empty for all objects.
     pub name: &'a str,
 }
 
-/// All tokens.
+/// All tokens and their users.
 #[derive(Debug, Default)]
 pub struct Tokens(Mutex<BTreeMap<String, User>>);
 
@@ -98,7 +98,7 @@ impl Tokens {
             .insert(token.to_owned(), user);
     }
 
-    /// The user of a token; `None` if its pod is deleted.
+    /// Returns the user of a token, or `None` if the token is unknown or its pod is deleted.
     pub fn user(&self, token: &str, store: &Store) -> Option<User> {
         let user = self
             .0
@@ -115,7 +115,7 @@ impl Tokens {
         Some(user)
     }
 
-    /// A new token for a ServiceAccount, for a TokenRequest.
+    /// Creates a token for a ServiceAccount in response to a TokenRequest.
     pub fn request(&self, namespace: &str, account: &str, request: &Value, store: &Store) -> Value {
         let name = format!("system:serviceaccount:{namespace}:{account}");
         let spaces = format!("system:serviceaccounts:{namespace}");
@@ -145,13 +145,13 @@ impl Tokens {
         answer
     }
 
-    /// Restores a stored token. `None`: the line is no token.
+    /// Restores a stored token. Returns `None` if the line is not a token.
     pub fn restore(&self, line: &Value) -> Option<()> {
         self.add(line["token"].as_str()?, User::of_line(line)?);
         Some(())
     }
 
-    /// The response to a TokenReview.
+    /// Returns the response to a TokenReview.
     pub fn review(&self, review: &Value, store: &Store) -> Value {
         let mut answer = review.clone();
         let user = self.user(review["spec"]["token"].as_str().unwrap_or(""), store);
@@ -175,7 +175,7 @@ impl Tokens {
     }
 }
 
-/// Whether the operation is allowed.
+/// Returns true if the operation is allowed.
 pub fn may(user: &User, wish: Wish<'_>, store: &Store) -> bool {
     if user.groups.iter().any(|group| group == "system:masters") {
         return true;
@@ -233,7 +233,7 @@ fn allows(rule: &Value, wish: Wish<'_>) -> bool {
         && names.is_none_or(|names| names.iter().any(|name| *name == wish.name))
 }
 
-/// The response to a SubjectAccessReview; to a SelfSubjectAccessReview when `own` is given.
+/// Returns the response to a SubjectAccessReview, or to a SelfSubjectAccessReview if `own` is given.
 pub fn review(review: &Value, own: Option<&User>, store: &Store) -> Value {
     let spec = &review["spec"];
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();

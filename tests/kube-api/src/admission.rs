@@ -1,4 +1,4 @@
-//! Mutating webhooks: which are called, in which order, and the HTTPS call itself.
+//! Mutating webhooks: which ones are called, in which order, and the HTTPS call itself.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -30,11 +30,11 @@ use crate::store::Place;
 const GROUP: &str = "admissionregistration.k8s.io";
 /// The real server's size limit for a webhook's response.
 const MOST_BYTES: usize = 3 << 20;
-/// The real server uses HTTP/1.1 for webhooks and keeps this many idle connections to each
-/// (client-go/transport/cache.go); concurrent calls are not limited, and need a handshake if no connection is idle.
+/// Maximum number of idle connections to each webhook. The real server uses HTTP/1.1 for webhooks and keeps this many
+/// (client-go/transport/cache.go). Concurrent calls are not limited, and need a handshake if no connection is idle.
 const MOST_IDLE: usize = 25;
 
-/// Idle connections by webhook, CA and address, and statistics of calls.
+/// Idle connections by webhook, CA and address, and statistics of the calls.
 #[derive(Debug, Default)]
 pub struct Callers {
     idle: Mutex<HashMap<String, Vec<SendRequest<Body>>>>,
@@ -53,8 +53,8 @@ struct Told {
 }
 
 impl Callers {
-    /// The statistics: the number of calls, the failed ones, the last failure, the number of connections, and each
-    /// call's duration in milliseconds.
+    /// Returns the statistics: the number of calls, the failed ones, the last failure, the number of connections, and
+    /// each call's duration in milliseconds.
     pub fn told(&self) -> Value {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         json!({
@@ -100,7 +100,7 @@ impl Callers {
 /// Calls the webhooks for an object that is about to be written. Returns the changed object and their warnings.
 ///
 /// # Errors
-/// Forbidden when a webhook denies it, InternalError when a required one fails.
+/// Returns Forbidden if a webhook denies the request, and InternalError if a required webhook fails.
 pub async fn mutate(
     cluster: &Cluster,
     ask: &Ask,
@@ -127,7 +127,8 @@ pub async fn mutate(
                 && space
                     .as_ref()
                     .is_none_or(|space| Selector::of_object(&webhook["namespaceSelector"]).matches(space));
-            // Reinvocation: only webhooks that request it, and only if the object has changed since their first call.
+            // In the second round, calls only webhooks that request it, and only if the object has changed since their
+            // first call.
             let is_again = webhook["reinvocationPolicy"] == "IfNeeded" && seen.get(number) != Some(&object);
             if !is_chosen || (round == 1 && !is_again) {
                 seen.push(Value::Null);
@@ -151,7 +152,7 @@ pub async fn mutate(
     Ok((object, warnings))
 }
 
-/// The webhooks with matching rules, in call order.
+/// Returns the webhooks with matching rules, in call order.
 fn registered(cluster: &Cluster, ask: &Ask, operation: &str) -> Vec<(String, Value)> {
     let store = cluster.store();
     let resource = (GROUP.to_owned(), "mutatingwebhookconfigurations".to_owned());
@@ -256,7 +257,7 @@ async fn call(
     let key = format!("{configuration} {} {address} {bundle}", webhook["name"]);
     let body = review.to_string();
     let mut answer = None;
-    // An idle connection may have been closed in the meantime: then use a new one, as HTTP clients do.
+    // An idle connection may have been closed in the meantime. In that case a new one is used, as HTTP clients do.
     while let Some(mut idle) = cluster.callers.pop(&key) {
         if let Ok(came) = send(&mut idle, &name, &path, &body).await {
             answer = Some((came, idle));
@@ -284,7 +285,8 @@ async fn call(
     Ok(answer["response"].clone())
 }
 
-/// The address, the expected name in its certificate, and the path. A Service resolves to its Endpoints in rotation.
+/// Returns the address, the expected name in its certificate, and the path. A Service resolves to each of its Endpoints
+/// in turn.
 fn whereto(cluster: &Cluster, client: &Value) -> anyhow::Result<(SocketAddr, String, String)> {
     if let Some(url) = client["url"].as_str() {
         let rest = url.strip_prefix("https://").context("the URL is not https")?;

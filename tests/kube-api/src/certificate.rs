@@ -1,4 +1,4 @@
-//! Certificates of a CA that exists as long as the test.
+//! Certificates signed by a CA that exists only as long as the test.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::stamp;
 
-/// The server's identity. With a file, it persists across restarts.
+/// The server's identity. If it is stored in a file, it persists across restarts.
 #[derive(Debug)]
 pub struct Identity {
     /// The CA's certificate (PEM).
@@ -24,10 +24,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A new identity.
+    /// Creates a new identity.
     ///
     /// # Errors
-    /// When no certificate can be created.
+    /// Fails if no certificate can be created.
     pub fn new() -> anyhow::Result<Identity> {
         let (ca, certificate, key) = make(&["127.0.0.1", "localhost", "kubernetes.default.svc"])?;
         let token = stamp::hex(16);
@@ -39,7 +39,7 @@ impl Identity {
         })
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub fn line(&self) -> Value {
         json!({ "ca": self.ca, "token": self.token, "certificate": self.certificate, "key": self.key })
     }
@@ -47,7 +47,7 @@ impl Identity {
     /// Parses the stored form.
     ///
     /// # Errors
-    /// When it is invalid.
+    /// Fails if the stored form is invalid.
     pub fn read(line: &Value) -> anyhow::Result<Identity> {
         let text = |word: &str| {
             line[word]
@@ -63,25 +63,26 @@ impl Identity {
         })
     }
 
-    /// The server's TLS configuration.
+    /// Returns the server's TLS configuration.
     ///
     /// # Errors
-    /// When certificate or key are invalid.
+    /// Fails if the certificate or the key is invalid.
     pub fn config(&self) -> anyhow::Result<ServerConfig> {
         config(&self.certificate, &self.key)
     }
 }
 
-/// A CA's certificate (PEM), and the TLS configuration of a server with a certificate for these names, signed by it.
+/// Returns a CA's certificate (PEM), and the TLS configuration of a server with a certificate for these names, signed
+/// by this CA.
 ///
 /// # Errors
-/// When a name is invalid.
+/// Fails if a name is invalid.
 pub fn server(names: &[&str]) -> anyhow::Result<(String, ServerConfig)> {
     let (ca, certificate, key) = make(names)?;
     Ok((ca, config(&certificate, &key)?))
 }
 
-/// A CA's certificate, one for these names, and its key, all in PEM.
+/// Returns a CA's certificate, a certificate for these names, and that certificate's key, all in PEM.
 fn make(names: &[&str]) -> anyhow::Result<(String, String, String)> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

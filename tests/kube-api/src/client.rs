@@ -1,4 +1,4 @@
-//! The test's client: kube's, with responses as JSON for any status code.
+//! The tests' client. It is kube's client, but returns responses as JSON for any status code.
 
 use std::str::FromStr as _;
 
@@ -12,24 +12,24 @@ use serde_json::{Value, json};
 
 use crate::Server;
 
-/// See the module.
+/// The client; see the module documentation.
 #[derive(Clone)]
 pub struct Caller {
-    /// For responses that are not JSON: watches.
+    /// Used directly for responses that are not JSON, such as watches.
     pub client: kube::Client,
 }
 
 impl Caller {
-    /// A client with this token.
+    /// Creates a client with this token.
     ///
     /// # Errors
-    /// When the client cannot be created.
+    /// Fails if the client cannot be created.
     pub fn new(server: &Server, token: &str) -> anyhow::Result<Caller> {
         let mut config = kube::Config::new(Uri::from_str(&format!("https://{}", server.address))?);
         config.root_cert = Some(vec![
             CertificateDer::from_pem_slice(server.ca.as_bytes())?.to_vec(),
         ]);
-        // Tests check each response, including those that ask to retry.
+        // Disables retries, because tests check each response, including those that ask to retry.
         config.default_retry = false;
         config.auth_info = AuthInfo {
             token: Some(token.to_owned().into()),
@@ -40,10 +40,10 @@ impl Caller {
         })
     }
 
-    /// Sends a request; returns status code and body.
+    /// Sends a request. Returns the status code and the body.
     ///
     /// # Errors
-    /// When there is no response, or it is not JSON.
+    /// Fails if there is no response, or if it is not JSON.
     pub async fn ask(
         &self,
         method: Method,
@@ -71,52 +71,52 @@ impl Caller {
             .await
     }
 
-    /// GET.
+    /// Sends a GET request.
     ///
     /// # Errors
-    /// As [`Caller::ask`].
+    /// The same as for [`Caller::ask`].
     pub async fn get(&self, path: &str) -> anyhow::Result<(u16, Value)> {
         self.ask(Method::GET, path, "application/json", Vec::new()).await
     }
 
-    /// POST.
+    /// Sends a POST request.
     ///
     /// # Errors
-    /// As [`Caller::ask`].
+    /// The same as for [`Caller::ask`].
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
         self.json(Method::POST, path, body).await
     }
 
-    /// PUT.
+    /// Sends a PUT request.
     ///
     /// # Errors
-    /// As [`Caller::ask`].
+    /// The same as for [`Caller::ask`].
     pub async fn put(&self, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
         self.json(Method::PUT, path, body).await
     }
 
-    /// PATCH with a merge patch.
+    /// Sends a PATCH request with a merge patch.
     ///
     /// # Errors
-    /// As [`Caller::ask`].
+    /// The same as for [`Caller::ask`].
     pub async fn merge(&self, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
         let body = body.to_string().into_bytes();
         self.ask(Method::PATCH, path, "application/merge-patch+json", body)
             .await
     }
 
-    /// DELETE.
+    /// Sends a DELETE request.
     ///
     /// # Errors
-    /// As [`Caller::ask`].
+    /// The same as for [`Caller::ask`].
     pub async fn delete(&self, path: &str, options: &Value) -> anyhow::Result<(u16, Value)> {
         self.json(Method::DELETE, path, options).await
     }
 
-    /// A new token of a ServiceAccount, which is created if needed.
+    /// Requests a new token of a ServiceAccount, which is created if needed.
     ///
     /// # Errors
-    /// As [`Caller::ask`].
+    /// The same as for [`Caller::ask`].
     pub async fn token(&self, namespace: &str, account: &str, spec: &Value) -> anyhow::Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         self.post(&path, &json!({ "metadata": { "name": account } }))

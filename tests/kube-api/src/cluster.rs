@@ -14,23 +14,23 @@ use crate::kinds::{self, Kind};
 use crate::stamp;
 use crate::store::{Place, Store};
 
-/// A line of the audit: user, verb, resource, namespace, name ("" for several), code.
+/// A line of the audit: user, verb, resource, namespace, name (empty for several objects), and response code.
 pub type Audited = (String, String, String, String, String, u16);
 
 /// Requested faults. See `/_test/trouble` in the crate's documentation.
 #[derive(Debug)]
 pub struct Trouble {
-    /// Until when connections are closed.
+    /// Time until which connections are closed.
     pub away_until: Option<Instant>,
     /// The delay of each response.
     pub slow: Duration,
-    /// By plural, how many writes return a conflict.
+    /// Number of writes that return a conflict, by plural.
     pub conflicts: BTreeMap<String, u64>,
-    /// By resource, how many requests are rejected by priority and fairness.
+    /// Number of requests that priority and fairness reject, by resource.
     pub crowded: BTreeMap<String, u64>,
-    /// By pod, what happens just before its eviction: `gone`, or `another` with its name.
+    /// What happens to a pod just before its eviction, by pod: it is `gone`, or there is `another` with its name.
     pub meanwhile: BTreeMap<String, String>,
-    /// Incremented to end all watches.
+    /// A counter that is incremented to end all watches.
     pub drops: u64,
     /// The delay after which kubelets finish a deleted pod.
     pub kubelet: Duration,
@@ -38,7 +38,7 @@ pub struct Trouble {
     pub dead: Vec<String>,
 }
 
-/// See the module.
+/// The server's state; see the module documentation.
 #[derive(Debug)]
 pub struct Cluster {
     store: Mutex<Store>,
@@ -54,7 +54,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A new cluster with the default namespaces, and an administrator.
+    /// Returns a new cluster with the default namespaces and an administrator.
     pub fn new(admin: &str) -> Cluster {
         let cluster = Cluster {
             store: Mutex::default(),
@@ -93,7 +93,7 @@ impl Cluster {
     /// Restores stored lines into an empty cluster.
     ///
     /// # Errors
-    /// When a line is invalid.
+    /// Fails if a line is invalid.
     pub fn restore(&mut self, lines: &[Value]) -> anyhow::Result<()> {
         self.store = Mutex::default();
         for line in lines {
@@ -115,7 +115,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Locks the objects; the lock must not be held across an await.
+    /// Locks the objects. The lock must not be held across an await.
     pub fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,12 +125,12 @@ impl Cluster {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All kinds.
+    /// Returns all kinds.
     pub fn kinds(&self) -> Vec<Kind> {
         self.kinds.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The kind with this plural in this version.
+    /// Returns the kind with this plural in this version.
     pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Kind> {
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
         kinds
@@ -141,7 +141,7 @@ impl Cluster {
             .cloned()
     }
 
-    /// The kind in an object's reference.
+    /// Returns the kind in an object's reference.
     pub fn referenced(&self, api_version: &str, kind: &str) -> Option<Kind> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the server simulates an outage now.
+    /// Returns true if the server simulates an outage now.
     pub fn is_away(&self) -> bool {
         self.trouble()
             .away_until
@@ -176,7 +176,7 @@ impl Cluster {
         *audit.entry(line).or_default() += 1;
     }
 
-    /// The audit as JSON: one object per line, with its count.
+    /// Returns the audit as JSON, with one object per line and its count.
     pub fn audit(&self) -> Value {
         let audit = self.audit.lock().unwrap_or_else(PoisonError::into_inner);
         let line = |(line, count): (&Audited, &u64)| {
@@ -188,7 +188,7 @@ impl Cluster {
         Value::Array(audit.iter().map(line).collect())
     }
 
-    /// Sets the faults in an object (see the crate's documentation); others stay unchanged.
+    /// Sets the faults that are in an object (see the crate's documentation). Other faults stay unchanged.
     pub fn make_trouble(&self, wish: &Value) {
         let mut trouble = self.trouble();
         let millis = |word: &str| wish[word].as_u64().map(Duration::from_millis);
@@ -230,18 +230,18 @@ impl Cluster {
         }
     }
 
-    /// Whether this write must fail with a requested conflict.
+    /// Returns true if this write must fail with a requested conflict.
     pub fn is_conflict_due(&self, plural: &str) -> bool {
         is_due(&mut self.trouble().conflicts, plural)
     }
 
-    /// Whether priority and fairness reject this request.
+    /// Returns true if priority and fairness reject this request.
     pub fn is_crowded(&self, resource: &str) -> bool {
         is_due(&mut self.trouble().crowded, resource)
     }
 }
 
-/// Takes one from a counter, if it is not zero.
+/// Decrements a counter unless it is zero. Returns true if it was not zero.
 fn is_due(counts: &mut BTreeMap<String, u64>, name: &str) -> bool {
     let Some(left) = counts.get_mut(name).filter(|left| **left > 0) else {
         return false;

@@ -1,4 +1,4 @@
-//! TLS connections.
+//! Accepts TLS connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::cluster::Cluster;
 
-/// Accepts connections; all of them end during a simulated outage.
+/// A listener for connections. All of its connections end during a simulated outage.
 pub struct Door {
     come: mpsc::Receiver<(Visit, SocketAddr)>,
     address: SocketAddr,
@@ -26,7 +26,7 @@ impl Door {
     /// Accepts connections of this socket.
     ///
     /// # Errors
-    /// When the socket has no address.
+    /// Fails if the socket has no address.
     pub fn of(listener: TcpListener, acceptor: TlsAcceptor, cluster: Arc<Cluster>) -> io::Result<Door> {
         let address = listener.local_addr()?;
         let (sender, come) = mpsc::channel(16);
@@ -87,7 +87,7 @@ pub struct Visit {
 
 impl Visit {
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        // So that waiting tasks wake up and notice the outage.
+        // Polls the timer, so that waiting tasks wake up and notice the outage.
         while self.tick.poll_tick(context).is_ready() {}
         if self.cluster.is_away() {
             return Err(io::ErrorKind::ConnectionReset.into());

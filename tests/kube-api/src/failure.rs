@@ -1,4 +1,4 @@
-//! API errors: a Status with the reason that clients check.
+//! API errors. Each is a Status with the reason that clients check.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub struct Failure {
     /// The HTTP status code.
     pub code: u16,
-    /// Kubernetes' reason: one word.
+    /// Kubernetes' reason, which is one word.
     pub reason: &'static str,
     /// The message for people.
     pub message: String,
@@ -21,7 +21,7 @@ pub struct Failure {
 pub type Answer<T> = Result<T, Failure>;
 
 impl Failure {
-    /// An error with this reason and its status code.
+    /// Returns an error with this reason and its status code.
     pub fn new(reason: &'static str, message: impl Into<String>) -> Failure {
         let code = match reason {
             "BadRequest" => 400,
@@ -51,13 +51,13 @@ impl Failure {
         self
     }
 
-    /// The object does not exist.
+    /// Returns the error for an object that does not exist.
     pub fn not_found(plural: &str, name: &str) -> Failure {
         Failure::new("NotFound", format!("{plural} \"{name}\" not found"))
             .with(json!({ "name": name, "kind": plural }))
     }
 
-    /// A concurrent write was first.
+    /// Returns the error for a write that came after a concurrent one.
     pub fn conflict(plural: &str, name: &str, why: &str) -> Failure {
         Failure::new(
             "Conflict",
@@ -66,7 +66,7 @@ impl Failure {
         .with(json!({ "name": name, "kind": plural }))
     }
 
-    /// The Status object.
+    /// Returns the Status object.
     pub fn status(&self) -> Value {
         json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

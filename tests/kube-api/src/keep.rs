@@ -1,6 +1,6 @@
-//! The persistent state, like etcd and a cluster's keys for an API server: a file of JSON lines. Each line is written
-//! before the response is sent, so a killed process loses nothing that it has confirmed. (A machine that crashes may:
-//! the file is not synced.)
+//! The persistent state: a file of JSON lines, which corresponds to etcd and the cluster's keys of a real API server.
+//! Each line is written before the response is sent, so a killed process loses nothing that it has confirmed. A machine
+//! that crashes may lose some lines, because the file is not synced.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -8,15 +8,15 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// See the module.
+/// The open file; see the module documentation.
 #[derive(Debug)]
 pub struct Keep(File);
 
 impl Keep {
-    /// Opens the file and returns its content. An incomplete last line was never confirmed, and is removed.
+    /// Opens the file and returns its content. An incomplete last line was never confirmed, so it is removed.
     ///
     /// # Errors
-    /// When it cannot be read or written, or a line is not JSON.
+    /// Fails if the file cannot be read or written, or if a line is not JSON.
     pub fn open(path: &Path) -> io::Result<(Keep, Vec<Value>)> {
         let mut file = OpenOptions::new()
             .create(true)

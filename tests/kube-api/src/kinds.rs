@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-/// GROUP/VERSION PLURAL KIND cluster|namespaced SHORT SUBRESOURCES, as in the real server's discovery.
+/// The built-in kinds as in the real server's discovery: GROUP/VERSION PLURAL KIND cluster|namespaced SHORT
+/// SUBRESOURCES.
 const OWN: &str = "
 /v1 namespaces Namespace cluster ns status
 /v1 nodes Node cluster no status
@@ -46,23 +47,23 @@ authorization.k8s.io/v1 selfsubjectaccessreviews SelfSubjectAccessReview cluster
 pub struct Kind {
     /// The API group; empty for the core group.
     pub group: String,
-    /// All served versions; the first is preferred.
+    /// All served versions, of which the first is preferred.
     pub versions: Vec<String>,
     /// The name used in URLs.
     pub plural: String,
     /// The name used in objects.
     pub kind: String,
-    /// Whether its objects are namespaced.
+    /// True if its objects are namespaced.
     pub is_namespaced: bool,
     /// kubectl's short names.
     pub short: Vec<String>,
     /// The subresources.
     pub subresources: Vec<String>,
-    /// Whether it is built in, and not from a definition.
+    /// True if it is built in, and false if it comes from a definition.
     pub is_own: bool,
-    /// By version, the columns for kubectl: a definition's additionalPrinterColumns.
+    /// The columns for kubectl by version, from a definition's additionalPrinterColumns.
     pub columns: BTreeMap<String, Vec<Value>>,
-    /// By version, the schema of its objects: a definition's openAPIV3Schema.
+    /// The schema of its objects by version, from a definition's openAPIV3Schema.
     pub schemas: BTreeMap<String, Arc<Value>>,
 }
 
@@ -93,7 +94,7 @@ impl Kind {
         })
     }
 
-    /// The kind that a CustomResourceDefinition defines; `None` if the definition is incomplete.
+    /// Returns the kind that a CustomResourceDefinition defines, or `None` if the definition is incomplete.
     pub fn of_definition(definition: &Value) -> Option<Kind> {
         let spec = &definition["spec"];
         let versions = spec["versions"].as_array()?;
@@ -136,12 +137,12 @@ impl Kind {
         })
     }
 
-    /// Whether this subresource exists.
+    /// Returns true if this subresource exists.
     pub fn has(&self, subresource: &str) -> bool {
         self.subresources.iter().any(|known| known == subresource)
     }
 
-    /// `v1`, `apps/v1`.
+    /// Returns the API version, such as `v1` or `apps/v1`.
     pub fn api_version(&self, version: &str) -> String {
         if self.group.is_empty() {
             version.to_owned()
@@ -151,12 +152,12 @@ impl Kind {
     }
 }
 
-/// The built-in kinds.
+/// Returns the built-in kinds.
 pub fn own() -> Vec<Kind> {
     OWN.lines().filter_map(Kind::of_line).collect()
 }
 
-/// /apis.
+/// Returns the response for /apis.
 pub fn groups(kinds: &[Kind]) -> Value {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for kind in kinds.iter().filter(|kind| !kind.group.is_empty()) {
@@ -184,7 +185,7 @@ pub fn groups(kinds: &[Kind]) -> Value {
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
 }
 
-/// /api/v1 and /apis/GROUP/VERSION; `None` if there is no such version.
+/// Returns the response for /api/v1 and /apis/GROUP/VERSION, or `None` if there is no such version.
 pub fn resources(kinds: &[Kind], group: &str, version: &str) -> Option<Value> {
     let verbs = json!([
         "create",
@@ -220,7 +221,8 @@ pub fn resources(kinds: &[Kind], group: &str, version: &str) -> Option<Value> {
     )
 }
 
-/// /openapi/v3: no schemas, only that the server itself validates fields, which kubectl checks before it applies.
+/// Returns the response for /openapi/v3. It has no schemas. It only declares that the server itself validates fields,
+/// which kubectl checks before it applies.
 pub fn openapi(kinds: &[Kind], path: &str) -> Option<Value> {
     let mut documents: Vec<(String, &Kind, &str)> = Vec::new();
     for kind in kinds {

@@ -1,4 +1,4 @@
-//! How objects are deleted: at once, when their finalizers are gone, when the kubelet has ended them, or with their
+//! Deletes objects. An object goes at once, or when its finalizers are gone, when the kubelet has ended it, or with its
 //! owners.
 
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::request::Ask;
 use crate::stamp;
 use crate::store::{Place, Store};
 
-/// DELETE of one object. Returns its last state.
+/// Handles a DELETE of one object. Returns its last state.
 ///
 /// # Errors
-/// NotFound; Conflict when a precondition does not hold.
+/// Returns NotFound, or Conflict if a precondition does not hold.
 pub fn delete(cluster: &Arc<Cluster>, ask: &Ask, name: &str, options: &Value) -> Answer<Arc<Value>> {
     let plural = &ask.kind.plural;
     let place = ask.place(name);
@@ -79,7 +79,7 @@ fn empty(store: &mut Store, namespace: &str) {
     }
 }
 
-/// After a restart, kubelets continue with pods that were ending.
+/// Lets kubelets continue, after a restart, with pods that were being ended.
 pub fn resume(cluster: &Arc<Cluster>) {
     let pods = (String::new(), "pods".to_owned());
     for (place, pod) in cluster.store().all(&pods, None) {
@@ -111,7 +111,8 @@ async fn finish(cluster: Arc<Cluster>, place: Place, pod: Arc<Value>) {
     collect(&cluster);
 }
 
-/// Deletes objects that have lost all owners, like the garbage collector. Owners of unknown kinds are assumed to exist.
+/// Deletes objects that have lost all owners, as the garbage collector does. Owners of unknown kinds are assumed to
+/// exist.
 pub fn collect(cluster: &Cluster) {
     let mut store = cluster.store();
     while let Some(place) = store.next_doubted() {

@@ -5,14 +5,14 @@
 //! reject what this one accepts). It has no scheduler, no controllers except the garbage collector, and of the kubelet
 //! only the end of pods.
 //!
-//! Webhooks' matchConditions are not evaluated: webhooks are called for all of their pods.
+//! Webhooks' matchConditions are not evaluated. A webhook is called for all pods that its rules match.
 //!
-//! Lists are returned as tables if kubectl requests them and a CustomResourceDefinition defines columns; not for
-//! built-in kinds. With `--keep FILE` the server can be killed and restarted: objects, tokens and its certificate
-//! persist, older changes do not.
+//! Lists are returned as tables if kubectl requests them and a CustomResourceDefinition defines columns. Built-in kinds
+//! have no tables. With `--keep FILE` the server can be killed and restarted. Objects, tokens and its certificate
+//! persist, but older changes do not.
 //!
-//! A Service resolves to its Endpoints in rotation, which the test must write. Requests that only tests use, as the
-//! administrator:
+//! A Service resolves to each of its Endpoints in turn; the test must write these. The administrator can also send
+//! requests that only tests use:
 //!
 //! - `POST /_test/trouble` with any of `{"away_ms": 60000, "slow_ms": 5, "kubelet_ms": 50, "conflicts": {"nodes": 1},
 //!   "dead_nodes": ["n1"], "drop_watches": true, "compact": true, "crowded": {"pods/eviction": 2},
@@ -62,9 +62,9 @@ use cluster::Cluster;
 /// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    /// Its state: a test can inspect it, and set faults.
+    /// The server's state. A test can inspect it and set faults.
     pub cluster: Arc<Cluster>,
-    /// Its address.
+    /// The server's address.
     pub address: SocketAddr,
     /// The CA of its certificate (PEM).
     pub ca: String,
@@ -80,20 +80,21 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Listens on an address; port 0 selects a free one. Its state is lost when it is dropped.
+    /// Starts a server on an address; port 0 selects a free one. Its state is lost when it is dropped.
     ///
     /// # Errors
-    /// When the address cannot be bound, or no certificate created.
+    /// Fails if the address cannot be bound or no certificate can be created.
     pub async fn start(address: SocketAddr) -> anyhow::Result<Server> {
         let identity = Identity::new()?;
         let cluster = Cluster::new(&identity.token);
         Server::serve(address, cluster, identity).await
     }
 
-    /// The same with its state in a file, from which a new server continues: objects, tokens, certificate.
+    /// Starts a server with its state in a file. A new server continues from that file with its objects, tokens and
+    /// certificate.
     ///
     /// # Errors
-    /// As [`Server::start`], and when the file cannot be read or written, or has another format.
+    /// The same as for [`Server::start`]. Also fails if the file cannot be read or written, or has another format.
     pub async fn start_keeping(address: SocketAddr, file: &Path) -> anyhow::Result<Server> {
         let (keep, lines) = keep::Keep::open(file)?;
         let identity = match lines.first() {
@@ -125,7 +126,7 @@ impl Server {
         )?;
         let pages = serve::pages(&cluster);
         let task = tokio::spawn(async move {
-            // It never ends by itself.
+            // The server never ends by itself.
             let _ = axum::serve(door, pages).await;
         });
         Ok(Server {
@@ -137,7 +138,7 @@ impl Server {
         })
     }
 
-    /// A kubeconfig (JSON is YAML) with this token.
+    /// Returns a kubeconfig with this token, in JSON, which is valid YAML.
     pub fn kubeconfig(&self, token: &str) -> Value {
         use base64::Engine as _;
         let ca = base64::engine::general_purpose::STANDARD.encode(&self.ca);

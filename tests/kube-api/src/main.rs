@@ -1,4 +1,4 @@
-//! `kube-api`: the library's server as a program, for tests in other languages.
+//! `kube-api` runs the library's server as a program, for tests in other languages.
 
 use std::io::Write as _;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Creates and changes objects.
+//! Creates, updates and patches objects.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub type Written = (Arc<Value>, Vec<String>);
 /// Creates an object.
 ///
 /// # Errors
-/// AlreadyExists, NotFound (its namespace), BadRequest, Invalid, and errors of webhooks.
+/// Returns AlreadyExists, NotFound (of the namespace), BadRequest, Invalid, and errors of webhooks.
 pub async fn create(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Written> {
     let mut object = object;
     prepare(cluster, ask, &mut object)?;
@@ -67,7 +67,7 @@ pub async fn create(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Writt
     Ok((made, warnings))
 }
 
-/// Marks a definition as served: clients wait for this condition.
+/// Marks a definition as served, because clients wait for this condition.
 fn established(cluster: &Cluster, place: &Place) {
     let mut store = cluster.store();
     if let Some(definition) = store.at(place) {
@@ -187,10 +187,10 @@ fn invalid(ask: &Ask, name: &str, why: &str) -> Failure {
     )
 }
 
-/// PUT.
+/// Handles a PUT.
 ///
 /// # Errors
-/// NotFound, Conflict, Invalid, and errors of webhooks.
+/// Returns NotFound, Conflict, Invalid, and errors of webhooks.
 pub async fn update(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Written> {
     if object["metadata"]["name"] != ask.name {
         let message = "the name of the object does not match the name on the URL";
@@ -208,15 +208,15 @@ pub async fn update(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Writt
     write(cluster, ask, &live, object).await
 }
 
-/// PATCH.
+/// Handles a PATCH.
 ///
 /// # Errors
-/// As [`update`], and errors of [`patch::change`].
+/// The same as for [`update`], and errors of [`patch::change`].
 pub async fn patch(cluster: &Cluster, ask: &Ask) -> Answer<Written> {
     if ask.content_type == "application/apply-patch+yaml" {
         return apply(cluster, ask).await;
     }
-    // A patch without a resourceVersion is retried after a concurrent write, as by the real server.
+    // A patch without a resourceVersion is retried after a concurrent write, as the real server does.
     let mut tried = 0;
     loop {
         let live = cluster.store().find(&ask.place(&ask.name))?;

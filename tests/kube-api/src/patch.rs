@@ -1,13 +1,13 @@
-//! The four kinds of patches: JSON patch, merge patch, strategic merge patch, and apply.
+//! Applies the four kinds of patches: JSON patch, merge patch, strategic merge patch, and apply.
 
 use serde_json::{Map, Value};
 
 use crate::failure::{Answer, Failure};
 
-/// Applies `body` to `object`; the content type determines the kind of patch.
+/// Applies `body` to `object`. The content type determines the kind of patch.
 ///
 /// # Errors
-/// UnsupportedMediaType, BadRequest for a malformed body, Invalid for a JSON patch that does not fit.
+/// Returns UnsupportedMediaType, BadRequest for a malformed body, or Invalid for a JSON patch that does not fit.
 pub fn change(object: &Value, content_type: &str, body: &[u8], is_own: bool) -> Answer<Value> {
     let unreadable = |error: serde_json::Error| Failure::new("BadRequest", error.to_string());
     let mut changed = object.clone();
@@ -39,7 +39,7 @@ pub fn change(object: &Value, content_type: &str, body: &[u8], is_own: bool) -> 
     Ok(changed)
 }
 
-/// The field that identifies the entries of a list; `None`: the list is replaced as a whole.
+/// Returns the field that identifies the entries of a list, or `None` if the list is replaced as a whole.
 fn key(list: &str, things: &[Value]) -> Option<&'static str> {
     match list {
         "containers"
@@ -58,7 +58,7 @@ fn key(list: &str, things: &[Value]) -> Option<&'static str> {
     }
 }
 
-/// Strategic merge patch: like a merge patch, but lists of named entries are merged entry by entry.
+/// Applies a strategic merge patch. It is like a merge patch, but merges lists of named entries entry by entry.
 pub fn merge(object: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *object = patch.clone();
@@ -77,7 +77,7 @@ pub fn merge(object: &mut Value, patch: &Value) {
                 things.retain(|thing| !gone.contains(thing));
             }
         } else if name.starts_with('$') {
-            // Directives for order and retained keys are ignored: the result has the same entries.
+            // Directives for order and retained keys are ignored, because the result has the same entries.
         } else if value.is_null() {
             object.remove(name);
         } else if let Some(things) = value.as_array() {
@@ -128,7 +128,7 @@ fn merge_list(place: &mut Value, name: &str, things: &[Value]) {
     *place = Value::Array(all);
 }
 
-/// Apply: removes what this manager applied before and does not apply now, and merges the rest.
+/// Applies a configuration: removes what this manager applied before and does not apply now, and merges the rest.
 pub fn apply(live: &Value, before: &Value, now: &Value) -> Value {
     let mut object = live.clone();
     take_out(&mut object, before, now);
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(own.unwrap_err().code, 415);
     }
 
-    /// A container's mount is removed like its volume.
+    /// A container's mount must be removed together with its volume.
     #[test]
     fn what_a_manager_says_no_longer_goes_from_within_lists_too() {
         let of = |volumes: Value, mounts: Value| json!({ "spec": { "volumes": volumes, "containers": [{ "name": "a", "volumeMounts": mounts }] } });

@@ -1,4 +1,4 @@
-//! Rules for pods: required fields, termination, and evictions.
+//! The rules for pods: required fields, termination, and evictions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::select::Selector;
 use crate::stamp;
 use crate::store::Place;
 
-/// The fields that the server adds to a new pod.
+/// Adds the fields that the server sets on a new pod.
 pub fn made(pod: &mut Value) {
     if pod["status"]["phase"].is_null() {
         pod["status"]["phase"] = json!("Pending");
@@ -32,7 +32,7 @@ pub fn made(pod: &mut Value) {
 /// Validates a pod, also against its namespace.
 ///
 /// # Errors
-/// Invalid; Forbidden by Pod Security.
+/// Returns Invalid, or Forbidden if Pod Security denies the pod.
 pub fn check(pod: &Value, namespace: Option<&Value>) -> Answer<()> {
     let name = pod["metadata"]["name"].as_str().unwrap_or("");
     let invalid = |why: String| {
@@ -96,7 +96,7 @@ pub fn check(pod: &Value, namespace: Option<&Value>) -> Answer<()> {
     Ok(())
 }
 
-/// Why a container violates the restricted Pod Security standard
+/// Returns why a container violates the restricted Pod Security standard, if it does
 /// (<https://kubernetes.io/docs/concepts/security/pod-security-standards/>).
 fn loose(container: &Value, pod: &Value) -> Option<&'static str> {
     let own = &container["securityContext"];
@@ -133,10 +133,10 @@ fn loose(container: &Value, pod: &Value) -> Option<&'static str> {
     (own["privileged"] == true).then_some("privileged")
 }
 
-/// Almost all fields of a pod's spec are immutable.
+/// Validates a change of a pod. Almost all fields of a pod's spec are immutable.
 ///
 /// # Errors
-/// Invalid.
+/// Returns Invalid if an immutable field changes.
 pub fn check_change(before: &Value, after: &Value) -> Answer<()> {
     let fixed = |pod: &Value| {
         let mut spec = pod["spec"].clone();
@@ -170,7 +170,7 @@ fn is_over(pod: &Value) -> bool {
     pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed"
 }
 
-/// The grace period in seconds; 0: the pod is deleted at once, like one that is not scheduled yet.
+/// Returns the grace period in seconds. 0 means that the pod is deleted at once, like one that is not scheduled yet.
 pub fn grace(pod: &Value, options: &Value) -> u64 {
     let has_node = pod["spec"]["nodeName"]
         .as_str()
@@ -184,10 +184,11 @@ pub fn grace(pod: &Value, options: &Value) -> u64 {
         .unwrap_or(30)
 }
 
-/// POST of an Eviction.
+/// Handles a POST of an Eviction.
 ///
 /// # Errors
-/// NotFound; Conflict (another uid); TooManyRequests with the budget in its causes; InternalError when two budgets cover it.
+/// Returns NotFound, Conflict (another uid), TooManyRequests with the budget in its causes, or InternalError when two
+/// budgets cover it.
 pub fn evict(cluster: &Arc<Cluster>, ask: &Ask, eviction: &Value) -> Answer<Value> {
     let named = eviction["metadata"]["name"].as_str().unwrap_or(&ask.name);
     if named != ask.name {
@@ -226,7 +227,7 @@ pub fn evict(cluster: &Arc<Cluster>, ask: &Ask, eviction: &Value) -> Answer<Valu
     Ok(json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 }))
 }
 
-/// Applies a requested change between a client's look at a pod and its eviction.
+/// Applies the change that a test requested between a client's read of a pod and its eviction.
 fn meanwhile(cluster: &Cluster, place: &Place) {
     let Some(what) = cluster.trouble().meanwhile.remove(&place.name) else {
         return;

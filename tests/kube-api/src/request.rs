@@ -1,4 +1,4 @@
-//! Parsed requests.
+//! Parses requests.
 
 use std::collections::BTreeMap;
 
@@ -16,30 +16,30 @@ use crate::store::Place;
 pub struct Ask {
     /// The user.
     pub user: User,
-    /// get, list, watch, create, update, patch, delete, deletecollection.
+    /// The verb: get, list, watch, create, update, patch, delete or deletecollection.
     pub verb: String,
     /// The kind.
     pub kind: Kind,
     /// The version.
     pub version: String,
-    /// Empty: all namespaces, or a cluster-scoped resource.
+    /// The namespace; empty for all namespaces or for a cluster-scoped resource.
     pub namespace: String,
-    /// Empty: all, or not known yet.
+    /// The object's name; empty for all objects, or if it is not known yet.
     pub name: String,
-    /// The subresource; empty: the object itself.
+    /// The subresource; empty for the object itself.
     pub sub: String,
     /// The query parameters.
     pub query: BTreeMap<String, String>,
     /// The body.
     pub body: Bytes,
-    /// Its content type, without parameters.
+    /// The body's content type, without parameters.
     pub content_type: String,
-    /// Whether the response must be a table, for people.
+    /// True if the response must be a table, for people.
     pub wants_table: bool,
 }
 
 impl Ask {
-    /// `pods`, `pods/eviction`.
+    /// Returns the resource, such as `pods` or `pods/eviction`.
     pub fn resource(&self) -> String {
         if self.sub.is_empty() {
             self.kind.plural.clone()
@@ -48,25 +48,25 @@ impl Ask {
         }
     }
 
-    /// The place of the object, existing or new.
+    /// Returns the place of the object, whether it exists or is new.
     pub fn place(&self, name: &str) -> Place {
         Place::new(&self.kind.group, &self.kind.plural, &self.namespace, name)
     }
 
-    /// A query parameter; empty if missing.
+    /// Returns a query parameter; empty if it is missing.
     pub fn query(&self, word: &str) -> &str {
         self.query.get(word).map_or("", String::as_str)
     }
 
-    /// Whether it is a dry run.
+    /// Returns true if it is a dry run.
     pub fn is_dry(&self) -> bool {
         self.query("dryRun") == "All"
     }
 
-    /// The body as an object.
+    /// Parses the body as an object.
     ///
     /// # Errors
-    /// BadRequest, UnsupportedMediaType.
+    /// Returns BadRequest or UnsupportedMediaType.
     pub fn object(&self) -> Answer<Value> {
         if self.content_type.contains("protobuf") {
             return Err(Failure::new("UnsupportedMediaType", "only JSON is read here"));
@@ -84,25 +84,25 @@ impl Ask {
     }
 }
 
-/// A URL: the request without user and body.
+/// A parsed URL, which is the request without user and body.
 #[derive(Debug)]
 pub struct Target {
     /// The kind.
     pub kind: Kind,
     /// The version.
     pub version: String,
-    /// See [`Ask`].
+    /// See [`Ask::namespace`].
     pub namespace: String,
-    /// See [`Ask`].
+    /// See [`Ask::name`].
     pub name: String,
-    /// See [`Ask`].
+    /// See [`Ask::sub`].
     pub sub: String,
 }
 
 /// Parses a URL.
 ///
 /// # Errors
-/// NotFound: the kind or the subresource does not exist.
+/// Returns NotFound if the kind or the subresource does not exist.
 pub fn target(cluster: &Cluster, path: &str) -> Answer<Target> {
     let none = || Failure::new("NotFound", "the server could not find the requested resource");
     let words: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -141,7 +141,7 @@ pub fn target(cluster: &Cluster, path: &str) -> Answer<Target> {
     })
 }
 
-/// The query parameters, percent-decoded.
+/// Returns the query parameters, percent-decoded.
 pub fn query(text: &str) -> BTreeMap<String, String> {
     let plain = |text: &str| {
         let text = text.replace('+', " ");

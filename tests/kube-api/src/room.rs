@@ -1,11 +1,12 @@
-//! Pod-level resources (KEP-2837), validated with their containers' as in validation.go: CPU and memory.
+//! Validates pod-level resources (KEP-2837) together with their containers', as in validation.go, for CPU and memory.
 
 use serde_json::Value;
 
-/// A pod's request must be at least the sum of its containers', and no container may exceed the pod's limit.
+/// Checks that a pod requests at least the sum of its containers' requests, and that no container exceeds the pod's
+/// limit.
 ///
 /// # Errors
-/// Why the pod is invalid.
+/// Returns why the pod is invalid.
 pub(crate) fn check(spec: &Value) -> Result<(), String> {
     let list = |name: &str| spec[name].as_array().map_or(&[][..], Vec::as_slice);
     for resource in ["cpu", "memory"] {
@@ -14,7 +15,7 @@ pub(crate) fn check(spec: &Value) -> Result<(), String> {
             let asked = amount(&own["requests"][resource]);
             asked.or_else(|| amount(&own["limits"][resource])).unwrap_or(0.0)
         };
-        // Sidecars run while the other init containers do, of which one runs at a time.
+        // Sidecars run beside the other init containers, of which only one runs at a time.
         let (mut beside, mut most) = (0.0_f64, 0.0_f64);
         for container in list("initContainers") {
             if container["restartPolicy"] == "Always" {

@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::failure::{Answer, Failure};
 use crate::kinds::Kind;
 
-/// Every resource has these, regardless of its schema.
+/// Fields that every resource has, regardless of its schema.
 const ROOT: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Drops fields that the definition of this kind does not have; objects of built-in kinds are not changed.
+/// Drops fields that the definition of this kind does not have. Objects of built-in kinds are not changed.
 ///
 /// # Errors
-/// Invalid: a field has a wrong type, or is none of the schema's enum values.
+/// Returns Invalid if a field has a wrong type, or is none of the schema's enum values.
 pub fn apply(kind: &Kind, version: &str, object: &mut Value) -> Answer<()> {
     let Some(schema) = kind.schemas.get(version) else {
         return Ok(());
@@ -31,10 +31,10 @@ pub fn apply(kind: &Kind, version: &str, object: &mut Value) -> Answer<()> {
     }
 }
 
-/// Whether each version of a definition has an object schema, which the real server requires.
+/// Checks that each version of a definition has an object schema, which the real server requires.
 ///
 /// # Errors
-/// Invalid.
+/// Returns Invalid if a version has none.
 pub fn is_whole(definition: &Value) -> Answer<()> {
     let versions = definition["spec"]["versions"].as_array();
     for version in versions.into_iter().flatten() {
@@ -147,7 +147,7 @@ mod tests {
 
     fn thing() -> Kind {
         let schema = json!({ "type": "object", "properties": { "status": { "type": "object", "properties": {
-            // The key `n` as YAML 1.1 parses it.
+            // This is the key `n` as YAML 1.1 parses it.
             "false": { "type": "integer" },
             "words": { "type": "array", "maxItems": 2, "items": { "type": "object", "properties": { "at": { "type": "string" } } } },
             "by": { "type": "object", "additionalProperties": { "type": "object", "properties": { "kept": { "type": "boolean" } } } },

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::failure::{Answer, Failure};
 
-/// Selectable fields, besides metadata.name and metadata.namespace, by plural.
+/// Selectable fields by plural, in addition to metadata.name and metadata.namespace.
 const FIELDS: [(&str, &[&str]); 3] = [
     (
         "pods",
@@ -38,7 +38,7 @@ enum Test {
     Field(Vec<String>, String, bool),
 }
 
-/// The conditions for an object. Empty: any object.
+/// The conditions for an object. Without conditions, any object matches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector(Vec<Test>);
 
@@ -46,7 +46,7 @@ impl Selector {
     /// Parses `labelSelector` and `fieldSelector`.
     ///
     /// # Errors
-    /// BadRequest: it is malformed, or the field is not selectable.
+    /// Returns BadRequest if a selector is malformed or a field is not selectable.
     pub fn parse(plural: &str, labels: &str, fields: &str) -> Answer<Selector> {
         let mut tests = Vec::new();
         for part in split(labels) {
@@ -81,7 +81,7 @@ impl Selector {
         Selector(tests)
     }
 
-    /// Whether the object meets all conditions.
+    /// Returns true if the object meets all conditions.
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|test| {
             let labels = |key: &str| object["metadata"]["labels"][key].as_str();

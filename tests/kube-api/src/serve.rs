@@ -1,4 +1,4 @@
-//! Serves HTTP requests: authentication, authorization, and routing.
+//! Serves HTTP requests. This includes authentication, authorization and routing.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{kinds, leaving, objects, pods, table, watching};
 
 const MOST_BYTES: usize = 3 << 20;
 
-/// All routes.
+/// Returns the router for all requests.
 pub fn pages(cluster: &Arc<Cluster>) -> Router {
     Router::new().fallback(any).with_state(Arc::clone(cluster))
 }
@@ -99,7 +99,7 @@ async fn answer(cluster: &Arc<Cluster>, request: Request) -> Answer<Response> {
     };
     let done = allowed(cluster, &ask, &ask.verb).map(|()| ask.clone());
     let done = match done {
-        // Rejected before the request is processed: plain text, not a Status.
+        // The request is rejected before it is processed, so the response is plain text and not a Status.
         Ok(ask) if cluster.is_crowded(&ask.resource()) => Ok((
             StatusCode::TOO_MANY_REQUESTS,
             [(header::RETRY_AFTER, "1")],
@@ -181,7 +181,7 @@ fn discovery(cluster: &Cluster, path: &str) -> Option<Answer<Value>> {
     }
 }
 
-/// Requests that only tests use. See the crate's documentation.
+/// Handles requests that only tests use. See the crate's documentation.
 fn test(cluster: &Cluster, user: &User, word: &str, body: &[u8]) -> Answer<Response> {
     if !user.groups.iter().any(|group| group == "system:masters") {
         return Err(Failure::new("Forbidden", "only the administrator"));
@@ -220,7 +220,7 @@ async fn dispatch(cluster: &Arc<Cluster>, ask: Ask) -> Answer<Response> {
         }
         ("patch", _) => {
             let is_there = cluster.store().at(&ask.place(&ask.name)).is_some();
-            // Apply can create an object, which needs permission.
+            // Apply can create an object, which needs a separate permission.
             if !is_there && ask.content_type == "application/apply-patch+yaml" {
                 allowed(cluster, &ask, "create")?;
             }

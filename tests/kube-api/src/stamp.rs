@@ -1,15 +1,15 @@
-//! Times and names in the API's format.
+//! Creates times and names in the API's format.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-/// `2026-11-22T21:37:04Z`.
+/// Returns the current time, such as `2026-11-22T21:37:04Z`.
 pub fn now() -> String {
     rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The same for a time after 1970.
+/// Formats a time, given as the duration since 1970, like [`now`].
 pub fn rfc3339(since: Duration) -> String {
     let seconds = since.as_secs();
     let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -36,7 +36,7 @@ pub fn rfc3339(since: Duration) -> String {
     )
 }
 
-/// A random UUID.
+/// Returns a random UUID.
 pub fn uid() -> String {
     let hex = hex(16);
     format!(
@@ -49,15 +49,15 @@ pub fn uid() -> String {
     )
 }
 
-/// A suffix for generateName.
+/// Returns a suffix for generateName.
 pub fn suffix() -> String {
     hex(3)[..5].to_owned()
 }
 
-/// Random bytes, as hex.
+/// Returns random bytes, as hex.
 pub fn hex(bytes: usize) -> String {
     let mut random = vec![0; bytes];
-    // Without randomness, objects could have equal uids, and no test could continue.
+    // Panics without randomness, because objects could have equal uids and no test could continue.
     #[allow(clippy::unwrap_used)]
     SystemRandom::new().fill(&mut random).unwrap();
     random.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,4 +1,4 @@
-//! The objects and their changes: one revision counts all changes, and the last ones are kept for watches.
+//! The objects and their changes. One revision counts all changes, and the last changes are kept for watches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use tokio::sync::watch;
 use crate::failure::{Answer, Failure};
 use crate::keep::Keep;
 
-/// How many changes are kept for watches.
+/// Number of changes that are kept for watches.
 const KEPT: usize = 50_000;
 
 /// Group and plural.
 pub type Resource = (String, String);
 
-/// The place of an object: the namespace is empty for cluster-scoped objects.
+/// The place of an object. The namespace is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// The kind.
+    /// The object's group and plural.
     pub resource: Resource,
-    /// Its namespace.
+    /// The object's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The object's name.
     pub name: String,
 }
 
 impl Place {
-    /// A place from its parts.
+    /// Builds a place from its parts.
     pub fn new(group: &str, plural: &str, namespace: &str, name: &str) -> Place {
         Place {
             resource: (group.to_owned(), plural.to_owned()),
@@ -40,29 +40,29 @@ impl Place {
 /// An object before and after.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Its revision.
+    /// The change's revision.
     pub revision: u64,
     /// The object's place.
     pub place: Place,
-    /// `None`: it was created.
+    /// The object before the change; `None` if it was created.
     pub before: Option<Arc<Value>>,
     /// The object, or its last state if it was deleted.
     pub object: Arc<Value>,
-    /// Whether it was deleted.
+    /// True if the object was deleted.
     pub is_gone: bool,
 }
 
-/// See the module.
+/// The objects and their changes; see the module documentation.
 #[derive(Debug)]
 pub struct Store {
     objects: BTreeMap<Place, Arc<Value>>,
     changes: VecDeque<Change>,
-    /// The last change that is no longer kept.
+    /// The revision of the last change that is no longer kept.
     forgotten: u64,
     revision: watch::Sender<u64>,
-    /// Objects by the uids of their owners: otherwise each change would require a scan of all.
+    /// Objects by the uids of their owners. Without this index, each change would require a scan of all objects.
     owned: HashMap<String, BTreeSet<Place>>,
-    /// Objects that changed, or whose owner did: they may be orphaned.
+    /// Objects that may be orphaned, because they or their owners changed.
     doubted: BTreeSet<Place>,
     keep: Option<Keep>,
 }
@@ -73,7 +73,7 @@ impl Default for Store {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
             forgotten: 0,
-            // A cluster with some history.
+            // Starts above zero, like a cluster with some history.
             revision: watch::Sender::new(1000),
             owned: HashMap::new(),
             doubted: BTreeSet::new(),
@@ -82,7 +82,7 @@ impl Default for Store {
     }
 }
 
-/// The stored form of a change.
+/// Returns the stored form of a change.
 fn line(place: &Place, object: &Value, is_gone: bool) -> Value {
     let (group, plural) = &place.resource;
     json!({ "at": [group, plural, place.namespace, place.name], "object": object, "is_gone": is_gone })
@@ -97,31 +97,31 @@ fn owners(object: &Value) -> impl Iterator<Item = &str> {
 }
 
 impl Store {
-    /// The current revision.
+    /// Returns the current revision.
     pub fn revision(&self) -> u64 {
         *self.revision.borrow()
     }
 
-    /// Publishes each new revision.
+    /// Returns a receiver that gets each new revision.
     pub fn listen(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
-    /// The object at a place.
+    /// Returns the object at a place, if there is one.
     pub fn at(&self, place: &Place) -> Option<Arc<Value>> {
         self.objects.get(place).cloned()
     }
 
-    /// The object at a place, or NotFound.
+    /// Returns the object at a place.
     ///
     /// # Errors
-    /// NotFound.
+    /// Returns NotFound if there is no object.
     pub fn find(&self, place: &Place) -> Answer<Arc<Value>> {
         self.at(place)
             .ok_or_else(|| Failure::not_found(&place.resource.1, &place.name))
     }
 
-    /// All objects of a kind, in a namespace or everywhere, ordered by name.
+    /// Returns all objects of a kind, in a namespace or everywhere, ordered by name.
     pub fn all<'a>(
         &'a self,
         resource: &'a Resource,
@@ -137,14 +137,14 @@ impl Store {
         })
     }
 
-    /// The objects of a kind after this place.
+    /// Returns the objects of a kind after this place.
     pub fn after<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = (&'a Place, &'a Arc<Value>)> {
         let rest = (std::ops::Bound::Excluded(place), std::ops::Bound::Unbounded);
         let rest = self.objects.range::<Place, _>(rest);
         rest.take_while(|(other, _)| other.resource == place.resource)
     }
 
-    /// All objects.
+    /// Returns all objects.
     pub fn everything(&self) -> impl Iterator<Item = (&Place, &Arc<Value>)> {
         self.objects.iter()
     }
@@ -206,17 +206,17 @@ impl Store {
         }
     }
 
-    /// An object whose owners must be checked; each is returned once.
+    /// Returns an object whose owners must be checked. Each object is returned once.
     pub fn next_doubted(&mut self) -> Option<Place> {
         self.doubted.pop_first()
     }
 
-    /// Checks all objects again, since more owners are known now.
+    /// Marks all objects with owners to be checked again, since more owners are known now.
     pub fn doubt_all(&mut self) {
         self.doubted.extend(self.owned.values().flatten().cloned());
     }
 
-    /// Starts to write changes to a file, with the existing objects if the file is new.
+    /// Starts to write changes to a file. If the file is new, the existing objects are written first.
     pub fn keep_in(&mut self, keep: Keep, is_new: bool) {
         if is_new {
             for (place, object) in &self.objects {
@@ -233,7 +233,8 @@ impl Store {
         }
     }
 
-    /// Restores a stored change; earlier ones are not available to watches. `None`: the line is no change.
+    /// Restores a stored change. Earlier changes are not available to watches. Returns `None` if the line is not a
+    /// change.
     pub fn restore(&mut self, line: &Value) -> Option<()> {
         let [group, plural, namespace, name] = line["at"].as_array()?.as_slice() else {
             return None;
@@ -269,10 +270,10 @@ impl Store {
         self.revision.send_replace(revision);
     }
 
-    /// The changes after this revision.
+    /// Returns the changes after this revision.
     ///
     /// # Errors
-    /// Expired: some of them are no longer kept.
+    /// Returns Expired if some of them are no longer kept.
     pub fn since(&self, revision: u64) -> Answer<Vec<Change>> {
         if revision < self.forgotten {
             return Err(Failure::new(

@@ -11,13 +11,14 @@ use crate::kinds::Kind;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// Whether an Accept header prefers a table.
+/// Returns true if an Accept header prefers a table.
 pub fn is_wanted(accept: &str) -> bool {
     let first = accept.split(',').next().unwrap_or("");
     first.contains("as=Table") && first.contains("v=v1") && first.contains("g=meta.k8s.io")
 }
 
-/// A table of these objects. `include`: `Object`, `None`; otherwise each row has the metadata.
+/// Returns a table of these objects. With `include` set to `Object` or `None`, each row has the whole object or
+/// nothing; otherwise it has the metadata.
 pub fn of(kind: &Kind, version: &str, objects: &[Value], meta: &Value, include: &str) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let columns = columns(kind, version);
@@ -50,7 +51,7 @@ pub fn of(kind: &Kind, version: &str, objects: &[Value], meta: &Value, include: 
     })
 }
 
-/// A definition without columns has one: the age.
+/// Returns the columns of a kind. A definition without columns has one, which is the age.
 fn columns(kind: &Kind, version: &str) -> Vec<Value> {
     let own = kind.columns.get(version).cloned().unwrap_or_default();
     if own.is_empty() {
@@ -73,8 +74,8 @@ fn cell(column: &Value, object: &Value, now: Duration) -> Value {
     }
 }
 
-/// The JSONPath subset used by Paceline's definitions: keys and indices (`.status.gpus[0].name`); a filter finds
-/// nothing.
+/// Finds a value by the JSONPath subset that Paceline's definitions use: keys and indices (`.status.gpus[0].name`). A
+/// path with a filter finds nothing.
 fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
     let words = path.split(['.', '[', ']']).filter(|word| !word.is_empty());
     words.fold(object, |value, word| match word.parse::<usize>() {
@@ -91,7 +92,7 @@ fn age(text: &str, now: Duration) -> String {
     lasting(now - then.as_second())
 }
 
-/// A duration in Kubernetes' format for people: two units while they are small
+/// Formats a duration in Kubernetes' format for people, with two units while they are small
 /// (<https://pkg.go.dev/k8s.io/apimachinery/pkg/util/duration#HumanDuration>).
 fn lasting(seconds: i64) -> String {
     let two = |large: i64, unit: &str, small: i64, of: &str| match small {

@@ -1,4 +1,4 @@
-//! LIST and WATCH.
+//! Handles LIST and WATCH.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use crate::store::{Change, Place, Resource};
 
 /// The interval of bookmarks.
 const BOOKMARK: Duration = Duration::from_secs(5);
-/// The default timeout of a watch; the real server's is within an hour.
+/// The default timeout of a watch. The real server's is at most an hour.
 const LONGEST: Duration = Duration::from_secs(1800);
 
 fn selector(ask: &Ask) -> Answer<Selector> {
@@ -38,7 +38,7 @@ fn namespace(ask: &Ask) -> Option<&str> {
     (!ask.namespace.is_empty()).then_some(ask.namespace.as_str())
 }
 
-/// The object in the requested version of its kind.
+/// Returns the object in the requested version of its kind.
 pub fn shown(ask: &Ask, object: &Value) -> Value {
     let mut object = object.clone();
     if !ask.kind.is_own {
@@ -47,10 +47,10 @@ pub fn shown(ask: &Ask, object: &Value) -> Value {
     object
 }
 
-/// A page of a list.
+/// Returns a page of a list.
 ///
 /// # Errors
-/// BadRequest; Expired: the list started before the changes that are kept.
+/// Returns BadRequest, or Expired if the list started before the changes that are kept.
 pub fn list(cluster: &Cluster, ask: &Ask) -> Answer<Value> {
     let selector = selector(ask)?;
     let limit = ask.query("limit").parse().unwrap_or(0);
@@ -92,7 +92,7 @@ pub fn list(cluster: &Cluster, ask: &Ask) -> Answer<Value> {
             break;
         }
         let mut object = shown(ask, object);
-        // The real server omits both in lists of built-in kinds.
+        // Removes both, because the real server omits them in lists of built-in kinds.
         if ask.kind.is_own
             && let Some(object) = object.as_object_mut()
         {
@@ -122,10 +122,10 @@ struct Watch {
     is_over: bool,
 }
 
-/// A stream of changes.
+/// Returns a stream of changes.
 ///
 /// # Errors
-/// BadRequest.
+/// Returns BadRequest if a parameter is invalid.
 pub fn watch(cluster: &Arc<Cluster>, ask: Ask) -> Answer<Response> {
     let selector = selector(&ask)?;
     let drops = cluster.trouble().drops;
@@ -204,7 +204,7 @@ impl Watch {
                     return Some(bookmark(&self.ask, self.revision));
                 }
             }
-            // The interval of checks for a requested end of watches.
+            // The interval at which a requested end of watches is checked.
             let soon = Duration::from_millis(50);
             let _ = tokio::time::timeout(soon, self.news.changed()).await;
         }
@@ -227,8 +227,8 @@ impl Watch {
         Ok(())
     }
 
-    /// For this watch, an object that the selector no longer matches is deleted, and one that it matches from now on is
-    /// new.
+    /// Returns the type of a change for this watch. An object that the selector no longer matches counts as deleted,
+    /// and one that it matches from now on counts as new.
     fn word(&self, change: &Change) -> Option<&'static str> {
         let was = change
             .before

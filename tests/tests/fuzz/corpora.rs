@@ -1,4 +1,4 @@
-//! The binary part of fuzz/corpus: written by the protocol's own encoders when the protocol changes.
+//! Writes the binary part of fuzz/corpus with the protocol's own encoders. Run it when the protocol changes.
 
 use std::fs;
 use std::path::Path;

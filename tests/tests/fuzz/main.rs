@@ -1,5 +1,5 @@
-//! The fuzz targets on the stable toolchain: their corpus, and seeded mutations of it. Nothing panics, the whole corpus
-//! is parsed, and the amount that is read and reported is bounded by the input's size.
+//! Runs the fuzz targets on the stable toolchain, with their corpus and seeded mutations of it. Nothing may panic, the
+//! whole corpus must be parsed, and the input's size must bound how much is read and reported.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 
 use paceline_sidecar::source::ras;
 
-/// Mutations of each corpus file.
+/// Number of mutations of each corpus file.
 const MUTATIONS: u64 = 250;
-/// Mutations for targets in which every input needs a handshake or a whole report.
+/// Number of mutations for targets in which every input needs a handshake or a whole report.
 const FEW: u64 = 40;
 const SLOW: [&str; 4] = ["greeting", "sealed", "journal", "http"];
-/// A pickle with a missing or extra byte is mostly unreadable.
+/// The target whose mutations are mostly rejected, because a pickle with a missing or extra byte is unreadable.
 const BRITTLE: &str = "flight_recorder";
 const LARGEST: usize = 64 << 10;
 /// Bytes that tend to break parsers.
@@ -55,7 +55,7 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// xorshift64* (<https://doi.org/10.18637/jss.v008.i14>): the same mutations in each run.
+/// The xorshift64* generator (<https://doi.org/10.18637/jss.v008.i14>), which gives the same mutations in each run.
 struct Chance(u64);
 
 impl Chance {
@@ -136,13 +136,13 @@ fn damaged_input_is_an_error_and_no_more() {
                 understood += seen;
             }
         }
-        // Mutations that are all rejected would test nothing.
+        // Enough mutations must be accepted, because a test with only rejected ones would test nothing.
         let share = if name == BRITTLE { 20 } else { 3 };
         assert!(understood > mutations as usize / share, "{name}: {understood}");
     }
 }
 
-/// Every truncation of an answer, and every third byte removed.
+/// Tests every truncation of an answer, and answers without every third byte.
 #[test]
 fn answers_that_are_cut() {
     for (_, bytes) in corpus("ras") {
@@ -157,7 +157,7 @@ fn answers_that_are_cut() {
     }
 }
 
-/// Counts bytes: no parser reads a byte twice or without a limit.
+/// Counts the bytes that a parser reads. No parser may read a byte twice or without a limit.
 struct Counted<R>(R, u64);
 
 impl<R: Read> Read for Counted<R> {

@@ -1,4 +1,4 @@
-//! The same mutations for any length of time, with a different seed each time: fuzzing without nightly.
+//! Fuzzes without nightly: runs the same mutations for any length of time, with a different seed each time.
 //!
 //! `PACELINE_FUZZ_SECONDS=600 PACELINE_FUZZ_TARGET=sealed cargo test -p paceline-tests --test fuzz -- --ignored fuzz_for`
 
@@ -11,7 +11,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// PACELINE_FUZZ_SEED repeats a run.
+/// Set PACELINE_FUZZ_SEED to repeat a run.
 #[test]
 #[ignore = "as long as PACELINE_FUZZ_SECONDS says for each target"]
 fn fuzz_for() {

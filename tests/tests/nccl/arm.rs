@@ -1,5 +1,5 @@
-//! The plugin on aarch64 (Grace): built like the release, and run by QEMU. That tests layouts, system calls and
-//! unsigned `char`; not the weaker memory order, which loom tests for the ring.
+//! The plugin on aarch64 (Grace), built like the release and run by QEMU. This tests layouts, system calls and unsigned
+//! `char`. It does not test the weaker memory order, which loom tests for the ring.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use super::{adds_up, elf};
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 
-/// Runs the scenarios one after the other; not `fork`, because QEMU treats MADV_WIPEONFORK as a hint. `tests/run` runs
-/// it where the compiler and the emulator are installed.
+/// Runs the scenarios one after the other, except `fork`, because QEMU treats MADV_WIPEONFORK as a hint. `tests/run`
+/// runs this test where the compiler and the emulator are installed.
 #[test]
 #[ignore = "needs aarch64-linux-gnu-gcc, qemu-aarch64, and Rust for aarch64"]
 fn aarch64() {
@@ -47,11 +47,11 @@ fn aarch64() {
     adds_up(&said, &read);
 }
 
-/// The harness for aarch64, as a program for this machine.
+/// Builds the harness for aarch64, and a script that runs it on this machine.
 fn emulated() -> PathBuf {
     let program = harness::compile_by(COMPILER, "nccl-harness-aarch64", &["-O2"]);
     let script = harness::target().join("nccl-harness-emulated");
-    // QEMU replaces the shell and keeps its PID.
+    // `exec` makes QEMU replace the shell and keep its PID.
     let text = format!(
         "#!/bin/sh\nexec qemu-aarch64 -L /usr/aarch64-linux-gnu '{}' \"$@\"\n",
         program.display()

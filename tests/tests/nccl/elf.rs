@@ -1,16 +1,17 @@
-//! The released library: its system requirements, and the measured cost per callback.
+//! Checks the released library's system requirements, and the measured cost per callback.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::harness::{self, Harness};
 
-/// The only symbols that the plugin may need: system calls and strings. No allocator, unwinder, thread or lock.
+/// The only symbols that the plugin may need, which are system calls and strings. There is no allocator, unwinder,
+/// thread or lock.
 const ALLOWED: [&str; 19] = [
     "bcmp",
     "clock_gettime",
     "close",
-    // Detects the atomic instructions of an aarch64 CPU.
+    // Used to detect the atomic instructions of an aarch64 CPU.
     "getauxval",
     "getenv",
     "geteuid",
@@ -29,14 +30,14 @@ const ALLOWED: [&str; 19] = [
     "__cxa_finalize",
 ];
 
-/// The release build needs nothing that can block, allocate or unwind, and nothing newer than glibc 2.17; it stays
-/// loaded when NCCL unloads it.
+/// The release build must need nothing that can block, allocate or unwind, and nothing newer than glibc 2.17. It must
+/// stay loaded when NCCL unloads it.
 #[test]
 fn the_shipped_plugin_needs_system_calls_alone() {
     needs_system_calls_alone(&release());
 }
 
-/// The check for a library of any architecture.
+/// Checks a library of any architecture.
 pub fn needs_system_calls_alone(library: &Path) {
     let symbols = readelf(library, "--dyn-syms");
     let mut exported = Vec::new();
@@ -51,7 +52,7 @@ pub fn needs_system_calls_alone(library: &Path) {
             exported.push(name.to_owned());
             continue;
         }
-        // Weak symbols in every library linked by gcc, which are optional.
+        // Skips weak symbols, which are optional and occur in every library linked by gcc.
         if name.starts_with("_ITM_") || name == "__gmon_start__" {
             continue;
         }
@@ -71,7 +72,7 @@ pub fn needs_system_calls_alone(library: &Path) {
     let dynamic = readelf(library, "-d");
     assert!(dynamic.contains("NODELETE"), "{dynamic}");
     let needed: Vec<&str> = dynamic.lines().filter(|line| line.contains("(NEEDED)")).collect();
-    // NCCL needs all of these too.
+    // NCCL itself needs all of these libraries too, so they are present wherever it runs.
     let is_everywhere = |line: &&str| {
         ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux"]
             .iter()
@@ -80,7 +81,7 @@ pub fn needs_system_calls_alone(library: &Path) {
     assert!(needed.iter().all(is_everywhere), "{needed:?}");
 }
 
-/// The cost for NCCL's threads: at most 150 ns per callback, on an otherwise idle machine.
+/// A callback may cost NCCL's threads at most 150 ns, on an otherwise idle machine.
 #[test]
 #[ignore = "a measurement, for a quiet machine"]
 fn cost_of_a_callback() {
@@ -95,7 +96,7 @@ fn cost_of_a_callback() {
         assert_eq!(read.dropped, 0, "a ring that is full costs less");
         said["enqueue_ns"].max(said["kernel_ns"])
     };
-    // Other load can only increase it.
+    // Takes the least of five runs, because other load can only increase the cost.
     let least = (0..5).map(|_| once()).min();
     assert!(least.is_some_and(|ns| ns <= 150), "{least:?} ns");
 }
@@ -106,18 +107,18 @@ pub fn release() -> PathBuf {
     target().join("release/libpaceline_nccl.so")
 }
 
-/// A build for another architecture, linked by that compiler.
+/// Builds the plugin for another architecture, linked by that compiler.
 pub fn cross(triple: &str, compiler: &str) -> PathBuf {
     let linker = format!("target.{triple}.linker='{compiler}'");
     build(cargo().args(["--target", triple, "--config", &linker]));
     of_target(triple)
 }
 
-/// A build with AddressSanitizer, for a program that contains its runtime (gcc's and LLVM's are compatible).
+/// Builds the plugin with AddressSanitizer, for a program that contains its runtime (gcc's and LLVM's are compatible).
 pub fn sanitized() -> PathBuf {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let flags = format!("target.{triple}.rustflags=['-Zsanitizer=address']");
-    // Sanitizers need nightly options; RUSTC_BOOTSTRAP enables them in this compiler.
+    // Sanitizers need nightly options, which RUSTC_BOOTSTRAP enables in this compiler.
     let mut cargo = cargo();
     cargo.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
     build(cargo.args(["--target", &triple, "--config", &flags]));
@@ -126,7 +127,7 @@ pub fn sanitized() -> PathBuf {
     library
 }
 
-/// A cargo command for the release build of the plugin.
+/// Returns a cargo command for the release build of the plugin.
 fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "-q", "--release", "--locked"]);
@@ -135,7 +136,7 @@ fn cargo() -> Command {
     cargo
 }
 
-/// A separate target directory: a parallel release build holds the lock of the other one.
+/// Returns a separate target directory, because a parallel release build holds the lock of the usual one.
 fn target() -> PathBuf {
     harness::target().join("nccl-plugin")
 }

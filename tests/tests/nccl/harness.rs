@@ -1,4 +1,4 @@
-//! The C program, built once, and the rings that it writes.
+//! Builds the C program once, runs it, and reads the rings that it writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use paceline_ring::{Collective, Next, Reader, Record, Timed};
 use tempfile::TempDir;
 
-/// The numbers in its output, by name.
+/// The numbers in the program's output, by name.
 pub type Said = BTreeMap<String, u64>;
 
-/// A ring directory and an environment.
+/// A ring directory and the environment for a program.
 pub struct Harness {
     dir: TempDir,
     env: BTreeMap<&'static str, Option<String>>,
@@ -27,7 +27,7 @@ pub struct Running {
 /// The contents of a ring.
 #[derive(Default)]
 pub struct Read {
-    /// The first hundred thousand.
+    /// The first hundred thousand records.
     pub records: Vec<Record>,
     pub count: u64,
     pub dropped: u64,
@@ -79,7 +79,7 @@ impl Harness {
         self.start_with(&program(), &plugin(), version, scenario, collectives)
     }
 
-    /// Like `start`, with other builds of both.
+    /// Like `start`, with other builds of the program and the plugin.
     pub fn start_with(
         &mut self,
         program: &Path,
@@ -179,7 +179,7 @@ impl Read {
         self.records.iter().filter_map(of).collect()
     }
 
-    /// The notes.
+    /// Returns the texts of the notes.
     pub fn notes(&self) -> Vec<&str> {
         let mut notes = Vec::new();
         for record in &self.records {
@@ -200,7 +200,7 @@ impl Read {
 }
 
 impl Running {
-    /// Its output after a successful end.
+    /// Waits for a successful end and returns the program's output.
     pub fn said(self) -> Said {
         let output = self.child.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -213,7 +213,7 @@ impl Running {
     }
 }
 
-/// The plugin that cargo built for these tests.
+/// Returns the path of the plugin that cargo built for these tests.
 fn plugin() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let built = tests.with_file_name("libpaceline_nccl.so");
@@ -221,13 +221,13 @@ fn plugin() -> PathBuf {
     built
 }
 
-/// Cargo's target directory.
+/// Returns cargo's target directory.
 pub fn target() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     tests.ancestors().nth(3).unwrap().to_owned()
 }
 
-/// The harness under AddressSanitizer and UndefinedBehaviorSanitizer.
+/// Builds the harness under AddressSanitizer and UndefinedBehaviorSanitizer.
 pub fn program() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
@@ -240,15 +240,15 @@ pub fn program() -> PathBuf {
         .clone()
 }
 
-/// Builds it with the C compiler that Rust links with.
+/// Builds the harness with the C compiler that Rust links with.
 pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
     compile_by("cc", name, flags)
 }
 
-/// Builds it with another compiler.
+/// Builds the harness with another compiler.
 pub fn compile_by(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("nccl-harness/harness.c");
-    // Parallel tests build and run the same program.
+    // Builds to a temporary name first, because parallel tests build and run the same program.
     let drafts = TempDir::new_in(target()).unwrap();
     let (draft, built) = (drafts.path().join(name), target().join(name));
     let output = Command::new(compiler)

@@ -1,4 +1,4 @@
-//! A job without a hook: four processes with only the plugin, under `paceline run`.
+//! Runs a job without a hook under `paceline run`: four processes that have only the plugin.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{elf, harness};
 
-/// A run with steps of five collectives, 11 ms each; the rank `slow` computes longer by the factor.
+/// A job with steps of five collectives, 11 ms each. The rank `slow` computes longer by a factor.
 struct Job {
     place: TempDir,
 }
@@ -29,7 +29,7 @@ impl Job {
         self.run_until("wait", steps, slow, factor)
     }
 
-    /// `end`: the shell's commands after all ranks have started.
+    /// Runs the job. `end` has the shell's commands after all ranks have started.
     fn run_until(&self, end: &str, steps: u32, slow: i32, factor: f64) -> Output {
         let program = harness::compile("nccl-harness-fast", &["-O2"]);
         let script = format!(
@@ -91,7 +91,7 @@ impl Drop for Enough {
     }
 }
 
-/// Rank, signals and slowdown of each verdict about a slow rank.
+/// Returns the rank, the signals and the slowdown of each verdict about a slow rank.
 fn stragglers(report: &str) -> Vec<(u64, String, f64)> {
     let report: Value = serde_json::from_str(report).unwrap();
     let verdicts = report["verdicts"].as_array().unwrap();
@@ -106,7 +106,8 @@ fn stragglers(report: &str) -> Vec<(u64, String, f64)> {
         .collect()
 }
 
-/// Steps, the slow rank and its slowdown, derived from collectives alone: no hook, no step in any log, four GPU clocks.
+/// Steps, the slow rank and its slowdown must be derived from collectives alone. There is no hook and no step in any
+/// log, and the ranks have four different GPU clocks.
 #[test]
 fn a_slow_rank_is_named_without_a_hook() {
     let job = Job::new();
@@ -126,7 +127,7 @@ fn a_slow_rank_is_named_without_a_hook() {
     assert!((ratio - 1.3).abs() < 0.05, "how much is told as well: {ratio}");
 }
 
-/// Without a slow rank there is no verdict; and all 400 steps are numbered correctly.
+/// Without a slow rank there must be no verdict, and all 400 steps must be numbered correctly.
 #[test]
 fn an_even_job_names_nobody() {
     let job = Job::new();
@@ -146,7 +147,7 @@ fn an_even_job_names_nobody() {
     assert!(last.is_some_and(|last| (398..=401).contains(&last)), "{last:?}");
 }
 
-/// GPU times are switched off and on during training, for one rank and for all.
+/// GPU times can be switched off and on during training, for one rank and for all.
 #[test]
 fn switched_while_it_trains() {
     let job = Job::new();

@@ -1,5 +1,5 @@
-//! NCCL's profiler plugin, driven by a C program that simulates NCCL (`tests/nccl-harness`), under AddressSanitizer,
-//! and read like the sidecar reads it: every record is there, or was counted as dropped.
+//! Tests NCCL's profiler plugin under AddressSanitizer with a C program that simulates NCCL (`tests/nccl-harness`). The
+//! rings are read as the sidecar reads them. Every record must be there or be counted as dropped.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
@@ -11,7 +11,7 @@ mod job;
 use harness::{Harness, Read};
 use paceline_ring::{Collective, Duty, Function, Record};
 
-/// Each version of the interface: communicator, collectives and GPU times arrive, field by field.
+/// With each version of the interface, communicator, collectives and GPU times must arrive, field by field.
 #[test]
 fn each_version_of_the_interface() {
     for version in [4, 5, 6, 7] {
@@ -42,7 +42,7 @@ fn each_version_of_the_interface() {
     }
 }
 
-/// Kernel events are too expensive on NCCL 2.31 and later, which uses v7: off unless requested.
+/// NCCL 2.31 and later use v7, where kernel events are too expensive. They must be off unless requested.
 #[test]
 fn kernel_events_are_off_by_default_where_they_are_costly() {
     for (version, sample, mask, timed) in [
@@ -69,7 +69,8 @@ fn kernel_events_are_off_by_default_where_they_are_costly() {
     }
 }
 
-/// In the first steps frameworks capture CUDA graphs, which would keep the requested events.
+/// Nothing may be timed in the first steps, because frameworks capture CUDA graphs then, which would keep the requested
+/// events.
 #[test]
 fn nothing_is_timed_in_the_first_steps() {
     let mut harness = Harness::new();
@@ -83,8 +84,8 @@ fn nothing_is_timed_in_the_first_steps() {
     );
 }
 
-/// Collectives replayed by a graph are counted on the device but not on the host: later times would be attributed to
-/// the wrong ones.
+/// Collectives replayed by a graph are counted on the device but not on the host, so later times would be attributed to
+/// the wrong collectives.
 #[test]
 fn once_a_graph_captures_nothing_is_timed_again() {
     for version in [5, 6, 7] {
@@ -100,7 +101,7 @@ fn once_a_graph_captures_nothing_is_timed_again() {
     }
 }
 
-/// Stale, duplicate, foreign or malformed calls change nothing and are not timed.
+/// Stale, duplicate, foreign or malformed calls must change nothing and must not be timed.
 #[test]
 fn stale_and_double_calls() {
     let mut harness = Harness::new();
@@ -119,8 +120,8 @@ fn stale_and_double_calls() {
     assert_eq!(read.given_up, 1);
 }
 
-/// Sends and receives of a pipeline stage, timed by any of its channels. An exchange between all ranks would need two
-/// records per rank, and is skipped.
+/// Sends and receives of a pipeline stage are timed by any of their channels. An exchange between all ranks is skipped,
+/// because it would need two records per rank.
 #[test]
 fn messages_of_a_pipeline() {
     for version in [4, 5, 6, 7] {
@@ -170,7 +171,8 @@ fn a_forked_child_is_silent() {
     assert_eq!(harness.rings(), 1);
 }
 
-/// 64 communicators, 32 channels, two threads, no reader: the ring fills, and dropped records are counted exactly.
+/// Uses 64 communicators, 32 channels, two threads and no reader. The ring fills, and dropped records must be counted
+/// exactly.
 #[test]
 fn full_and_counted() {
     let mut harness = Harness::new();
@@ -178,7 +180,7 @@ fn full_and_counted() {
     adds_up(&said, &harness.read());
 }
 
-/// The reader dies in the middle: its file is deleted, the job continues.
+/// The reader dies in the middle and its file is deleted. The job must continue.
 #[test]
 fn the_reader_is_gone() {
     let mut harness = Harness::new();
@@ -193,7 +195,7 @@ fn the_reader_is_gone() {
     assert_eq!((said["enqueued"], said["timed"]), (300_000, 300_000));
 }
 
-/// Without a writable directory or a rank, the plugin is inactive and requests nothing from NCCL.
+/// Without a writable directory or a rank, the plugin must be inactive and request nothing from NCCL.
 #[test]
 fn without_a_place_nothing_is_watched() {
     for (name, value) in [
@@ -210,7 +212,7 @@ fn without_a_place_nothing_is_watched() {
     }
 }
 
-/// Switched off by the reader at run time: NCCL stops its callbacks.
+/// A reader switches the plugin off at run time. NCCL must then stop its callbacks.
 #[test]
 fn the_kill_switch() {
     let mut harness = Harness::new();
@@ -221,8 +223,8 @@ fn the_kill_switch() {
     assert!(said["timed"] < said["enqueued"], "handles stop at once");
 }
 
-/// With a budget of zero it samples half as often; when that becomes useless it disables itself for good, whatever
-/// another thread requests from NCCL in the meantime.
+/// With a budget of zero, the plugin must first sample half as often. When that becomes useless, it must disable itself
+/// for good, whatever another thread requests from NCCL in the meantime.
 #[test]
 fn over_its_budget_it_takes_itself_out() {
     let mut harness = Harness::new();
@@ -247,7 +249,7 @@ fn over_its_budget_it_takes_itself_out() {
     );
 }
 
-/// With several GPUs in one process, events cannot be attributed to a rank, and are not recorded.
+/// With several GPUs in one process, events cannot be attributed to a rank, so they must not be recorded.
 #[test]
 fn several_ranks_in_one_process_are_not_watched() {
     let mut harness = Harness::new();
@@ -260,7 +262,7 @@ fn several_ranks_in_one_process_are_not_watched() {
     assert_eq!(read.timed().len(), 101);
 }
 
-/// The plugin itself under AddressSanitizer, like the C program always is. `tests/run` runs it.
+/// Tests the plugin itself under AddressSanitizer, which otherwise covers only the C program. `tests/run` runs this.
 #[test]
 #[ignore = "builds the plugin once more"]
 fn instrumented() {
@@ -287,7 +289,7 @@ fn instrumented() {
     adds_up(&said, &read);
 }
 
-/// Like `full_and_counted`, with a concurrent reader and a hundred times as much. `tests/run` runs it.
+/// Like `full_and_counted`, with a concurrent reader and a hundred times as many records. `tests/run` runs this.
 #[test]
 #[ignore = "ten million collectives with 98 callbacks each take a minute or two"]
 fn ten_million() {
@@ -308,9 +310,9 @@ fn ten_million() {
     adds_up(&said, &read);
 }
 
-/// Every collective and every time is in the ring or was counted as dropped.
+/// Checks that every collective and every time is in the ring or was counted as dropped.
 pub fn adds_up(said: &harness::Said, read: &Read) {
-    // Plus the rank, once, and the 64 communicators, once and again each minute.
+    // The other records are the rank, once, and the 64 communicators, at first and again each minute.
     let others = (read.count + read.dropped).checked_sub(said["enqueued"] + said["timed"] + 1);
     assert!(
         others.is_some_and(|others| others >= 64 && others % 64 == 0),

@@ -1,5 +1,5 @@
-//! axe-core on the live page and the report, in light, in dark and in print. `tests/setup/axe.sh PATH` downloads it,
-//! and PACELINE_AXE is its path.
+//! Runs axe-core on the live page and the report, in light, in dark and in print. `tests/setup/axe.sh PATH` downloads
+//! axe-core, and PACELINE_AXE must have its path.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::browser::Browser;
 use crate::{ANSWER, Job, paceline};
 
-/// The path of axe-core.
+/// Reads the source of axe-core, whose path is in PACELINE_AXE.
 fn axe() -> String {
     let path =
         std::env::var_os("PACELINE_AXE").expect("PACELINE_AXE: where axe.min.js is (tests/setup/axe.sh)");
@@ -42,7 +42,7 @@ fn show_as(page: &mut Browser, media: &str, scheme: &str) {
     );
 }
 
-/// The page of a report: of a simulated job, or, with zero ranks, of a job without steps.
+/// Returns the page of a report, which covers a simulated job or, with zero ranks, a job without steps.
 fn report(place: &Path, ranks: u32) -> String {
     let dir = place.join(format!("run{ranks}"));
     fs::create_dir_all(&dir).unwrap();
@@ -82,7 +82,7 @@ fn a_report_keeps_nobody_out() {
     let mut page = Browser::start();
     for ranks in [0, 8, 512] {
         let address = report(place.path(), ranks);
-        // The narrow width is a phone's, where wide parts scroll.
+        // The narrow width is that of a phone, where wide parts scroll.
         for (media, scheme, width) in [
             ("screen", "light", 1280),
             ("screen", "dark", 1280),

@@ -1,4 +1,4 @@
-//! A headless Chromium, controlled by its DevTools protocol: zero-terminated JSON messages over a pair of pipes
+//! Controls a headless Chromium by its DevTools protocol, which uses zero-terminated JSON messages over a pair of pipes
 //! (<https://chromedevtools.github.io/devtools-protocol/>, `--remote-debugging-pipe`).
 
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     number: u64,
-    /// Errors of the page.
+    /// Errors that the page reported.
     pub complaints: Vec<String>,
     /// Dialogs that the page opened; each is dismissed.
     pub dialogs: Vec<String>,

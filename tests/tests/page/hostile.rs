@@ -1,5 +1,5 @@
-//! Names and texts with markup or control characters, in a real Chromium: on the live page of a real job, on its
-//! report, and on an untrusted report. Each check is also run on deliberately broken pages, and must find the problem
+//! Shows names and texts with markup or control characters in a real Chromium: on the live page of a real job, on its
+//! report, and on an untrusted report. Each check is also run on deliberately broken pages and must find the problem
 //! there.
 
 use std::fs;
@@ -16,15 +16,16 @@ use crate::browser::Browser;
 use crate::{ANSWER, paceline};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Any part that is not kept as text runs a script. Short enough for a GPU's name, which has 96 bytes.
+/// Markup that runs a script if any part of it is not kept as text. It is short enough for a GPU's name, which has 96
+/// bytes.
 const MARKUP: &str = "<img src=x onerror=ran(1)></script><script>ran(2)</script><svg onload=ran(3)>";
-/// Terminal sequences, line breaks and bidirectional overrides; the command line rejects them in names.
+/// Terminal sequences, line breaks and bidirectional overrides, which the command line rejects in names.
 const CONTROLS: &str = "\u{1b}[31m\u{202e}\n";
 const MEGABYTE: usize = 1 << 20;
 /// The size limit of a whole page, regardless of its texts.
 const LONGEST: usize = 1 << 19;
 
-/// One rank on a node with GPUs that runs steps until a file ends it, and then prints hostile text.
+/// One rank on a node with GPUs. It runs steps until a file ends it, and then prints hostile text.
 const TRAINER: &str = r#"
 import os, paceline, time
 words = open("words", newline="").read()
@@ -41,7 +42,7 @@ const WATCH: &str = "window.hostile = {ran: [], refused: []}; \
     window.ran = which => { hostile.ran.push(which); alert(which); }; \
     addEventListener('securitypolicyviolation', one => hostile.refused.push(one.violatedDirective));";
 
-/// The problems of a page: none, if all of these lists are empty.
+/// Collects the problems of a page. There are none if all of these lists are empty.
 const LOOK: &str = r"JSON.stringify({
     ran: hostile.ran,
     refused: hostile.refused,
@@ -55,17 +56,18 @@ const LOOK: &str = r"JSON.stringify({
         one => `${one.scrollWidth} in ${one.clientWidth}: ${one.outerHTML.slice(0, 80)}`),
 })";
 
-/// Checks a page in a window of this width; a phone's own value for it would grow with content that does not fit.
+/// Checks a page in a window of this width. The width is passed in, because a phone's own value for it would grow with
+/// content that does not fit.
 fn look(page: &mut Browser, width: u32) -> Value {
     let look = LOOK.replace("WIDTH", &width.to_string());
     serde_json::from_str(page.run(&look).as_str().unwrap()).unwrap()
 }
 
-/// Checks a page on a desktop and on a phone; each text must be in the element with it.
+/// Checks a page on a desktop and on a phone. Each text must be in its element.
 fn assert_text(page: &mut Browser, what: &str, says: &[(&str, &str)]) {
     for width in [390, 1280] {
         page.resize(width, 844);
-        // A page that draws itself redraws for its new width.
+        // Waits, because a page that draws itself redraws for its new width.
         let end = Instant::now() + PATIENCE;
         let mut seen = look(page, width);
         while seen["wide"] != json!([]) && Instant::now() < end {
@@ -88,19 +90,19 @@ fn assert_text(page: &mut Browser, what: &str, says: &[(&str, &str)]) {
         .unwrap() as usize;
     assert!(length < LONGEST, "{what} has {length} characters");
     assert_eq!(page.dialogs, Vec::<String>::new(), "{what}");
-    // After its job, the aggregator correctly no longer responds.
+    // Ignores failed requests for live data, because the aggregator no longer responds after its job.
     let is_foreign = |one: &&String| !(one.contains("net::ERR_") && one.contains("/v1/live"));
     let complaints: Vec<_> = page.complaints.iter().filter(is_foreign).collect();
     assert_eq!(complaints, Vec::<&String>::new(), "{what}");
 }
 
-/// The longest name that the command line accepts, with a word that cannot be wrapped.
+/// Returns the longest name that the command line accepts, which has a word that cannot be wrapped.
 fn name() -> String {
     let start = format!("n{MARKUP}\"'&amp;{{{{x}}}}\u{202e}");
     format!("{start}{}", "w".repeat(250 - start.len()))
 }
 
-/// A job with this name, on a node with this name, with GPUs that have such names too.
+/// A job with this name, on a node with this name, whose GPUs have such names too.
 struct Named {
     place: TempDir,
     process: Child,
@@ -162,12 +164,13 @@ impl Named {
         log.unwrap().write_all(line.as_bytes()).unwrap();
     }
 
-    /// Opens its page, and waits for all of the texts.
+    /// Opens the job's page and waits for all of the texts.
     fn show(&self, page: &mut Browser) {
         let address = format!("http://{}/", self.address);
         page.call("Page.navigate", json!({ "url": address }));
         page.until("data.steps.length > 0 && data.gpus !== null && data.events.length > 0");
-        // The log is read from its end on, and on a busy machine reading starts late.
+        // Repeats the message, because the log is read only from its current end on, and on a busy machine reading
+        // starts late.
         let end = Instant::now() + PATIENCE;
         while page.run(&format!("{ANSWER}.includes('gpu-lost')")) != json!(true) {
             assert!(Instant::now() < end, "no GPU is lost");
@@ -188,7 +191,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // It and its trainer end by themselves, if possible.
+        // Lets the launcher and its trainer end by themselves if possible.
         let _ = fs::write(self.place.path().join("end"), "");
         let end = Instant::now() + Duration::from_secs(20);
         while self.process.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < end {
@@ -225,8 +228,8 @@ fn point_at(page: &mut Browser, canvas: &str) {
     ));
 }
 
-/// Simulates an aggregator without escaping: the same data with hostile texts, a hundred times as long as any that it
-/// accepts.
+/// Simulates an aggregator without escaping, which sends the same data with hostile texts that are a hundred times as
+/// long as any that a real one accepts.
 fn tell_raw(page: &mut Browser) {
     let words = json!(format!("{MARKUP}{}", "x".repeat(1 << 14)));
     page.run(&format!(
@@ -289,7 +292,7 @@ fn names_and_words_stay_text_on_the_page_and_in_the_report() {
     );
 }
 
-/// A report can come from an untrusted source; each of its texts has a megabyte.
+/// Writes a report as if from an untrusted source. Each of its texts has a megabyte.
 fn strange_report(dir: &Path) {
     let report = paceline()
         .args(["simulate", "--gpus", "4", "--steps", "300", "--json"])
@@ -330,7 +333,7 @@ fn the_report_of_strangers_stays_text() {
     );
 }
 
-/// Each check finds a page that interprets markup.
+/// Each check must find a page that interprets markup.
 #[test]
 #[ignore = "needs chromium"]
 fn what_is_more_than_text_is_found() {
@@ -338,7 +341,7 @@ fn what_is_more_than_text_is_found() {
     for lax in [false, true] {
         let mut page = browser();
         page.call("Page.setBypassCSP", json!({ "enabled": lax }));
-        // A page whose only way to write text interprets markup, and adds a control character.
+        // Builds a page whose only way to write text interprets markup and adds a control character.
         let broken = "const own = Object.getOwnPropertyDescriptor(Node.prototype, 'textContent'); \
              Object.defineProperty(Node.prototype, 'textContent', {get: own.get, set(text) { this.innerHTML = '\u{202e}' + text; }});";
         page.call(
@@ -355,7 +358,7 @@ fn what_is_more_than_text_is_found() {
     let file = place.path().join("report.html");
     let escaped = fs::read_to_string(&file).unwrap();
     let broken = escaped
-        // The rest would be part of the image, and not be shown.
+        // Removes the rest, which would be part of the image and not be shown.
         .replace("&lt;svg onload=ran(3)&gt;", "")
         .replace("&lt;", "<")
         .replace("&gt;", ">")
@@ -370,7 +373,7 @@ fn what_is_more_than_text_is_found() {
     }
 }
 
-/// `lax`: without the page's policy, so that blocked scripts run.
+/// Checks that the problem was found. With `lax`, the page's policy is removed, so that blocked scripts run.
 fn assert_found(page: &mut Browser, what: &str, lax: bool) {
     let count = if lax { "hostile.ran" } else { "hostile.refused" };
     page.until(&format!("{count}.length > 0"));

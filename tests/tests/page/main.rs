@@ -1,5 +1,5 @@
-//! The live page in a real Chromium, with a real aggregator and simulated sidecars. Called by hand and by tests/run:
-//! `cargo test --locked -p paceline-tests --test page -- --ignored`.
+//! Tests the live page in a real Chromium, with a real aggregator and simulated sidecars. `tests/run` runs this, or you
+//! can run it by hand: `cargo test --locked -p paceline-tests --test page -- --ignored`.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
@@ -19,7 +19,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\u{1b}[31m";
-/// The node of the aggregator.
+/// The name of the aggregator's node.
 const HOSTILE_NODE: &str = "head</script><script>document.title=1</script>\u{202e}\"'&amp;${{x}}";
 
 /// An aggregator, and a job that connects to it.
@@ -47,7 +47,7 @@ impl Job {
         let key = place.path().join("key");
         fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        // The port is not reused that soon.
+        // The system does not give out the port again that soon.
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -152,7 +152,7 @@ fn the_first_screen_answers() {
         json!(0)
     );
 
-    // The keyboard reaches the same rank as the pointer.
+    // The keyboard selects the same rank as the pointer.
     page.press("h");
     page.press("w");
     page.until("document.getElementById('heat-says').textContent.includes('rank 5 on node0')");
@@ -170,7 +170,7 @@ fn the_first_screen_answers() {
         json!("rgb(17, 23, 28)")
     );
 
-    // It updates by itself.
+    // The page updates by itself.
     let step = page.run("data.steps.at(-1).step").as_u64().unwrap();
     page.until(&format!("data.steps.at(-1).step > {step}"));
 

@@ -1,4 +1,4 @@
-//! Failures of Paceline cost the job nothing, and failures of the job keep their exit code.
+//! Failures of Paceline must cost the job nothing, and failures of the job must keep their exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -21,7 +21,8 @@ fn kill(pid: u32, signal: &str) {
     assert!(status.success());
 }
 
-/// The median step is as fast as undisturbed, within the difference of two undisturbed runs on a shared machine.
+/// Checks that the median step is as fast as undisturbed, within the difference of two undisturbed runs on a shared
+/// machine.
 fn as_fast(ended: &Ended, undisturbed_ms: f64) {
     let ratio = ended.median_step_ms() / undisturbed_ms;
     assert!(
@@ -127,7 +128,7 @@ fn the_port_is_taken() {
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn the_hook_cannot_find_its_ring() {
-    // The later value wins: the trainers look for rings in a missing directory.
+    // The later value wins, so the trainers look for rings in a directory that does not exist.
     let mut command = vec![
         "env".to_owned(),
         "PACELINE_RING_DIR=/nonexistent/rings".to_owned(),
@@ -152,13 +153,13 @@ fn the_hook_cannot_find_its_ring() {
     assert!(!ended.stderr.contains("Traceback"), "{}", ended.stderr);
 }
 
-/// A rank does not enter a collective; its peers wait until their timeout.
+/// One rank does not enter a collective, and its peers wait until their timeout.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_collective_times_out_and_whoever_was_missing_is_named() {
     let args = "--steps 100000 --sleep-ms 20 --hang-at 100 --fault-rank 1 --timeout-s 12";
     let job = torchrun(&[], 3, "ddp.py", args);
-    // A short limit, to keep the test short.
+    // Sets a short limit to keep the test short.
     let settings = "[detector.silence]\nsuspect_min_s = 3\n";
     std::fs::write(job.dir.path().join("paceline.toml"), settings).unwrap();
     let ended = job.run();
@@ -166,7 +167,7 @@ fn a_collective_times_out_and_whoever_was_missing_is_named() {
     let end = ended.report()["end"].clone();
     assert_eq!(end["reason"], "collective-timeout", "{end}");
     assert_eq!(end["missing"]["rank"], 1, "{end}");
-    // The waiting ranks report the timeout, and are not the cause.
+    // The ranks that waited report the timeout, but they are not its cause.
     assert_ne!(end["rank"], 1, "{end}");
     assert!(
         ended
@@ -177,7 +178,7 @@ fn a_collective_times_out_and_whoever_was_missing_is_named() {
     );
 }
 
-/// The exit code of the same job without Paceline.
+/// Returns the exit code of the same job without Paceline.
 fn bare_code(args: &str) -> Option<i32> {
     let torchrun = crate::job::torch().join("bin/torchrun");
     let mut command = Command::new(torchrun);
@@ -195,7 +196,7 @@ fn failures_come_out_as_they_went_in() {
     for args in [
         "--steps 20 --sleep-ms 10 --fail-at 10 --fail-rank 1 --exit-code 3",
         "--steps 20 --sleep-ms 10 --fail-at 10 --fail-rank 1 --die-signal SEGV",
-        // What the kernel does to a worker that exceeds the memory limit.
+        // Does what the kernel does to a worker that exceeds the memory limit.
         "--steps 20 --sleep-ms 10 --fail-at 10 --fail-rank 1 --die-signal KILL",
     ] {
         let ended = torchrun(&[], 2, "ddp.py", args).run();

@@ -1,4 +1,4 @@
-//! Attribution from collectives alone: journals of real jobs are analyzed again without the phases of steps.
+//! Tests attribution from collectives alone. The journals of real jobs are analyzed again without the phases of steps.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::job::{Ended, naming, torchrun};
 
-/// The report of a journal without its phases.
+/// Returns the report of a journal without its phases.
 fn by_waits(ended: &Ended) -> Value {
     let replay = Command::new(env!("CARGO_BIN_EXE_paceline-under-test"))
         .args(["replay", "--hide-phases", "--json"])
@@ -18,7 +18,7 @@ fn by_waits(ended: &Ended) -> Value {
     serde_json::from_slice(&replay.stdout).unwrap()
 }
 
-/// The ranks with a straggler verdict, and its signal.
+/// Returns the ranks that have a straggler verdict, each with the verdict's signal.
 fn stragglers(report: &Value) -> Vec<(u64, String)> {
     let verdicts = report["verdicts"].as_array().unwrap().iter();
     verdicts
@@ -30,7 +30,7 @@ fn stragglers(report: &Value) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// The rank with the shortest mean time in each communicator of this name.
+/// Returns the rank with the shortest mean time in each communicator of this name.
 fn shortest(ended: &Ended, name: &str) -> Vec<u64> {
     let text = std::fs::read_to_string(ended.dir.path().join("run/journal.ndjson")).unwrap();
     let mut named: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
@@ -61,8 +61,8 @@ fn tensor_and_data_groups_name_the_same_rank() {
     assert_eq!(stragglers(&report), [(5, "S1".to_owned())], "{report}");
 }
 
-/// Rank 0 is the first stage of the first replica: rank 4, its second stage, is equally late in its own data-parallel
-/// group.
+/// Rank 0 is the first stage of the first replica. Rank 4, its second stage, is equally late in its own data-parallel
+/// group, but must not be named.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_slow_first_stage_is_named_and_not_the_stage_that_waits_for_it() {

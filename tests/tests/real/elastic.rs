@@ -1,6 +1,6 @@
-//! torchrun's elastic groups: a worker is killed and restarted by its agent; a group shrinks with an agent and grows
-//! with another. Statistics follow the group, there is no false verdict, and the time in between is attributed to
-//! restarts.
+//! Tests torchrun's elastic groups. In one test, a worker is killed and its agent restarts it. In another, a group
+//! shrinks with an agent and grows with another one. Statistics must follow the group, there must be no false verdict,
+//! and the time in between must be attributed to restarts.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::job::{Ended, Running, paceline, torch, trainer};
 
 /// By default, PyTorch 2.15 gives workers the agents' own store, in which gloo finds addresses of the previous group
-/// (without Paceline too).
+/// (also without Paceline). This setting prevents that.
 pub const OWN_STORE: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1";
 
 /// Runs `paceline run OPTIONS -- torchrun WORDS elastic.py`, until the file `done` is in `place`.
@@ -31,20 +31,21 @@ fn elastic(options: &[&str], words: &str, place: &std::path::Path) -> Running {
 
 pub fn journal(running: &Running) -> Vec<Entry> {
     let text = std::fs::read_to_string(running.dir.path().join("run/journal.ndjson")).unwrap_or_default();
-    // The last line may be incomplete.
+    // Skips lines that cannot be parsed, because the last one may be incomplete.
     text.lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect()
 }
 
-/// The groups of ranks: the number of ranks, the times of the first and last steps, and the number of steps.
+/// Returns the groups of ranks, each with the number of ranks, the times of the first and last steps, and the number of
+/// steps.
 pub fn groups(entries: &[Entry]) -> Vec<Group> {
     let mut found: Vec<Group> = Vec::new();
     for entry in entries {
         let at_s = entry.at_ns.since(paceline_health::Time::ZERO).as_secs_f64();
         match &entry.frame.event {
             Event::Attach(attach) => {
-                // Ranks of a group attach one after the other; the first one may already have made steps.
+                // Ranks of a group attach one after the other, so the first one may already have made steps.
                 let is_of = |group: &Group| {
                     let is_known = group.pids.iter().any(|(rank, _)| *rank == attach.rank.0);
                     group.ranks == attach.world_size && !is_known
@@ -92,18 +93,18 @@ pub fn until_trains(running: &Running, number: usize, ranks: u32) {
 fn kill(pids: &[u32]) {
     let mut command = Command::new("kill");
     command.arg("-KILL").args(pids.iter().map(u32::to_string));
-    // One may already have exited.
+    // The command may fail, because one of the processes may already have exited.
     command.status().unwrap();
 }
 
-/// The job succeeds without a false verdict, and the time of restarts is attributed to them, in GPU-seconds: from the
-/// last step of a group to the first of the next one; repeated steps add a little, and the journal's times are half a
-/// second apart.
+/// Checks that the job succeeds without a false verdict, and that the time of restarts is attributed to them. That
+/// time, in GPU-seconds, is from the last step of a group to the first of the next one. Repeated steps add a little,
+/// and the journal's times are half a second apart.
 fn is_followed(ended: &Ended, entries: &[Entry], ranks: u32, killed: &[u64]) {
     ended.accuses_only(&[]);
     let report = ended.report();
     let found: Vec<&Value> = report["verdicts"].as_array().unwrap().iter().collect();
-    // Four ranks on a small test machine can lack CPU.
+    // Verdicts that this machine causes are allowed, because four ranks on a small test machine can lack CPU.
     let is_of_killed = |verdict: &Value| {
         let rank = verdict["subject"]["rank"].as_u64().unwrap_or(u64::MAX);
         verdict["finding"] == "rank-died" && verdict["state"] == "cleared" && killed.contains(&rank)
@@ -120,7 +121,7 @@ fn is_followed(ended: &Ended, entries: &[Entry], ranks: u32, killed: &[u64]) {
         .windows(2)
         .map(|pair| (pair[1].first_s.unwrap() - pair[0].last_s) * f64::from(pair[1].ranks))
         .sum();
-    // The time from a death to the restart is attributed to the death, if it was long enough for a finding.
+    // The time from a death to the restart is attributed to the death if it was long enough for a finding.
     let of = |cause| report["cost"]["by_cause"][cause].as_f64().unwrap_or(0.0);
     let (restart, died) = (of("restart") * 3600.0, of("rank-died") * 3600.0);
     let most = between + 2.0 * f64::from(ranks) * (groups.len() - 1) as f64;
@@ -164,7 +165,7 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Two agents as two nodes; the second and its workers are killed, the first continues alone, and a third joins it.
+/// Two agents run as two nodes. The second and its workers are killed, the first continues alone, and a third joins it.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_group_shrinks_and_grows() {
@@ -180,7 +181,7 @@ fn a_group_shrinks_and_grows() {
         let options = ["--job", "elastic", "--node", node, "--aggregator", &aggregator];
         elastic(&options, &words, place.path())
     };
-    // The first one has the store and the aggregator.
+    // The first agent hosts the store and the aggregator.
     let first = agent("n0");
     first.until("the store", || {
         std::net::TcpStream::connect(("127.0.0.1", rendezvous)).ok()
@@ -219,7 +220,7 @@ fn a_group_shrinks_and_grows() {
     );
 }
 
-/// The processes of a node, and their ranks.
+/// Returns the processes of a node and their ranks.
 fn of_node(entries: &[Entry], node: &str) -> (Vec<u32>, Vec<u64>) {
     let attached = |entry: &Entry| match &entry.frame.event {
         Event::Attach(attach) if entry.frame.node.as_str() == node => {
@@ -230,7 +231,7 @@ fn of_node(entries: &[Entry], node: &str) -> (Vec<u32>, Vec<u64>) {
     entries.iter().filter_map(attached).unzip()
 }
 
-/// The child processes except Paceline's sidecar: `env` has become torchrun.
+/// Returns the child processes except Paceline's sidecar. By then `env` has become torchrun.
 fn children(parent: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

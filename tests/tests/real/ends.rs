@@ -1,4 +1,5 @@
-//! How jobs end and start: which rank died first and why, which left early, and what still worked.
+//! Tests how jobs end and start, and what the report says about it: which rank died first and why, which left early,
+//! and what still worked.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ fn a_rank_that_raises_is_named_with_its_exception() {
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn the_end_names_who_left_first_with_which_code() {
-    // The end in the report, and whether a rank has died.
+    // The end in the report, and the number of ranks that have died.
     for (how, reason, code, says, died) in [
         ("exit", "error", 7, "sys.exit(7)", 1),
         ("return", "error", 0, "it ended normally after step 19", 0),
@@ -85,7 +86,7 @@ fn an_end_in_order_has_no_finding_of_it() {
     }
 }
 
-/// A hanging job is ended from outside: the hang stays raised.
+/// A hanging job is ended from outside, so the hang must stay unresolved.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_hang_that_is_ended_is_unresolved() {
@@ -110,12 +111,12 @@ fn a_hang_that_is_ended_is_unresolved() {
     assert!(findings(&report, "rank-died").is_empty(), "{report}");
 }
 
-/// One rank is late: the state of all ranks is known before the first step.
+/// While one rank is late, the state of all ranks must be known before the first step.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_rank_that_loads_is_seen_and_not_missing() {
     let job = torchrun(&[], 3, "ends.py", "late");
-    // On a busy machine, ranks that import torch in parallel are ready seconds apart.
+    // Allows for a busy machine, where ranks that import torch in parallel are ready seconds apart.
     let settings = "[detector.arrivals]\nwarning_s = 8\ncritical_s = 10\n";
     std::fs::write(job.dir.path().join("paceline.toml"), settings).unwrap();
     let running = job.start();
@@ -128,7 +129,7 @@ fn a_rank_that_loads_is_seen_and_not_missing() {
     while begin.elapsed() < Duration::from_secs(12) {
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Ranks end one after the other, and none of them counts as missing.
+    // Ranks end one after the other, and none of them may count as missing.
     signal(running.child.id(), "TERM");
     let ended = running.wait();
     let report = ended.report();
@@ -140,16 +141,16 @@ fn a_rank_that_loads_is_seen_and_not_missing() {
         "{notes}"
     );
     assert!(!ended.stderr.contains("No rank was observed"), "{}", ended.stderr);
-    // While the job ran, and only once.
+    // The line must be printed while the job runs, and only once.
     let live = "paceline: before the first step: rank 1 running, not yet in init_process_group; ranks 0, 2 waiting in";
     assert_eq!(ended.stderr.matches(live).count(), 1, "{}", ended.stderr);
 }
 
-/// Weights are updated without an optimizer: no step is detected, and the report explains why and what to do.
+/// Weights are updated without an optimizer, so no step is detected. The report must explain why and what to do.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_loop_without_an_optimizer_is_said_with_the_remedy() {
-    // Long enough for the line to appear while the job runs.
+    // The job runs long enough for the line to appear.
     let ended = torchrun(&[], 2, "ends.py", "by-hand --steps 250").run().ok();
     let report = ended.report();
     assert_eq!(report["steps"], 0);

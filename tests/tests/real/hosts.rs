@@ -1,4 +1,4 @@
-//! Host-related causes of a slow rank.
+//! Tests causes of a slow rank that are on its host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::job::{Ended, torchrun};
 
-/// A control group that gets a tenth of a CPU, until it is dropped.
+/// A control group that gets a tenth of a CPU until it is dropped.
 struct Quota(PathBuf);
 
 impl Quota {
-    /// `None`: the control group cannot be created, for example without privileges.
+    /// Returns `None` if the control group cannot be created, for example without privileges.
     fn new() -> Option<Quota> {
-        // Version 2, or version 1 on older machines.
+        // Version 2 of control groups, or version 1 on older machines.
         [
             ("/sys/fs/cgroup", "cpu.max", "10000 100000"),
             ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "10000"),
@@ -24,7 +24,7 @@ impl Quota {
             let is_cgroup = Path::new(root).join("cgroup.procs").exists();
             let group = Quota(Path::new(root).join(format!("paceline-test-{}", std::process::id())));
             let made = is_cgroup && fs::create_dir(&group.0).is_ok();
-            // The file exists only with the controller.
+            // The file exists only if the controller is enabled.
             (made && group.0.join(file).exists() && fs::write(group.0.join(file), limit).is_ok())
                 .then_some(group)
         })
@@ -37,12 +37,12 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // It may not exist.
+        // Ignores the error, because the directory may not exist.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Busy loops on one CPU, until they are dropped.
+/// Busy loops on one CPU that run until they are dropped.
 struct Neighbours(Vec<Child>);
 
 impl Neighbours {
@@ -59,7 +59,7 @@ impl Neighbours {
 impl Drop for Neighbours {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It may have ended already.
+            // Ignores the error, because the process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -71,7 +71,7 @@ fn run(held: &str) -> Ended {
     torchrun(&[], 4, "ddp.py", &args).run().ok()
 }
 
-/// The verdict on rank 2 has lack of CPU as its cause, which its peers do not have.
+/// Checks that the verdict on rank 2 has lack of CPU as its cause. Its peers do not lack CPU.
 fn wants_cpu(ended: &Ended) {
     ended.names_only(2, 120);
     let report = ended.report();
@@ -90,7 +90,8 @@ fn wants_cpu(ended: &Ended) {
     assert!(number("value") > number("peers") + 0.05, "{verdict}");
 }
 
-/// By a quota if a control group can be created, otherwise by busy neighbors on the only CPU that it may use.
+/// Limits the CPU by a quota if a control group can be created. Otherwise it starts busy loops on the only CPU that the
+/// rank may use.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_rank_that_gets_less_cpu() {

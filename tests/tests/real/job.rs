@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// Timeout for a job on a busy machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The path of the virtual environment with PyTorch.
+/// Returns the path of the virtual environment with PyTorch.
 pub fn torch() -> PathBuf {
     let home = std::env::var_os("PACELINE_TORCH").expect("PACELINE_TORCH is set by tests/run: run that");
     let home = PathBuf::from(home);
@@ -22,7 +22,7 @@ pub fn torch() -> PathBuf {
     home
 }
 
-/// A training script of tests/trainers.
+/// Returns the path of a training script in tests/trainers.
 pub fn trainer(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("trainers").join(name);
     assert!(path.exists(), "{}", path.display());
@@ -49,7 +49,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// `paceline run [options] -- torchrun --standalone --nproc-per-node=RANKS SCRIPT ARGS`.
+/// Prepares `paceline run [options] -- torchrun --standalone --nproc-per-node=RANKS SCRIPT ARGS`.
 pub fn torchrun(options: &[&str], ranks: u32, script: &str, args: &str) -> Job {
     let torchrun = torch().join("bin/torchrun");
     let ranks = format!("--nproc-per-node={ranks}");
@@ -63,7 +63,7 @@ pub fn torchrun(options: &[&str], ranks: u32, script: &str, args: &str) -> Job {
     paceline(options, &command)
 }
 
-/// `paceline run [options] -- COMMAND`, with a separate run directory.
+/// Prepares `paceline run [options] -- COMMAND`, with a separate run directory.
 pub fn paceline(options: &[&str], command: &[String]) -> Job {
     let dir = TempDir::new().unwrap();
     let mut paceline = Command::new(env!("CARGO_BIN_EXE_paceline-under-test"));
@@ -93,7 +93,7 @@ pub fn paceline(options: &[&str], command: &[String]) -> Job {
 }
 
 impl Job {
-    /// Starts it.
+    /// Starts the job.
     pub fn start(mut self) -> Running {
         self.command
             .stdout(std::fs::File::create(self.dir.path().join("stdout")).unwrap());
@@ -105,14 +105,14 @@ impl Job {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs the job to its end.
     pub fn run(self) -> Ended {
         self.start().wait()
     }
 }
 
 impl Running {
-    /// The job's standard output so far.
+    /// Returns the job's standard output so far.
     pub fn stdout(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("stdout")).unwrap()
     }
@@ -138,7 +138,7 @@ impl Running {
         });
     }
 
-    /// The process IDs of this job's sidecars.
+    /// Returns the process IDs of this job's sidecars.
     pub fn sidecars(&self) -> Vec<u32> {
         let run_dir = self.dir.path().join("run");
         let is_sidecar = |pid: &u32| {
@@ -153,7 +153,7 @@ impl Running {
             .collect()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the job.
     pub fn wait(mut self) -> Ended {
         let begin = Instant::now();
         let status = loop {
@@ -179,8 +179,8 @@ impl Running {
     }
 }
 
-/// The job with a verdict on `rank` only, at the latest at `step`. Other load on the machine may hide a few
-/// milliseconds once, but must not cause another verdict.
+/// Runs a job that must get a verdict on `rank` only, at the latest at `step`. If the verdict is missing, the job is
+/// run once more, because other load on the machine may hide a few milliseconds. Another verdict fails at once.
 pub fn naming(rank: u64, step: u64, run: impl Fn() -> Ended) -> Ended {
     let mut ended = run();
     if !ended.has_named(rank, step) && ended.stragglers().iter().all(|(found, _)| *found == rank) {
@@ -192,7 +192,7 @@ pub fn naming(rank: u64, step: u64, run: impl Fn() -> Ended) -> Ended {
 }
 
 impl Ended {
-    /// report.json.
+    /// Returns the content of report.json.
     pub fn report(&self) -> Value {
         let path = self.dir.path().join("run/report.json");
         let text = std::fs::read_to_string(&path)
@@ -200,8 +200,8 @@ impl Ended {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Fails with all output unless the job ended well. PyTorch 2.15 with gloo sometimes aborts at interpreter exit,
-    /// after the work is done and with this message, without Paceline too: that is no failure here.
+    /// Fails with all output unless the job ended well. One failure is tolerated: PyTorch 2.15 with gloo sometimes
+    /// aborts at interpreter exit, after the work is done and with this message, even without Paceline.
     pub fn ok(self) -> Ended {
         let torch_at_exit = self
             .stderr
@@ -216,7 +216,7 @@ impl Ended {
         self
     }
 
-    /// The ranks with a straggler verdict of any severity, and the step at which it was raised.
+    /// Returns the ranks with a straggler verdict of any severity, and the step at which each verdict was raised.
     pub fn stragglers(&self) -> Vec<(u64, u64)> {
         let report = self.report();
         let verdicts = report["verdicts"].as_array().unwrap().clone();
@@ -232,7 +232,7 @@ impl Ended {
             .collect()
     }
 
-    /// Fails unless `rank` and no other was named, at the latest at `step`.
+    /// Fails unless `rank` and no other rank was named, at the latest at `step`.
     pub fn names_only(&self, rank: u64, step: u64) {
         self.accuses_only(&[rank]);
         assert!(
@@ -244,7 +244,7 @@ impl Ended {
         );
     }
 
-    /// Fails if another rank has a straggler verdict, with a message for which tests/run does not retry.
+    /// Fails if a rank other than `ranks` has a straggler verdict. tests/run does not retry after this message.
     pub fn accuses_only(&self, ranks: &[u64]) {
         let wrong = self
             .stragglers()
@@ -257,14 +257,14 @@ impl Ended {
         matches!(self.stragglers().as_slice(), [(found, sure)] if *found == rank && *sure <= step)
     }
 
-    /// The median step that the script printed, in milliseconds.
+    /// Returns the median step that the script printed, in milliseconds.
     pub fn median_step_ms(&self) -> f64 {
         let after = self.stdout.split("median step ").nth(1);
         let after = after.unwrap_or_else(|| panic!("no median step in {}\n{}", self.stdout, self.stderr));
         after.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// Every gap in the report's coverage, as text.
+    /// Returns every gap in the report's coverage, as text.
     pub fn gaps(&self) -> Vec<String> {
         let report = self.report();
         report["coverage"]["gaps"]

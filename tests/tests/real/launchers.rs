@@ -1,4 +1,4 @@
-//! Launchers other than torchrun: the variables that they set for workers are sufficient.
+//! Tests launchers other than torchrun. The variables that they set for workers must be sufficient.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ fn run(words: &[&str]) -> Ended {
     paceline(&[], &command).run().ok()
 }
 
-/// Both ranks are identified, all of their steps are recorded, and the slow one is named.
+/// Checks that both ranks are identified, that all of their steps are recorded, and that the slow one is named.
 fn is_watched(ended: &Ended) {
     let report = ended.report();
     let coverage = &report["coverage"];
@@ -37,7 +37,7 @@ fn free_port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
-/// Its mode for several GPUs; the script itself uses none.
+/// Uses the launcher's mode for several GPUs, although the script uses none.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn accelerate_launch() {

@@ -1,5 +1,5 @@
-//! Real training jobs under `paceline run`: PyTorch, torchrun, gloo. Ignored in the inner loop; `tests/run` sets up the
-//! requirements and runs them one after the other (they measure time on few cores).
+//! Tests real training jobs under `paceline run` with PyTorch, torchrun and gloo. They are ignored by default.
+//! `tests/run` sets up the requirements and runs them one after the other, because they measure time on few cores.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 

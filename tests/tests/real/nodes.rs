@@ -1,4 +1,4 @@
-//! Two torchrun agents as two nodes, each under its own paceline, with one aggregator.
+//! Runs two torchrun agents as two nodes, each under its own paceline, with one aggregator.
 
 use std::net::TcpListener;
 
@@ -37,7 +37,7 @@ fn two_agents_one_verdict() {
     let first = node(0, rendezvous, aggregator, args);
     let second = node(1, rendezvous, aggregator, args);
     let (first, second) = (first.wait().ok(), second.wait().ok());
-    // One of the two had the aggregator, and its report covers the job.
+    // One of the two launchers ran the aggregator, and its report must cover the job.
     let reports = [first, second]
         .into_iter()
         .filter(|ended| ended.report()["world_size"] == 4);

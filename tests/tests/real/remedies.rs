@@ -1,5 +1,5 @@
-//! Remedies for a fault, with trainers that react: a checkpoint at a signal, and the end of the job or of one node of
-//! an elastic group.
+//! Tests remedies for a fault with trainers that react: they write a checkpoint at a signal, and then the job ends, or
+//! one node of an elastic group leaves it.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::elastic::{OWN_STORE, groups, journal, until_trains};
 use crate::job::{paceline, torch, torchrun, trainer};
 
-/// Limits without waiting times. The ledger must be separate: it prevents repeated remedies for the same job.
+/// Policy options without waiting times. The ledger must be separate, because it prevents repeated remedies for the
+/// same job.
 const AT_ONCE: [&str; 7] = [
     "--act",
     "--remedy-limit",
@@ -21,7 +22,7 @@ const AT_ONCE: [&str; 7] = [
     "120",
 ];
 
-/// Entries of this kind in the audit.
+/// Returns the audit's entries of this kind.
 fn audit(running: &Path, kind: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(running.join("run/remedies.ndjson")).unwrap_or_default();
     let lines = text
@@ -35,7 +36,7 @@ fn course(running: &Path) -> Vec<String> {
     audit(running, "course").iter().map(what).collect()
 }
 
-/// A real straggler; the job writes a checkpoint before it is stopped.
+/// A real straggler is found. The job must write a checkpoint before it is stopped.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_job_with_a_slow_rank_writes_a_checkpoint_and_is_stopped() {
@@ -51,7 +52,7 @@ fn a_job_with_a_slow_rank_writes_a_checkpoint_and_is_stopped() {
     );
     let ended = torchrun(&options, 4, "signalled.py", &args).run();
     assert!(!ended.status.success(), "{}", ended.stderr);
-    // Each of the four trainers got the signal once.
+    // Each of the four trainers must have got the signal once.
     assert!(kept.exists());
     let saved: Vec<&str> = ended
         .stdout
@@ -83,8 +84,8 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Two agents as two nodes; a GPU of the second fails permanently, its agent is stopped, and the first continues alone
-/// from the requested checkpoint.
+/// Two agents run as two nodes. A GPU of the second fails permanently, so its agent is stopped, and the first continues
+/// alone from the requested checkpoint.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn long_an_elastic_group_goes_on_without_a_bad_node() {
@@ -154,7 +155,7 @@ fn long_an_elastic_group_goes_on_without_a_bad_node() {
     assert_eq!(course(ended.dir.path()), wanted);
     let report = ended.report();
     assert_eq!(report["end"]["reason"], "success", "{report}");
-    // It resumed from the requested checkpoint.
+    // The group must have resumed from the requested checkpoint.
     let begins: Vec<&str> = ended
         .stdout
         .lines()
@@ -165,7 +166,7 @@ fn long_an_elastic_group_goes_on_without_a_bad_node() {
         .lines()
         .filter_map(|line| line.strip_prefix("saved after "))
         .next_back();
-    // The signal reaches the two at different times: there may be two checkpoints.
+    // The signal reaches the two trainers at different times, so there may be two checkpoints.
     let saved = saved.unwrap_or_else(|| panic!("{}", ended.stdout));
     assert!(
         begins
@@ -176,7 +177,7 @@ fn long_an_elastic_group_goes_on_without_a_bad_node() {
     );
 }
 
-/// A GPU's firmware does not respond: only a reset helps.
+/// Logs that a GPU's firmware does not respond, a fault that only a reset clears.
 fn fail(kmsg: &str) {
     let log = std::fs::OpenOptions::new().append(true).open(kmsg);
     writeln!(

@@ -1,4 +1,4 @@
-//! Slow ranks: the script does not use Paceline, and the verdict names its slow rank and no other.
+//! Tests slow ranks. The script does not use Paceline, and the verdict must name its slow rank and no other.
 
 use crate::job::{Ended, naming, torchrun};
 
@@ -6,7 +6,8 @@ fn run(script: &str, args: &str) -> Ended {
     torchrun(&[], 4, script, args).run().ok()
 }
 
-/// `pct`: percentage of each rank's sleep per step, which is 40 ms unless `more` changes it.
+/// Runs the script and checks that rank 2 is named. `pct` is the added percentage of each rank's sleep per step, which
+/// is 40 ms unless `more` changes it.
 fn names_rank_2(script: &str, pct: u32, by_step: u64, more: &str) {
     let steps = by_step + 20;
     let args = format!("--steps {steps} --sleep-ms 40 --slow-rank 2 --slow-pct {pct} {more}");
@@ -67,8 +68,8 @@ fn fsdp() {
     names_rank_2("fsdp.py", 30, 30, FSDP);
 }
 
-/// `fully_shard` itself needs about 20 ms per step, with variations where four ranks share two cores: relative to a
-/// longer sleep that is little, and a quarter of the step is 30 % of the sleep.
+/// Uses a longer sleep for `fully_shard`, which itself needs about 20 ms per step, with variations where four ranks
+/// share two cores. Relative to the longer sleep that is little, and a quarter of the step is 30 % of the sleep.
 const FSDP: &str = "--sleep-ms 120";
 
 #[test]

@@ -1,5 +1,5 @@
-//! What a program or its framework declares is in the journal: layout, work, garbage collections, and the collectives
-//! of each communicator.
+//! Checks that the journal contains what a program or its framework declares: the layout, the work, garbage
+//! collections, and the collectives of each communicator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ fn events(ended: &Ended) -> Vec<Event> {
     journal.lines().map(|line| entry(line).frame.event).collect()
 }
 
-/// Layouts by rank.
+/// Returns the layouts by rank.
 fn layouts(events: &[Event]) -> BTreeMap<u32, Layout> {
     let mut found = BTreeMap::new();
     for event in events {
@@ -55,7 +55,7 @@ fn is_two_by_two(events: &[Event], micro_batches: u32) {
     }
 }
 
-/// Two tensor-parallel groups of two ranks and two data-parallel ones: their members and collectives.
+/// Checks the members and collectives of two tensor-parallel groups of two ranks and of two data-parallel groups.
 fn has_four_groups(events: &[Event]) {
     let mut members: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
     let mut sums: BTreeMap<u64, Vec<&Comm>> = BTreeMap::new();
@@ -77,7 +77,8 @@ fn has_four_groups(events: &[Event]) {
     assert_eq!(found, BTreeSet::from(wanted));
     for (comm, ranks) in members {
         let is_tensor_parallel = ranks == BTreeSet::from([0, 1]) || ranks == BTreeSet::from([2, 3]);
-        // Two layers of 64 x 64 floats; two halves of 64 x 32, 64 weights and a bias.
+        // Tensor parallel: two layers of 64 x 64 floats. Data parallel: two halves of 64 x 32 floats, 64 weights and a
+        // bias.
         let wanted = if is_tensor_parallel {
             (2, 2 * 64 * 64 * 4)
         } else {
@@ -126,7 +127,7 @@ fn a_declared_layout() {
     has_four_groups(&events);
 }
 
-/// A plain DDP job has one communicator: no groups and no layout are recorded.
+/// A plain DDP job has one communicator, so no groups and no layout may be recorded.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_plain_job_tells_nothing_more() {

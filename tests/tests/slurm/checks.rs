@@ -1,4 +1,4 @@
-//! The preflight in an allocation: it finds its nodes without options, and the job starts without the bad one.
+//! Tests the preflight in an allocation. It finds its nodes without options, and the job starts without the bad one.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::cluster::{Cluster, trainer};
 
 const WELL: &str = "gpus = 1\nprofile = \"h100\"\n";
-/// Memory that can no longer be repaired: always critical, whatever the load of the machine.
+/// A GPU whose memory can no longer be repaired, which is always critical, whatever the load of the machine.
 const ILL: &str = "gpus = 1\nprofile = \"h100\"\n[gpu.0]\nremap_failed = 1\n";
 
-/// Four nodes; n3 has a GPU that must be excluded.
+/// Returns a cluster of four nodes. A GPU of n3 must be excluded.
 fn one_bad_gpu() -> Cluster {
     let cluster = Cluster::of(4);
     let program = std::env::current_exe().unwrap();
@@ -25,7 +25,7 @@ fn one_bad_gpu() -> Cluster {
     cluster
 }
 
-/// A prefix for a node's tasks: each uses its own GPU.
+/// A prefix for a node's tasks, with which each node uses its own simulated GPU.
 const ON_ITS_GPU: &str = "export PACELINE_NVML_LIB=$PWD/$SLURMD_NODENAME/libnvidia-ml.so.1; ";
 
 #[test]
@@ -39,7 +39,7 @@ fn the_bad_node_is_named() {
         .iter()
         .map(|node| serde_json::from_str(&cluster.read(&format!("{node}/report"))).unwrap())
         .collect();
-    // All reports are equal.
+    // The reports of all nodes must be equal.
     assert!(reports.iter().all(|report| *report == reports[0]));
     let nodes: Vec<&String> = reports[0]["nodes"].as_object().unwrap().keys().collect();
     assert_eq!(nodes, ["n1", "n2", "n3", "n4"]);
@@ -54,7 +54,7 @@ fn the_bad_node_is_named() {
     assert_eq!(accused, ["n3"], "{findings:?}");
 }
 
-/// Four nodes are allocated, and the job uses the good ones.
+/// Four nodes are allocated, and the job must use the good ones.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn the_job_starts_on_the_good_nodes() {
@@ -73,7 +73,7 @@ fn the_job_starts_on_the_good_nodes() {
         "{}",
         ran.stderr
     );
-    // On a busy machine the measurements may reject another node as well; no other difference is allowed.
+    // Allows one difference: on a busy machine the measurements may reject another node as well.
     let started: Vec<&str> = ["n1", "n2", "n3", "n4"]
         .into_iter()
         .filter(|node| cluster.path(node).join("env").exists())

@@ -1,4 +1,4 @@
-//! A Slurm cluster for one test, and what its jobs left.
+//! Starts a Slurm cluster for one test, and checks what its jobs leave behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 /// Timeout for any operation on a busy machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(150);
-/// The location of Paceline's ring directories.
+/// The file system in which Paceline creates its ring directories.
 const MEMORY: &str = "/dev/shm";
 
 /// Nodes n1, n2, ... with separate addresses, and a shared working directory for jobs.
 pub struct Cluster {
     dir: TempDir,
-    /// The prefix for Slurm's commands.
+    /// The words to put before Slurm's commands.
     inside: Vec<String>,
     conf: String,
 }
@@ -29,12 +29,12 @@ impl Cluster {
         Cluster::tracked_by(nodes, "linuxproc")
     }
 
-    /// `proctrack`: how Slurm tracks the processes of a step (ProctrackType).
+    /// Starts a cluster. `proctrack` is how Slurm tracks the processes of a step (ProctrackType).
     pub fn tracked_by(nodes: u32, proctrack: &str) -> Cluster {
         Cluster::with(nodes, proctrack, |_| String::new())
     }
 
-    /// `extra`: more lines for slurm.conf, from the path of the jobs' directory.
+    /// Starts a cluster. `extra` returns more lines for slurm.conf, given the path of the jobs' directory.
     pub fn with(nodes: u32, proctrack: &str, extra: impl Fn(&Path) -> String) -> Cluster {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("bin")).unwrap();
@@ -46,7 +46,7 @@ impl Cluster {
             .env("PROCTRACK", proctrack)
             .env("SLURM_EXTRA", extra(dir.path()))
             .env("CGROUP", "ConstrainRAMSpace=yes")
-            // A job whose prolog fails on one node starts on another, and is not held.
+            // Lets a job whose prolog fails on one node start on another instead of being held.
             .env("SCHED", "nohold_on_prolog_fail")
             .output()
             .unwrap();
@@ -71,19 +71,20 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// Reads a file; a missing one is empty.
+    /// Reads a file. A missing file counts as empty.
     pub fn read(&self, name: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
     }
 
-    /// One of Slurm's commands, with a time limit, in the jobs' directory.
+    /// Returns one of Slurm's commands, with a time limit, in the jobs' directory.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut all: Vec<&str> = self.inside.iter().map(String::as_str).collect();
         all.extend(words);
         self.bare(&all)
     }
 
-    /// The prefix for a command on a node without Slurm: in its network, with its host name.
+    /// Returns the words to put before a command that runs on a node without Slurm, in its network and with its host
+    /// name.
     pub fn node(&self, number: u32) -> Vec<String> {
         let network = self
             .inside
@@ -106,7 +107,7 @@ impl Cluster {
         .to_vec()
     }
 
-    /// A command with the time limit, directory and environment of this cluster's jobs.
+    /// Returns a command with the time limit, directory and environment of this cluster's jobs.
     pub fn bare(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.arg(PATIENCE.as_secs().to_string()).args(words);
@@ -124,7 +125,7 @@ impl Cluster {
         command
             .env("SLURM_CONF", &self.conf)
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
-            // The test's own key, in a simulated shared home directory.
+            // Gives the test its own key, in a simulated shared home directory.
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env("OMP_NUM_THREADS", "1")
             .current_dir(self.dir.path())
@@ -174,8 +175,8 @@ impl Cluster {
         }
     }
 
-    /// Starts a requeued job without Slurm's delay of two minutes. A node's slurmd rejects a job within a second of its
-    /// last end there.
+    /// Starts a requeued job without Slurm's delay of two minutes. It retries, because a node's slurmd rejects a job
+    /// within a second of its last end there.
     pub fn start_requeued(&self, job: &str) {
         self.until("the requeue", || {
             let shown = self.run(&["scontrol", "show", "job", job]).stdout;
@@ -221,7 +222,8 @@ impl Cluster {
         text.lines().map(entry).collect()
     }
 
-    /// The processes of this cluster's jobs: trainers, launchers, sidecars. All have its environment.
+    /// Returns the processes of this cluster's jobs: trainers, launchers and sidecars. All of them have its
+    /// environment.
     pub fn ours(&self) -> Vec<String> {
         let mark = format!("XDG_CONFIG_HOME={}\0", self.path("config").display());
         let is_ours = |process: &Path| {
@@ -239,7 +241,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until all processes and ring directories are gone that did not exist `before`.
+    /// Waits until no process of ours is left, and no ring directory except those in `before`.
     pub fn nothing_is_left(&self, before: &[PathBuf]) {
         self.until("everything of ours to go", || {
             let rings = ring_dirs().into_iter().filter(|dir| !before.contains(dir));
@@ -271,7 +273,7 @@ pub struct Ran {
     pub stderr: String,
 }
 
-/// The existing ring directories: other jobs on this machine may have some.
+/// Returns the existing ring directories. Other jobs on this machine may have some.
 pub fn ring_dirs() -> Vec<PathBuf> {
     let entries = fs::read_dir(MEMORY).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -298,7 +300,7 @@ pub struct Seating {
 }
 
 impl Seating {
-    /// From the journal.
+    /// Reads the placement from the journal.
     pub fn of(journal: &[Entry]) -> Seating {
         let (mut ranks, mut sidecars) = (Vec::new(), Vec::new());
         for Entry { frame, .. } in journal {
@@ -321,7 +323,7 @@ impl Seating {
     }
 }
 
-/// The first straggler verdict; null if there is none.
+/// Returns the first straggler verdict, or null if there is none.
 pub fn straggler(report: &Value) -> &Value {
     let verdicts = report["verdicts"].as_array().into_iter().flatten();
     let mut slow = verdicts.filter(|verdict| verdict["finding"] == "straggler");

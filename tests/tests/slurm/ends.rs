@@ -1,4 +1,4 @@
-//! How Slurm ends jobs: signals to all or some processes of a step, the time limit, a requeue.
+//! Tests how Slurm ends jobs: by signals to all or some processes of a step, at the time limit, and by a requeue.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ fn signals(said: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Which processes get a signal depends on how Slurm tracks them. The trainer gets each signal once.
+/// Checks that the trainer gets each signal once. Which processes of a step get a signal depends on how Slurm tracks
+/// them.
 fn each_once(proctrack: &str) {
     let (before, cluster) = (ring_dirs(), Cluster::tracked_by(2, proctrack));
     let script = trainer("steps.py");
@@ -61,8 +62,8 @@ fn scancel_where_slurm_signals_what_it_started() {
     each_once("cgroup");
 }
 
-/// A trainer that ignores signals: the batch script's own signal, then SIGTERM and SIGKILL for everything at the limit.
-/// The next run removes what is left.
+/// A trainer ignores signals. At the time limit the batch script sends its own signal, and then Slurm sends SIGTERM and
+/// SIGKILL to everything. The next run removes what is left.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn the_time_limit() {
@@ -98,14 +99,15 @@ fn the_time_limit() {
         "told while it lasted"
     );
     cluster.until("the end of all", || cluster.ours().is_empty().then_some(()));
-    // The killed processes could not clean up; fresh leftovers may belong to a live process and are kept.
+    // Waits, because the killed processes could not clean up, and fresh leftovers are kept in case they belong to a
+    // live process.
     std::thread::sleep(Duration::from_secs(11));
     let next = cluster.run(&["srun", "-N1", "-n1", "paceline", "run", "--", "true"]);
     assert_eq!(next.code, Some(0), "{}", next.stderr);
     cluster.nothing_is_left(&before);
 }
 
-/// A requeued job is a separate run with its own number.
+/// A requeued job must be a separate run with its own number.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_requeue() {

@@ -1,4 +1,5 @@
-//! Arrays, heterogeneous steps, and a requeue away from a node other than the aggregator's, all on one cluster.
+//! Tests, all on one cluster, job arrays, heterogeneous steps, and a requeue away from a node that does not host the
+//! aggregator.
 
 use std::fs;
 
@@ -16,7 +17,7 @@ fn arrays_heterogeneous_steps_and_a_requeue() {
     cluster.nothing_is_left(&before);
 }
 
-/// Each task of an array is a separate job with a separate run directory.
+/// Each task of an array must be a separate job with a separate run directory.
 fn an_array(cluster: &Cluster) {
     let train = format!(
         "srun paceline run -- python3 {} --say array$SLURM_ARRAY_TASK_ID- --steps 40; touch over$SLURM_ARRAY_TASK_ID-$SLURM_JOB_ID",
@@ -76,8 +77,8 @@ fn a_heterogeneous_step(cluster: &Cluster) {
     );
 }
 
-/// Two tasks on each of two nodes share a sidecar; a GPU of the second node fails. Every trainer gets one checkpoint
-/// signal, Slurm requeues the job, and it restarts without that node.
+/// Two tasks on each of two nodes share a sidecar, and a GPU of the second node fails. Every trainer must get one
+/// checkpoint signal, and Slurm must requeue the job and restart it without that node.
 fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
     for node in ["n1", "n2", "n3"] {
         fs::write(cluster.path(&format!("kmsg.{node}")), "").unwrap();
@@ -119,7 +120,7 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
     );
     let again = Seating::of(&cluster.journal(&second));
     assert!(!again.sidecars.contains(&bad), "{:?}", again.ranks);
-    // One decision and its result; nothing else was requested.
+    // There must be one decision and its result, and no other request.
     let lines: Vec<Value> = cluster
         .read(&format!("{first}/remedies.ndjson"))
         .lines()
@@ -137,7 +138,8 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
         .filter_map(|line| line["course"]["what"].as_str())
         .collect();
     let command = format!("runs paceline slurm requeue {job} --exclude {bad}");
-    // Whether the aggregator is still running when its command ends depends on Slurm.
+    // Compares only the first entries, because whether the aggregator is still running when its command ends depends on
+    // Slurm.
     assert_eq!(
         course[..3],
         ["SIGUSR1 to the trainers", "a checkpoint was written", &command],
@@ -154,12 +156,12 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
             .lines()
             .filter_map(|line| line.strip_prefix("got SIG"))
             .collect();
-        // Two signals of the first run, and scancel's in the second.
+        // There are two signals of the first run, and scancel's signal in the second.
         assert_eq!(signals, ["USR1", "TERM", "TERM"], "{said}");
     }
 }
 
-/// Slurm's job ID identifies the job across its runs: the recent remedy counts.
+/// Slurm's job ID identifies the job across its runs, so the recent remedy still counts against its budget.
 fn it_is_not_requeued_again(cluster: &Cluster, job: &str, bad: &str) {
     let fault = "4,1,77000000,-;NVRM: Xid (PCI:0000:02:00): 119, pid=7, name=a, Timeout of GSP\n";
     fs::write(cluster.path(&format!("kmsg.{bad}")), fault).unwrap();

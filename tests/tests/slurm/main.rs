@@ -1,5 +1,5 @@
-//! Jobs on a real Slurm cluster of four nodes, which each test starts and stops. Ignored in the inner loop: they need
-//! root, Slurm and network namespaces; `tests/run` provides them.
+//! Tests jobs on a real Slurm cluster of four nodes, which each test starts and stops. They are ignored by default,
+//! because they need root, Slurm and network namespaces. `tests/run` provides these.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 

@@ -1,4 +1,4 @@
-//! mpirun: its tasks are identified by Open MPI's variables, on one host and in an allocation.
+//! Tests mpirun, whose tasks are identified by Open MPI's variables, on one host and in an allocation.
 
 use std::fs;
 use std::process::Stdio;
@@ -38,7 +38,7 @@ fn four_ranks_of_an_allocation() {
     cluster.nothing_is_left(&before);
 }
 
-/// Without a scheduler: variables set by hand, and one `paceline run` per rank.
+/// Runs without a scheduler, with variables set by hand and one `paceline run` per rank.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn plain_variables() {

@@ -1,5 +1,5 @@
-//! A site's Slurm programs: prolog, epilog, health check, and a requeue away from a bad node. GPUs are simulated by a
-//! library that slurmd's programs load instead of NVIDIA's.
+//! Tests a site's Slurm programs: prolog, epilog, health check, and a requeue away from a bad node. GPUs are simulated
+//! by a library that slurmd's programs load instead of NVIDIA's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, trainer};
 
 const WELL: &str = "gpus = 1\nprofile = \"h100\"\n";
-/// Memory that can no longer be repaired.
+/// A GPU whose memory can no longer be repaired.
 const ILL: &str = "gpus = 1\nprofile = \"h100\"\n[gpu.0]\nremap_failed = 1\n";
 /// An ordinary user, not root.
 const NOBODY: &str = "65534";
@@ -61,7 +61,7 @@ fn program(dir: &Path, line: &str) -> String {
     format!("{key}={}\n", script.display())
 }
 
-/// A node's state and reason.
+/// Returns a node's state and reason.
 fn node(cluster: &Cluster, name: &str) -> (String, String) {
     let shown = cluster.run(&["scontrol", "show", "node", name]).stdout;
     let after = |mark: &str, end: char| {
@@ -84,8 +84,8 @@ fn job_field(cluster: &Cluster, job: &str, name: &str) -> String {
     rest.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// A node that is bad before the job: it is drained with a reason that has source, finding and evidence, and the job
-/// runs elsewhere.
+/// A node is bad before the job. It must be drained with a reason that has source, finding and evidence, and the job
+/// must run elsewhere.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn the_prolog_drains_and_the_job_starts_elsewhere() {
@@ -99,7 +99,7 @@ fn the_prolog_drains_and_the_job_starts_elsewhere() {
         cluster.read("out").contains("started on").then_some(())
     });
     assert_eq!(cluster.until_over(&job), "COMPLETED");
-    // Slurm itself also writes messages about the prolog there.
+    // Compares the end only, because Slurm also writes messages about the prolog to this file.
     assert!(
         cluster.read("out").trim().ends_with("started on n2"),
         "{}",
@@ -130,7 +130,7 @@ fn the_prolog_drains_and_the_job_starts_elsewhere() {
     );
 }
 
-/// Twelve prologs of one job run at the same time, and each finds its node bad: only the allowed number is drained.
+/// Twelve prologs of one job run at the same time, and each finds its node bad. Only the allowed number may be drained.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_storm_of_prologs_stays_within_its_budget() {
@@ -155,7 +155,7 @@ fn a_storm_of_prologs_stays_within_its_budget() {
     cluster.run(&["scancel", &job]);
 }
 
-/// An inconclusive check is logged, and the job starts.
+/// If the check is inconclusive, that must be logged, and the job must start.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn what_the_prolog_cannot_tell_it_lets_pass() {
@@ -172,7 +172,7 @@ fn what_the_prolog_cannot_tell_it_lets_pass() {
     );
 }
 
-/// A GPU fails during a job: the epilog drains the node; after the repair the health check resumes it.
+/// A GPU fails during a job. The epilog must drain the node, and after the repair the health check must resume it.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn drained_by_the_epilog_and_given_back_by_the_health_check() {
@@ -222,7 +222,7 @@ fn drained_by_the_epilog_and_given_back_by_the_health_check() {
         "{}",
         cluster.read("log")
     );
-    // It stays drained while the fault persists.
+    // The node must stay drained while the fault persists.
     cluster.until("a check that leaves it", || {
         let left = |line: &Value| line["why"].as_str().unwrap().starts_with("stays drained: GPU-");
         decisions(&cluster).iter().any(left).then_some(())
@@ -234,7 +234,7 @@ fn drained_by_the_epilog_and_given_back_by_the_health_check() {
         .filter(|line| line["done"] == "resume")
         .count();
     assert_eq!(resumed, 1);
-    // Nodes drained by administrators are not resumed.
+    // A node that an administrator drained must not be resumed.
     let by_hand = [
         "scontrol",
         "update",
@@ -247,7 +247,7 @@ fn drained_by_the_epilog_and_given_back_by_the_health_check() {
     assert!(node(&cluster, "n2").1.starts_with("bad disk"));
 }
 
-/// A user forges a report about the node: the epilog checks it, finds nothing, and does nothing.
+/// A user forges a report about the node. The epilog must check the node, find nothing, and do nothing.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_forged_verdict_drains_nobody() {
@@ -274,7 +274,7 @@ fn a_forged_verdict_drains_nobody() {
     assert_eq!((&*state, &*reason), ("IDLE", ""));
 }
 
-/// The ends of two runs of a job are counted, and a node with another job on it is not measured.
+/// The ends of two runs of a job must be counted, and a node with another job on it must not be measured.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn the_epilog_counts_ends_and_disturbs_nobody() {
@@ -301,7 +301,7 @@ fn the_epilog_counts_ends_and_disturbs_nobody() {
     assert_eq!(cluster.until_over(&other), "CANCELLED");
 }
 
-/// A report with a verdict that no detector raised.
+/// Returns a report with a verdict that no detector raised.
 fn forged(node: &str) -> String {
     let mut report =
         serde_json::to_value(Detector::new(paceline_health::Policy::default()).report()).unwrap();
@@ -315,7 +315,7 @@ fn forged(node: &str) -> String {
     report.to_string()
 }
 
-/// The job restarts on another node, with its options.
+/// The job must restart on another node, with the same options.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_requeue_away_from_a_node() {

@@ -1,8 +1,9 @@
-//! `srun paceline run`, once per task or once per node: one sidecar on each node, one aggregator, correct ranks.
+//! Tests `srun paceline run`, once per task or once per node. There must be one sidecar on each node, one aggregator,
+//! and correct ranks.
 
 use crate::cluster::{Cluster, Seating, ring_dirs, straggler, trainer};
 
-/// Three tasks on the first node and one on each other, which is Slurm's default distribution.
+/// Three tasks run on the first node and one on each other node, which is Slurm's default distribution.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn one_for_each_task() {
@@ -41,7 +42,7 @@ fn one_for_each_task() {
         ["n1", "n2", "n3"],
         "one sidecar on each node, never started again"
     );
-    // A busy machine may cause other verdicts as well.
+    // Looks only at the first straggler, because a busy machine may cause other verdicts as well.
     let verdict = straggler(&report);
     assert_eq!(
         (verdict["finding"].as_str(), verdict["subject"]["rank"].as_u64()),
@@ -54,13 +55,13 @@ fn one_for_each_task() {
         (3, true),
         "{report}"
     );
-    // Printed once, on a terminal that all tasks share.
+    // The block must be printed only once, because all tasks share the terminal.
     assert_eq!(ran.stderr.matches("report    ").count(), 1, "{}", ran.stderr);
     assert_eq!(ran.stderr.matches("paceline: job").count(), 1, "{}", ran.stderr);
     cluster.nothing_is_left(&before);
 }
 
-/// The task whose launcher started the node's sidecar ends first, and the remaining ones are still monitored.
+/// The task whose launcher started the node's sidecar ends first. The remaining tasks must still be monitored.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn tasks_that_come_and_go_at_different_times() {
@@ -79,7 +80,7 @@ fn tasks_that_come_and_go_at_different_times() {
     cluster.nothing_is_left(&before);
 }
 
-/// srun returns the highest exit code, and the report has it with its node.
+/// srun returns the highest exit code, and the report must have that code with its node.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn codes_pass() {

@@ -1,8 +1,8 @@
-//! Real PyTorch as usually started on Slurm: a batch script, one torchrun on each node.
+//! Tests real PyTorch as it is usually started on Slurm: a batch script that starts one torchrun on each node.
 
 use crate::cluster::{Cluster, Seating, ring_dirs, trainer};
 
-/// Four nodes with one rank each; the slow rank is named with its node.
+/// Four nodes have one rank each. The slow rank must be named with its node.
 #[test]
 #[ignore = "needs Slurm and PyTorch: tests/run"]
 fn a_torchrun_on_each_node() {
@@ -22,7 +22,7 @@ fn a_torchrun_on_each_node() {
     assert_eq!(report["coverage"]["ranks_seen"], 4, "{report}");
     let seating = Seating::of(&cluster.journal(&run_dir));
     assert_eq!(seating.sidecars, ["n1", "n2", "n3", "n4"]);
-    // torchrun numbers nodes in order of arrival, so rank 2 may be on any.
+    // torchrun numbers nodes in order of arrival, so rank 2 may be on any node.
     let verdicts = report["verdicts"].as_array().unwrap();
     let stragglers: Vec<_> = verdicts
         .iter()

@@ -1,5 +1,5 @@
-//! Scripts without `paceline run`, on a cluster with the TaskProlog, TaskEpilog and job_submit plugin of deploy/slurm;
-//! and a site's Prometheus, which discovers its jobs.
+//! Tests scripts without `paceline run`, on a cluster with the TaskProlog, TaskEpilog and job_submit plugin of
+//! deploy/slurm, and a site's Prometheus, which discovers the jobs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Seating, ring_dirs, straggler, trainer};
 use crate::mpi::MPIRUN;
 
-/// A cluster that runs deploy/slurm's scripts before and after each task, with this test's paceline.
+/// Starts a cluster that runs deploy/slurm's scripts before and after each task, with this test's paceline.
 fn site(proctrack: &str) -> Cluster {
     Cluster::with(2, proctrack, |dir| {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/slurm");
@@ -41,7 +41,7 @@ fn field(cluster: &Cluster, job: &str, name: &str) -> String {
     shown.lines().find_map(value).unwrap_or_default()
 }
 
-/// Run directories of all jobs.
+/// Returns the run directories of all jobs.
 fn runs(cluster: &Cluster) -> Vec<String> {
     let entries = fs::read_dir(cluster.path("")).unwrap().flatten();
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -50,7 +50,7 @@ fn runs(cluster: &Cluster) -> Vec<String> {
     runs
 }
 
-/// The job is monitored; the user sees only a run directory and a comment, and nothing is left behind.
+/// The job must be monitored. The user sees only a run directory and a comment, and nothing may be left behind.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_task_prolog_has_a_job_watched() {
@@ -76,13 +76,13 @@ fn a_task_prolog_has_a_job_watched() {
     assert_eq!(verdict["subject"]["node"].as_str(), Some(seating.node_of(2)));
     // job_submit.lua has requested the comment.
     let comment = field(&cluster, &job, "Comment");
-    // On a busy machine another finding may have more impact.
+    // On a busy machine other findings may have more impact. The comment then ends with the number of further ones.
     let is_told = comment.contains("; straggler of rank 2") || comment.ends_with(" more");
     assert!(
         comment.starts_with("paceline: 150 steps; ") && is_told,
         "{comment}"
     );
-    // This user is root.
+    // The administrator's comment must be set too, because this user is root.
     assert_eq!(field(&cluster, &job, "AdminComment"), comment);
     cluster.nothing_is_left(&before);
 
@@ -96,7 +96,7 @@ fn a_task_prolog_has_a_job_watched() {
     a_prolog_that_fails(&cluster);
 }
 
-/// Steps without training, steps that are already monitored, and steps that opt out.
+/// Steps without training, steps that are already monitored, and steps that opt out must not be monitored.
 fn no_more_than_needed(cluster: &Cluster, before: &[std::path::PathBuf]) {
     let script = trainer("steps.py");
     let known = runs(cluster);
@@ -126,7 +126,7 @@ fn no_more_than_needed(cluster: &Cluster, before: &[std::path::PathBuf]) {
     cluster.nothing_is_left(before);
 }
 
-/// Defaults for jobs without settings; a user's settings stay.
+/// The plugin must set defaults for jobs without settings, and keep a user's settings.
 fn what_the_plugin_does(cluster: &Cluster) {
     let say = "echo \"$PACELINE_SLURM_COMMENT.\" >> plugin";
     let asks = |export: &str, more: &[&str]| {
@@ -143,7 +143,7 @@ fn what_the_plugin_does(cluster: &Cluster) {
     assert_eq!(cluster.read("plugin"), "true.\ntrue.\ntrue.\nfalse.\n");
 }
 
-/// The sidecar detects the end caused by Slurm, and a user's comment stays.
+/// The sidecar must detect an end caused by Slurm, and a user's comment must be kept.
 fn is_cancelled(cluster: &Cluster) {
     let train = format!("srun python3 {} --say late --until-term", trainer("steps.py"));
     let job = cluster.sbatch(&["-N2", "-n2", "--comment=mine"], &train);
@@ -171,7 +171,7 @@ fn is_cancelled(cluster: &Cluster) {
     assert_eq!(field(cluster, &job, "Comment"), "mine");
 }
 
-/// A remedy, requested in a file, ends the tasks although no Paceline launcher started them.
+/// A remedy, requested in a file, must end the tasks although no Paceline launcher started them.
 fn is_stopped(cluster: &Cluster) {
     let log = cluster.path("kmsg");
     fs::write(&log, "").unwrap();
@@ -179,8 +179,8 @@ fn is_stopped(cluster: &Cluster) {
         "on_fault = 'checkpoint-and-stop'\nact = true\ncheckpoint_wait = 1\nremedy_limit = 'hold_s=0'\nkmsg = '{}'\n\
          remedy_ledger = '{}'\n",
         log.display(),
-        // A separate ledger: the user's has jobs with these names from earlier clusters, and would block remedies for a
-        // while.
+        // Uses a separate ledger. The user's ledger has jobs with these names from earlier clusters, which would block
+        // remedies for a while.
         cluster.path("ledger.json").display()
     );
     fs::write(cluster.path("paceline.toml"), asked).unwrap();
@@ -216,7 +216,7 @@ fn is_stopped(cluster: &Cluster) {
     fs::remove_file(cluster.path("paceline.toml")).unwrap();
 }
 
-/// A failing trainer that the batch script starts without srun.
+/// The batch script starts a failing trainer without srun.
 fn without_srun(cluster: &Cluster) {
     let train = format!(
         "python3 {} --say alone --steps 40 --fail-rank 0 --exit-code 3; echo \"it ended with $?\"",
@@ -236,8 +236,8 @@ fn without_srun(cluster: &Cluster) {
         (&1.into(), &1.0.into()),
         "{report}"
     );
-    // The exit code is from the trainer's hook, not from a launcher; COMPLETING is not the reason of a job that ended
-    // by itself.
+    // The exit code comes from the trainer's hook, not from a launcher. COMPLETING must not be reported as the reason
+    // of a job that ended by itself.
     let end = &report["end"];
     assert_eq!(
         (&end["reason"], &end["code"], &end["says"], &report["exits"]),
@@ -250,7 +250,8 @@ fn without_srun(cluster: &Cluster) {
     );
 }
 
-/// Ranks on the batch script's node, and ranks of daemons that mpirun starts with srun on the other node: one job.
+/// Ranks on the batch script's node, and ranks of daemons that mpirun starts with srun on the other node, must form one
+/// job.
 fn under_mpirun(cluster: &Cluster) {
     let known = runs(cluster);
     let train = format!(
@@ -277,7 +278,7 @@ fn under_mpirun(cluster: &Cluster) {
     assert_eq!(seating.sidecars, ["n1", "n2"]);
 }
 
-/// Without paceline, or with a failing one, the task runs as usual.
+/// Without paceline, or with a failing one, the task must run as usual.
 fn a_prolog_that_fails(cluster: &Cluster) {
     let program = cluster.path("bin/paceline");
     fs::remove_file(&program).unwrap();
@@ -289,19 +290,19 @@ fn a_prolog_that_fails(cluster: &Cluster) {
     assert_eq!((ran.code, &*ran.stdout), (Some(5), "on\n"), "{}", ran.stderr);
 }
 
-/// Debian's Prometheus on a node, killed on drop.
+/// Debian's Prometheus on a node, which is killed on drop.
 struct Prometheus(Child);
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // `timeout` is the parent process, and forwards the signal.
+        // The child is `timeout`, which forwards the signal to Prometheus.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
 }
 
-/// A live job is discovered by file_sd, scraped with labels for its job and user, and removed from the targets after
-/// its end.
+/// A live job must be discovered by file_sd, scraped with labels for its job and user, and removed from the targets
+/// after its end.
 #[test]
 #[ignore = "needs Slurm and Prometheus: tests/run"]
 fn prometheus_finds_a_live_job() {

@@ -1,10 +1,10 @@
-//! Why Slurm ended a job: always SIGTERM, but different reasons.
+//! Tests the reasons for which Slurm ends a job. The signal is always SIGTERM, but the reasons differ.
 
 use serde_json::Value;
 
 use crate::cluster::{Cluster, ring_dirs, trainer};
 
-/// Two partitions: jobs of one preempt jobs of the other.
+/// Two partitions, of which one's jobs preempt the other's.
 const PREEMPTED: &str = "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n\
     PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=CANCEL\nPartitionName=high Nodes=ALL PriorityTier=9 PreemptMode=OFF";
 
@@ -51,7 +51,7 @@ fn a_node_that_slurm_gave_up() {
     assert!(end["says"].as_str().unwrap().contains("Reason=NodeDown"), "{end}");
 }
 
-/// The step gets a signal, and Slurm has no reason for an end: none is reported.
+/// The step gets a signal, but Slurm has no reason for an end, so none may be reported.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_signal_and_no_more() {
@@ -66,7 +66,7 @@ fn a_signal_and_no_more() {
     );
 }
 
-/// More memory than the step's limit: the kernel kills the trainer, and Slurm's control group has counted it.
+/// The trainer uses more memory than the step's limit. The kernel kills it, and Slurm's control group has counted that.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn more_memory_than_the_step_has() {

@@ -1,4 +1,4 @@
-//! Mistakes are reported with their location; a user's mistake exits with code 64.
+//! Mistakes must be reported with their location, and a user's mistake must exit with code 64.
 
 use crate::launched::{Place, text};
 
@@ -210,7 +210,7 @@ fn a_journal_that_cannot_be_read_is_told_with_its_place() {
             "{stderr}"
         );
     }
-    // A truncated last line from an interrupted writer is no error.
+    // A truncated last line, left by an interrupted writer, is not an error.
     let whole: String = lines[..lines.len() - 1]
         .iter()
         .map(|line| format!("{line}\n"))

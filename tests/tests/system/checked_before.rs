@@ -1,4 +1,5 @@
-//! Checks before a job starts or long work begins: variables, output files, help, and doctor's results.
+//! Tests checks before a job starts or long work begins. They cover variables, output files, help, and doctor's
+//! results.
 
 use crate::launched::{Place, text};
 
@@ -7,7 +8,7 @@ fn said(place: &Place, args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stderr).to_owned())
 }
 
-/// A misspelled or invalid variable is reported; the job starts nevertheless.
+/// A misspelled or invalid variable must be reported, but the job must start nevertheless.
 #[test]
 fn a_variable_that_nobody_reads_or_that_cannot_be_read_is_named_and_starts_the_job() {
     let place = Place::new();
@@ -28,7 +29,7 @@ fn a_variable_that_nobody_reads_or_that_cannot_be_read_is_named_and_starts_the_j
     }
 }
 
-/// An invalid variable may have restricted an action: a file's page and actions are then disabled too.
+/// An invalid variable may have restricted an action. Therefore a file's page and actions must be disabled too.
 #[test]
 fn what_a_bad_variable_bounded_is_not_done_without_it() {
     let place = Place::new();
@@ -72,7 +73,7 @@ fn what_is_to_be_written_after_long_work_is_tried_before() {
         );
     }
     assert!(begun.elapsed().as_secs() < 20);
-    // The check leaves no files.
+    // The check must leave no files.
     let (code, stderr) = said(
         &place,
         &["preflight", "--sim", "nodes=bad", "--html", "page.html"],
@@ -103,7 +104,7 @@ fn help_completions_and_json_of_the_configuration() {
     assert!(settings["detector.impact.warning_ratio"]["value"].is_f64());
 }
 
-/// Doctor on any machine: it ends in time, with an exit code for the most severe result.
+/// On any machine, doctor must end in time, with an exit code for the most severe result.
 #[test]
 fn doctor_says_what_it_finds_within_ten_seconds() {
     let place = Place::new();
@@ -111,7 +112,7 @@ fn doctor_says_what_it_finds_within_ten_seconds() {
     std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     let begun = std::time::Instant::now();
     let output = place.paceline(["doctor", "--json"]).output().unwrap();
-    // Processes start slowly on a busy machine; the checks themselves have nine seconds.
+    // Allows for a busy machine, where processes start slowly. The checks themselves have nine seconds.
     assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let checks = found["checks"].as_array().unwrap();
@@ -143,7 +144,7 @@ fn doctor_says_what_it_finds_within_ten_seconds() {
     );
 }
 
-/// A typed action is rejected if the variable that limits it is invalid.
+/// An action given on the command line must be rejected if the variable that limits it is invalid.
 #[test]
 fn act_that_was_typed_waits_for_its_bounds() {
     let place = Place::new();
@@ -152,7 +153,7 @@ fn act_that_was_typed_waits_for_its_bounds() {
     assert_eq!(output.status.code(), Some(64), "{}", text(&output.stderr));
 }
 
-/// Python on Debian and Ubuntu has a sitecustomize: the hook's runs first, and then runs that one.
+/// Python on Debian and Ubuntu has a sitecustomize. The hook's sitecustomize must run first, and then run that one.
 #[test]
 fn doctor_finds_the_hook_beside_another_sitecustomize() {
     let place = Place::new();

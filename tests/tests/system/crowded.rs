@@ -1,5 +1,5 @@
-//! The page under load: scrapes are answered beside many viewers and idle connections. Requests for other host names
-//! are rejected.
+//! Tests the page under load. Scrapes must be answered beside many viewers and idle connections, and requests for other
+//! host names must be rejected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::launched::{Place, until};
 
-/// Prometheus's default timeout is ten seconds; a machine with two busy cores must respond sooner.
+/// Prometheus's default timeout is ten seconds. A machine with two busy cores must respond sooner than that.
 const SOON: Duration = Duration::from_secs(5);
 
 fn connect(address: &str) -> TcpStream {
@@ -19,7 +19,7 @@ fn connect(address: &str) -> TcpStream {
 fn ask(address: &str, path: &str, host: &str) -> String {
     let mut stream = connect(address);
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    // A connection over the limit may be closed before the request is sent.
+    // Ignores the error, because a connection over the limit may be closed before the request is sent.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -49,7 +49,8 @@ fn beside_a_job(options: &[&str], look: impl FnOnce(&str)) {
 #[test]
 fn scrapes_find_room_beside_open_pages() {
     beside_a_job(&[], |address| {
-        // Like browsers: the page, then updates on the same connection, one request after the other.
+        // Behaves like browsers, which load the page and then request updates on the same connection, one after the
+        // other.
         let mut pages: Vec<TcpStream> = (0..40).map(|_| connect(address)).collect();
         let mut refused = 0;
         for page in &mut pages {
@@ -81,7 +82,7 @@ fn scrapes_find_room_beside_open_pages() {
 fn scrapes_find_room_beside_connections_that_ask_for_nothing() {
     beside_a_job(&[], |address| {
         let mut silent: Vec<TcpStream> = (0..161).map(|_| connect(address)).collect();
-        // An incomplete request head has no effect on the limits.
+        // An incomplete request head must have no effect on the limits.
         for stream in &mut silent {
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost:");
         }

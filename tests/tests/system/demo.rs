@@ -1,4 +1,4 @@
-//! The whole path with real processes: rings, sidecar, aggregator, verdict.
+//! Tests the whole path with real processes: rings, sidecar, aggregator, verdict.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    // The same code generates the same page from the same report.
+    // The same code must generate the same page from the same report.
     let again = place
         .paceline(["report", "paceline-demo", "--html=-"])
         .output()
@@ -44,11 +44,11 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
     };
     assert_eq!(verdict["subject"]["rank"], 2, "{verdict}");
     assert_eq!(verdict["cause"], "thermal", "{verdict}");
-    // Its evidence is partly simulated: it must never cause an action.
+    // The evidence is partly simulated, so the verdict must never cause an action.
     assert_eq!(verdict["provenance"], "sim");
     assert_eq!(report["coverage"]["steps_ratio"], 1.0, "{report}");
     assert!(report["duration_s"].as_f64().unwrap() < 32.0, "{report}");
-    // The same line as under `paceline run`.
+    // The demo must print the same line as `paceline run`.
     let is_live = |line: &str| line.starts_with("paceline: ") && line.contains("straggler");
     let mut live = stderr.lines().filter(|line| is_live(line));
     assert!(

@@ -1,4 +1,4 @@
-//! `paceline run --dry-run`: prints what would be set and started, and does nothing.
+//! Tests `paceline run --dry-run`, which prints what would be set and started, and does nothing.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, text};
 
-/// The entries of a directory.
+/// Returns the names of the entries of a directory.
 fn names(path: &Path) -> Vec<String> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -17,8 +17,8 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// One of two tasks on the second node of a Slurm step, with a remedy from a file, a flag that overrides another
-/// setting, and user settings that stay.
+/// Tests one of two tasks on the second node of a Slurm step. It has a remedy from a file, a flag that overrides
+/// another setting, and user settings that must be kept.
 #[test]
 fn a_task_of_a_step_sees_all_of_it() {
     let place = Place::new();
@@ -102,7 +102,7 @@ fn a_task_of_a_step_sees_all_of_it() {
     assert_eq!(names(&place.path("")), before, "nothing is made");
 }
 
-/// A mistake that would stop the run also stops the dry run.
+/// A mistake that would stop the run must also stop the dry run.
 #[test]
 fn what_makes_no_sense_is_told() {
     let place = Place::new();
@@ -118,7 +118,7 @@ fn what_makes_no_sense_is_told() {
     );
 }
 
-/// If the live page cannot be served, the run would warn and continue; the dry run warns in advance.
+/// If the live page cannot be served, the run would warn and continue, so the dry run must warn in advance.
 #[test]
 fn a_place_of_the_page_that_is_none_is_told() {
     let place = Place::new();
@@ -137,7 +137,7 @@ fn a_place_of_the_page_that_is_none_is_told() {
     );
 }
 
-/// A switch in the environment accepts the same words as in a file.
+/// A switch in the environment must accept the same words as in a file.
 #[test]
 fn a_switch_has_several_words() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! `paceline evaluate`: the table, which is independent of the number of threads, and errors for invalid words.
+//! Tests `paceline evaluate`: its table, which must not depend on the number of threads, and its errors for invalid
+//! words.
 
 use serde_json::Value;
 
@@ -29,11 +30,11 @@ fn the_table_is_the_same_on_one_thread_and_on_four() {
     let recall = row("recall, persistent slowdown >= 5 %");
     assert_eq!((&recall["value"], &recall["met"]), (&1.0.into(), &true.into()));
     assert!(recall["target"] == 0.99 && recall["baselines"]["change point"].is_number());
-    // Too few rank-steps for a conclusion: the bound shows that.
+    // There are too few rank-steps for a conclusion, and the bound must show that.
     assert_eq!(row("false alarms per 10,000,000")["met"], false);
     let page = std::fs::read_to_string(place.path("page.html")).unwrap();
     assert!(page.contains("<svg") && !page.contains("http://") && !page.contains("src="));
-    // Every world of this suite gets its declared result.
+    // Every world of this suite must get its declared result.
     assert_eq!(place.read("failures.txt"), "");
 
     place.write("old.json", &one.to_string());

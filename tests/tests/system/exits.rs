@@ -1,4 +1,4 @@
-//! The command behaves as if started alone: exit code, input and output, and what it inherits.
+//! The command must behave as if started alone, in its exit code, its input and output, and what it inherits.
 
 use std::process::Stdio;
 
@@ -138,7 +138,7 @@ fn the_command_finds_its_ring_and_the_hook_and_the_users_path_stays() {
     assert!(!stands(ring), "{ring} is removed");
 }
 
-/// `nohup` and a script's `&` make all child processes ignore signals.
+/// `nohup` and a script's `&` make all child processes ignore signals, and that must not change.
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let place = Place::new();
@@ -152,7 +152,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "alive\n"));
 }
 
-/// Failures of Paceline itself are only warnings.
+/// Failures of Paceline itself must only be warnings.
 #[test]
 fn without_a_run_directory_the_report_goes_elsewhere() {
     let place = Place::new();
@@ -174,7 +174,7 @@ fn without_a_run_directory_the_report_goes_elsewhere() {
     std::fs::remove_dir_all(elsewhere).unwrap();
 }
 
-/// Job ends are counted by reason in one file, also for runs in the same directory.
+/// Job ends must be counted by reason in one file, also for runs in the same directory.
 #[test]
 fn ends_are_counted_where_a_file_is_named() {
     let place = Place::new();
@@ -195,7 +195,7 @@ fn ends_are_counted_where_a_file_is_named() {
     ] {
         assert!(counted.contains(wanted), "{counted}");
     }
-    // A failure to count changes nothing else.
+    // A failure to count must change nothing else.
     let ran = place.run(&["--textfile", "none/ends.prom"], "true");
     let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(

@@ -1,4 +1,4 @@
-//! GPUs simulated by a library (tests/fake-nvml), from the user's perspective.
+//! Tests GPUs simulated by a library (tests/fake-nvml), from the user's perspective.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, text, until};
 
-/// The fake library with a scenario; cargo builds it beside the tests, which depend on it.
+/// Prepares the fake library with a scenario. Cargo builds the library beside the tests, which depend on it.
 fn library(place: &Place, scenario: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let built = program.parent().unwrap().join("libpaceline_fake_nvml.so");
@@ -17,7 +17,7 @@ fn library(place: &Place, scenario: &str) -> PathBuf {
     library
 }
 
-/// `paceline gpus --json` and its exit code.
+/// Runs `paceline gpus --json` and returns its output and exit code.
 fn gpus(place: &Place, scenario: &str) -> (Value, i32) {
     let library = library(place, scenario);
     let output = place
@@ -57,7 +57,7 @@ fn every_signal_has_a_value_or_says_why_not() {
         assert_eq!(found["gpus"][1]["signals"]["remap_failed"]["error"], "unknown");
         let calls = found["gpus"][0]["calls_us"].as_object().unwrap();
         assert!(calls["nvmlDeviceGetFieldValues"].is_u64());
-        // Metrics that the first round found missing, and constants, are not queried again.
+        // Metrics that the first round found missing, and constants, must not be queried again.
         for (call, is_made) in [
             ("nvmlDeviceGetMarginTemperature", profile != "a100"),
             ("nvmlDeviceGetTemperatureThreshold", false),
@@ -137,16 +137,16 @@ fn a_job_on_gpus_of_which_one_hangs_is_watched_and_not_held_up() {
     assert!(place.read("run/report.json").contains("\"exits\""));
 }
 
-/// The two seconds cover one reading and one send interval; this is the allowance for everything in between.
+/// Time allowed in addition to the two seconds, which cover one reading and one send interval.
 const BETWEEN_S: f64 = 0.1;
 
-/// The first verdict about a GPU, and how long it took since the scenario changed.
+/// Waits for the first verdict about a GPU. Returns it and the time since the scenario changed.
 fn verdict(place: &Place, gpu: usize, since: Instant) -> (Value, Duration) {
     let uuid = format!("GPU-fa4e0000-0000-4000-8000-{gpu:012x}");
     let found = until(&format!("a verdict about GPU {gpu}"), || {
         let verdicts = place.read("run/verdicts.ndjson");
         let line = verdicts.lines().find(|line| line.contains(&uuid))?;
-        // The last line may be incomplete.
+        // Skips lines that cannot be parsed, because the last one may be incomplete.
         serde_json::from_str::<Value>(line).ok()
     });
     (found, since.elapsed())
@@ -186,7 +186,7 @@ fn faults_that_only_nvml_tells_are_verdicts_within_two_seconds() {
             late.push((fault, took));
         }
     }
-    // An XID event for a GPU without other faults.
+    // Adds an XID event for a GPU without other faults.
     let gpu = cases.len();
     scenario += &format!("[[event]]\ngpu = {gpu}\nxid = 95\n");
     place.write("libnvidia-ml.so.1.toml", &scenario);

@@ -1,5 +1,5 @@
-//! Names and texts with markup or control characters: in every output except the browser's they stay text of bounded
-//! length, and no control sequence reaches a terminal. The test `page` checks the live page in a browser.
+//! Tests names and texts with markup or control characters. In every output except the browser's they must stay text of
+//! bounded length, and no control sequence may reach a terminal. The test `page` checks the live page in a browser.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::launched::{Place, text, until};
 
-/// A name that the command line accepts: it has no control character.
+/// A name that the command line accepts, because it has no control character.
 const NAME: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>${{x}}{{y}}&amp;\u{202e}\u{2028}\\ {a=\"";
-/// A text from outside: kernel, driver, exceptions, journals.
+/// A text from outside, as from the kernel, the driver, exceptions or journals.
 const WORDS: &str = "</title></script><script>alert(1)</script>\u{1b}[31m\u{1b}]0;x\u{7}\r\0\u{9b}2J\u{7f}\u{202e}\u{2066}\n# TYPE x\ndata: {}";
 /// The size limit of any output of a small job, regardless of its texts.
 const LONGEST: usize = 256 << 10;
@@ -46,7 +46,7 @@ fn assert_text(what: &str, bytes: &[u8]) {
     }
 }
 
-/// Checks that there is no injected markup: the page itself has no script, no external image and no active content.
+/// Checks that there is no injected markup. The page itself has no script, no external image and no active content.
 fn assert_page(what: &str, bytes: &[u8]) {
     assert_text(what, bytes);
     let page = text(bytes);
@@ -67,7 +67,7 @@ pub fn fetch(address: &str, path: &str) -> Vec<u8> {
     answer.split_off(end + 4)
 }
 
-/// The value of a label as Prometheus parses it.
+/// Returns the value of a label as Prometheus parses it.
 fn label(page: &str, family: &str, name: &str) -> Option<String> {
     let line = page
         .lines()
@@ -87,7 +87,7 @@ fn label(page: &str, family: &str, name: &str) -> Option<String> {
     }
 }
 
-/// A server that records POST bodies and responds with 200; returns its port.
+/// Starts a server that records POST bodies and responds with 200. Returns its port.
 fn receiver() -> (u16, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -115,13 +115,13 @@ fn receiver() -> (u16, Arc<Mutex<Vec<Vec<u8>>>>) {
     (port, bodies)
 }
 
-/// GPUs whose driver reports such a name.
+/// Prepares a library of GPUs whose driver reports such a name.
 fn library(place: &Place) -> String {
     let program = std::env::current_exe().unwrap();
     let built = program.parent().unwrap().join("libpaceline_fake_nvml.so");
     let library = place.path("libnvidia-ml.so.1");
     fs::copy(&built, &library).unwrap();
-    // NVML's names have at most 96 bytes, and are zero-terminated.
+    // Shortens the name, because NVML's names have at most 96 bytes and are zero-terminated.
     let model: String = WORDS.replace('\0', "").chars().take(54).collect();
     let scenario = format!("gpus = 2\nmodel = {}\n", json!(model));
     place.write("libnvidia-ml.so.1.toml", &scenario);
@@ -233,7 +233,7 @@ fn what_a_job_is_called_and_says_stays_text() {
     assert_eq!(alerts[0]["labels"]["paceline_job"], *sanitize::label(NAME));
     assert_text("report", &output(&place, &["report", "run"]));
     assert_page("report.html", place.read("run/report.html").as_bytes());
-    // JSON keeps the exact text, escaped so that a terminal does not interpret it.
+    // JSON must keep the exact text, escaped so that a terminal does not interpret it.
     let json = output(&place, &["report", "run", "--json"]);
     assert_text("report --json", &json);
     let report: Value = serde_json::from_slice(&json).unwrap();
@@ -245,7 +245,7 @@ fn what_a_job_is_called_and_says_stays_text() {
     );
 }
 
-/// A journal and a report can come from an untrusted source.
+/// A journal and a report can come from an untrusted source, and must still be shown as text.
 #[test]
 fn a_report_of_strangers_stays_text() {
     let place = Place::new();
@@ -295,7 +295,7 @@ fn a_report_of_strangers_stays_text() {
             assert_text(&args.join(" "), &page);
         }
     }
-    // The name of a missing file is printed.
+    // The name of a missing file is printed, so it must be printed as text too.
     let output = place
         .paceline(["report", WORDS.split('\0').next().unwrap()])
         .output()

@@ -1,4 +1,4 @@
-//! Faults injected into a running demo: their results are marked, and other ranks are not affected.
+//! Tests faults injected into a running demo. Their results must be marked, and other ranks must not be affected.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn a_lost_gpu_in_a_demo_is_told_and_marked() {
             .output()
             .unwrap()
     };
-    // Refused until all ranks have attached.
+    // The injection is refused until all ranks have attached.
     let fault = "xid rank=1 code=79 GPU has fallen off the bus.";
     until("the injection", || {
         inject(&[fault]).status.success().then_some(())
@@ -62,7 +62,7 @@ fn a_lost_gpu_in_a_demo_is_told_and_marked() {
         .map(|verdict| verdict["subject"]["rank"].clone())
         .collect();
     assert_eq!(hot, [3], "{report}");
-    // The run has ended.
+    // The run has ended, so the injection must fail.
     let late = inject(&[fault]);
     assert_eq!(late.status.code(), Some(1));
     assert!(
@@ -113,7 +113,7 @@ fn a_silent_rank_in_a_demo_is_named_and_marked() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // The step time must be known.
+    // Waits for steps, because the step time must be known.
     until("steps", || {
         let journal = place.read("paceline-demo/journal.ndjson");
         (journal.matches("\"step\":{").count() > 160).then_some(())

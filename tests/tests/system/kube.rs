@@ -1,4 +1,4 @@
-//! The commands of pods' containers, and `paceline inject-manifest`. tests/kube/pods.py tests all of it together.
+//! Tests the commands of pods' containers, and `paceline inject-manifest`. tests/kube/pods.py tests them together.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -100,7 +100,7 @@ fn what_cannot_be_done_is_told_with_its_place() {
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {paceline.dev/inject: \"false\"}}\nspec: {containers: [{name: t}]}\n",
         &["Pod/p, /: the pod's annotations disable it (opted-out)"],
     );
-    // In a List with another object, it is injected like in a document of its own.
+    // In a List with another object, it must be injected like a document of its own.
     let list = "apiVersion: v1\nkind: List\nitems:\n\
                 - {apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: t}, spec: {}}\n\
                 - {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: t}]}}\n";
@@ -121,7 +121,7 @@ fn an_init_container_lays_out_the_hook_or_the_program() {
     let place = Place::new();
     let install = |what: &str| {
         fs::create_dir_all(place.path("files")).unwrap();
-        // Twice, since a container can be restarted.
+        // Runs the command twice, since a container can be restarted.
         for _ in 0..2 {
             let mut command = place.paceline(["install", what, "files"]);
             assert!(command.status().unwrap().success());
@@ -142,7 +142,7 @@ fn an_init_container_lays_out_the_hook_or_the_program() {
     assert!(text(&version.stdout).starts_with("paceline "));
 }
 
-/// Empty stdin, no key, perhaps no directory: an exit would be counted as a restart of the trainer.
+/// Even without input, key or directory, the sidecar must run until it is asked to end: an exit counts as a restart.
 #[test]
 fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     for rings in ["rings", "nowhere/rings"] {
@@ -176,7 +176,8 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     }
 }
 
-/// With hostNetwork, pods share ports: two pods of a job have one aggregator; an occupied page port ends neither.
+/// With hostNetwork, pods share ports. Two pods of a job must have one aggregator, and an occupied page port must end
+/// neither.
 #[test]
 fn pods_on_one_machines_network_do_not_collide() {
     let place = Place::new();
@@ -202,7 +203,7 @@ fn pods_on_one_machines_network_do_not_collide() {
         let is_beat = |line: &str| line.contains("\"beat\"") && line.contains(&node);
         place.read(&journal).lines().any(is_beat).then_some(())
     };
-    // Another program occupies the job's first port until the job has an aggregator on the next one.
+    // Lets another program occupy the job's first port until the job has an aggregator on the next one.
     let first = candidates(Some("127.0.0.1"), &"pods".into(), &"n".into()).unwrap()[0];
     let holder = std::net::TcpListener::bind(first.at);
     let mut pods = Children(vec![start("pods", "a")]);
@@ -219,7 +220,7 @@ fn pods_on_one_machines_network_do_not_collide() {
     }
 }
 
-/// The Secret is missing, or unreadable for this user: the trainer neither waits for it nor fails.
+/// The Secret is missing, or unreadable for this user. The trainer must neither wait for it nor fail.
 #[test]
 fn a_command_begins_without_its_jobs_key() {
     let place = Place::new();
@@ -243,7 +244,7 @@ fn a_command_begins_without_its_jobs_key() {
     }
 }
 
-/// Invalid variables, as from a mistake in a manifest.
+/// Invalid variables, as they result from a mistake in a manifest.
 const UNREADABLE: [(&str, &str); 8] = [
     ("PACELINE_HTTP", ":9810"),
     ("PACELINE_HTTP_TOKEN_FILE", "no/token"),
@@ -273,7 +274,7 @@ fn a_pods_command_begins_whatever_variables_cannot_be_read() {
     let (code, said) = run(true, &[]);
     assert_eq!(code, Some(7), "{said}");
     for (name, _) in UNREADABLE {
-        // Without its token, a page stays on its default address.
+        // Without its token, a page keeps its default address.
         let is_said = said.contains(&format!("{name} is ignored: ")) || name == "PACELINE_HTTP_TOKEN_FILE";
         assert!(
             is_said || said.contains("a receiver of PACELINE_NOTIFY is ignored: "),
@@ -284,12 +285,12 @@ fn a_pods_command_begins_whatever_variables_cannot_be_read() {
         !said.contains("nonsense"),
         "what is written there may be a secret: {said}"
     );
-    // Typed mistakes are still errors; invalid variables, and what they restrict, are ignored outside of pods too.
+    // Mistakes on the command line are still errors. Invalid variables are ignored outside of pods too.
     assert_eq!(run(true, &["--http", ":1"]).0, Some(64));
     assert_eq!(run(false, &[]).0, Some(7));
 }
 
-/// With two invalid variables, ignoring one is not enough; ignoring a valid one could fail earlier.
+/// With two invalid variables, ignoring only one is not enough, and ignoring a valid one could fail earlier.
 #[test]
 fn what_cannot_be_read_is_called_by_its_own_name() {
     let place = Place::new();
@@ -309,7 +310,7 @@ fn what_cannot_be_read_is_called_by_its_own_name() {
     assert_eq!(said.matches("is ignored").count(), 2, "{said}");
 }
 
-/// An image may have a file with this name for another purpose, or with a mistake.
+/// An image may have a file with this name that serves another purpose or has a mistake.
 #[test]
 fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
     let place = Place::new();
@@ -331,7 +332,7 @@ fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
         let (code, said) = run(true);
         assert_eq!(code, Some(7), "{content}: {said}");
         assert!(said.contains("./paceline.toml is ignored: "), "{content}: {said}");
-        // The file may have required a token for the page.
+        // The page must keep to loopback, because the file may have required a token for it.
         assert!(!said.contains("http://0.0.0.0"), "{content}: {said}");
         assert!(
             place.read("run/report.json").contains("schema_version"),
@@ -341,7 +342,8 @@ fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
     }
 }
 
-/// [observe] applies despite a mistake elsewhere in the file; if the user cannot read the file, that is reported.
+/// [observe] must apply despite a mistake elsewhere in the file. If the user cannot read the file, that must be
+/// reported.
 #[test]
 fn what_a_left_out_file_wants_observed_only_is_not_forgotten() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! The shutdown of a pod's sidecar under time pressure.
+//! Tests the shutdown of a pod's sidecar under time pressure.
 
 use std::fs;
 use std::net::TcpListener;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::launched::{Place, signal, until};
 
-/// The time that the kubelet leaves when the trainer has used the pod's grace period.
+/// The time that the kubelet leaves when the trainer has used up the pod's grace period.
 const LEFT: Duration = Duration::from_secs(2);
 
-/// The container's log has the summary block even if a metrics receiver accepts data and never responds.
+/// The container's log must have the summary block even if a metrics receiver accepts data and never responds.
 #[test]
 fn the_block_is_out_before_receivers_are_waited_for() {
     let place = Place::new();

@@ -48,10 +48,11 @@ impl Place {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
     }
 
-    /// The program with these arguments, isolated from the configuration of the user who runs the tests.
+    /// Returns a command for the program with these arguments, isolated from the configuration of the user who runs the
+    /// tests.
     pub fn paceline(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
-        // A test runner in the background may have signals ignored, which processes inherit: start with the shell's
-        // defaults.
+        // Restores the shell's default signals, because a test runner in the background may ignore signals, and
+        // processes inherit that.
         let mut command = Command::new("env");
         command.args(["--default-signal", env!("CARGO_BIN_EXE_paceline-under-test")]);
         command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
@@ -76,7 +77,7 @@ impl Place {
         self.shell(options, script).output().unwrap()
     }
 
-    /// The same command, not started.
+    /// Returns the same command without starting it.
     pub fn shell(&self, options: &[&str], script: &str) -> Command {
         let mut args = vec!["run", "--run-dir", "run"];
         args.extend(options);
@@ -84,12 +85,12 @@ impl Place {
         self.paceline(args)
     }
 
-    /// Starts it with a pipe as standard input; output goes to files.
+    /// Starts the command with a pipe as standard input. Its output goes to files.
     pub fn start(&self, options: &[&str], script: &str) -> Running<'_> {
         self.start_as(self.shell(options, script))
     }
 
-    /// The same for a command from [`Place::shell`].
+    /// Like [`Place::start`], for a command from [`Place::shell`].
     pub fn start_as(&self, mut command: Command) -> Running<'_> {
         let file = |name: &str| fs::File::create(self.path(name)).unwrap();
         command
@@ -130,7 +131,7 @@ impl Running<'_> {
         until("a beat in the journal", spoke);
     }
 
-    /// Its sidecar, if there is one now.
+    /// Returns the PID of the launcher's sidecar, if there is one now.
     pub fn sidecar(&self) -> Option<u32> {
         children(self.pid())
             .into_iter()
@@ -156,7 +157,7 @@ impl Running<'_> {
 }
 
 impl Drop for Running<'_> {
-    /// A failed test leaves no process running.
+    /// Ends the process, so that a failed test leaves none running.
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             for pid in children(self.pid()) {
@@ -168,7 +169,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Processes; a failed test leaves none running.
+/// Processes that are ended on drop, so that a failed test leaves none running.
 pub struct Children(pub Vec<Child>);
 
 impl Drop for Children {
@@ -199,12 +200,12 @@ pub fn signal(name: &str, pid: u32) {
     assert!(status.unwrap().success(), "kill -{name} {pid}");
 }
 
-/// Whether the process runs and is no zombie.
+/// Returns true if the process runs and is not a zombie.
 pub fn is_running(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != "Z" && state != "X")
 }
 
-/// State and parent of a process.
+/// Returns the state and the parent of a process.
 fn stat(pid: u32) -> Option<(String, u32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
@@ -232,7 +233,7 @@ pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Whether a ring directory still exists.
+/// Returns true if a ring directory still exists.
 pub fn stands(path: &str) -> bool {
     Path::new(path).exists()
 }

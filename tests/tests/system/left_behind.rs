@@ -1,5 +1,5 @@
-//! SIGKILL of all Paceline processes: the job continues to its own end, and the next run on the node cleans up, except
-//! what live processes use.
+//! All Paceline processes are killed with SIGKILL. The job must continue to its own end, and the next run on the node
+//! must clean up, except what live processes use.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::launched::{Place, Running, is_running, signal, stands, until};
 
-/// A Python trainer that loads more of the hook at its end, and a shell that records its exit code.
+/// A Python trainer that loads more of the hook at its end, in a shell that records its exit code.
 const TRAINER: &str = "import os, sys, time\nimport paceline\n\
      def tell(name):\n    open(name + '.new', 'w').write(os.environ['PACELINE_RING_DIR'])\n    os.rename(name + '.new', name)\n\
      paceline.step()\npaceline.step()\ntell('begun')\n\
@@ -15,7 +15,7 @@ const TRAINER: &str = "import os, sys, time\nimport paceline\n\
      import paceline.huggingface\npaceline.mark('checkpoint')\npaceline.step()\nsys.exit(7)\n";
 const SHELL: &str = "echo $$; RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 python3 train.py; echo $? > code";
 
-/// A trainer that runs steps, and its ring directory.
+/// Starts a trainer that runs steps. Returns it and its ring directory.
 fn begin<'a>(place: &'a Place) -> (Running<'a>, String) {
     place.write("train.py", TRAINER);
     let running = place.start(&[], SHELL);
@@ -26,7 +26,7 @@ fn begin<'a>(place: &'a Place) -> (Running<'a>, String) {
     (running, rings)
 }
 
-/// Makes it look a minute old: a fresh one could belong to a process that is just starting.
+/// Makes the path look a minute old, because a fresh one could belong to a process that is just starting.
 fn age(path: &Path) {
     let then = SystemTime::now() - Duration::from_secs(61);
     File::open(path).unwrap().set_modified(then).unwrap();
@@ -48,13 +48,13 @@ fn a_job_outlives_all_of_ours_and_the_next_run_clears_up() {
     kill(&mut running);
     let rings = Path::new(&rings);
     assert!(fs::read_dir(rings).unwrap().count() > 2);
-    // A file that was being written at that moment.
+    // Adds a file as if it was being written at that moment.
     let draft = place.write("run/report.json.0123456789abcdef.new", "{");
     let other = place.write("run/model.new", "not ours");
     [rings, &draft, &other].into_iter().for_each(age);
     assert_eq!(place.run(&[], "exit 0").status.code(), Some(0));
     assert!(!draft.exists() && other.exists());
-    // The trainer may need the hook again, and does.
+    // The trainer needs the hook again at its end, so the hook must still be there.
     assert!(rings.join("python").exists());
     place.write("end", "");
     let code = until("the trainer's end", || {

@@ -1,12 +1,12 @@
-//! What `paceline run` prints while a job runs: a complete line for each change of a finding, in time, from one
-//! launcher.
+//! Tests what `paceline run` prints while a job runs. For each change of a finding there must be a complete line, in
+//! time, from only one launcher.
 
 use std::process::{Child, Stdio};
 
 use crate::launched::{Place, text, until};
 use crate::terminal::begin;
 
-/// Two ranks; rank 1 stops after step 80 until a file exists, then both continue to their end.
+/// Two ranks. Rank 1 stops after step 80 until a file exists, and then both continue to their end.
 const TRAIN: &str = "
 import os, sys, time
 import paceline
@@ -36,7 +36,7 @@ if rank == 0:
     sys.stderr.write('\\nthe end\\n')
 ";
 const BOTH: &str = "for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 python3 train.py & done; wait; exit 5";
-/// Short limits for the silence finding, to keep the tests short.
+/// Short limits for the silence finding, which keep the tests short.
 const SOON: [&str; 6] = [
     "--set",
     "silence.suspect_min_s=2",
@@ -46,7 +46,7 @@ const SOON: [&str; 6] = [
     "silence.confirmed_min_s=4",
 ];
 
-/// The line of a raised finding, in a text with other lines.
+/// Returns the line of a raised finding in a text with other lines.
 fn raised(text: &str) -> Option<&str> {
     let mut lines = text.split(['\n', '\r']);
     lines.find(|line| {
@@ -77,7 +77,7 @@ fn a_job_that_stands_still_is_said_while_it_does_and_when_it_goes_on() {
     });
     assert_eq!(running.wait(), 5, "the exit code is the command's");
     let stderr = place.read("stderr");
-    // The progress bar is never broken: Paceline's output starts on a new line.
+    // The progress bar must never be broken, so Paceline's output must start on a new line.
     for line in stderr.split('\n').filter(|line| line.contains("paceline: ")) {
         assert!(line.starts_with("paceline: "), "{line:?}");
     }
@@ -106,7 +106,7 @@ fn quiet_prints_none() {
     );
 }
 
-/// The launchers of two tasks on one node, as srun starts them.
+/// Starts the launchers of two tasks on one node, as srun starts them. Only one may print.
 #[test]
 fn of_several_launchers_of_a_job_one_prints() {
     let place = Place::new();
@@ -139,7 +139,7 @@ fn of_several_launchers_of_a_job_one_prints() {
     assert_eq!(prints.iter().filter(|prints| **prints).count(), 1, "{}", all());
 }
 
-/// With a stalled reader of the stderr pipe, the job continues and ends with its own exit code.
+/// The reader of the stderr pipe stalls. The job must continue and end with its own exit code.
 #[test]
 fn a_stderr_that_nobody_reads_holds_up_nobody() {
     let place = Place::new();
@@ -151,7 +151,7 @@ fn a_stderr_that_nobody_reads_holds_up_nobody() {
         .stderr(write.try_clone().unwrap())
         .spawn()
         .unwrap();
-    // The banner was written.
+    // Waits for the sidecar, by which time the banner was written.
     until("the sidecar", || {
         place
             .read("run/journal.ndjson")
@@ -181,7 +181,7 @@ fn a_stderr_that_nobody_reads_holds_up_nobody() {
             .contains("\"exit\"")
             .then_some(())
     });
-    // A reader that resumes gets the block at the end.
+    // A reader that resumes must get the block at the end.
     drop(write);
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -192,7 +192,7 @@ fn a_stderr_that_nobody_reads_holds_up_nobody() {
     assert!(text(&reader.join().unwrap()).contains("── paceline ──"));
 }
 
-/// On a terminal, Paceline's lines start at the left margin and do not break the command's progress bar.
+/// On a terminal, Paceline's lines must start at the left margin and not break the command's progress bar.
 #[test]
 fn on_a_terminal_a_line_begins_at_the_left() {
     let place = Place::new();
@@ -236,7 +236,7 @@ fn on_a_terminal_a_line_begins_at_the_left() {
     );
 }
 
-/// The rows of a screen with this many columns after this output, on a terminal with automatic margins.
+/// Returns the rows of a screen with this many columns after this output, on a terminal with automatic margins.
 fn rows(text: &str, columns: usize) -> Vec<String> {
     let mut rows: Vec<Vec<char>> = vec![Vec::new()];
     let mut at = 0;

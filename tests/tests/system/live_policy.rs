@@ -1,4 +1,4 @@
-//! The policy of a job changes while it runs, and the journal records it.
+//! The policy of a job can change while it runs, and the journal must record that.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::launched::{Place, signal, text, until};
 
 const WAITS: &str = "read line; exit 7";
 
-/// The changes in the journal: source, key and value.
+/// Returns the changes in the journal: source, key and value.
 fn changes(place: &Place) -> Vec<String> {
     let journal = place.read("run/journal.ndjson");
     let change = |line: &str| {
@@ -90,7 +90,7 @@ fn values_are_set_on_a_running_job() {
     assert!(stderr.contains("no job runs from this directory"), "{stderr}");
 }
 
-/// SIGHUP to the aggregator's process, which is not the launcher: the job is not affected.
+/// SIGHUP is sent to the aggregator's process, which is not the launcher. The job must not be affected.
 #[test]
 fn files_are_read_again_on_sighup() {
     let place = Place::new();
@@ -113,7 +113,8 @@ fn files_are_read_again_on_sighup() {
     });
     write("\"high\"");
     let (code, _, stderr) = config(&place, &["reload", "--run-dir", "run"]);
-    // This program cannot parse the file either; the aggregator is asked only if the run directory is set elsewhere.
+    // This program cannot parse the file either. It would ask the aggregator only if the run directory were set
+    // elsewhere.
     assert_eq!(code, Some(64));
     assert!(
         stderr.contains("./paceline.toml:2:17: impact.warning_ratio must be a number, not a string"),

@@ -1,4 +1,5 @@
-//! The program from the user's perspective: real processes, signals, terminals and files. Needs only a shell.
+//! Tests the program from the user's perspective, with real processes, signals, terminals and files. They need only a
+//! shell.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 

@@ -1,4 +1,4 @@
-//! A preflight of several nodes, which are processes on this host, with faulty nodes among them.
+//! Tests a preflight of several nodes, which are processes on this host. Some of them are faulty.
 
 use std::fs;
 use std::io::Write;
@@ -15,14 +15,14 @@ use crate::launched::{Place, until};
 
 const JOB: &str = "nodes";
 
-/// The nodes of a preflight; the first one is called localhost and coordinates.
+/// The nodes of a preflight. The first one is called localhost and is the coordinator.
 struct Nodes {
     place: Place,
     list: &'static str,
     port: u16,
 }
 
-/// A node process, killed with the test.
+/// A node process, killed when the test ends.
 struct Node(Child);
 
 impl Drop for Node {
@@ -37,7 +37,7 @@ impl Nodes {
         let place = Place::new();
         let key = place.write("key", "0123456789abcdef0123456789abcdef");
         fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
-        // The port is not reused that soon.
+        // The system does not give out the port again that soon.
         let free = TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0)));
         let port = free.unwrap().local_addr().unwrap().port();
         Nodes { place, list, port }
@@ -68,7 +68,7 @@ impl Nodes {
         Node(command.spawn().unwrap())
     }
 
-    /// A node simulated by the test, with the key.
+    /// Connects as a node that the test simulates, with the key.
     fn meet(&self) -> Sealed {
         let key = Key::read(&self.place.path("key")).unwrap().of_job(JOB);
         until("the first node", || {
@@ -83,7 +83,7 @@ impl Nodes {
 }
 
 impl Node {
-    /// Polls until it has started threads for its measurements: before, it waits.
+    /// Polls until the node has started threads for its measurements. Before that, it waits.
     fn until_it_works(&self) {
         let threads = format!("/proc/{}/task", self.0.id());
         until("a node that works", || {
@@ -105,7 +105,7 @@ fn hello(node: &str, protocol: u32) -> Vec<u8> {
     hello.to_string().into_bytes()
 }
 
-/// Why a node was lost.
+/// Returns why a node was lost.
 fn lost<'a>(report: &'a Value, node: &str) -> Option<&'a str> {
     let problems = report["problems"].as_array().unwrap();
     let is_of = |problem: &&Value| problem["node"] == node && problem["lost"] == true;
@@ -131,12 +131,12 @@ fn of_nodes_that_are_no_good_each_is_named_with_its_reason() {
         scope.spawn(|| {
             let mut stream = nodes.meet();
             stream.send(&hello("garbled", 2), soon()).unwrap();
-            // It is accepted, and gets a request.
+            // The node is accepted and gets a request.
             stream.receive(1 << 20, soon()).unwrap();
             stream.receive(1 << 20, soon()).unwrap();
             stream.send(b"\xff\xfe no JSON at all", soon()).unwrap();
         });
-        // A client without the key.
+        // Connects a client without the key.
         let mut stranger = until("the first node", || {
             TcpStream::connect(("localhost", nodes.port)).ok()
         });
@@ -162,7 +162,7 @@ fn of_nodes_that_are_no_good_each_is_named_with_its_reason() {
         );
     }
     assert!(report["seconds"].as_f64().unwrap() < 60.0, "{report}");
-    // On a busy machine it may be too slow for a phase.
+    // On a busy machine the node may be too slow for a phase.
     if lost(&report, "well").is_none() {
         assert_eq!(well.code(), Some(2), "{}", nodes.said("well"));
         assert_eq!(report, nodes.place.report("well.out"), "all know the same");

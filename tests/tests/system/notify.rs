@@ -1,4 +1,4 @@
-//! Notifications to external tools, by real processes; Alertmanager is Debian's.
+//! Tests notifications to external tools by real processes. Alertmanager is Debian's.
 
 use std::fs;
 use std::io::Write;
@@ -55,7 +55,7 @@ fn a_program_is_told_of_a_fault_once() {
     );
 }
 
-/// The receiver is unavailable until the job is over: the summary shows the pending notices, their receiver and
+/// The receiver is unavailable until the job is over. The summary must show the pending notices, their receiver and
 /// directory, and how to send them.
 #[test]
 fn what_waits_at_the_end_is_told_and_can_be_sent() {
@@ -98,7 +98,7 @@ fn what_waits_at_the_end_is_told_and_can_be_sent() {
     );
     assert!(stderr.contains(&whom), "{stderr}");
     assert!(stderr.contains("paceline notify flush run"), "{stderr}");
-    // Without the receiver's option nothing is sent; with it, each notice once.
+    // Without the receiver's option nothing may be sent. With it, each notice must be sent once.
     let (code, said) = flush(&[]);
     assert!(
         code == Some(1) && said.contains("use the same --notify as the job"),
@@ -114,7 +114,7 @@ fn what_waits_at_the_end_is_told_and_can_be_sent() {
     assert_eq!((code, &*said), (Some(0), "nothing waits\n"));
 }
 
-/// The aggregator is killed while its notification program hangs: the program is ended too.
+/// The aggregator is killed while its notification program hangs. The program must be ended too.
 #[test]
 fn a_program_does_not_outlive_the_aggregator() {
     let place = Place::new();
@@ -130,7 +130,7 @@ fn a_program_does_not_outlive_the_aggregator() {
     fault(&place, 1);
     until("the program", || place.path("pid").exists().then_some(()));
     signal("KILL", running.sidecar().unwrap());
-    // The next aggregator ends the processes that the previous one started.
+    // The next aggregator must end the processes that the previous one started.
     for pid in place.read("pid").split_whitespace() {
         let pid = pid.parse().unwrap();
         until("its end", || (!is_running(pid)).then_some(()));
@@ -139,7 +139,7 @@ fn a_program_does_not_outlive_the_aggregator() {
     assert_eq!(running.wait(), 0);
 }
 
-/// Debian's Alertmanager on loopback, killed on drop.
+/// Debian's Alertmanager on loopback, which is killed on drop.
 struct Alertmanager {
     child: Child,
     port: u16,
@@ -164,15 +164,15 @@ impl Alertmanager {
         Alertmanager { child, port }
     }
 
-    /// A free port that stays free until it starts: tests that run in parallel get theirs from the ephemeral range,
-    /// which starts at 32768.
+    /// Returns a port that stays free until Alertmanager starts. Tests that run in parallel get theirs from the
+    /// ephemeral range, which starts at 32768.
     fn port() -> u16 {
         let first = 20_000 + (std::process::id() % 10_000) as u16;
         let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
         (first..32_000).find(is_free).unwrap()
     }
 
-    /// The output of `amtool`: JSON of the API.
+    /// Returns the output of `amtool`, which is the API's JSON.
     fn alerts(&self, args: &[&str]) -> Vec<Value> {
         let output = Command::new("amtool")
             .arg(format!("--alertmanager.url=http://127.0.0.1:{}", self.port))
@@ -191,7 +191,7 @@ impl Drop for Alertmanager {
     }
 }
 
-/// Alertmanager starts after the fault: it receives the pending notices, groups them by job, and at the end has the
+/// Alertmanager starts after the fault. It must receive the pending notices, group them by job, and at the end have the
 /// resolved ones.
 #[test]
 #[ignore = "needs prometheus-alertmanager: tests/run installs it"]
@@ -224,7 +224,7 @@ fn alertmanager_receives_groups_and_resolves() {
         assert_eq!(alert["labels"]["severity"], "critical", "{alert}");
         assert_eq!(alert["status"]["state"], "active", "{alert}");
     }
-    // One group for the job.
+    // There must be one group for the job.
     let groups = Command::new("curl")
         .args(["-sf", &format!("http://127.0.0.1:{port}/api/v2/alerts/groups")])
         .output();
@@ -234,13 +234,13 @@ fn alertmanager_receives_groups_and_resolves() {
     }
     place.write("end", "");
     assert_eq!(running.wait(), 0);
-    // A GPU fault persists after the job; nothing was lost, and nothing was sent twice.
+    // A GPU fault persists after the job. Nothing may be lost, and nothing may be sent twice.
     let left = alertmanager.alerts(&["alertname=PacelineGpuFault"]);
     assert_eq!(left.len(), 2, "{left:?}");
     resolves(&place, &alertmanager, &receiver);
 }
 
-/// A cleared finding is resolved in Alertmanager at once, not after its timeout.
+/// A cleared finding must be resolved in Alertmanager at once, not only after its timeout.
 fn resolves(place: &Place, alertmanager: &Alertmanager, receiver: &str) {
     let mut verdict: Verdict = serde_json::from_value(serde_json::json!({
         "id": 1, "finding": "straggler", "subject": { "kind": "node", "node": "n1" }, "severity": "warning",

@@ -1,4 +1,4 @@
-//! The address of the job's page, access to it and its content, from the command line and from paceline.toml.
+//! Tests the address of the job's page, access to it and its content, from the command line and from paceline.toml.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use crate::launched::{Place, text, until};
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const TOLD: &str = "paceline: live page http://";
 
-/// The address in the line that announces it, once the file has it.
+/// Returns the address in the line that announces it, once the file has that line.
 fn told(place: &Place, file: &str) -> String {
     until("the page's address on stderr", || {
         let said = place.read(file);
@@ -67,7 +67,7 @@ fn quiet_prints_no_address() {
     assert_eq!(place.read("stderr"), "");
 }
 
-/// Of two tasks that share a sidecar, the one that started it prints the address.
+/// Two tasks share a sidecar. The one that started it must print the address.
 #[test]
 fn one_of_a_nodes_tasks_prints_it() {
     let place = Place::new();
@@ -115,7 +115,7 @@ fn who_may_read_and_what_is_shown_are_settings_like_others() {
         page.contains("DCGM_FI_DEV_GPU_TEMP{").then_some(page)
     });
     assert!(shown.contains("\npaceline_gpu_temperature_celsius{"), "{shown}");
-    // Other ways to view it need the token too.
+    // Other ways to view the page must need the token too.
     let top = |more: &[&str]| {
         let words = ["top", "run", "--once", "--json"];
         place.paceline(words.iter().chain(more)).output().unwrap()

@@ -1,4 +1,4 @@
-//! The site's store of preflight measurements, when writers are killed and when its file system hangs.
+//! Tests the site's store of preflight measurements when writers are killed and when its file system hangs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, text};
 
-/// A preflight of a single node, with a long job name, which makes long lines.
+/// Returns the command for a preflight of a single node. It has a long job name, which makes long lines.
 fn preflight(place: &Place) -> Command {
     let key = place.write("key", "0123456789abcdef0123456789abcdef");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
@@ -19,7 +19,7 @@ fn preflight(place: &Place) -> Command {
         "--json",
         "--node=n1",
         "--passports=site",
-        "--port=0", // The job's own port would collide with the parallel test.
+        "--port=0", // Avoids the job's own port, which would collide with the parallel test.
         "--job",
         &job,
     ];
@@ -28,7 +28,7 @@ fn preflight(place: &Place) -> Command {
     command
 }
 
-/// The command with a file size limit of half a kilobyte (one, in some shells): writes beyond it fail.
+/// Runs the command with a file size limit of half a kilobyte (one, in some shells). Writes beyond it fail.
 fn limited(command: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -c 0; ulimit -f 1; exec \"$@\"", "sh"]);
@@ -72,7 +72,7 @@ fn a_writer_that_is_cut_off_within_a_line_loses_only_that() {
         (known["stamps"].as_array().unwrap().len(), &known["broken"]),
         (whole, &1.into())
     );
-    // The next entry starts on a new line.
+    // The next entry must start on a new line.
     let next = preflight(&place).output().unwrap();
     let measured = report(&next)["samples"].as_array().unwrap().len();
     let known = history(&place);
@@ -85,8 +85,8 @@ fn a_writer_that_is_cut_off_within_a_line_loses_only_that() {
 #[test]
 fn a_store_that_hangs_is_waited_for_no_longer_than_seconds() {
     let place = Place::new();
-    // Locking the first file blocks, since this test holds the lock; opening the second would block until there is a
-    // writer, so it must not be opened.
+    // Locking the first file blocks, since this test holds the lock. Opening the second file would block until there is
+    // a writer, so the command must not open it.
     let own = place.write("site/n1.passport", "");
     let status = Command::new("mkfifo")
         .arg(place.path("site/n2.passport"))

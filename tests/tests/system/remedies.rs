@@ -1,4 +1,4 @@
-//! Responses to a fault in the kernel log: each response with real processes, and nothing else is done.
+//! Tests responses to a fault in the kernel log. Each response runs with real processes, and nothing else may be done.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, Running, until};
 
-/// Starts with an empty log, and short waiting times.
+/// A test's files, with an empty log at the start and short waiting times.
 struct Scene {
     place: Place,
     options: Vec<String>,
@@ -36,7 +36,7 @@ impl Scene {
         running
     }
 
-    /// A GPU's firmware does not respond: only a reset helps.
+    /// Logs that a GPU's firmware does not respond, a fault that only a reset clears.
     fn fault(&self, gpu: u32) {
         let log = std::fs::OpenOptions::new()
             .append(true)
@@ -56,7 +56,7 @@ impl Scene {
         lines.filter_map(|line| line.get(kind).cloned()).collect()
     }
 
-    /// The outcomes of all decisions.
+    /// Returns the outcomes of all decisions.
     fn decided(&self) -> Vec<String> {
         self.lines("decision")
             .iter()
@@ -64,7 +64,7 @@ impl Scene {
             .collect()
     }
 
-    /// The steps of the remedies.
+    /// Returns the steps of the remedies.
     fn course(&self) -> Vec<String> {
         let what = |line: &Value| line["what"].as_str().unwrap().to_owned();
         self.lines("course").iter().map(what).collect()
@@ -92,7 +92,8 @@ fn by_default_all_is_decided_and_nothing_is_done() {
     );
 }
 
-/// Slurm numbers restarts, so each has its own name and run directory; the job is the same.
+/// Slurm numbers restarts, so each run of a job has its own name and run directory. The job must still count as the
+/// same one.
 #[test]
 fn a_requeued_job_has_no_new_budget() {
     let scene = Scene::new("--act --on-fault checkpoint-and-stop");
@@ -160,7 +161,7 @@ fn a_job_is_requeued_once_without_the_bad_node() {
     until("the requeue", || {
         scene.course().contains(&"requeued".to_owned()).then_some(())
     });
-    // Another fault of the job, and the first line again: only one requeue is allowed.
+    // Adds another fault of the job, and the first line again. Only one requeue is allowed.
     scene.fault(2);
     scene.fault(1);
     scene.until_decided(2);
@@ -173,7 +174,7 @@ fn a_job_is_requeued_once_without_the_bad_node() {
         "{decided:?}"
     );
     assert_eq!(scene.place.read("requeued"), "j without n1 gpu-fault\n");
-    // No trainer had attached, so no signal was sent.
+    // No trainer had attached, so no signal may have been sent.
     assert_eq!(scene.place.read("stdout"), "ready\n");
     assert!(
         scene
@@ -196,7 +197,7 @@ fn a_job_is_requeued_once_without_the_bad_node() {
         flat.contains(": requeued; 1 not done (1 requeue cool-down)"),
         "{said}"
     );
-    // Without the report, journal and audit give the same result.
+    // Without the report, journal and audit must give the same result.
     std::fs::remove_file(scene.place.path("run/report.json")).unwrap();
     let output = scene
         .place
@@ -233,7 +234,7 @@ fn a_command_that_does_not_stop_is_killed() {
     assert_eq!(running.wait(), 137);
 }
 
-/// The trainer gets the signal, and its parent does not: a shell would die from it.
+/// The trainer must get the signal and its parent must not, because a shell would die from it.
 #[test]
 fn trainers_are_signalled_and_their_checkpoint_is_waited_for() {
     let scene =

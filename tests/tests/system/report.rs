@@ -1,4 +1,4 @@
-//! The same report from simulate, replay, report and `run --json`.
+//! Simulate, replay, report and `run --json` must give the same report.
 
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ fn a_simulated_job_its_replay_and_its_report_agree() {
     );
 }
 
-/// Changes to the policy are in the journal, so that a replay needs no flag for the same result.
+/// Changes to the policy are in the journal, so a replay must need no flag for the same result.
 #[test]
 fn a_changed_constant_travels_with_the_journal() {
     let place = Place::new();
@@ -159,14 +159,14 @@ fn a_run_that_nobody_saw_has_a_page_that_says_so() {
         page.contains("&lt;script&gt;alert(1)") && !page.contains("<script"),
         "{page}"
     );
-    // Files of another run are not used for this one.
+    // Files of another run must not be used for this one.
     let output = place
         .paceline(["run", "--run-dir", "run", "--job", "second", "--", "./nowhere"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(127), "{}", text(&output.stderr));
     assert!(place.read("run/report.html").contains("Job second"));
-    // A user's own page is not overwritten.
+    // A user's own page must not be overwritten.
     place.write("run/report.html", "<h1>mine</h1>");
     let output = place.run(&["--job", "j"], "exit 3");
     assert_eq!(output.status.code(), Some(3));
@@ -290,7 +290,7 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(output.status.success());
 }
 
-/// Progress is shown on a terminal, and not written to a file.
+/// Progress must be shown on a terminal, and not written to a file.
 #[test]
 fn a_long_journal_shows_how_far_it_is() {
     let place = Place::new();

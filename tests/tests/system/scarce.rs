@@ -1,12 +1,12 @@
-//! Shortage of memory, descriptors, disk space or a home directory, and other ways to start Python: the command runs as
-//! it would alone, and its `import paceline` works or is guarded as in the docs.
+//! Tests a shortage of memory, descriptors, disk space or a home directory, and other ways to start Python. The command
+//! must run as it would alone, and its `import paceline` must work or be guarded as in the docs.
 
 use std::fs;
 use std::process::Command;
 
 use crate::launched::{Place, text};
 
-/// As in docs/python.md.
+/// The guard around the import, as in docs/python.md.
 const GUARDED: &str = "
 try:
     import paceline
@@ -17,7 +17,7 @@ if paceline:
 print('trained', bool(paceline))
 ";
 
-/// Runs `before` and `paceline run OPTIONS -- COMMAND` in a shell; returns code, stdout and stderr.
+/// Runs `before` and `paceline run OPTIONS -- COMMAND` in a shell. Returns code, stdout and stderr.
 fn run_after(
     place: &Place,
     before: &str,
@@ -40,7 +40,7 @@ fn run_after(
     (output.status.code(), said.0, said.1)
 }
 
-/// The same in a mount namespace, after `mounts`; `None` without the required privileges.
+/// Like [`run_after`], in a mount namespace and after `mounts`. Returns `None` without the required privileges.
 fn run_in(place: &Place, mounts: &str, options: &[&str], command: &[&str]) -> Option<(i32, String, String)> {
     let before = format!(
         "[ \"$INSIDE\" ] || exec env INSIDE=1 unshare --map-root-user --mount sh -c '{mounts} || exit 250; exec \"$@\"' sh \"$@\""
@@ -72,7 +72,8 @@ fn a_full_dev_shm_ends_no_program_that_imports_paceline() {
         "{printed}{said}"
     );
     assert!(!said.contains("unwatched"), "{said}");
-    // Its ranks need one common directory, which must be in the same place for all: the hook's files go elsewhere.
+    // A task's ranks need one common directory, in the same place for all of them. Therefore only the hook's files go
+    // elsewhere.
     let tasks = format!("{full} && export RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2");
     let command = [
         "python3",
@@ -87,11 +88,11 @@ fn a_full_dev_shm_ends_no_program_that_imports_paceline() {
     );
     let left: Vec<_> = fs::read_dir(place.path("tmp")).unwrap().flatten().collect();
     assert!(left.is_empty(), "{left:?}");
-    // No space anywhere.
+    // Leaves no space anywhere.
     let none = "mount -t tmpfs -o size=8k tmpfs /dev/shm && mount -t tmpfs -o size=8k tmpfs /tmp && export TMPDIR=/tmp && unset XDG_RUNTIME_DIR";
     let place = Place::new();
     if place.path(".").starts_with("/tmp") {
-        // Mounting /tmp would hide the program's own directory.
+        // Does not mount /tmp where that would hide the program's own directory.
         let none = none.replace(
             "mount -t tmpfs -o size=8k tmpfs /tmp && export TMPDIR=/tmp",
             "export TMPDIR=/proc",
@@ -113,7 +114,7 @@ fn a_limit_of_files_ends_neither_us_nor_the_command() {
             &["sh", "-c", "grep Sig[IC]g[nt] /proc/self/status; exit 7"],
         );
         assert_eq!(code, Some(7), "{blocks}: {said}");
-        // SIGXFSZ is 25: the command inherits the default.
+        // Checks signal 25, SIGXFSZ. The command must inherit the default action.
         for line in printed.lines() {
             let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
             assert_eq!(mask & (1 << 24), 0, "{blocks}: {line}");
@@ -128,7 +129,7 @@ fn a_limit_of_files_ends_neither_us_nor_the_command() {
         assert_eq!(code, Some(0), "{blocks}: {said}");
         assert!(printed.starts_with("trained"), "{blocks}: {printed}{said}");
     }
-    // A command that this signal normally kills is killed here too: the signal is not ignored.
+    // A command that this signal normally kills must be killed here too, because the signal is not ignored.
     let (code, _, said) = run_after(
         &place,
         "ulimit -f 200",
@@ -200,7 +201,7 @@ fn python_that_looks_at_no_variable() {
     assert_eq!((code, &*printed), (Some(0), "trained True\n"), "{said}");
 }
 
-/// The docs contain the lines that are tested above.
+/// The docs must contain the lines that are tested above.
 #[test]
 fn the_docs_show_the_guard() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

@@ -1,4 +1,4 @@
-//! The death of any Paceline process costs the job nothing, and there is still a report.
+//! The death of any Paceline process must cost the job nothing, and there must still be a report.
 
 use std::net::TcpListener;
 
@@ -46,8 +46,8 @@ fn a_sidecar_that_dies_at_the_very_end_is_replaced_for_the_last_words() {
     assert!(place.read("run/journal.ndjson").contains("\"end\""));
 }
 
-/// SIGSTOP: the sidecar neither works nor exits. After five seconds it is killed, and the report is made from the
-/// journal.
+/// After SIGSTOP, the sidecar neither works nor exits. It must be killed after five seconds, and the report must be
+/// made from the journal.
 #[test]
 fn a_sidecar_that_hangs_is_ended_and_the_report_folded() {
     let place = Place::new();
@@ -81,7 +81,8 @@ fn nothing_stays_behind_when_the_launcher_is_asked_to_end() {
     assert!(!is_running(sidecar) && !stands(&ring));
 }
 
-/// A launcher killed by SIGKILL cannot clean up, but the sidecar notices, continues to the child's end, and exits.
+/// A launcher killed by SIGKILL cannot clean up. The sidecar must notice that, continue to the child's end, and then
+/// exit.
 #[test]
 fn a_killed_launcher_leaves_the_job_running_and_the_sidecar_ends_with_it() {
     let place = Place::new();

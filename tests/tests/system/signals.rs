@@ -1,4 +1,4 @@
-//! Signals reach the command's process group, once.
+//! Signals must reach the command's process group, exactly once.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn a_command_that_does_not_listen_ends_by_the_signal() {
 
 #[test]
 fn a_second_delivery_within_a_second_is_not_doubled() {
-    // Retried if the machine is so busy that a second passes in between.
+    // Retries if the machine is so busy that a second passes in between.
     for _ in 0..5 {
         let place = Place::new();
         let script = "trap 'echo term' TERM; trap 'exit 0' USR1; echo ready; while :; do sleep 0.02; done";
@@ -69,7 +69,7 @@ fn a_later_repeat_is_meant() {
         sent += 1;
         (place.read("stdout").matches("term").count() >= 2).then_some(())
     });
-    // Most signals were sent within a second of another and were dropped.
+    // Most signals were sent within a second of another one, and must have been dropped.
     assert!(sent > 2, "{sent}");
     signal("USR1", running.pid());
     assert_eq!(running.wait(), 0);
@@ -78,7 +78,7 @@ fn a_later_repeat_is_meant() {
 #[test]
 fn the_whole_group_of_the_command_gets_it() {
     let place = Place::new();
-    // The outer trap first: it must be set before the inner shell prints ready.
+    // Sets the outer trap first, because it must be set before the inner shell prints ready.
     let script = "trap 'echo child' USR1; \
                   sh -c 'trap \"echo grandchild; exit 0\" USR1; echo ready; while :; do sleep 0.02; done' & \
                   until wait $!; do :; done; exit 5";
@@ -90,7 +90,7 @@ fn the_whole_group_of_the_command_gets_it() {
     assert!(place.read("stdout").contains("child\n"));
 }
 
-/// A stopped child stays stopped; outside of a terminal the launcher does not stop with it.
+/// A stopped child stays stopped. Outside of a terminal, the launcher must not stop with it.
 #[test]
 fn a_stopped_command_goes_on() {
     let place = Place::new();

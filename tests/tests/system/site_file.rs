@@ -1,11 +1,12 @@
-//! Users do not control /etc/paceline/config.toml: a mistake there is a warning, and keeps no job from starting.
+//! Users do not control /etc/paceline/config.toml. Therefore a mistake there must be a warning and keep no job from
+//! starting.
 
 use std::fs;
 use std::process::Command;
 
 use crate::launched::{Place, text};
 
-/// Starts a job with this site file in a private /etc; `None` without the required privileges.
+/// Starts a job with this site file in a private /etc. Returns `None` without the required privileges.
 fn run(place: &Place, site: &str, options: &[&str], variables: &[(&str, &str)]) -> Option<(i32, String)> {
     place.write("site.toml", site);
     let own_etc = "mount -t tmpfs tmpfs /etc && mkdir /etc/paceline && cp site.toml /etc/paceline/config.toml || exit 250
@@ -51,7 +52,7 @@ fn its_mistakes_start_jobs_without_it() {
             assert!(said.contains(expected), "{site}: {said}");
         }
         assert!(!said.contains("http://0.0.0.0"), "{site}: {said}");
-        // The file may have restricted what is typed.
+        // The file may have restricted what the command line requests, so that must be refused.
         let typed = run(&place, site, &["--http", "127.0.0.1:0"], &[]).unwrap();
         assert_eq!(typed.0, 64, "{site}: {}", typed.1);
     }
@@ -78,7 +79,7 @@ fn what_it_may_have_bounded_goes_with_it() {
 #[test]
 fn a_good_one_holds() {
     let place = Place::new();
-    // A setting that is impossible here is ignored, and nothing else.
+    // A setting that is impossible here must be ignored, and nothing else.
     let site = "on_fault = \"requeue\"\nhttp = \"lo:9833\"\n";
     let Some((code, said)) = run(&place, site, &["--dry-run"], &[]) else {
         return;
@@ -89,7 +90,7 @@ fn a_good_one_holds() {
         code == 0 && said.contains(warning) && said.contains("--http=lo:9833"),
         "{said}"
     );
-    // A user's mistake is not attributed to the file.
+    // A user's mistake must not be attributed to the file.
     let site = "[detector.impact]\ncritical_ratio = 0.06\n";
     for typed in [["--set", "impact.warning_ratio=0.08"], ["--on-fault", "requeue"]] {
         let (code, said) = run(&place, site, &typed, &[]).unwrap();

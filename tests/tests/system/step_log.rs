@@ -1,4 +1,5 @@
-//! Steps parsed from a job's output, where no hook can be loaded: the verdicts, and the gaps that coverage lists.
+//! Tests steps parsed from a job's output, where no hook can be loaded. It checks the verdicts, and the gaps that
+//! coverage lists.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::launched::{Place, signal, text, until};
 
-/// Prints steps like nanoGPT, of 20 ms and later of 30 ms; a child of a shell that loads no hook.
+/// Prints steps like nanoGPT, of 20 ms and later of 30 ms. It runs as a child of a shell that loads no hook.
 const TRAINER: &str = r#"
 i=0
 while [ $i -lt 240 ]; do
@@ -46,7 +47,7 @@ fn slow_from_step_120(report: &Value) {
 #[test]
 fn a_slowdown_half_way_is_told_and_coverage_says_what_is_missing() {
     let place = Place::new();
-    // Standard output through a pipe.
+    // Passes standard output through a pipe.
     let output = place.run(&["--step-log", "stdout", "--json"], &trainer(""));
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
@@ -65,7 +66,7 @@ fn a_stream_that_goes_into_a_file_is_followed_there() {
     let log = place.write("job.log", before);
     let file = fs::File::options().append(true).open(&log).unwrap();
     let mut command = place.shell(&["--step-log", "stderr"], &trainer(">&2"));
-    // Paceline's own output goes there too, and must not count as steps.
+    // Paceline's own output goes to the same file, and must not count as steps.
     let status = command.stderr(file).status().unwrap();
     assert_eq!(status.code(), Some(7));
     let written = place.read("job.log");
@@ -97,7 +98,7 @@ fn a_log_file_and_a_pattern_of_ones_own() {
     slow_from_step_120(&place.report("run/report.json"));
 }
 
-/// Whatever happens to Paceline, the job continues and never waits.
+/// Whatever happens to Paceline, the job must continue and never wait.
 #[test]
 fn the_command_outlives_its_launcher_and_its_reader() {
     let place = Place::new();
@@ -115,7 +116,7 @@ fn the_command_outlives_its_launcher_and_its_reader() {
     assert!(!child.is_empty());
     drop(running);
 
-    // A reader that never reads: the pipe is full at once.
+    // The reader never reads, so the pipe soon is full.
     let place = Place::new();
     let script = "i=0; while [ $i -lt 5000 ]; do echo \"step $i took 5 ms ........................................\"; \
          i=$((i+1)); done; echo done > done.txt";

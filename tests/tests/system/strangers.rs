@@ -1,6 +1,6 @@
-//! Another user of the same machine with write access to the directory where a job is started: none of that user's
-//! files is executed, used as settings or written through. The tests give files to that user, which needs root; without
-//! it they are skipped with a message.
+//! Another user of the same machine has write access to the directory where a job is started. None of that user's files
+//! may be executed, used as settings or written through. The tests give files to that user, which needs root. Without
+//! root they are skipped with a message.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
@@ -12,7 +12,7 @@ use crate::launched::{Place, text};
 /// An unused user ID.
 pub const STRANGER: u32 = 65533;
 
-/// Changes the owner; false without permission.
+/// Changes the owner. Returns false without permission.
 pub fn give_away(path: &Path) -> bool {
     let given = lchown(path, Some(STRANGER), Some(STRANGER)).is_ok();
     if !given {
@@ -60,7 +60,7 @@ fn settings_of_another_user_are_not_read() {
         said.contains("./paceline.toml: not read: it belongs to another user"),
         "{said}"
     );
-    // The user's own file, as when sudo keeps HOME.
+    // This is the user's own file, as when sudo keeps HOME.
     let own = place.write("config/paceline/config.toml", "requeue_command = \"./evil\"\n");
     assert!(give_away(&own));
     let said = job(&place, &["--run-dir", "run"]);
@@ -88,7 +88,8 @@ fn settings_that_others_can_write_start_nothing() {
     job(&place, &["--run-dir", "run"]);
 }
 
-/// The file came with the directory: after `git clone` this user is its owner.
+/// The file came with the directory. After `git clone` this user is its owner, so the owner check alone does not
+/// protect.
 #[test]
 fn a_directory_brings_no_program() {
     let place = Place::new();
@@ -117,7 +118,7 @@ fn a_directory_brings_no_program() {
         );
         assert!(!place.path("started").exists(), "{config}");
         fs::remove_file(place.path("paceline.toml")).unwrap();
-        // It is allowed in the user's own file, in a variable and on the command line.
+        // The program is allowed in the user's own file, in a variable and on the command line.
         if config.contains("exec=") {
             place.write(
                 "config/paceline/config.toml",
@@ -177,7 +178,7 @@ fn a_run_directory_of_another_user_is_not_used() {
         assert!(dir.join(name).is_symlink(), "{name}");
     }
     fs::remove_dir_all(other).unwrap();
-    // A link of that user to another directory is not followed either.
+    // That user's link to another directory must not be followed either.
     fs::remove_dir_all(&dir).unwrap();
     fs::create_dir(place.path("ours")).unwrap();
     symlink("ours", &dir).unwrap();
@@ -190,7 +191,7 @@ fn a_run_directory_of_another_user_is_not_used() {
     assert_eq!(fs::read_dir(place.path("ours")).unwrap().count(), 0);
 }
 
-/// With group write access granted by the owner, links must not redirect writes. Needs no other user.
+/// The owner has granted write access to the group. Links must not redirect writes. This needs no other user.
 #[test]
 fn links_in_a_run_directory_are_not_written_through() {
     let place = Place::new();
@@ -241,7 +242,7 @@ fn a_file_that_is_no_regular_one_holds_nobody_up() {
     assert!(place.report("run/report.json")["schema_version"].is_u64());
 }
 
-/// All tasks of a node and job use the same directory name in memory, which can be guessed.
+/// All tasks of a node and job use the same directory name in memory, and another user can guess it.
 #[test]
 fn a_directory_of_tasks_of_another_user_is_left_alone() {
     let place = Place::new();
@@ -256,7 +257,7 @@ fn a_directory_of_tasks_of_another_user_is_left_alone() {
     );
     let theirs = memory.join(name);
     fs::create_dir(&theirs).unwrap();
-    // Opening it for writing would block forever.
+    // Creates a FIFO, which would block forever if it were opened for writing.
     let made = Command::new("mkfifo").arg(theirs.join("alive.lock")).status();
     assert!(made.unwrap().success());
     if give_away(&theirs) {

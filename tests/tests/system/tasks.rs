@@ -1,5 +1,5 @@
-//! Several commands on one node that were started alike, as by `srun --ntasks-per-node=2 paceline run -- ...`: one ring
-//! directory, one sidecar, and neither is left behind.
+//! Several commands on one node were started alike, as by `srun --ntasks-per-node=2 paceline run -- ...`. They must
+//! share one ring directory and one sidecar, and leave neither behind.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn code(mut task: Child) -> Option<i32> {
     until("the end", || task.try_wait().unwrap()).code()
 }
 
-/// The common ring directory; the job's name is unique to this test.
+/// Returns the common ring directory. The job's name is unique to this test.
 fn rings(job: &str) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     PathBuf::from(format!(
@@ -101,7 +101,7 @@ fn anothers_sidecar_that_died_is_replaced_for_the_last_words() {
     let first = task(&place, &job, 0, &["sleep", "1"]);
     let sidecar = sidecar_of(first.id());
     let last = task(&place, &job, 1, &["sh", "-c", "sleep 2; exit 3"]);
-    // Its parent has exited, and the last task has just checked it.
+    // The sidecar's parent has exited, and the last task has just checked the sidecar.
     assert_eq!(code(first), Some(0));
     signal("STOP", sidecar);
     std::thread::sleep(std::time::Duration::from_millis(700));
@@ -112,6 +112,7 @@ fn anothers_sidecar_that_died_is_replaced_for_the_last_words() {
 }
 
 /// Starts local rank `rank` of two on one node, with the environment of deepspeed's launcher and no other rank
+/// variables.
 /// variables.
 fn deepspeed(place: &Place, port: u16, rank: u32) -> Child {
     let train = "import paceline, time\nfor _ in range(60):\n    time.sleep(0.02)\n    paceline.step()\n";
@@ -166,7 +167,7 @@ fn ranks_of_deepspeed_are_one_job_with_one_sidecar() {
     assert_eq!((count("paceline: job"), count("report    ")), (1, 1), "{said:?}");
 }
 
-/// Two torchruns on one host with the same rendezvous, each with one rank and without --job.
+/// Two torchruns on one host use the same rendezvous, each with one rank and without --job.
 #[test]
 fn agents_of_one_host_are_one_job() {
     let place = Place::new();
@@ -180,7 +181,7 @@ fn agents_of_one_host_are_one_job() {
         "train.py",
         "import paceline, time\nfor _ in range(60):\n    time.sleep(0.02)\n    paceline.step()\n",
     );
-    // Simulates torchrun: its options end before the script, and the script's rank is the agent's.
+    // Simulates torchrun, whose options end before the script and which gives the script the agent's rank.
     let torchrun = place.write(
         "torchrun",
         "#!/bin/sh\nexport RANK=$4 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1\nexec python3 train.py\n",

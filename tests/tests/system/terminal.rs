@@ -1,4 +1,4 @@
-//! On a real terminal: the command is in the foreground, so it gets keys as if it had been started alone.
+//! On a real terminal, the command must be in the foreground, so that it gets keys as if it had been started alone.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::launched::{Place, until};
 
-/// A terminal, and a program as its session leader.
+/// Starts a program as the session leader of a new terminal. Returns the terminal and the program.
 pub fn begin(mut command: Command) -> (File, Child) {
     let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&keys).unwrap();
@@ -64,7 +64,7 @@ impl Typed {
         let mut reader = keys.try_clone().unwrap();
         std::thread::spawn(move || {
             let mut buffer = [0; 1024];
-            // An error means that the last process has closed the terminal.
+            // Ends at an error, which means that the last process has closed the terminal.
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
                 let _ = sender.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
             }
@@ -85,8 +85,8 @@ impl Typed {
         });
     }
 
-    /// Polls until the text is on a redrawn screen of 40 or 41 columns: usually only changes are drawn. Earlier keys
-    /// may be processed after a resize, so it resizes repeatedly.
+    /// Polls until the text is on a redrawn screen of 40 or 41 columns. A resize is needed because otherwise only
+    /// changes are drawn. It resizes repeatedly, because earlier keys may be processed after a resize.
     pub fn until_drawn(&mut self, text: &str, rows: u16) {
         let mut is_wide = false;
         until(text, || {
@@ -121,7 +121,7 @@ impl Typed {
 }
 
 impl Drop for Typed {
-    /// A failed test leaves no process running.
+    /// Ends the process, so that a failed test leaves none running.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -152,11 +152,11 @@ fn ctrl_c_reaches_the_command_once() {
     assert!(!seen.contains("int-2"), "{seen}");
 }
 
-/// There is no shell that could continue the process group: the command must not stay stopped forever.
+/// No shell could continue the process group, so the command must not stay stopped forever.
 #[test]
 fn ctrl_z_without_a_shell_does_not_freeze() {
     let place = Place::new();
-    // Without a fork: a shell that is stopped between its vfork and exec is never seen as stopped.
+    // The script does not fork, because a shell that is stopped between its vfork and exec is never seen as stopped.
     let script = "trap 'echo continued; exit 23' CONT; echo ready; while :; do read line; done";
     let mut typed = Typed::start(&place, script);
     typed.until_shown("ready");

@@ -1,5 +1,5 @@
-//! The page's token: `paceline top` does not send it to an address set by another user, or to another user's process on
-//! an old address.
+//! Tests the page's token. `paceline top` must not send it to an address set by another user, or to another user's
+//! process on an old address.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::launched::Place;
 use crate::strangers::{STRANGER, give_away, mode};
 
-/// Accepts one request, unless the client ends without one; returns it.
+/// Accepts one request and returns it, unless the client ends without one.
 fn one_request(listener: &TcpListener, child: &mut Child) -> String {
     listener.set_nonblocking(true).unwrap();
     let mut said = String::new();
@@ -69,12 +69,12 @@ fn a_token_goes_to_no_address_that_another_user_names() {
     );
     let (asked, _) = asks(false);
     assert!(asked.starts_with("GET /v1/live"), "{asked}");
-    // A typed address is trusted.
+    // An address given on the command line is trusted.
     let asked = one_request(&listener, &mut top(&place, &address, true));
     assert!(asked.to_lowercase().contains("authorization: bearer"), "{asked}");
 }
 
-/// The address of a killed run: another user's process may listen there now.
+/// This is the address of a killed run, where another user's process may listen now.
 #[test]
 fn a_token_goes_to_no_process_of_another_user() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `paceline top` with a real aggregator and simulated sidecars: as JSON, as text, and on a terminal.
+//! Tests `paceline top` with a real aggregator and simulated sidecars, as JSON, as text, and on a terminal.
 
 use std::fs;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::terminal::{self, Typed};
 const HOSTILE: &str = "<b>\u{1b}[31m\u{202e}\nllama";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// An aggregator, and a job of eight ranks that connects to it; rank 5 is slow.
+/// An aggregator, and a job of eight ranks that connects to it. Rank 5 is slow.
 struct Job {
     processes: Vec<Child>,
 }
@@ -32,7 +32,7 @@ impl Job {
     fn start(place: &Place) -> Job {
         let key = place.write("key", TOKEN);
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        // The port is not reused that soon.
+        // The system does not give out the port again that soon.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let gate = port.to_string();
         let aggregator = place
@@ -111,7 +111,7 @@ fn a_slow_rank_is_on_the_first_screen_and_the_last_picture_stays() {
     let place = Place::new();
     let mut job = Job::start(&place);
     let told = until("a straggler, and where it stands", || {
-        // Verdicts are sent at once, the state of ranks once per second.
+        // Waits for both, because verdicts are sent at once and the state of ranks once per second.
         let slow = |told: &Value| told["ranks"][0]["slowdown_ratio"].as_f64() > Some(1.1);
         told(&place).filter(|told| straggler(told).is_some() && told["ranks"][0]["rank"] == 5 && slow(told))
     });
@@ -127,7 +127,7 @@ fn a_slow_rank_is_on_the_first_screen_and_the_last_picture_stays() {
     );
     assert_eq!(told["ranks"].as_array().unwrap().len(), 8);
 
-    // Without a terminal it prints once, without control sequences.
+    // Without a terminal, it must print once, without control sequences.
     let address = place.read("run/metrics.addr").trim().to_owned();
     let top = |args: &[&str]| place.paceline(["top"]).args(args).output().unwrap();
     let once = top(&[&address, "--http-token-file", "key"]);
@@ -172,7 +172,7 @@ fn a_slow_rank_is_on_the_first_screen_and_the_last_picture_stays() {
     assert_eq!(gone.status.code(), Some(3), "no job is there to ask");
 }
 
-/// The terminal window is closed while `top` runs.
+/// The terminal window is closed while `top` runs, so `top` must end.
 #[test]
 fn it_goes_with_its_terminal() {
     let place = Place::new();
@@ -208,7 +208,7 @@ fn a_running_job_is_found_without_its_name() {
             .starts_with(b"rings.")
     });
     assert_eq!(fs::read_link(rings.unwrap().join("run")).unwrap(), run_dir);
-    // Other tests run jobs as the same user: the result is one of them or this one.
+    // Accepts two results, because other tests run jobs as the same user: one of these jobs, or this one.
     let elsewhere = Place::new();
     let output = elsewhere.paceline(["top", "--once", "--json"]).output().unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -227,7 +227,7 @@ fn a_running_job_is_found_without_its_name() {
     );
 }
 
-/// A newer job that cannot be shown is reported, and so are other jobs.
+/// A newer job that cannot be shown must be reported, and so must other jobs.
 #[test]
 fn a_newer_job_that_takes_a_token_is_not_passed_over_in_silence() {
     let (old, new) = (Place::new(), Place::new());
@@ -237,7 +237,7 @@ fn a_newer_job_that_takes_a_token_is_not_passed_over_in_silence() {
     first.until_watched();
     let second = new.start(&["--http-token-file", "key"], "read line");
     second.until_watched();
-    // Other tests start jobs as the same user in the meantime: this one stays the newest.
+    // Makes this job the newest, because other tests start jobs as the same user in the meantime.
     let rings = fs::read_dir(fs::canonicalize(new.path("run")).unwrap()).unwrap();
     let mut rings = rings.flatten().map(|entry| entry.path());
     let rings = rings.find(|path| {

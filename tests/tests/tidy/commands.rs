@@ -1,8 +1,8 @@
-//! Commands, subcommands and flags in the documentation exist.
+//! Commands, subcommands and flags in the documentation must exist.
 
 use crate::{files, read};
 
-/// Each `paceline ...` of a page: lines in code blocks, and inline code.
+/// Returns each `paceline ...` of a page, from lines in code blocks and from inline code.
 fn shown(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut block: Option<bool> = None;
@@ -31,11 +31,11 @@ fn shown(page: &str) -> Vec<String> {
     found
 }
 
-/// The unknown part of a command, if it is a paceline command.
+/// Returns the unknown part of a command, if it is a paceline command.
 fn unknown(words: &str) -> Option<String> {
     let line = paceline::command_line();
     let words: Vec<&str> = words.split_whitespace().collect();
-    // Namespaces, releases, packages and containers have the same name.
+    // Namespaces, releases, packages and containers have the same name, and are no commands.
     let is_named =
         |at: usize| at > 0 && matches!(words[at - 1], "-n" | "-c" | "-p" | "--namespace" | "install");
     let at = (0..words.len()).find(|at| words[*at] == "paceline" && !is_named(*at))?;
@@ -47,7 +47,7 @@ fn unknown(words: &str) -> Option<String> {
     }
     if command.get_name() == line.get_name() {
         let first = words.next()?;
-        // `paceline-...` of a run directory and placeholders are not plain lower-case words.
+        // Skips `paceline-...` of a run directory and placeholders, which are not plain lower-case words.
         let is_name = first
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte == b'-');

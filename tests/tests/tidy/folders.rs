@@ -1,14 +1,15 @@
-//! Rules for source folders: few files in each, and no module or type names that are unclear to new readers.
+//! Checks rules for source folders: each has few files, and no module or type has a name that is unclear to new
+//! readers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::{files, read};
 
-/// The limit of Rust files directly in one folder, including `mod.rs` and tests.
+/// The maximum number of Rust files directly in one folder, including `mod.rs` and tests.
 const MAX_FILES: usize = 14;
 
-/// Folders with more files, and their number, which must only decrease.
+/// Folders with more files, and their number, which may only decrease.
 const LARGER: [(&str, usize); 2] = [("tests/kube-api/src", 24), ("tests/tests/system", 34)];
 
 #[test]
@@ -41,14 +42,14 @@ fn the_pure_crate_has_a_mod_rs_in_every_folder() {
     }
 }
 
-/// Old module names in the pure crate that were replaced by terms of the field.
+/// Old names of modules in the pure crate. They were replaced by terms of the field and must not come back.
 const RENAMED_MODULES: [&str; 30] = [
     "away", "before", "birth", "blind", "board", "book", "exact", "fit", "front", "gauge", "hand", "hear",
     "keep", "kinds", "plain", "price", "raised", "rounds", "say", "scene", "seen", "shift", "signs",
     "slower", "stage", "tell", "tempo", "told", "wander", "words",
 ];
 
-/// Old type names.
+/// Old names of types, which must not come back either.
 const RENAMED_TYPES: [&str; 20] = [
     "Away",
     "Before",

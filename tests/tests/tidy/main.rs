@@ -1,4 +1,5 @@
-//! Project rules that a compiler does not check: dependencies, file lengths, docs that match the code.
+//! Checks project rules that a compiler does not check, such as dependencies, file lengths, and docs that match the
+//! code.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
@@ -16,7 +17,7 @@ use std::process::Command;
 use paceline_health::Policy;
 use paceline_health::verdict::{Cause, Finding};
 
-/// Files that may exceed 400 lines, with the reason. None may exceed 1,000.
+/// Files that may exceed 400 lines, each with the reason. None may exceed 1,000.
 const LONG: [(&str, &str); 1] = [(
     "sidecar/probe/python/tests/test_torch.py",
     "a program for each case; they share one beginning",
@@ -30,7 +31,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Files that git tracks (or would track), by suffix.
+/// Returns the files that git tracks (or would track), by suffix.
 fn files(endings: &[&str]) -> Vec<String> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])

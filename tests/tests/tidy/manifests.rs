@@ -1,5 +1,5 @@
-//! kubectl and helm parse manifests as YAML 1.1 (sigs.k8s.io/yaml): an unquoted `n`, `off` or `Yes` is a boolean there,
-//! also as a key. Such a key in a schema drops its field from every object.
+//! kubectl and helm parse manifests as YAML 1.1 (sigs.k8s.io/yaml), where an unquoted `n`, `off` or `Yes` is a boolean,
+//! even as a key. Such a key in a schema drops its field from every object.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
@@ -8,24 +8,25 @@ use super::{files, read};
 /// Words that are booleans in YAML 1.1: <https://yaml.org/type/bool.html>.
 const WORDS: [&str; 8] = ["y", "n", "yes", "no", "on", "off", "true", "false"];
 
-/// Ignores case, like sigs.k8s.io/yaml for `Yes` and `YES`; `yEs` does not occur.
+/// Returns true if the text is such a word. It ignores case, as sigs.k8s.io/yaml does for `Yes` and `YES`; `yEs` does
+/// not occur.
 fn is_word(text: &str) -> bool {
     WORDS.contains(&text.to_lowercase().as_str())
 }
 
-/// A value that is a boolean in YAML 1.1; `true` and `false` are intended.
+/// Returns true for a value that is a boolean in YAML 1.1, except `true` and `false`, which are intended.
 fn is_odd_value(text: &str) -> bool {
     is_word(text) && !["true", "false"].contains(&text.to_lowercase().as_str())
 }
 
-/// A key that is not a string: `null` and `~` are not either.
+/// Returns true for a key that is not a string, such as a boolean, `null` or `~`.
 fn is_odd_key(text: &str) -> bool {
     is_word(text) || ["null", "~", ""].contains(&text.to_lowercase().as_str())
 }
 
-/// Unquoted words that are not strings: line and word.
+/// Returns the unquoted words that are not strings, each with its line number.
 fn odd(text: &str) -> Vec<(usize, String)> {
-    // The open collections; for a map, whether a key comes next.
+    // The open collections. For a map, whether a key comes next.
     let mut open: Vec<Option<bool>> = Vec::new();
     let mut found = Vec::new();
     for next in Parser::new_from_str(text) {
@@ -54,7 +55,7 @@ fn odd(text: &str) -> Vec<(usize, String)> {
             Event::Alias(_) => {}
             _ => continue,
         }
-        // A node has ended: a key is followed by its value.
+        // A node has ended. If it was a key, its value follows.
         if let Some(Some(is_key_next)) = open.last_mut() {
             *is_key_next = !*is_key_next;
         }
@@ -62,7 +63,8 @@ fn odd(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The same for a template, which is not valid YAML: line by line, without helm's expressions.
+/// Like [`odd`], for a template. A template is not valid YAML, so it is checked line by line, without helm's
+/// expressions.
 fn odd_in_template(text: &str) -> Vec<(usize, String)> {
     let mut plain = String::new();
     let mut rest = text;
@@ -106,7 +108,7 @@ fn odd_in_template(text: &str) -> Vec<(usize, String)> {
 fn no_word_of_a_manifest_is_a_truth_value_to_yaml_1_1() {
     let mut all = Vec::new();
     let mut count = 0;
-    // GitHub has its own parser for workflows, and uses the key `on`.
+    // Skips workflows, because GitHub has its own parser for them and uses the key `on`.
     let ours = files(&[".yaml", ".yml", ".tpl"])
         .into_iter()
         .filter(|path| !path.starts_with(".github/"));

@@ -1,10 +1,10 @@
-//! docs/metrics.md is the contract of the metrics page.
+//! Checks docs/metrics.md, which is the contract of the metrics page.
 
 use std::collections::BTreeSet;
 
 use super::{files, read};
 
-/// The metric families in the code, from string literals.
+/// Returns the metric families in the code, from string literals.
 fn in_code() -> BTreeSet<String> {
     let sources = files(&[".rs"]);
     let sources = sources

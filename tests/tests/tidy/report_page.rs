@@ -1,4 +1,4 @@
-//! The report's JSON is a contract: its page explains every field.
+//! The report's JSON is a contract, so its page must explain every field.
 
 use crate::read;
 
@@ -18,7 +18,7 @@ fn every_field_of_the_report_is_on_its_page() {
         let fields = source
             .lines()
             .filter_map(|line| line.strip_prefix("    pub ")?.split_once(':'))
-            .filter(|(name, _)| !name.contains(' ')); // Not a function's.
+            .filter(|(name, _)| !name.contains(' ')); // Not the name of a function.
         let names: Vec<&str> = fields.map(|(name, _)| name).collect();
         assert!(names.len() > 3, "no fields found");
         for name in names {

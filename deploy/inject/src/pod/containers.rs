@@ -14,20 +14,20 @@ pub const INSTALL: &str = "paceline-init";
 pub const PROGRAM: &str = "/usr/bin/paceline";
 /// Directory of all of Paceline's mounts.
 pub const BASE: &str = "/paceline";
-/// The files of the hook, or the program.
+/// The directory with the files of the hook, or with the program.
 pub const FILES: &str = "/paceline/files";
-/// The rings.
+/// The directory with the ring files.
 pub const RINGS: &str = "/paceline/rings";
-/// The journal and the report.
+/// The directory with the journal and the report.
 pub const RUN: &str = "/paceline/run";
-/// The mounted Secret; the key is its entry `key`.
+/// The directory where the Secret is mounted. The key is the Secret's entry `key`.
 pub const KEY: &str = "/paceline/key";
-/// The image's user and group.
+/// The user ID and group ID in the image.
 const NOBODY: u32 = 65_532;
 /// Path of the program in the training container.
 pub const WRAPPER: &str = "/paceline/files/paceline";
 
-/// Fields and variables that users or other webhooks can change after injection; their values are kept.
+/// Fields and variables that users or other webhooks can change after injection. Their existing values are kept.
 pub(crate) const KEPT: [&str; 10] = [
     "image",
     "imagePullPolicy",
@@ -49,8 +49,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) mode: Mode,
     pub(crate) spec: &'a Value,
     pub(crate) trainer: &'a Value,
-    /// The pod was injected with a sidecar before, even if the sidecar was removed since: the pod's own resources
-    /// already include it.
+    /// True if the pod was injected with a sidecar before, even if the sidecar has been removed since. The pod's own
+    /// resources already include the sidecar in that case.
     pub(crate) is_again: bool,
 }
 
@@ -63,7 +63,7 @@ fn plain(name: &str, value: impl Into<String>) -> Value {
 }
 
 impl Plan<'_> {
-    /// Variables of the sidecar, or of `paceline run`. A variable follows those that it references.
+    /// Returns the variables of the sidecar or of `paceline run`. Each variable comes after those that it references.
     pub(crate) fn variables(&self) -> Vec<Value> {
         let (request, identity) = (self.request, self.identity);
         let mut all = vec![
@@ -75,7 +75,8 @@ impl Plan<'_> {
         if self.mode == Mode::Sidecar {
             all.extend(self.ranks());
         }
-        // Two pods of a job can share a machine, so the node name has both names, machine first.
+        // Two pods of a job can share a machine. The node name therefore consists of the machine's name and the pod's
+        // name.
         all.push(plain("PACELINE_NODE", "$(PACELINE_KUBE_NODE)/$(PACELINE_POD)"));
         let job = request.job.clone();
         let job = job.unwrap_or_else(|| format!("$(PACELINE_NAMESPACE)/{}", identity.name));
@@ -102,14 +103,16 @@ impl Plan<'_> {
             all.push(plain("PACELINE_QUIET", "true"));
         }
         if request.gpus.is_some() && self.mode == Mode::Sidecar {
-            // Settings for NVIDIA's container runtime; "utility" is the management library.
+            // These are settings for NVIDIA's container runtime. The capability "utility" provides the management
+            // library.
             all.push(plain("NVIDIA_VISIBLE_DEVICES", "all"));
             all.push(plain("NVIDIA_DRIVER_CAPABILITIES", "utility"));
         }
         all
     }
 
-    /// The Job controller sets the index variable before injection, so the sidecar gets it only from the label.
+    /// Returns the variables for ranks. The Job controller sets the index variable before injection, so the sidecar can
+    /// get the index only from the label.
     fn ranks(&self) -> Vec<Value> {
         const INDEX: &str = "JOB_COMPLETION_INDEX";
         let mut ranks = trainer::rank_variables(self.trainer);
@@ -129,7 +132,8 @@ impl Plan<'_> {
         }
     }
 
-    /// No probes: a failing startup probe would keep the trainer from starting.
+    /// Returns the sidecar container. It has no probes, because a failing startup probe would keep the trainer from
+    /// starting.
     pub(crate) fn sidecar(&self) -> Value {
         let mut mounts = vec![mount("paceline-rings", RINGS, false), self.run_mount()];
         mounts.push(mount("paceline-key", KEY, true));
@@ -150,7 +154,8 @@ impl Plan<'_> {
         container
     }
 
-    /// With hostNetwork, a declared port would be reserved on the machine and could keep the pod from being scheduled.
+    /// Returns the port of the metrics page. With hostNetwork there is none, because a declared port would be reserved
+    /// on the machine and could keep the pod from being scheduled.
     fn ports(&self) -> Option<Value> {
         let place = self.request.metrics.as_deref()?;
         let port: u16 = place.rsplit(':').next()?.parse().ok()?;
@@ -158,7 +163,7 @@ impl Plan<'_> {
         is_free.then(|| json!([{ "name": "paceline-http", "containerPort": port, "protocol": "TCP" }]))
     }
 
-    /// The init container that copies the files for the trainer.
+    /// Returns the init container that copies the files for the trainer.
     pub(crate) fn install(&self) -> Value {
         let what = match self.mode {
             Mode::Sidecar => "--hook",
@@ -169,13 +174,14 @@ impl Plan<'_> {
         if resources::is_bounded(self.spec)
             && let Some(container) = container.as_object_mut()
         {
-            // It runs within the pod's resources and exits before the trainer starts.
+            // The init container needs no resources of its own. It runs within the pod's resources and exits before the
+            // trainer starts.
             container.remove("resources");
         }
         container
     }
 
-    /// CPU and memory of an injected container, as request and limit.
+    /// Returns the CPU and memory of an injected container, used as both request and limit.
     pub(crate) fn amount(&self) -> Value {
         json!({ "cpu": self.request.cpu, "memory": self.request.memory })
     }
@@ -193,8 +199,9 @@ impl Plan<'_> {
         })
     }
 
-    /// The security context required by the "restricted" Pod Security standard. User and group come from the pod if its
-    /// user is not root, otherwise from the image: site policies can also forbid the root group.
+    /// Returns the security context required by the "restricted" Pod Security standard. User and group come from the
+    /// pod if its user is not root, otherwise from the image. The root group is avoided too, because site policies can
+    /// forbid it.
     fn security(&self) -> Value {
         let mut context = json!({
             "allowPrivilegeEscalation": false,
@@ -207,7 +214,7 @@ impl Plan<'_> {
         let pod = &self.spec["securityContext"];
         if pod["runAsUser"] == 0 {
             context["runAsUser"] = json!(NOBODY);
-            // A pod that runs as root usually has the root group too, which these containers must not use.
+            // A pod that runs as root usually has the root group too. The injected containers must not use that group.
             context["runAsGroup"] = json!(NOBODY);
         }
         context
@@ -221,7 +228,7 @@ impl Plan<'_> {
         mount
     }
 
-    /// Volume mounts for the training container.
+    /// Returns the volume mounts for the training container.
     pub(crate) fn trainer_mounts(&self) -> Vec<Value> {
         let files = mount("paceline-files", FILES, true);
         match self.mode {
@@ -234,7 +241,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The volumes that injection adds to the pod.
+    /// Returns the volumes that injection adds to the pod.
     pub(crate) fn volumes(&self) -> Vec<Value> {
         let room = match self.mode {
             Mode::Sidecar => "16Mi",
@@ -244,18 +251,20 @@ impl Plan<'_> {
             Some(claim) => {
                 json!({ "name": "paceline-run", "persistentVolumeClaim": { "claimName": claim } })
             }
-            // No size limit: exceeding it would evict the pod, and the journal has a limit of its own.
+            // This volume has no size limit, because exceeding the limit would evict the pod. The journal limits its
+            // own size.
             None => json!({ "name": "paceline-run", "emptyDir": {} }),
         };
         let key = json!({ "name": "paceline-key", "secret": {
             "secretName": self.request.key_secret.clone().unwrap_or_else(|| key_secret(&self.identity.owner)),
             "defaultMode": self.key_mode(),
-            // The pod must not wait for the Secret.
+            // Without this field, the pod would wait for the Secret.
             "optional": true,
         } });
         let mut all = vec![json!({ "name": "paceline-files", "emptyDir": { "sizeLimit": room } })];
         if self.mode == Mode::Sidecar {
-            // A full memory volume returns an error; a full disk volume returns none until the pod is evicted.
+            // A write to a full memory volume fails with an error. A write to a full disk volume does not fail, and the
+            // pod is evicted later.
             let rings = json!({ "medium": "Memory", "sizeLimit": "64Mi" });
             all.push(json!({ "name": "paceline-rings", "emptyDir": rings }));
         }
@@ -269,8 +278,9 @@ impl Plan<'_> {
         is_told.then(|| mount(remediator::VOLUME, remediator::PLACE, true))
     }
 
-    /// Readable for the owner, root; for the pod's fsGroup, which the kubelet assigns; otherwise for everyone in the
-    /// one container that mounts it: the container's user and group may be defined only in its image.
+    /// Returns the file mode of the key. The key is readable for the owner if that is root, or for the pod's fsGroup,
+    /// which the kubelet assigns. Otherwise it is readable for every user in the one container that mounts it, because
+    /// that container's user and group may be defined only in its image.
     fn key_mode(&self) -> u32 {
         let (own, pod) = (&self.trainer["securityContext"], &self.spec["securityContext"]);
         let user = if own["runAsUser"].is_null() {
@@ -293,8 +303,8 @@ fn mount(volume: &str, path: &str, read_only: bool) -> Value {
     }
 }
 
-/// Puts the hook first in a container's PYTHONPATH. A value set by the image is not visible here; `image` is that value
-/// from the annotation.
+/// Puts the hook first in a container's PYTHONPATH. A value that the image sets is not visible here, so `image` passes
+/// that value from the annotation.
 pub(crate) fn extend_python_path(env: &mut Vec<Value>, image: Option<&str>) {
     const NAME: &str = "PYTHONPATH";
     const BEFORE: &str = "PACELINE_PYTHONPATH_BEFORE";
@@ -322,16 +332,16 @@ pub(crate) fn extend_python_path(env: &mut Vec<Value>, image: Option<&str>) {
     env[at] = plain(NAME, path);
 }
 
-/// Prefix of the Secrets that hold job keys; the operator creates no others. Permission to create pods does not imply
-/// permission to create Secrets.
+/// Prefix of the names of Secrets that hold job keys. The operator creates no Secrets with other names, because
+/// permission to create pods must not imply permission to create arbitrary Secrets.
 const KEY_SECRETS: &str = "paceline-";
 
-/// Whether a Secret name is that of a job key.
+/// Returns true if this is the name of a Secret that holds a job key.
 pub fn is_key_secret(name: &str) -> bool {
     name.starts_with(KEY_SECRETS)
 }
 
-/// The name of the Secret that holds a job's key.
+/// Returns the name of the Secret that holds a job's key.
 pub fn key_secret(owner: &str) -> String {
     let name = format!("{KEY_SECRETS}{owner}");
     if is_name(&name) {
@@ -354,7 +364,7 @@ pub fn key_secret(owner: &str) -> String {
     format!("{KEY_SECRETS}{short}-{hash:016x}")
 }
 
-/// Whether Paceline injected this container, and not only its name matches.
+/// Returns true if Paceline injected this container. A matching name alone is not enough.
 pub(crate) fn is_ours(container: &Map<String, Value>) -> bool {
     let word = |at: usize| {
         container

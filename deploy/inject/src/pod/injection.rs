@@ -31,7 +31,7 @@ pub struct Injected {
 /// Why a pod was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The kind of refusal, for metrics: lower case with dashes.
+    /// The kind of refusal, for metrics. It is in lower case with dashes.
     pub code: &'static str,
     /// The message.
     pub says: String,
@@ -50,10 +50,11 @@ fn refuse<T>(code: &'static str, says: impl Into<String>) -> Result<T, Refusal> 
     Err(Refusal { code, says })
 }
 
-/// Injects Paceline into a pod or pod template. `identity`: its job, from a manifest; `None`: derived from its labels.
+/// Injects Paceline into a pod or pod template. `identity` is the pod's job if it is known from a manifest. With
+/// `None`, the job is derived from the pod's labels.
 ///
 /// # Errors
-/// [`Refusal`]: the pod is unchanged.
+/// Returns a [`Refusal`] if the pod cannot be injected. The pod is then unchanged.
 pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> Result<Injected, Refusal> {
     if !pod["spec"].is_object() {
         return refuse("no-pod", "this is not a pod: it has no spec");
@@ -166,7 +167,7 @@ fn check_names(spec: &Value, trainer: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a user put `paceline run` in front of the command.
+/// Returns true if a user has put `paceline run` in front of the command.
 fn runs_paceline(trainer: &Value) -> bool {
     let words = ["command", "args"].map(|list| trainer[list].as_array().map_or(&[][..], Vec::as_slice));
     let words: Vec<&str> = words.into_iter().flatten().filter_map(Value::as_str).collect();
@@ -176,7 +177,8 @@ fn runs_paceline(trainer: &Value) -> bool {
     })
 }
 
-/// An injected pod keeps its mode: a changed default must not inject both.
+/// Returns the mode for a pod. A pod that was injected before keeps its mode, because otherwise a changed default would
+/// inject both modes.
 fn choose_mode(pod: &Value, trainer: &Value, request: &Request, notes: &mut Vec<Note>) -> Mode {
     let inits = pod["spec"]["initContainers"]
         .as_array()
@@ -237,7 +239,7 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
     for container in ours {
         match inits.iter_mut().find(|there| there["name"] == container["name"]) {
             Some(there) => complete(there, &container, &KEPT),
-            // Last: the user's init containers, and a mesh's proxy, run first.
+            // Append Paceline's init container, so that the user's init containers and a mesh's proxy run before it.
             None => inits.push(container),
         }
     }
@@ -249,7 +251,8 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
     }
     let volumes = list(spec, "volumes");
     for volume in plan.volumes() {
-        // The kind of an existing volume was checked; the user can choose its size and Secret.
+        // An existing volume with this name stays as it is. Its kind was checked before, and the user can choose its
+        // size and Secret.
         if !volumes.iter().any(|there| there["name"] == volume["name"]) {
             volumes.push(volume);
         }

@@ -122,7 +122,7 @@ fn whoever_reads_the_key_can() {
             assert_eq!(key["defaultMode"], wanted, "{pod}");
         }
     };
-    // The container runs as its image's user, which is unknown.
+    // The container runs as the user that its image defines, which is unknown here.
     check(json!(null), json!(null), 0o444);
     check(
         json!({ "runAsUser": 1000, "runAsGroup": 1000 }),
@@ -149,7 +149,7 @@ fn a_pod_with_resources_of_its_own_has_room_for_ours() {
     let sidecar = named(&done.pod, "initContainers", "paceline");
     assert_eq!(sidecar["resources"]["requests"]["memory"], "256Mi");
     assert!(named(&done.pod, "initContainers", "paceline-init")["resources"].is_null());
-    // Another webhook removes the sidecar and injection runs again: the pod's resources still include it.
+    // Another webhook removes the sidecar, and injection runs again. The pod's resources still include the sidecar.
     let mut dropped = done.pod.clone();
     dropped["spec"]["initContainers"] = json!([]);
     assert_eq!(
@@ -198,7 +198,7 @@ fn ports_gpus_and_the_run_directory() {
         named(&done.pod, "volumes", "paceline-key")["secret"]["secretName"],
         "mine"
     );
-    // With hostNetwork, a declared port would be reserved on the machine.
+    // With hostNetwork, a declared port would be reserved on the machine, so none is declared.
     pod["spec"]["hostNetwork"] = json!(true);
     pod["spec"]["runtimeClassName"] = json!("gvisor");
     let done = injected(&pod, Mode::Sidecar);
@@ -279,8 +279,7 @@ fn names_that_are_too_long_or_odd() {
     assert!(secret.as_str().unwrap().len() < 254);
 }
 
-/// A ring file on disk would make trainers wait for I/O, and a volume without a limit could use all memory of the
-/// machine.
+/// A ring file on disk would make trainers wait for I/O. A volume without a limit could use all memory of the machine.
 #[test]
 fn volumes_have_bounds_and_rings_are_memory() {
     for (mode, files) in [(Mode::Sidecar, "16Mi"), (Mode::Wrap, "512Mi")] {
@@ -298,8 +297,8 @@ fn volumes_have_bounds_and_rings_are_memory() {
     }
 }
 
-/// A quota rejects a container without requests and limits, and a LimitRange would set its own; and an image that is
-/// present is not pulled again.
+/// Each injected container has requests and limits, because a quota rejects a container without them and a LimitRange
+/// would set its own values. It also has a pull policy under which an image that is present is not pulled again.
 #[test]
 fn each_container_of_ours_says_what_a_quota_wants_to_know() {
     for (mode, names) in [

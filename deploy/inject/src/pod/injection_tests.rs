@@ -12,7 +12,7 @@ fn settings(mode: Mode) -> Settings {
     }
 }
 
-/// Injects, and checks what must hold of every injection: it is idempotent, and its patch gives the same pod.
+/// Injects, and checks two properties of every injection: it is idempotent, and its patch yields the same pod.
 fn injected(pod: &Value, mode: Mode) -> Injected {
     let done = inject(pod, &settings(mode), None).unwrap();
     let again = inject(&done.pod, &settings(mode), None).unwrap();
@@ -178,7 +178,7 @@ fn a_pod_tells_the_remediator_that_there_is() {
             .push(author.clone());
         let done = inject(&pod, &settings, None).unwrap();
         assert_eq!(inject(&done.pod, &settings, None).unwrap().pod, done.pod);
-        // An injector without a remediator keeps the existing receiver.
+        // An injection without a remediator keeps a receiver that is already there.
         assert_eq!(injected(&done.pod, mode).pod, done.pod);
         let volume = &named(&done.pod, "volumes", "paceline-remediator")["projected"]["sources"];
         assert_eq!(
@@ -211,7 +211,7 @@ fn a_pod_tells_the_remediator_that_there_is() {
             assert_eq!(env(trainer, "PACELINE_NOTIFY"), &author);
         }
     }
-    // Without the request, the pod contains nothing of it.
+    // If no remediator is requested, the pod contains nothing that refers to one.
     let text = injected(&torch_pod(), Mode::Sidecar).pod.to_string();
     assert!(!text.contains("PACELINE_NOTIFY") && !text.contains("remediator"));
 }
@@ -227,7 +227,7 @@ fn without_a_command_nothing_is_wrapped_and_it_is_said_why() {
             (Mode::Sidecar, "wrap-without-command")
         );
         assert_eq!(done.pod["metadata"]["annotations"][INJECTED], "sidecar");
-        // A later check of the pod, which reports to its owner, gives the same notes.
+        // A later check of the pod, whose result is reported to the pod's owner, gives the same notes.
         let again = injected(&done.pod, Mode::Wrap);
         assert_eq!(
             (again.mode, again.pod, again.notes),

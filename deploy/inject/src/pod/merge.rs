@@ -1,8 +1,9 @@
-//! Merges wanted values into existing ones: sets everything wanted, keeps everything else, and is idempotent.
+//! Merges wanted values into existing ones. The merge sets everything that is wanted, keeps everything else, and is
+//! idempotent.
 
 use serde_json::{Map, Value};
 
-/// Lists whose entries are identified by this key.
+/// Lists whose entries are identified by a key, with the name of that key.
 const KEYED: [(&str, &str); 4] = [
     ("env", "name"),
     ("volumeMounts", "mountPath"),
@@ -10,8 +11,8 @@ const KEYED: [(&str, &str); 4] = [
     ("volumes", "name"),
 ];
 
-/// Sets the values of `wanted` in `there`. Existing values of `kept` keys stay: users or other webhooks may have set
-/// them.
+/// Sets the values of `wanted` in `there`. Existing values under the keys in `kept` are not changed, because users or
+/// other webhooks may have set them.
 pub(crate) fn complete(there: &mut Value, wanted: &Value, kept: &[&str]) {
     let (Value::Object(map), Value::Object(new)) = (&mut *there, wanted) else {
         *there = wanted.clone();
@@ -37,14 +38,14 @@ pub(crate) fn complete(there: &mut Value, wanted: &Value, kept: &[&str]) {
     }
 }
 
-/// A variable has one value: a different wanted value replaces the whole entry.
+/// Sets an environment variable. A variable has only one value, so a different wanted value replaces the whole entry.
 fn complete_entry(there: &mut Value, wanted: &Value, kept: &[&str]) {
     let name = wanted["name"].as_str().unwrap_or("");
     if kept.contains(&name) {
         return;
     }
     if wanted.get("value").is_some() || wanted.get("valueFrom").is_some() {
-        // Defaults added by the API server are no difference.
+        // Defaults that the API server adds do not count as a difference.
         let is_same = match (wanted.get("value"), wanted.get("valueFrom")) {
             (Some(value), _) => there.get("value") == Some(value),
             (_, Some(from)) => there.get("valueFrom").is_some_and(|there| covers(there, from)),
@@ -58,7 +59,7 @@ fn complete_entry(there: &mut Value, wanted: &Value, kept: &[&str]) {
     complete(there, wanted, &[]);
 }
 
-/// Whether `there` contains everything in `wanted`.
+/// Returns true if `there` contains everything in `wanted`.
 pub(crate) fn covers(there: &Value, wanted: &Value) -> bool {
     match (there, wanted) {
         (Value::Object(there), Value::Object(wanted)) => wanted
@@ -68,7 +69,7 @@ pub(crate) fn covers(there: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// The list with this name, created if missing.
+/// Returns the list with this name, and creates it if it is missing.
 pub(crate) fn list<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut Vec<Value> {
     let place = map.entry(name).or_insert(Value::Null);
     if !place.is_array() {
@@ -80,7 +81,7 @@ pub(crate) fn list<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut V
     }
 }
 
-/// The object with this name, created if missing.
+/// Returns the object with this name, and creates it if it is missing.
 pub(crate) fn object<'a>(map: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
     let place = map.entry(name).or_insert(Value::Null);
     if !place.is_object() {

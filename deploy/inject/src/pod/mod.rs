@@ -1,6 +1,12 @@
-//! Paceline's changes to a pod (`injection`): the `containers`, volumes and variables that are added, within the pod's
-//! own `resources` where it has them, beside the training container (`trainer`), on a `platform` with images;
-//! completion of existing parts (`merge`); detection of what a pod contains later ([`presence`]).
+//! Paceline's changes to a pod.
+//!
+//! - `injection`: the change as a whole.
+//! - `containers`: the containers, volumes and variables that are added.
+//! - `resources`: the pod's own resources, where it has them.
+//! - `trainer`: the training container.
+//! - `platform`: whether Paceline has images for the pod's platform.
+//! - `merge`: the completion of parts that already exist.
+//! - [`presence`]: which parts of Paceline an existing pod contains.
 
 mod containers;
 mod injection;

@@ -1,13 +1,13 @@
-//! The platforms on which a pod can run: Paceline's images are for Linux on two architectures.
+//! Checks the platforms on which a pod can run, because Paceline's images exist only for Linux on two architectures.
 
 use serde_json::Value;
 
 const SYSTEM: &[&str] = &["kubernetes.io/os", "beta.kubernetes.io/os"];
 const MACHINE: &[&str] = &["kubernetes.io/arch", "beta.kubernetes.io/arch"];
-/// Architectures with images.
+/// Architectures for which there are images.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
-/// Why Paceline's containers cannot run on the pod's platform: a code and a message.
+/// Returns why Paceline's containers cannot run on the pod's platform, as a code and a message.
 pub(crate) fn foreign(spec: &Value) -> Option<(&'static str, &'static str)> {
     let linux = (SYSTEM, "linux");
     if spec["os"]["name"] == "windows" || !may_run(spec, &[linux]) {
@@ -18,7 +18,7 @@ pub(crate) fn foreign(spec: &Value) -> Option<(&'static str, &'static str)> {
     (!ARCHITECTURES.iter().any(is_ours)).then_some(("architecture", says))
 }
 
-/// Whether the pod can be scheduled on nodes with these labels. Constraints on other labels are ignored.
+/// Returns true if the pod can be scheduled on nodes with these labels. Constraints on other labels are ignored.
 fn may_run(spec: &Value, labels: &[(&[&str], &str)]) -> bool {
     let value = |key: &str| {
         let mut found = labels.iter().filter(|(keys, _)| keys.contains(&key));
@@ -94,7 +94,7 @@ mod tests {
             (json!([term(os, "DoesNotExist", &[])]), Some("windows")),
             (json!([term(os, "In", &["windows", "linux"])]), None),
             (json!([term(os, "Exists", &[])]), None),
-            // The terms are alternatives.
+            // The terms are alternatives, so one matching term is enough.
             (json!([windows, term("pool", "In", &["gpu"])]), None),
             (
                 json!([windows, term(arch, "In", &["riscv64"])]),

@@ -1,4 +1,4 @@
-//! Whether an existing pod contains Paceline, and whether other webhooks or clients removed parts of it.
+//! Checks whether an existing pod contains Paceline, and whether other webhooks or clients have removed parts of it.
 
 use serde_json::Value;
 
@@ -7,15 +7,15 @@ use super::containers::{INSTALL, SIDECAR, WRAPPER};
 /// How much of Paceline a pod contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// All parts that run.
+    /// The pod contains all parts that run.
     Whole,
-    /// It was injected, and a part was lost since: which one, in lower case with dashes.
+    /// The pod was injected, but a part has been lost since. The value names the part, in lower case with dashes.
     Broken(&'static str),
-    /// Nothing.
+    /// The pod contains no part.
     Absent,
 }
 
-/// Checks a pod.
+/// Determines how much of Paceline a pod contains.
 pub fn presence(pod: &Value) -> Presence {
     let list = |name: &str| pod["spec"][name].as_array().map_or(&[][..], Vec::as_slice);
     let inits = list("initContainers");
@@ -38,8 +38,8 @@ pub fn presence(pod: &Value) -> Presence {
     }
     match sidecar {
         None => Presence::Broken("sidecar-lost"),
-        // Without this field the sidecar keeps the trainer from starting: another webhook with an old client dropped
-        // it.
+        // Another webhook with an old client has dropped this field. Without the field, the sidecar keeps the trainer
+        // from starting.
         Some(sidecar) if sidecar["restartPolicy"] != "Always" => Presence::Broken("restart-policy-lost"),
         Some(_) => Presence::Whole,
     }

@@ -1,6 +1,8 @@
-//! How a pod reaches the cluster's remediator: the remediator's address in addition to the pod's own receivers, a token
-//! that is valid only for the remediator, and a CA certificate. The pod starts without the certificate; undelivered
-//! notifications are kept and retried. The kubelet maintains the token like that of the pod's ServiceAccount.
+//! Defines how a pod reaches the cluster's remediator. The pod gets the remediator's address in addition to its own
+//! receivers, a token that is valid only for the remediator, and a CA certificate.
+//!
+//! The pod starts even if the certificate does not exist yet, because undelivered notifications are kept and retried.
+//! The kubelet renews the token like that of the pod's ServiceAccount.
 
 use serde_json::{Value, json};
 
@@ -12,19 +14,19 @@ use crate::request::Mode;
 pub const VOLUME: &str = "paceline-remediator";
 /// The volume's mount path.
 pub const PLACE: &str = "/paceline/remediator";
-/// The ConfigMap in the pod's namespace whose `ca.crt` is the CA certificate to trust.
+/// Name of the ConfigMap in the pod's namespace whose `ca.crt` is the CA certificate to trust.
 pub const AUTHORITY: &str = "paceline-remediator-ca";
-/// The token's audience: the API server itself does not accept such a token.
+/// The token's audience. The API server itself does not accept a token for this audience.
 pub const AUDIENCE: &str = "paceline-remediator";
-/// The token's lifetime in seconds. Kubelets renew it when a fifth is left.
+/// The token's lifetime in seconds. The kubelet renews the token when a fifth of its lifetime is left.
 const LIFE_S: u32 = 1800;
 
-/// Receivers of a sidecar's notifications.
+/// Variable with the receivers of a sidecar's notifications.
 pub(crate) const NOTIFY: &str = "PACELINE_NOTIFY";
 const BEFORE: &str = "PACELINE_NOTIFY_BEFORE";
 
-/// Whether this can be a remediator's address: `https://HOST[:PORT]/PATH`. Characters that separate the options of a
-/// receiver, and those that the kubelet would expand, are not allowed.
+/// Returns true if the text can be a remediator's address, `https://HOST[:PORT]/PATH`. Characters that separate the
+/// options of a receiver, and characters that the kubelet would expand, are not allowed.
 pub fn is_address(text: &str) -> bool {
     let Some((host, _)) = text
         .strip_prefix("https://")
@@ -36,15 +38,16 @@ pub fn is_address(text: &str) -> bool {
     !host.is_empty() && text.len() <= 512 && text.chars().all(good)
 }
 
-/// The receiver in the syntax of PACELINE_NOTIFY.
+/// Returns the remediator as a receiver in the syntax of PACELINE_NOTIFY.
 fn receiver(address: &str) -> String {
     format!("webhook={address},bearer=file:{PLACE}/token,ca=file:{PLACE}/ca.crt")
 }
 
-/// The token and the CA certificate, each as soon as it exists.
+/// Returns the volume with the token and the CA certificate. Each file appears as soon as its source exists.
 pub(crate) fn volume() -> Value {
     json!({ "name": VOLUME, "projected": {
-        // Only injected containers mount it; the user of the training container may be defined only in its image.
+        // Every user can read the files, because the user of the training container may be defined only in its image.
+        // Only injected containers mount the volume.
         "defaultMode": 0o444,
         "sources": [
             { "serviceAccountToken": { "path": "token", "audience": AUDIENCE, "expirationSeconds": LIFE_S } },
@@ -53,8 +56,8 @@ pub(crate) fn volume() -> Value {
     } })
 }
 
-/// Appends the remediator to the receivers of a container. `trainers`: the training container's variable, if that is
-/// another container.
+/// Appends the remediator to the receivers of a container. `trainers` is the training container's variable, if
+/// `container` is not the training container itself.
 pub(crate) fn tell(
     container: &mut Value,
     trainers: Option<Value>,
@@ -77,7 +80,8 @@ pub(crate) fn tell(
     };
     if env[at]["valueFrom"].is_object() {
         if mode == Mode::Wrap {
-            // `paceline run` would reject an empty or missing value, and the job would not start.
+            // The variable is left unchanged, because `paceline run` would reject an empty or missing value, and the
+            // job would not start.
             let says = "PACELINE_NOTIFY comes from elsewhere (valueFrom), so this job does not report to the \
                 remediator: add it there";
             notes.push(Note::new("notify-from-elsewhere", says));
@@ -98,13 +102,13 @@ pub(crate) fn tell(
     }
 }
 
-/// Whether a pod is configured to report to a remediator.
+/// Returns true if a pod is configured to report to a remediator.
 pub fn is_told(pod: &Value) -> bool {
     let volumes = pod["spec"]["volumes"].as_array();
     volumes.is_some_and(|volumes| volumes.iter().any(|volume| volume["name"] == VOLUME))
 }
 
-/// The ConfigMap for a namespace with such pods.
+/// Returns the ConfigMap with the CA certificate, for a namespace whose pods report to a remediator.
 pub fn authority(namespace: &str, ca: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -155,8 +159,8 @@ mod tests {
         );
         let own = told(json!([plain("exec=/x")]), Some(author), Mode::Sidecar);
         assert_eq!(own, (json!([plain(&format!("exec=/x {OURS}"))]), 0));
-        // A value from another source gets another variable name first; where a bad value would end the job, nothing is
-        // added.
+        // In sidecar mode, a value from another source is moved to another variable, which the new value references. In
+        // wrap mode, nothing is added, because a bad value would end the job.
         let mut before = from.clone();
         before["name"] = json!("PACELINE_NOTIFY_BEFORE");
         let after = plain(&format!("{OURS} $(PACELINE_NOTIFY_BEFORE)"));

@@ -1,6 +1,6 @@
-//! Pods with pod-level resources (`spec.resources`, Kubernetes 1.34): the API server rejects a pod whose containers
-//! request more than the pod, and all containers share the pod's limits. So the sidecar's resources are added to the
-//! pod's, and the trainer loses nothing
+//! Handles pods with pod-level resources (`spec.resources`, Kubernetes 1.34). The API server rejects a pod whose
+//! containers request more than the pod, and all containers share the pod's limits. The sidecar's resources are
+//! therefore added to the pod's, so that the trainer loses nothing
 //! (<https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/2837-pod-level-resource-spec>).
 
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::merge::object;
 use crate::quantity;
 
-/// Whether a pod has pod-level resources.
+/// Returns true if a pod has pod-level resources.
 pub(crate) fn is_bounded(spec: &Value) -> bool {
     spec["resources"].as_object().is_some_and(|map| !map.is_empty())
 }
@@ -22,8 +22,9 @@ pub(crate) fn make(spec: &mut Map<String, Value>, ours: &Value) {
                 .cloned()
         };
         let (request, limit) = (of("requests"), of("limits"));
-        // If no container requests this resource, the request defaulted to the limit before; with the sidecar's request
-        // it would default to that alone.
+        // If no container requests this resource, the pod's request has defaulted to the pod's limit so far. With the
+        // sidecar's request, it would default to the sidecar's request alone, so the limit is made the explicit
+        // request.
         let request = request.or_else(|| limit.clone().filter(|_| !is_asked_for(spec, resource)));
         for (list, there) in [("requests", request), ("limits", limit)] {
             let more = there.and_then(|there| sum(&there, &ours[resource], resource));
@@ -79,7 +80,8 @@ mod tests {
         let more = json!({ "cpu": "2200m", "memory": "4352Mi" });
         let guaranteed = json!({ "resources": { "requests": both, "limits": both } });
         assert_eq!(made(guaranteed), json!({ "requests": more, "limits": more }));
-        // The pod sets no memory, and that stays so; a number is a quantity too.
+        // The pod sets no memory, and injection does not add any. The CPU is a JSON number, which is a valid quantity
+        // too.
         let cpu = json!({ "resources": { "requests": { "cpu": 1, "hugepages-2Mi": "4Mi" } } });
         assert_eq!(
             made(cpu),

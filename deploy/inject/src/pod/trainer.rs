@@ -1,4 +1,4 @@
-//! Which container trains, and its environment variables for ranks.
+//! Finds the container that trains, and its environment variables for ranks.
 
 use std::collections::BTreeSet;
 
@@ -23,10 +23,10 @@ const RANKS: [&str; 14] = [
     "RAY_IP",
     "FQ_RAY_IP",
 ];
-/// Prefixes of such variables: torchrun's, LeaderWorkerSet's, Volcano's.
+/// Prefixes of further variables for ranks, set by torchrun, LeaderWorkerSet and Volcano.
 const FAMILIES: [&str; 3] = ["PET_", "LWS_", "VC_"];
 
-/// The index of the training container in `spec.containers`. `named`: the name from the annotation.
+/// Returns the index of the training container in `spec.containers`. `named` is the name from the annotation.
 pub(crate) fn find(pod: &Value, kind: Kind, named: Option<&str>) -> Result<usize, String> {
     let containers = pod["spec"]["containers"]
         .as_array()
@@ -41,7 +41,7 @@ pub(crate) fn find(pod: &Value, kind: Kind, named: Option<&str>) -> Result<usize
     let by_operator = match kind {
         Kind::PyTorchJob => by_name("pytorch"),
         Kind::TrainJob => by_name(NODE),
-        // KubeRay's own rule.
+        // KubeRay uses the first container too.
         Kind::RayJob => Some(0),
         _ => None,
     };
@@ -67,19 +67,20 @@ fn has_gpus(container: &Value) -> bool {
     names.any(|(name, _)| name.ends_with("/gpu") || name.starts_with("nvidia.com/mig-"))
 }
 
-/// The value of a variable that is set literally, without references.
+/// Returns the value of a variable that is set literally, without references.
 pub(crate) fn literal<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
     let value = entry(container, name)?["value"].as_str()?;
     (!value.is_empty() && !value.contains("$(")).then_some(value)
 }
 
-/// The entry of a variable; the last one applies.
+/// Returns the entry of a variable. If there are several entries, the last one applies.
 pub(crate) fn entry<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
     let mut env = container["env"].as_array()?.iter().rev();
     env.find(|entry| entry["name"] == name)
 }
 
-/// The rendezvous address from torchrun's options in the container's command, as separate arguments or within a script.
+/// Returns the rendezvous address from torchrun's options in the container's command. The options can be separate
+/// arguments or part of a script.
 pub(crate) fn meeting(container: &Value) -> Option<&str> {
     let lists = ["command", "args"].map(|list| container[list].as_array());
     let texts = lists.into_iter().flatten().flatten().filter_map(Value::as_str);
@@ -90,16 +91,16 @@ pub(crate) fn meeting(container: &Value) -> Option<&str> {
         let at = words.iter().rposition(|word| names.contains(word))?;
         Some(words.get(at + 1)?.trim_matches(['"', '\'']))
     };
-    // An external store need not be on any of the pods.
+    // An external store may run outside the job's pods, so its address is not used.
     let is_store =
         behind(["--rdzv-backend", "--rdzv_backend"]).is_some_and(|backend| backend.starts_with("etcd"));
     let endpoint = behind(["--rdzv-endpoint", "--rdzv_endpoint"]).filter(|_| !is_store);
-    // The result of expansion by a shell or the kubelet is unknown.
+    // A text that a shell or the kubelet would expand is skipped, because the result of the expansion is unknown.
     let place = endpoint.or_else(|| behind(["--master-addr", "--master_addr"]));
     place.filter(|place| !place.contains(['$', '`']))
 }
 
-/// The entries that set ranks, and those that they reference, in order.
+/// Returns the entries that set ranks, and the entries that these reference, in order.
 pub(crate) fn rank_variables(container: &Value) -> Vec<Value> {
     let env = container["env"].as_array().map_or(&[][..], Vec::as_slice);
     let name = |entry: &Value| entry["name"].as_str().unwrap_or("").to_owned();

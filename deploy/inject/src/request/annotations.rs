@@ -1,4 +1,4 @@
-//! Validated settings from a pod's annotations: an invalid value is reported and replaced by the default.
+//! Reads and validates settings from a pod's annotations. An invalid value is reported and replaced by the default.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -11,16 +11,16 @@ use crate::{INJECT, Note, PREFIX, quantity};
 /// How Paceline is injected into a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A separate container beside the training container; the hook is loaded into the trainer.
+    /// A separate container beside the training container. The hook is loaded into the trainer.
     #[default]
     Sidecar,
-    /// `paceline run -- ...` in the training container: has access to everything that the trainer has, including its
-    /// GPUs.
+    /// `paceline run -- ...` in the training container. Paceline then has access to everything that the trainer has,
+    /// including the GPUs.
     Wrap,
 }
 
 impl Mode {
-    /// The mode's name in annotations.
+    /// Returns the mode's name in annotations.
     pub fn word(self) -> &'static str {
         match self {
             Mode::Sidecar => "sidecar",
@@ -45,12 +45,13 @@ pub struct Settings {
     pub pull_policy: String,
     /// The default mode.
     pub mode: Mode,
-    /// CPU of an injected container, as request and limit: otherwise a Guaranteed pod would become Burstable.
+    /// CPU of an injected container, used as both request and limit. If the two differed, a Guaranteed pod would become
+    /// Burstable.
     pub cpu: String,
     /// Memory of an injected container, as request and limit.
     pub memory: String,
-    /// The address for verdicts of the cluster's remediator ([`crate::remediator::is_address`]); `None`: pods get no
-    /// address.
+    /// The address of the cluster's remediator, to which pods send verdicts ([`crate::remediator::is_address`]). With
+    /// `None`, pods get no address.
     pub remediator: Option<String>,
 }
 
@@ -80,11 +81,12 @@ pub struct Request {
     pub aggregator: Option<String>,
     /// The aggregator's port, if it is not derived from the job's name.
     pub aggregator_port: Option<u16>,
-    /// Port of the metrics page, or INTERFACE:PORT; `None`: it listens on loopback only.
+    /// The port of the metrics page, or INTERFACE:PORT. With `None`, the page listens on loopback only.
     pub metrics: Option<String>,
     /// `quick` or `full`.
     pub preflight: Option<String>,
-    /// The RuntimeClass that gives the sidecar access to the node's GPUs; empty: the node's default runtime does.
+    /// The RuntimeClass that gives the sidecar access to the node's GPUs. It is empty if the node's default runtime
+    /// gives access.
     pub gpus: Option<String>,
     /// CPU of an injected container.
     pub cpu: String,
@@ -98,13 +100,13 @@ pub struct Request {
     pub python_path: Option<String>,
     /// The Secret with the job's key.
     pub key_secret: Option<String>,
-    /// Whether only problems are logged.
+    /// True if only problems are logged.
     pub quiet: bool,
-    /// Whether a sidecar's log is the status stream for launchers.
+    /// True if a sidecar's log is the status stream for launchers.
     pub status_json: bool,
 }
 
-/// The values of the inject label and annotation.
+/// Returns the values of the inject label and annotation.
 fn words(pod: &Value) -> impl Iterator<Item = &str> {
     let said = |place: &str| pod["metadata"][place][INJECT].as_str();
     [said("labels"), said("annotations")].into_iter().flatten()
@@ -118,21 +120,21 @@ fn is_no(word: &str) -> bool {
     matches!(word, "false" | "disabled" | "no")
 }
 
-/// Whether a pod (or a pod template) requests injection; `None`: it has neither label nor annotation. A label that opts
-/// out takes precedence. An invalid word counts as a request, so that it is reported (`misspelt`).
+/// Returns whether a pod (or a pod template) requests injection, or `None` if it has neither label nor annotation. A
+/// label that opts out takes precedence. An invalid word counts as a request, so that it is reported (`misspelt`).
 pub fn is_wanted(pod: &Value) -> Option<bool> {
     let opts_out = words(pod).any(is_no);
     words(pod).next().map(|_| !opts_out)
 }
 
-/// An invalid word, if no other word is valid.
+/// Returns an invalid word of the label or annotation, unless another word there is valid.
 pub(crate) fn misspelt(pod: &Value) -> Option<&str> {
     let is_said = words(pod).any(|word| is_yes(word) || is_no(word));
     words(pod).next().filter(|_| !is_said)
 }
 
 impl Request {
-    /// Reads the annotations; a label can also set the mode.
+    /// Reads the annotations. The inject label can also set the mode.
     pub fn of(pod: &Value, settings: &Settings, notes: &mut Vec<Note>) -> Request {
         spelling::tell(pod, notes);
         let mut reader = Reader { pod, notes };
@@ -249,7 +251,7 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| is_plain && *port > 0)
 }
 
-/// Whether this is a page's address as accepted by `paceline run --http`: ADDRESS:PORT, INTERFACE:PORT or HOST:PORT. A
+/// Returns true if `paceline run --http` accepts this as a page's address: ADDRESS:PORT, INTERFACE:PORT or HOST:PORT. A
 /// test of the launcher, which depends on both crates, checks that the program accepts the same addresses.
 fn is_place(text: &str) -> bool {
     let Some((name, _)) = text.rsplit_once(':').filter(|(_, end)| port(end).is_some()) else {
@@ -263,7 +265,7 @@ fn is_place(text: &str) -> bool {
     is_named || text.parse::<SocketAddr>().is_ok() || name.parse::<Ipv6Addr>().is_ok()
 }
 
-/// Whether `--aggregator` accepts this: HOST or HOST:PORT, preceded by relays with their ports.
+/// Returns true if `--aggregator` accepts this. The format is HOST or HOST:PORT, preceded by relays with their ports.
 fn is_aggregator(text: &str) -> bool {
     let has_port = |text: &str| {
         let halves = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
@@ -281,7 +283,7 @@ fn is_aggregator(text: &str) -> bool {
         && (is_bare(host) || has_port(host) || host.parse::<Ipv6Addr>().is_ok())
 }
 
-/// Whether `paceline run --journal-bytes` accepts this size.
+/// Returns true if `paceline run --journal-bytes` accepts this size.
 fn is_size(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
@@ -291,7 +293,7 @@ fn is_size(text: &str) -> bool {
         && ["MiB", "GiB", "TiB"].contains(&suffix)
 }
 
-/// Whether this is a DNS subdomain of at most 253 characters, like an object name.
+/// Returns true if this is a DNS subdomain of at most 253 characters, like an object name.
 pub(crate) fn is_name(text: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label = |label: &str| {
@@ -320,10 +322,10 @@ mod tests {
         check(json!(null), json!("wrap"), Some(true));
         check(json!("sidecar"), json!("false"), Some(false));
         check(json!("false"), json!("true"), Some(false));
-        // The mistake must be reported.
+        // The misspelt word must be reported, so it counts as a request.
         check(json!("Wrap"), json!(null), Some(true));
         check(json!("True"), json!("false"), Some(false));
-        check(json!(true), json!(null), None); // Not a string: the API server would have rejected it.
+        check(json!(true), json!(null), None); // This value is not a string, so the API server would have rejected it.
         for bare in [json!({}), json!(null), json!({ "metadata": null }), json!([])] {
             assert_eq!(is_wanted(&bare), None);
         }

@@ -1,5 +1,5 @@
-//! The injection settings of one pod, from its validated `annotations`, with the site's settings as defaults; unknown
-//! names are reported with the nearest `spelling`.
+//! The injection settings of one pod. The module `annotations` validates them and fills in the site's settings as
+//! defaults. The module `spelling` reports unknown names with the nearest known one.
 
 mod annotations;
 mod spelling;

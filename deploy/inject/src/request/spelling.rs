@@ -51,7 +51,7 @@ pub(crate) fn tell(pod: &Value, notes: &mut Vec<Note>) {
     }
 }
 
-/// Whether the annotation is known. A new annotation must be added to the list.
+/// Returns true if the annotation is known. Each new annotation must be added to the list [`KNOWN`].
 pub(crate) fn is_known(name: &str) -> bool {
     KNOWN.contains(&name)
 }

@@ -1,8 +1,9 @@
-//! A private certificate authority and its renewal. Pure except for key generation: the caller passes the time.
+//! A private certificate authority and its renewal. Except for key generation, this module does no I/O, and the caller
+//! passes the time.
 //!
-//! An authority is valid twice as long as a certificate. Its successor is first added to the trust bundle and signs
+//! An authority is valid twice as long as a certificate. Its successor is first added to the trust bundle, and it signs
 //! only after the callers have the new bundle. The previous authority stays trusted until it expires, although its key
-//! is deleted: a replica may still serve a certificate that it signed.
+//! is deleted, because a replica may still serve a certificate that the previous authority signed.
 
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-/// Allowance for clock skew: certificates become valid this many seconds before now.
+/// Allowance for clock skew. Certificates become valid this many seconds before now.
 const EARLIER: u64 = 300;
-/// The Secret's key for the state of this module.
+/// The Secret's key under which this module stores its state.
 const NOTES: &str = "notes.json";
 
 /// An authority with its key.
@@ -26,7 +27,7 @@ pub struct Authority {
     name: String,
     key: String,
     cert: String,
-    /// Expiry, seconds since 1970.
+    /// Expiry, in seconds since 1970.
     ends: u64,
 }
 
@@ -35,15 +36,15 @@ pub struct Authority {
 pub struct State {
     signer: Authority,
     next: Option<Authority>,
-    /// Previous authorities: certificate and expiry.
+    /// Previous authorities, each with its certificate and expiry.
     old: Vec<(String, u64)>,
     /// When the successor was added to the trust bundle.
     since: u64,
     /// The serving certificate (PEM).
     pub cert: String,
-    /// Its key (PEM).
+    /// The certificate's private key (PEM).
     pub key: String,
-    /// Its expiry, seconds since 1970.
+    /// The certificate's expiry, in seconds since 1970.
     pub ends: u64,
 }
 
@@ -68,17 +69,18 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// How long to wait after a change of the trust bundle until all callers have it: a twentieth of a certificate's
-    /// life.
+    /// Returns how long to wait after a change of the trust bundle until all callers have it. This is a twentieth of a
+    /// certificate's life, within limits.
     pub fn settle(&self) -> Duration {
         Duration::from_millis(self.life * 1000 / 20).clamp(Duration::from_millis(500), self.settle_most)
     }
 }
 
-/// The next required change, one step at a time. `is_trusted`: callers are configured to trust [`State::bundle`].
+/// Returns the next required change; the caller applies it and calls again. `is_trusted` is true if callers are
+/// configured to trust [`State::bundle`].
 ///
 /// # Errors
-/// When no certificate can be created, for example for an invalid host name.
+/// Returns an error if no certificate can be created, for example because the host name is invalid.
 pub fn step(
     state: Option<&State>,
     terms: &Terms,
@@ -118,7 +120,8 @@ pub fn step(
         }
         waiting => state.next = waiting,
     }
-    // If the signer itself expires soon, a new certificate would expire with it: wait for its successor.
+    // If the signer itself expires soon, a new certificate would expire with it. In that case, wait for the signer's
+    // successor.
     if state.ends < now + terms.life / 3 && state.signer.ends > state.ends + terms.life / 3 {
         (state.cert, state.key, state.ends) = state.signer.sign(terms, now)?;
         return changed(state, "certificate");
@@ -133,7 +136,7 @@ impl Authority {
     fn make(terms: &Terms, now: u64) -> anyhow::Result<Authority> {
         let key = KeyPair::generate()?;
         let ends = now + terms.life * 2;
-        // Names must be unique: verifiers look up the issuer by name.
+        // The name must be unique, because verifiers look up the issuer by name.
         let mark: String = STANDARD
             .encode(key.public_key_raw())
             .chars()
@@ -200,7 +203,7 @@ fn time(seconds: u64) -> time::OffsetDateTime {
 }
 
 impl State {
-    /// The trust bundle for callers (PEM).
+    /// Returns the trust bundle for callers (PEM).
     pub fn bundle(&self) -> String {
         let mut all = vec![self.signer.cert.as_str()];
         all.extend(self.next.as_ref().map(|next| next.cert.as_str()));
@@ -208,12 +211,12 @@ impl State {
         all.concat()
     }
 
-    /// Authorities that no longer sign (PEM).
+    /// Returns the authorities that no longer sign (PEM).
     pub fn retired(&self) -> String {
         self.old.iter().map(|(cert, _)| cert.as_str()).collect()
     }
 
-    /// The Secret's data.
+    /// Returns the Secret's data.
     pub fn data(&self) -> Value {
         let old: Vec<Value> = self
             .old
@@ -233,7 +236,7 @@ impl State {
     /// Parses a Secret's data.
     ///
     /// # Errors
-    /// When this program did not write it, or it is incomplete.
+    /// Returns an error if this program did not write it, or it is incomplete.
     pub fn read(data: &Value) -> anyhow::Result<State> {
         let text = |word: &str| -> anyhow::Result<String> {
             let coded = data[word]

@@ -18,7 +18,7 @@ fn terms() -> Terms {
     }
 }
 
-/// Whether a client with this bundle accepts this certificate at this time.
+/// Returns true if a client with this bundle accepts this certificate at this time.
 fn is_taken(bundle: &str, cert: &str, now: u64) -> bool {
     let mut roots = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
@@ -33,7 +33,7 @@ fn is_taken(bundle: &str, cert: &str, now: u64) -> bool {
     verifier.verify_server_cert(&cert, &[], &name, &[], at).is_ok()
 }
 
-/// Ten certificate lifetimes in steps of a twentieth; the API server lags by one step and a replica by two.
+/// Simulates ten certificate lifetimes in steps of a twentieth. The API server lags by one step and a replica by two.
 #[test]
 fn whoever_lags_still_trusts_what_is_shown() {
     let mut now = 1_800_000_000;
@@ -58,7 +58,7 @@ fn whoever_lags_still_trusts_what_is_shown() {
         let current = state.as_ref().unwrap();
         bundles.push(current.bundle());
         shown.push(current.cert.clone());
-        // Each combination of the last views is accepted.
+        // Each combination of a recent bundle and a recent certificate is accepted.
         for bundle in bundles.iter().rev().take(2) {
             for cert in shown.iter().rev().take(3) {
                 assert!(is_taken(bundle, cert, now), "at {now}");
@@ -67,7 +67,7 @@ fn whoever_lags_still_trusts_what_is_shown() {
         assert!(current.old.len() <= 2, "what has ended is forgotten");
         now += LIFE / 20;
     }
-    // 10 lives: a new authority every 4/3 lives; certificates are renewed more often.
+    // In 10 lifetimes, a new authority is created every 4/3 lifetimes. Certificates are renewed more often.
     assert!((6..=9).contains(&authorities), "{authorities}");
     assert!(certificates > authorities, "{certificates}");
 }
@@ -81,7 +81,7 @@ fn a_successor_does_not_sign_before_it_is_trusted() {
     let announced = step(Some(&first), &terms(), late, true).unwrap().unwrap().state;
     assert_eq!(announced.cert, first.cert);
     assert!(announced.bundle().starts_with(&first.bundle()) && announced.bundle() != first.bundle());
-    // Not before the caBundle contains it, and not immediately after.
+    // The new authority does not sign before the caBundle contains it, and not immediately afterwards.
     assert!(
         step(Some(&announced), &terms(), late + LIFE / 10, false)
             .unwrap()

@@ -1,7 +1,7 @@
-//! Self-signed certificates: stored in a Secret, served by each replica, renewed by the leader. Each replica adds the
-//! authority to the trust of callers ([`super::trust`]), and creates the first certificate if there is none: it does
-//! not wait for the leader, which may be of an earlier release with provided certificates
-//! ([`super::ProvidedCertificate`]) and stays until this replica is ready.
+//! Manages self-signed certificates, which are stored in a Secret, served by each replica and renewed by the leader.
+//! Each replica adds the authority to the trust of callers ([`super::trust`]), and creates the first certificate if
+//! there is none. It does not wait for the leader to create it, because the leader may run an earlier release with
+//! provided certificates ([`super::ProvidedCertificate`]) and stays the leader until this replica is ready.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::lease::{Lead, leads};
 use crate::options::CertificateOptions;
 use crate::{say, timestamp};
 
-/// The API server uses a new caBundle at once.
+/// Upper limit of the wait after a change of the caBundle. The API server uses a new caBundle soon after the change.
 const CALLED_SETTLE: Duration = Duration::from_secs(60);
-/// One kubelet delivers the ConfigMap to the injector, which copies it to another ConfigMap; another kubelet delivers
-/// that to a pod.
+/// Upper limit of the wait after a change of the ConfigMap. One kubelet delivers the ConfigMap to the injector, which
+/// copies it to another ConfigMap, and another kubelet delivers that copy to a pod.
 const READ_SETTLE: Duration = Duration::from_secs(600);
 
-/// An unknown authority stays trusted for this time, or for a certificate's validity if that is shorter: longer than
-/// any rollout takes.
+/// How long an unknown authority stays trusted, unless a certificate's validity is shorter. This is longer than any
+/// rollout takes.
 pub(super) const GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// Metrics of certificates.
@@ -41,7 +41,7 @@ impl Renewals {
     /// Registers the metrics, with zeros, under names with this prefix.
     ///
     /// # Errors
-    /// Only if two metrics had the same name.
+    /// Returns an error only if two metrics have the same name.
     pub fn new(registry: &Registry, prefix: &str) -> prometheus::Result<Renewals> {
         let renewals = Renewals {
             ends: Gauge::new(
@@ -61,9 +61,9 @@ impl Renewals {
         Ok(renewals)
     }
 
-    /// Sets the expiry of the serving certificate: seconds since 1970.
+    /// Sets the expiry of the serving certificate, in seconds since 1970.
     fn ends(&self, at: u64) {
-        #[allow(clippy::cast_precision_loss)] // Seconds are far from 2^53.
+        #[allow(clippy::cast_precision_loss)] // Seconds since 1970 are far below 2^53.
         self.ends.set(at as f64);
     }
 
@@ -73,7 +73,7 @@ impl Renewals {
     }
 }
 
-/// A recurring problem, logged once while it stays the same.
+/// A recurring problem, which is logged only when it changes.
 pub(super) struct Problem {
     subject: &'static str,
     logged: String,
@@ -96,7 +96,7 @@ impl Problem {
     }
 }
 
-/// See the module.
+/// The manager; see the module documentation.
 pub struct CertificateManager {
     api: Api,
     namespace: String,
@@ -106,12 +106,13 @@ pub struct CertificateManager {
     certificate: Arc<Certificate>,
     renewals: Renewals,
     shown: String,
-    /// The retired authorities of this program: after they expire, no replica serves a certificate of theirs.
+    /// The retired authorities of this program. When they have expired, no replica serves a certificate that they
+    /// signed.
     retired: BTreeSet<Authority>,
 }
 
 impl CertificateManager {
-    /// `None` when certificates come from files.
+    /// Creates the manager. Returns `None` if the certificates come from files.
     pub fn of(
         api: &Api,
         options: &CertificateOptions,
@@ -146,14 +147,15 @@ impl CertificateManager {
         })
     }
 
-    /// Runs forever. `lead`: the leader renews.
+    /// Manages the certificates forever. `lead` shows whether this replica is the leader, which alone renews.
     pub async fn run(mut self, lead: Lead) {
-        // Three checks before a new authority signs anything: by then each replica has seen the changed trust bundle.
+        // This interval allows three checks before a new authority signs anything. By then each replica has seen the
+        // changed trust bundle.
         let pause = (self.terms.settle() / 3).min(Duration::from_secs(10));
         let mut problem = Problem::of("certificates");
         loop {
             problem.log(self.look(leads(&lead)).await);
-            // Without a certificate, no requests can be served.
+            // Check more often while there is no certificate, because no requests can be served without one.
             sleep(if self.shown.is_empty() {
                 pause.min(Duration::from_millis(500))
             } else {
@@ -172,8 +174,8 @@ impl CertificateManager {
         };
         let mut state = self.read(secret.as_ref());
         let now = timestamp::now_ms() / 1000;
-        // A replica without a certificate is not ready, and a rollout would wait for it forever: it does not wait for
-        // the leader.
+        // A replica without a certificate is not ready, and a rollout would wait for it forever. Such a replica
+        // therefore creates a certificate itself instead of waiting for the leader.
         let is_bare = self.shown.is_empty() && state.as_ref().is_none_or(|state| state.ends <= now);
         if is_leader || is_bare {
             let is_trusted = match &state {
@@ -183,7 +185,7 @@ impl CertificateManager {
             if let Some(change) = authority::step(state.as_ref(), &self.terms, now, is_trusted)? {
                 match self.keep(&path, secret, &change.state).await {
                     Ok(()) => {}
-                    // Another replica was faster: its certificate is as good.
+                    // Another replica has written the Secret first. Its certificate is used at the next check.
                     Err(failed) if failed.is_conflict() => return Ok(()),
                     Err(failed) => return Err(failed).context("the Secret"),
                 }
@@ -224,7 +226,8 @@ impl CertificateManager {
             .ok()
     }
 
-    /// Written as a whole, with the version that was read: the first writer wins.
+    /// Writes the Secret as a whole, with the version that was read. If two replicas write at the same time, only the
+    /// first one succeeds.
     async fn keep(&self, path: &str, secret: Option<Value>, state: &State) -> Result<(), Failed> {
         let written = match secret {
             Some(mut secret) => {

@@ -1,6 +1,10 @@
-//! Certificates of both programs. Serving certificates are read from files (`serving`), whose authority is added to the
-//! trust of callers (`provided`), or created and stored in a Secret (`manager`), signed by a private [`authority`];
-//! [`trust`] maintains the authorities that callers trust.
+//! Certificates of both programs. A serving certificate is either read from files or self-signed.
+//!
+//! - `serving`: reads a certificate from files.
+//! - `provided`: adds the authority of a certificate from files to the trust of callers.
+//! - `manager`: creates self-signed certificates, stores them in a Secret and renews them.
+//! - [`authority`]: the private authority that signs self-signed certificates.
+//! - [`trust`]: maintains the authorities that callers trust.
 
 pub mod authority;
 mod manager;

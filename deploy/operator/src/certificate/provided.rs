@@ -1,4 +1,4 @@
-//! Certificates from files: their authority is added to the trust of callers, as for self-signed certificates.
+//! Handles certificates from files. Their authority is added to the trust of callers, as for self-signed certificates.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,21 +14,21 @@ use super::trust::{Place, Trust, authorities};
 use crate::api::Api;
 use crate::lease::{Lead, leads};
 
-/// The interval of checks; shorter until the authority is trusted for the first time.
+/// The interval of checks. It is shorter until the authority is trusted for the first time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 const FIRST_EVERY: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// The task for a certificate from files; see the module documentation.
 pub struct ProvidedCertificate {
     trust: Trust,
     cert: PathBuf,
     ca: PathBuf,
-    /// The authority was trusted once, or there is none to add.
+    /// True once the authority has been trusted, or if there is no authority to add.
     is_trusted: Arc<AtomicBool>,
 }
 
 impl ProvidedCertificate {
-    /// `ca` (PEM) is the authority of `cert`.
+    /// Creates the task for `cert` and its authority `ca` (PEM).
     pub fn of(api: &Api, namespace: &str, place: Place, cert: PathBuf, ca: PathBuf) -> ProvidedCertificate {
         ProvidedCertificate {
             trust: Trust::of(api, namespace, place, GRACE),
@@ -38,7 +38,7 @@ impl ProvidedCertificate {
         }
     }
 
-    /// Sets this flag once the authority is trusted.
+    /// Returns the task with `is_trusted` as the flag that it sets once the authority is trusted.
     #[must_use]
     pub fn telling(self, is_trusted: &Arc<AtomicBool>) -> ProvidedCertificate {
         ProvidedCertificate {
@@ -47,7 +47,8 @@ impl ProvidedCertificate {
         }
     }
 
-    /// Runs forever. `lead`: the leader removes authorities that are not in use.
+    /// Maintains the authority forever. `lead` shows whether this replica is the leader, which also removes authorities
+    /// that are not in use.
     pub async fn run(mut self, lead: Lead) {
         let mut problem = Problem::of("the authorities that callers trust");
         loop {
@@ -59,7 +60,7 @@ impl ProvidedCertificate {
 
     async fn look(&mut self, is_leader: bool) -> anyhow::Result<()> {
         if !self.ca.exists() {
-            // A certificate from a public authority needs no CA file.
+            // A missing CA file is not an error, because callers already trust a certificate from a public authority.
             if self.cert.exists() {
                 self.is_trusted.store(true, Ordering::Relaxed);
             }

@@ -1,5 +1,5 @@
-//! The certificate and its key: reloaded when the files change, so that a rotation needs no restart. Files that do not
-//! match yet change nothing: they are written one after the other.
+//! The certificate and its key. They are reloaded when the files change, so that a rotation needs no restart. The files
+//! are written one after the other, so files that do not match each other yet are ignored.
 
 use std::fs;
 use std::io;
@@ -17,20 +17,21 @@ use rustls::sign::CertifiedKey;
 /// The size limit of a certificate file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The serving certificate; none until the files exist.
+/// The serving certificate. It is empty until the files exist.
 #[derive(Debug, Default)]
 pub struct Certificate(RwLock<Option<Arc<CertifiedKey>>>);
 
 impl Certificate {
-    /// Whether there is a certificate.
+    /// Returns true if there is a certificate.
     pub fn is_there(&self) -> bool {
         self.now().is_some()
     }
 
-    /// Serves this certificate from now on (PEM).
+    /// Serves this certificate (PEM) from now on.
     ///
     /// # Errors
-    /// When it cannot be read, or certificate and key do not match; the previous certificate stays.
+    /// Returns an error if the certificate cannot be read, or if certificate and key do not match. The previous
+    /// certificate then stays in use.
     pub fn take(&self, cert: &[u8], key: &[u8]) -> anyhow::Result<()> {
         self.set(parse(cert, key)?);
         Ok(())
@@ -51,21 +52,21 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// TLS 1.2 and 1.3 with the current certificate.
+/// Returns a configuration for TLS 1.2 and 1.3 that uses the current certificate.
 ///
 /// # Errors
-/// Never with the protocol versions that rustls itself offers.
+/// This cannot fail with the protocol versions that rustls itself offers.
 pub fn config(certificate: Arc<Certificate>) -> anyhow::Result<ServerConfig> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(certificate);
-    // API servers and aggregators reconnect without session tickets: sending them would be wasted.
+    // API servers and aggregators do not use session tickets when they reconnect, so none are sent.
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// The files, and their contents when last read.
+/// The certificate's files, and their contents when last read.
 #[derive(Debug)]
 pub struct Files {
     cert: PathBuf,
@@ -81,12 +82,12 @@ pub enum Look {
     Same,
     /// A certificate was loaded.
     New,
-    /// The files cannot be used, which was not reported before; the old certificate stays.
+    /// The files cannot be used, and this was not reported before. The old certificate stays in use.
     Bad(String),
 }
 
 impl Files {
-    /// For these files.
+    /// Creates the check of these files.
     pub fn of(cert: &Path, key: &Path) -> Files {
         Files {
             cert: cert.to_owned(),
@@ -126,10 +127,10 @@ impl Files {
     }
 }
 
-/// The certificates of a file (PEM), unchanged.
+/// Returns the certificates of a file (PEM), unchanged.
 ///
 /// # Errors
-/// When the file cannot be read, or contains none.
+/// Returns an error if the file cannot be read or contains no certificate.
 pub fn authorities(path: &Path) -> anyhow::Result<String> {
     let text = String::from_utf8(read(path)?).context("it is not text")?;
     let all = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<Vec<_>, _>>()?;

@@ -1,6 +1,7 @@
-//! The authorities that callers trust: those in a webhook's caBundle or in a ConfigMap. Each replica adds its own and
-//! removes none of another replica's: while a rollout changes the source of certificates, old and new replicas serve
-//! side by side. The leader removes authorities that have not been in use for a while.
+//! Maintains the authorities that callers trust, which are those in a webhook's caBundle or in a ConfigMap. Each
+//! replica adds its own authorities and removes none of another replica's. This matters while a rollout changes the
+//! source of certificates, because old and new replicas then serve at the same time. Only the leader removes
+//! authorities, after they have not been in use for a while.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub enum Place {
 /// An authority's certificate (DER).
 pub type Authority = Vec<u8>;
 
-/// The certificates in a text (PEM), without duplicates; others are skipped.
+/// Returns the certificates in a text (PEM), without duplicates. Entries that are not certificates are skipped.
 pub fn authorities(pem: &str) -> BTreeSet<Authority> {
     let all = CertificateDer::pem_slice_iter(pem.as_bytes());
     all.flatten().map(|one| one.to_vec()).collect()
@@ -40,7 +41,7 @@ fn pem(all: &BTreeSet<Authority>) -> String {
     for one in all {
         let coded = STANDARD.encode(one);
         text += "-----BEGIN CERTIFICATE-----\n";
-        // Base64 is ASCII.
+        // Base64 is ASCII, so this conversion loses nothing.
         for line in coded.as_bytes().chunks(LINE) {
             text += &String::from_utf8_lossy(line);
             text.push('\n');
@@ -54,27 +55,27 @@ fn pem(all: &BTreeSet<Authority>) -> String {
 #[derive(Debug, Default)]
 struct Standing {
     trusted: BTreeSet<Authority>,
-    /// All webhooks have the same authorities.
+    /// True if all webhooks have the same authorities.
     is_one: bool,
-    /// `None`: the object does not exist.
+    /// The resourceVersion of the object, or `None` if the object does not exist.
     version: Option<Value>,
     /// Names of the webhooks.
     names: Vec<Value>,
 }
 
-/// See the module.
+/// The authorities at one place; see the module documentation.
 pub struct Trust {
     api: Api,
     namespace: String,
     place: Place,
     /// How long an unknown authority stays trusted.
     grace: Duration,
-    /// Unknown authorities, and when they were first seen.
+    /// Unknown authorities, each with the time when it was first seen.
     others: HashMap<Authority, Instant>,
 }
 
 impl Trust {
-    /// For this place.
+    /// Creates the task that maintains this place.
     pub fn of(api: &Api, namespace: &str, place: Place, grace: Duration) -> Trust {
         Trust {
             api: api.clone(),
@@ -85,20 +86,20 @@ impl Trust {
         }
     }
 
-    /// Whether all of these are trusted.
+    /// Returns true if all of these authorities are trusted.
     ///
     /// # Errors
-    /// When the place cannot be read, for example a missing webhook.
+    /// Returns an error if the place cannot be read, for example because the webhook is missing.
     pub async fn has(&self, ours: &BTreeSet<Authority>) -> anyhow::Result<bool> {
         let standing = self.read().await?;
         Ok(standing.is_one && standing.trusted.is_superset(ours))
     }
 
-    /// Adds all of these, and keeps unknown authorities except for `ended`. Returns whether the place has them now:
-    /// another replica may have been faster.
+    /// Adds all of these authorities, and keeps unknown ones except for those in `ended`. Returns true if the place has
+    /// all of them now. That can also be the work of another replica that was faster.
     ///
     /// # Errors
-    /// When the place cannot be read or written.
+    /// Returns an error if the place cannot be read or written.
     pub async fn add(
         &mut self,
         ours: &BTreeSet<Authority>,
@@ -160,7 +161,8 @@ impl Trust {
         })
     }
 
-    /// Bound to the version that was read, so that an authority added in the meantime stays.
+    /// Writes the authorities only if the object still has the version that was read, so that an authority added in the
+    /// meantime is not lost.
     async fn write(&self, standing: &Standing, pem: &str) -> Result<(), Failed> {
         let metadata = json!({ "resourceVersion": standing.version });
         let (patch, body) = match &self.place {

@@ -1,10 +1,10 @@
-//! Metrics of the control tasks, on the same page.
+//! Metrics of the control tasks, on the same page as the webhook's metrics.
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use crate::certificate::Renewals;
 
-/// See the module.
+/// The metrics; see the module documentation.
 #[derive(Debug)]
 pub struct Counts {
     leader: IntGauge,
@@ -20,7 +20,7 @@ impl Counts {
     /// Registers the metrics, all zero.
     ///
     /// # Errors
-    /// Only if two metrics had the same name.
+    /// Returns an error only if two metrics have the same name.
     pub fn new(registry: &Registry) -> prometheus::Result<Counts> {
         let counts = Counts {
             leader: IntGauge::new(
@@ -74,12 +74,12 @@ impl Counts {
         self.leader.set(i64::from(is_leader));
     }
 
-    /// Counts a Secret: created (`made`), already present (`exists`) or not possible (`failed`).
+    /// Counts a Secret that was created (`made`), was already present (`exists`) or could not be created (`failed`).
     pub fn secret(&self, result: &str) {
         self.secrets.with_label_values(&[result]).inc();
     }
 
-    /// Counts a namespace's copy of the remediator's CA: `written` or `failed`.
+    /// Counts a namespace's copy of the remediator's CA that was `written` or `failed`.
     pub fn authority(&self, result: &str) {
         self.authorities.with_label_values(&[result]).inc();
     }
@@ -89,7 +89,7 @@ impl Counts {
         self.events.with_label_values(&[code]).inc();
     }
 
-    /// Sets the number of pods without Paceline by reason; other reasons become zero.
+    /// Sets the number of pods without Paceline for each reason. The numbers for all other reasons become zero.
     pub fn missing<'a>(&self, reasons: impl Iterator<Item = &'a str>) {
         self.missing.reset();
         for reason in reasons {

@@ -1,20 +1,22 @@
-//! Objects to be written for pods, each with its own retry time: a failing one delays no other. Pure.
+//! Objects to be written for pods. Each object has its own retry time, so that one that fails does not delay the
+//! others. This module does no I/O and reads no clock.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::jobs::{Key, Word};
 
-/// Limit of remembered objects; after it, they are written again, which changes nothing.
+/// Limit of remembered objects. If it is exceeded, objects are forgotten and written again, which changes nothing in
+/// the cluster.
 const REMEMBERED: usize = 10_000;
 /// The first retry after a failure of the API server.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 /// The first retry after a rejection, whose cause usually persists.
 pub(super) const LATER: Duration = Duration::from_secs(10);
-/// The pause doubles with each retry, up to this.
+/// The longest pause between retries. The pause doubles with each retry until it reaches this limit.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Used in place of a pod: the object stays due.
+/// Stands in place of a pod's uid, so that the object stays due even if no pod needs it.
 pub(super) const NOBODY: &str = "";
 
 /// An object to be written.
@@ -29,8 +31,8 @@ pub(super) enum Due {
 }
 
 impl Due {
-    /// The minimum number of pods that must need it at once: the note about a missing first pod is wrong for a job with
-    /// one pod.
+    /// Returns the minimum number of pods that must need the object at the same time. The note about a missing first
+    /// pod needs two, because it would be wrong for a job with one pod.
     fn least(&self) -> usize {
         match self {
             Due::Event(word) if word.code == "no-first-pod" => 2,
@@ -38,8 +40,9 @@ impl Due {
         }
     }
 
-    /// The key by which it is remembered that this pod needs no second write. An Event is written once. A Secret may
-    /// have been deleted, so each new pod of its job requests it again.
+    /// Returns the key that records that this pod needs no second write. An Event is written once, so its key is the
+    /// same for all pods. A Secret may have been deleted, so its key includes the pod, and each new pod of the job
+    /// requests the Secret again.
     fn memory(&self, pod: &str) -> String {
         match self {
             Due::Secret(_) => format!("{} {pod}", self.mark()),
@@ -47,7 +50,7 @@ impl Due {
         }
     }
 
-    /// Equal for the same object of the same owner.
+    /// Returns a key that is equal for the same object of the same owner.
     pub(super) fn mark(&self) -> String {
         match self {
             Due::Secret(key) => format!("secret {} {} {}", key.namespace, key.name, key.owner),
@@ -62,12 +65,12 @@ struct Debt {
     due: Due,
     /// Uids of the pods that need it.
     pods: HashSet<String>,
-    /// `None`: the write is in progress.
+    /// When the next write is due, or `None` while a write is in progress.
     at: Option<Instant>,
     pause: Option<Duration>,
 }
 
-/// See the module.
+/// The objects that are due; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Debts {
     owed: HashMap<String, Debt>,
@@ -75,12 +78,13 @@ pub(super) struct Debts {
 }
 
 impl Debts {
-    /// A pod needs this object.
+    /// Records that a pod needs this object.
     pub(super) fn owe(&mut self, due: Due, pod: &str, now: Instant) {
         if self.paid.contains(&due.memory(pod)) {
             return;
         }
-        // Most often it still exists, and the pods of a job arrive in bursts.
+        // Delay the write of a Secret that this process has written before, because the Secret most likely still exists
+        // and the pods of a job arrive in bursts.
         let pause = if self.is_made(&due) { SOON } else { Duration::ZERO };
         let debt = self.owed.entry(due.mark()).or_insert_with(|| Debt {
             due,
@@ -93,13 +97,13 @@ impl Debts {
         }
     }
 
-    /// A pod has ended. Objects that no other pod needs are dropped.
+    /// Records that a pod has ended. Objects that no other pod needs are dropped.
     pub(super) fn over(&mut self, pod: &str) {
         self.owed
             .retain(|_, debt| !debt.pods.remove(pod) || !debt.pods.is_empty());
     }
 
-    /// Keeps only the needs of these pods.
+    /// Drops the needs of all pods other than these.
     pub(super) fn only(&mut self, pods: &HashSet<String>) {
         self.owed.retain(|_, debt| {
             debt.pods.retain(|pod| pod == NOBODY || pods.contains(pod));
@@ -107,13 +111,15 @@ impl Debts {
         });
     }
 
-    /// These pods are not scheduled yet and may find the Secret deleted when they are: they request it again.
+    /// Makes these pods request their objects again. They are not scheduled yet, and the Secret may be deleted by the
+    /// time they are.
     pub(super) fn ask_again(&mut self, pods: &HashSet<String>) {
         let is_of = |memory: &String| memory.rsplit(' ').next().is_some_and(|pod| pods.contains(pod));
         self.paid.retain(|memory| !is_of(memory));
     }
 
-    /// The object that has been due longest, if any; it is not due again until its result is known.
+    /// Returns the object that has been due longest, if any. The object is not due again until the result of its write
+    /// is known.
     pub(super) fn next(&mut self, now: Instant) -> Option<Due> {
         let due = self
             .owed
@@ -124,7 +130,7 @@ impl Debts {
         Some(debt.due.clone())
     }
 
-    /// The object was written. `is_for_good`: it needs no further check.
+    /// Records that the object was written. `is_for_good` means that no further check is needed.
     pub(super) fn paid(&mut self, due: &Due, is_for_good: bool) {
         let debt = self.owed.remove(&due.mark());
         if is_for_good {
@@ -137,13 +143,13 @@ impl Debts {
         }
     }
 
-    /// Whether this process wrote it for the same owner.
+    /// Returns true if this process has written the object for the same owner.
     pub(super) fn is_made(&self, due: &Due) -> bool {
         self.paid.contains(&due.mark())
     }
 
-    /// The write failed and is retried after `first`, then with growing pauses. Returns whether this is the first
-    /// failure.
+    /// Records that the write failed. It is retried after `first`, then with growing pauses. Returns true if this is
+    /// the first failure.
     pub(super) fn again(&mut self, due: &Due, first: Duration, now: Instant) -> bool {
         let Some(debt) = self.owed.get_mut(&due.mark()) else {
             return false;
@@ -260,7 +266,7 @@ mod tests {
         };
         debts.owe(word("no-first-pod"), "p", now);
         assert_eq!(debts.next(now), None);
-        // A failed Secret, and the remaining pod that needs it.
+        // The write of a Secret has failed, and one of the two pods that need it ends.
         debts.over("p");
         debts.owe(word("no-first-pod"), "q", now);
         assert_eq!(debts.next(now), None);

@@ -1,4 +1,5 @@
-//! What a pod in the cluster needs: a Secret for its job, or an Event for its owner. Pure.
+//! Determines what a pod in the cluster needs, which is a Secret for its job or an Event for its owner. This module
+//! does no I/O and reads no clock.
 
 use paceline_inject::pod::is_key_secret;
 use paceline_inject::presence::{Presence, presence};
@@ -8,39 +9,40 @@ use serde_json::{Value, json};
 use crate::timestamp;
 use crate::webhook::review::{Rules, is_left_alone};
 
-/// JobSet sets its own uid on its pods; the Jobs in between are recreated at each restart.
+/// JobSet sets its own uid on its pods. The JobSet is used as the owner because the Jobs between it and the pods are
+/// recreated at each restart.
 const SET: &str = "jobset.sigs.k8s.io/jobset-name";
 const SET_UID: &str = "jobset.sigs.k8s.io/jobset-uid";
 const GROUPS: &str = "leaderworkerset.sigs.k8s.io/name";
 const WORKER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 /// The Secret's volume in a pod.
 const VOLUME: &str = "paceline-key";
-/// The limit for an Event's message; Kubernetes accepts 1,024 bytes.
+/// Size limit of an Event's message. Kubernetes accepts 1,024 bytes.
 const LONGEST: usize = 900;
 
 /// A Secret for a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Its namespace.
+    /// The Secret's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The Secret's name.
     pub name: String,
-    /// Its owner, with which it is deleted: an ownerReference as JSON.
+    /// The Secret's owner, as an ownerReference in JSON. The Secret is deleted with its owner.
     pub owner: String,
 }
 
 /// A note for the owner of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Its namespace.
+    /// The Event's namespace.
     pub namespace: String,
-    /// The reason or the missing part: lower case with dashes.
+    /// The reason or the missing part, in lower case with dashes.
     pub code: &'static str,
-    /// Whether the pod has no Paceline at all.
+    /// True if the pod has no Paceline at all.
     pub is_missing: bool,
     /// The message.
     pub says: String,
-    /// The object that it is about, as an Event's reference.
+    /// The object that the note is about, as an Event's reference.
     pub about: Value,
     /// The pod where the problem was seen.
     pub pod: String,
@@ -49,16 +51,17 @@ pub struct Word {
 /// What a pod needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {
-    /// The Secret.
+    /// The Secret for its job.
     pub key: Option<Key>,
-    /// The remediator's CA, in this namespace.
+    /// The namespace in which the pod needs the remediator's CA.
     pub authority: Option<String>,
-    /// Notes for its owner.
+    /// Notes for the pod's owner.
     pub words: Vec<Word>,
 }
 
 impl Call {
-    /// Why the pod has no Paceline though it requested it; `None`: it has Paceline, or did not request it.
+    /// Returns why the pod has no Paceline although it requested it. Returns `None` if the pod has Paceline or did not
+    /// request it.
     pub fn missing(&self) -> Option<&'static str> {
         self.words
             .iter()
@@ -117,7 +120,7 @@ pub fn look(pod: &Value, rules: &Rules) -> Call {
     }
 }
 
-/// The warnings of a successful injection.
+/// Returns the warnings of a successful injection.
 fn notes(pod: &Value, settings: &Settings) -> Vec<(&'static str, String)> {
     inject(pod, settings, None).map_or_else(
         |_| Vec::new(),
@@ -147,7 +150,8 @@ fn controller(pod: &Value) -> Option<&Value> {
     owners.find(|owner| owner["controller"] == true)
 }
 
-/// The object that exists as long as the job; `None`: another pod of the job identifies it.
+/// Returns the object that exists as long as the job. Returns `None` if this pod does not identify that object, because
+/// another pod of the job does.
 fn owner(pod: &Value) -> Option<Value> {
     let label = |label: &str| pod["metadata"]["labels"][label].as_str();
     if let (Some(name), Some(uid)) = (label(SET), label(SET_UID)) {
@@ -155,7 +159,8 @@ fn owner(pod: &Value) -> Option<Value> {
             json!({ "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": name, "uid": uid }),
         );
     }
-    // Workers belong to their group, which is recreated on failure; the leaders' StatefulSet belongs to the whole set.
+    // A worker belongs to its group, which is recreated on failure, so a worker cannot identify the owner. The leaders'
+    // StatefulSet belongs to the whole set.
     if label(GROUPS).is_some() && label(WORKER).is_some_and(|index| index != "0") {
         return None;
     }
@@ -170,7 +175,7 @@ fn owner(pod: &Value) -> Option<Value> {
     })
 }
 
-/// The object that users look at: the pod's controller, or the pod itself.
+/// Returns the object that users look at, which is the pod's controller or the pod itself.
 fn about(pod: &Value) -> Value {
     let namespace = &pod["metadata"]["namespace"];
     match controller(pod) {
@@ -186,7 +191,7 @@ fn about(pod: &Value) -> Value {
 }
 
 impl Key {
-    /// The Secret object with this key, in the format that `paceline` reads from a file.
+    /// Returns the Secret object with this key, in the format that `paceline` reads from a file.
     pub fn secret(&self, key: &str) -> Value {
         use base64::Engine as _;
         let owner: Value = serde_json::from_str(&self.owner).unwrap_or_default();
@@ -202,7 +207,8 @@ impl Key {
 }
 
 impl Word {
-    /// The same name for the same note about the same object: it is written once, even if the leader changes.
+    /// Returns a name that is the same for the same note about the same object, so that the Event is written only once
+    /// even if the leader changes.
     pub fn name(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         let uid = self.about["uid"].as_str().unwrap_or("");
@@ -212,10 +218,10 @@ impl Word {
         format!("paceline.{hash:016x}")
     }
 
-    /// The Event object.
+    /// Returns the Event object.
     pub fn event(&self, now_ms: u64) -> Value {
         let now = timestamp::write(now_ms);
-        // Timestamps of an Event have whole seconds.
+        // Timestamps of an Event have whole seconds, so the fraction is cut off.
         let second = format!("{}Z", now.split('.').next().unwrap_or(""));
         let says: String = format!("{} ({}; seen in pod {})", self.says, self.code, self.pod)
             .chars()

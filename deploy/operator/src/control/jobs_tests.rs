@@ -96,7 +96,8 @@ fn why_not() {
     }
 }
 
-/// The injected pod still shows what was requested: the first check runs after the webhook.
+/// Checks that the injected pod still shows what was requested, because the first check of a pod runs after the
+/// webhook.
 #[test]
 fn a_wrap_that_became_a_sidecar_is_told() {
     let asks = pod(|pod| {
@@ -137,7 +138,8 @@ fn a_word_is_said_about_the_owner_and_once() {
             .unwrap()
             .ends_with("(not-injected; seen in pod p-1)")
     );
-    // A pod of a multi-pod job whose first pod is unknown: it is monitored, and its owner gets an Event.
+    // This pod belongs to a multi-pod job whose first pod is unknown. The pod is monitored, and its owner gets an
+    // Event.
     let alone = injected(|pod| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!("p"));
     let words = look(&alone, &Rules::default()).words;
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Watches the cluster's pods while this replica is the leader: each pod is checked when it appears or changes, and not
-//! kept.
+//! Watches the cluster's pods while this replica is the leader. Each pod is checked when it appears or changes, and is
+//! not kept in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,27 +26,27 @@ use crate::webhook::review::Rules;
 use crate::{say, timestamp};
 
 const PODS: &str = "/api/v1/pods";
-/// Pause between checks for due writes, after a watch, and while another replica is the leader.
+/// Pause between checks for due writes, after the end of a watch, and while another replica is the leader.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The pause between failed lists doubles each time, up to this.
+/// The longest pause after a failed list. The pause doubles with each failure until it reaches this limit.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// Concurrent writes: one that hangs does not delay the others.
+/// Number of concurrent writes. With several, a write that hangs does not delay the others.
 const AT_ONCE: usize = 8;
 
-/// The result of a write, with the CA at that time.
+/// The result of a write, with the CA at the time of the write.
 type Written = (Due, String, Result<(), Failed>);
 
-/// See the module.
+/// The watcher of pods; see the module documentation.
 pub(super) struct Watcher {
     api: Api,
     rules: Rules,
     counts: Arc<Counts>,
-    /// Whether jobs get Secrets and owners get Events; otherwise only the remediator's CA is distributed.
+    /// True if jobs get Secrets and owners get Events. Otherwise only the remediator's CA is distributed.
     is_for_jobs: bool,
     trust: Option<Trust>,
     debts: Debts,
     writes: JoinSet<Written>,
-    /// Pods without Paceline, by uid, with the reason.
+    /// Pods without Paceline. The key is the pod's uid and the value is the reason.
     missing: HashMap<String, &'static str>,
 }
 
@@ -89,7 +89,8 @@ impl Watcher {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
-            // Pause after a normal end of the watch too: an API server that is shutting down ends each watch at once.
+            // Pause after a normal end of the watch too, because an API server that is shutting down ends each watch
+            // immediately.
             sleep(pause).await;
         }
     }
@@ -104,7 +105,7 @@ impl Watcher {
         self.counts.missing(std::iter::empty());
     }
 
-    /// Lists, then watches until the watch ends or another replica leads.
+    /// Lists the pods, then watches them until the watch ends or another replica becomes the leader.
     async fn follow(&mut self, lead: &Lead) -> anyhow::Result<()> {
         let mut calls: Vec<(String, Call)> = Vec::new();
         let (rules, mut waiting) = (&self.rules, HashSet::new());
@@ -148,7 +149,7 @@ impl Watcher {
                         self.debts.over(&uid(&pod));
                     }
                     Some(Ok(WatchEvent::Bookmark(_))) => continue,
-                    // Most often the version is too old: continue with a new list.
+                    // The usual cause is that the version is too old. The caller continues with a new list.
                     Some(Ok(WatchEvent::Error(_))) => return Ok(()),
                 },
                 () = sleep(PAUSE) => continue,
@@ -159,7 +160,7 @@ impl Watcher {
     }
 
     fn changed(&mut self, pod: &Value) {
-        // Other pods are not relevant.
+        // Pods that do not request injection are not relevant.
         if is_wanted(pod) != Some(true) {
             return;
         }
@@ -210,9 +211,9 @@ impl Watcher {
         }
     }
 
-    /// A failure of the API server is retried; so is a rejection, with longer pauses: a Secret with this name from an
-    /// older job may soon be deleted, or a quota may get room. The owner of such a Secret is not checked, since that
-    /// would require permission to read Secrets.
+    /// Handles the result of a write. A failure of the API server is retried. A rejection is also retried, with longer
+    /// pauses, because a Secret with this name from an older job may soon be deleted, or a quota may get room. The
+    /// owner of an existing Secret is not checked, because that would require permission to read Secrets.
     fn settle(&mut self, due: &Due, ca: String, came: Result<(), Failed>) {
         let failed = match came {
             Ok(()) => {
@@ -232,9 +233,10 @@ impl Watcher {
             LATER
         };
         match due {
-            // A new pod of the job requested a Secret that this process already created.
+            // A new pod of the job has requested a Secret that this process created before.
             Due::Secret(_) if failed.is_conflict() && self.debts.is_made(due) => self.paid(due, ca),
-            // The previous leader wrote it, or Events are forbidden: the metric reports it in any case.
+            // Either the previous leader has written the Event, or Events are forbidden. The metric reports the problem
+            // in both cases.
             Due::Event(_) if !has_failed => self.paid(due, ca),
             Due::Authority(namespace) if !has_failed => {
                 self.counts.authority("failed");
@@ -280,7 +282,7 @@ fn uid(pod: &Value) -> String {
     pod["metadata"]["uid"].as_str().unwrap_or("").to_owned()
 }
 
-/// In the format of `head -c 32 /dev/urandom | base64`.
+/// Returns a random key in the format of `head -c 32 /dev/urandom | base64`.
 fn random() -> Result<String, Failed> {
     let mut bytes = [0; 32];
     SystemRandom::new()

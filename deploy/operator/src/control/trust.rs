@@ -1,5 +1,5 @@
-//! The CA that injected pods need to report to the remediator, in a ConfigMap of each namespace with such pods. It is
-//! updated when its source file changes.
+//! Distributes the CA that injected pods need to report to the remediator. Each namespace with pods that report gets a
+//! ConfigMap, which is updated when the source file of the CA changes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::{certificate, say};
 /// The interval of checks of the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The CA and its copies; see the module documentation.
 pub(super) struct Trust {
     file: PathBuf,
     ca: String,
@@ -36,19 +36,20 @@ impl Trust {
         }
     }
 
-    /// Other replicas may have written in the meantime: all copies are written again.
+    /// Forgets which namespaces have the CA, so that all copies are written again. Other replicas may have written in
+    /// the meantime.
     pub(super) fn forget(&mut self) {
         self.given.values_mut().for_each(String::clear);
     }
 
-    /// This namespace has pods that need the CA.
+    /// Records that this namespace has pods that need the CA.
     pub(super) fn wants(&mut self, namespace: &str) {
         if !self.given.contains_key(namespace) {
             self.given.insert(namespace.to_owned(), String::new());
         }
     }
 
-    /// The CA as the file has it now, and the namespaces that do not have it yet.
+    /// Returns the CA as the file has it now, and the namespaces that do not have this CA yet.
     pub(super) fn look(&mut self) -> (String, Vec<String>) {
         self.read();
         let without = self.given.iter().filter(|(_, given)| **given != self.ca);
@@ -58,12 +59,12 @@ impl Trust {
         )
     }
 
-    /// This namespace has this CA, or rejects it.
+    /// Records that this namespace has this CA, or rejects it.
     pub(super) fn given(&mut self, namespace: &str, ca: String) {
         self.given.insert(namespace.to_owned(), ca);
     }
 
-    /// The last CA stays if the file is missing or has no certificate.
+    /// Reads the file. If the file is missing or has no certificate, the last CA stays in use.
     fn read(&mut self) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;

@@ -12,10 +12,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
-/// API servers keep an idle connection for 90 s.
+/// Idle time after which a connection is closed. API servers keep an idle connection for 90 s.
 const QUIET: Duration = Duration::from_secs(180);
 
-/// See the module.
+/// The connection; see the module documentation.
 pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
     until: Pin<Box<Sleep>>,

@@ -1,4 +1,4 @@
-//! TLS connections: accepted, counted and limited (`tls`), each closed when idle for long (`connection`).
+//! TLS connections. `tls` accepts, counts and limits them. `connection` closes each one after a long idle time.
 
 mod connection;
 mod tls;

@@ -1,4 +1,4 @@
-//! TLS connections: each is counted, and closed when idle for long.
+//! Accepts TLS connections. Each connection is counted, and is closed after a long idle time.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,17 +29,17 @@ pub(crate) struct Counted {
     pub(crate) handshakes_failed: IntCounter,
 }
 
-/// See the module.
+/// The listener; see the module documentation.
 pub(crate) struct TlsListener {
     come: mpsc::Receiver<(Connection, SocketAddr)>,
     address: SocketAddr,
 }
 
 impl TlsListener {
-    /// Accepts connections of `listener`, `most` at once; further ones wait in the kernel.
+    /// Accepts connections of `listener`, at most `most` at once. Further connections wait in the kernel.
     ///
     /// # Errors
-    /// When the listener has no address.
+    /// Returns an error if the listener has no address.
     pub(crate) fn of(
         listener: TcpListener,
         acceptor: TlsAcceptor,
@@ -53,10 +53,10 @@ impl TlsListener {
     }
 }
 
-/// Listens on an address; for [::] on a machine without IPv6, on all IPv4 addresses.
+/// Listens on an address. For [::] on a machine without IPv6, it listens on all IPv4 addresses instead.
 ///
 /// # Errors
-/// The address and the system's error.
+/// Returns the address and the system's error if the address cannot be bound.
 pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = match TcpListener::bind(address).await {
         Err(problem) => match instead(address, &problem) {
@@ -68,7 +68,7 @@ pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     bound.with_context(|| address.to_string())
 }
 
-/// An address that is in use or forbidden has no alternative.
+/// Returns the address to use instead of one that cannot be bound. There is none if the address is in use or forbidden.
 fn instead(address: SocketAddr, problem: &io::Error) -> Option<SocketAddr> {
     let is_of_address = matches!(
         problem.kind(),
@@ -132,7 +132,8 @@ async fn handshake(stream: TcpStream, acceptor: &TlsAcceptor) -> Option<TlsStrea
 mod tests {
     use super::*;
 
-    /// A kernel without IPv6 returns EAFNOSUPPORT (97), one with IPv6 disabled on the interface EADDRNOTAVAIL (99).
+    /// A kernel without IPv6 returns EAFNOSUPPORT (97). A kernel with IPv6 disabled on the interface returns
+    /// EADDRNOTAVAIL (99).
     #[test]
     fn without_ipv6_all_addresses_are_those_of_ipv4() {
         let check = |address: &str, code: i32, wanted: Option<&str>| {

@@ -1,6 +1,6 @@
-//! The leader's loop: checks each known node, records what is decided, and then does it.
+//! The leader's loop. It checks each known node, records what is decided, and then applies it.
 //!
-//! A failure is retried at the next check: all state that matters is in the cluster.
+//! A failure is retried at the next check, which is possible because all state that matters is in the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::timestamp::now_ms;
 
 /// The interval of checks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Reports processed per check.
+/// Limit of reports processed per check.
 const MOST_AT_ONCE: usize = 1024;
 
 /// A report whose sender waits for the decision.
 pub struct Said {
-    /// The node that it is about.
+    /// The node that the report is about.
     pub node: String,
     /// The report.
     pub report: Report,
-    /// Where the decision is sent.
+    /// Channel on which the decision is sent.
     pub answer: oneshot::Sender<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct Term<'a> {
     nodes: Nodes,
     known: BTreeMap<String, Known>,
     breaker: Option<Breaker>,
-    /// The breaker's ConfigMap is up to date: only then does its absence mean that an administrator closed the breaker.
+    /// Whether the breaker's ConfigMap is up to date. If it is, only an administrator's reset can have removed it.
     is_breaker_written: bool,
     started: u64,
     until: watch::Receiver<Option<Instant>>,
@@ -49,10 +49,10 @@ pub struct Term<'a> {
 }
 
 impl Term<'_> {
-    /// Leads until the term ends: reads the state in the cluster and continues from there.
+    /// Leads until the term ends. It first reads the state in the cluster and continues from there.
     ///
     /// # Errors
-    /// When that cannot be read.
+    /// Returns an error if the state in the cluster cannot be read.
     pub async fn serve(
         setting: &Setting,
         until: watch::Receiver<Option<Instant>>,
@@ -89,7 +89,7 @@ impl Term<'_> {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while term.is_in_charge() {
-            // Without a watch, decisions would be based on stale nodes.
+            // Without a watch, decisions would be based on stale nodes, so the process must end.
             assert!(!follow.is_finished(), "the watch of nodes ended");
             ticks.tick().await;
             term.look(reports).await;
@@ -99,7 +99,7 @@ impl Term<'_> {
         Ok(())
     }
 
-    /// In doubt, this replica does not act.
+    /// Returns true if this replica is certainly the leader. In doubt, the replica must not act.
     fn is_in_charge(&self) -> bool {
         self.until.borrow().is_some_and(|until| until > Instant::now())
     }
@@ -138,15 +138,15 @@ impl Term<'_> {
         self.setting.counts.stand(&tally, &census);
         for (name, answer) in asked {
             let known = self.known.get(&name);
-            // Without a response the sender retries: a report that is not recorded in the cluster would be lost with
-            // this process.
+            // Send no response, so that the sender retries. A report that is not yet recorded in the cluster would be
+            // lost if this process ended.
             if known.is_some_and(|known| known.is_unwritten) {
                 continue;
             }
             let says = known.map_or("no-node".to_owned(), |known| {
                 format!("{:?}: {}", known.health.state, known.health.reason)
             });
-            // The sender may have disconnected.
+            // A failed send means that the sender has disconnected, which is not an error.
             let _ = answer.send(says);
         }
     }
@@ -156,13 +156,13 @@ impl Term<'_> {
         while asked.len() < MOST_AT_ONCE {
             let Ok(said) = reports.try_recv() else { break };
             let Said { node, report, answer } = said;
-            // A cleared finding matters only for a known node.
+            // A report that a finding has cleared matters only for a node with a recorded state.
             if let Some(view) = self.nodes.one(&node)
                 && (report.holds || self.known.contains_key(&node))
             {
                 let known = self.known.entry(node.clone()).or_insert_with(|| Known {
                     health: Health {
-                        // A repair before this report does not cover it.
+                        // A repair recorded before this report does not count as a repair of this fault.
                         repaired: view.repaired.clone(),
                         ..Health::of(&view.uid, &view.boot, now_ms())
                     },
@@ -186,7 +186,7 @@ impl Term<'_> {
         if let Some(who) = asked.flatten() {
             say(format_args!("the breaker was reset: {who}"));
             self.breaker = None;
-            // The administrator has seen all earlier findings.
+            // Backdate all findings so far, because the administrator has seen them.
             for known in self.known.values_mut() {
                 for incident in known.health.incidents.values_mut() {
                     let long_ago =
@@ -214,7 +214,7 @@ impl Term<'_> {
         }
     }
 
-    /// The breaker is open even if it cannot be recorded; the write is retried until it succeeds.
+    /// Writes the breaker to its ConfigMap if that is due. A failed write is retried, and the breaker stays open.
     async fn write_breaker(&mut self) {
         let now = now_ms();
         let is_due = !self.is_breaker_written && self.place.is_due(now);
@@ -226,7 +226,7 @@ impl Term<'_> {
         self.is_breaker_written = written.is_some();
     }
 
-    /// Processes one node: decides, records, acts.
+    /// Processes one node. It decides, records the decision, and applies it.
     async fn tend(&mut self, name: &str, census: &mut Census) {
         let Some(known) = self.known.get_mut(name) else {
             return;
@@ -285,7 +285,7 @@ impl Term<'_> {
         which(known).came(came, name, &self.setting.counts, now)
     }
 
-    /// A decision is recorded in the cluster before it is applied.
+    /// Writes the node's state to the cluster and then applies it. A decision is recorded before it is applied.
     async fn write(&mut self, name: &str, node: &NodeView, now: u64) -> Result<(), Failed> {
         let Some(known) = self.known.get_mut(name) else {
             return Ok(());
@@ -298,7 +298,7 @@ impl Term<'_> {
         match &written {
             Err(failed) if failed.is_missing() => known.version.clear(),
             Err(failed) if failed.is_conflict() => {
-                // Another client changed the object; the state in memory overwrites it.
+                // Another client has changed the object. Overwrite its new version with the state in memory.
                 let object = api.get(&format!("{}/{name}", objects::HEALTHS)).await?;
                 known.version = objects::version(&object);
             }
@@ -315,7 +315,7 @@ impl Term<'_> {
         let path = format!("{}/{name}", nodes::PATH);
         known.health.hindered = self.nodes.blind();
         if let Some(patch) = marks.patch(node) {
-            // On a conflict another client wrote first: read the node again before the next attempt.
+            // On a conflict, another client wrote first. Read the node again before the next attempt.
             let patched = match api.patch(&path, Patch::Merge, &patch).await {
                 Err(failed) if failed.is_conflict() => {
                     let seen = api.get(&path).await;
@@ -336,7 +336,7 @@ impl Term<'_> {
         let seen = self.nodes.one(name);
         let is_ours = seen.is_some_and(|node| node.bears() == Rung::Cordon);
         known.health.cordoned |= is_ours && known.health.rung >= Rung::Cordon;
-        // A failure of the condition must not block or delay the node's removal from service and return to it.
+        // A failed write of the condition must not block or delay taking the node out of service or returning it.
         if known.condition.is_due(now) {
             let told = chores::condition(api, &marks, node, now).await;
             let seen = known.condition.came(told, name, &self.setting.counts, now);
@@ -348,7 +348,7 @@ impl Term<'_> {
         chores::preflight(self.setting, node, &mut known.health, now).await
     }
 
-    /// The NodeHealth is deleted with its owner, the Node; until then it shows the state.
+    /// Handles a node that no longer exists. Its NodeHealth shows this until it is deleted with its owner, the Node.
     async fn gone(&mut self, name: &str, now: u64) {
         let Some(known) = self.known.get_mut(name) else {
             return;
@@ -373,7 +373,7 @@ impl Term<'_> {
     }
 }
 
-/// Leads whenever this replica holds the Lease, until `end`.
+/// Leads whenever this replica holds the Lease. `until` carries the lease state; returns when its sender is dropped.
 pub async fn run(
     setting: Setting,
     mut until: watch::Receiver<Option<Instant>>,
@@ -386,7 +386,7 @@ pub async fn run(
         }
         let served = Term::serve(&setting, until.clone(), &mut reports).await;
         retry.came(served, "cannot begin", &setting.counts, now_ms());
-        // The senders retry with the next leader.
+        // Drop the remaining reports, because their senders retry with the next leader.
         while reports.try_recv().is_ok() {}
         let pause = tokio::time::Instant::now() + Duration::from_secs(1);
         let _ = timeout_at(pause, until.wait_for(Option::is_none)).await;

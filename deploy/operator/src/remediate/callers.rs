@@ -1,4 +1,5 @@
-//! Authentication of senders: a pod, by its ServiceAccount token, and the job whose pods it may report.
+//! Authenticates senders. A sender is a pod, identified by its ServiceAccount token. Also determines the job whose pods
+//! the sender may report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -11,37 +12,37 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, Failed};
 
-/// How long a token review is cached; a revoked token is accepted for as long.
+/// How long a token review is cached. A revoked token is therefore accepted for up to this time.
 const REVIEW_LASTS: Duration = Duration::from_secs(60);
 /// How long the pods of a job are cached.
 const JOB_LASTS: Duration = Duration::from_secs(20);
 /// Limit of cached tokens, jobs and pods.
 const MOST: usize = 8192;
-/// Requests that a pod may send in a burst, and per second on average.
+/// Number of requests that a pod may send in a burst, and per second on average.
 const BURST: f64 = 20.0;
 const PER_SECOND: f64 = 2.0;
 
 /// An authenticated pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub pod: String,
     uid: String,
 }
 
-/// A job, as seen from its pods.
+/// A job, as its pods describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
-    /// Namespace and name.
+    /// The job's namespace and name.
     pub name: String,
-    /// The machine of each pod.
+    /// The machine of each pod, by the pod's name.
     pub pods: BTreeMap<String, String>,
 }
 
 impl Job {
-    /// The number of machines.
+    /// Returns the number of machines.
     pub fn nodes(&self) -> u32 {
         let nodes: BTreeSet<&String> = self.pods.values().collect();
         u32::try_from(nodes.len()).unwrap_or(u32::MAX)
@@ -51,11 +52,11 @@ impl Job {
 /// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unheard {
-    /// No token, or an invalid one.
+    /// The request has no token, or an invalid one.
     Token,
-    /// The token belongs to no pod, or to a deleted one.
+    /// The token belongs to no pod, or to a deleted pod.
     NoPod(String),
-    /// Too many requests; seconds to wait.
+    /// The pod sent too many requests. The value is the number of seconds to wait.
     TooOften(u64),
     /// The API server does not answer.
     Later(Failed),
@@ -72,17 +73,17 @@ struct Bucket {
     at: Instant,
 }
 
-/// See the module.
+/// The caches and rate limits of senders; see the module documentation.
 #[derive(Default)]
 pub struct Callers {
-    /// Keyed by a digest: tokens are not stored.
+    /// Cached token reviews. The keys are digests, so that no token is stored.
     reviews: HashMap<Vec<u8>, (Instant, Caller)>,
     jobs: HashMap<(String, String), (Instant, Job)>,
     buckets: HashMap<String, Bucket>,
 }
 
 impl Callers {
-    /// The pod with this token, if cached.
+    /// Returns the pod with this token, if it is cached.
     pub fn known(&mut self, token: &str) -> Option<Caller> {
         let (at, caller) = self.reviews.get(&hidden(token))?;
         (at.elapsed() < REVIEW_LASTS).then(|| caller.clone())
@@ -100,10 +101,10 @@ impl Callers {
     /// Checks the rate limit of a pod.
     ///
     /// # Errors
-    /// [`Unheard::TooOften`]
+    /// Returns [`Unheard::TooOften`] if the pod has exceeded its rate limit.
     pub fn admit(&mut self, caller: &Caller, now: Instant) -> Result<(), Unheard> {
         if self.buckets.len() >= MOST {
-            // A full bucket has not been used for long.
+            // Drop the buckets that are full again, because those pods have sent no request for long.
             self.buckets
                 .retain(|_, bucket| now.duration_since(bucket.at).as_secs_f64() * PER_SECOND < BURST);
         }
@@ -120,7 +121,7 @@ impl Callers {
         Ok(())
     }
 
-    /// The job of a pod, if it is cached and contains these pods.
+    /// Returns the job of a pod, if the job is cached and contains these pods.
     pub fn job(&mut self, caller: &Caller, pods: &[&str]) -> Option<Job> {
         let (at, job) = self.jobs.get(&(caller.namespace.clone(), caller.uid.clone()))?;
         let has_all = pods.iter().all(|pod| job.pods.contains_key(*pod));
@@ -147,11 +148,11 @@ fn hidden(token: &str) -> Vec<u8> {
         .to_vec()
 }
 
-/// Reviews a token with the API server: it must be for this audience; without one, for the remediator, as in injected
-/// pods, or for the API server itself.
+/// Reviews a token with the API server. The token must be for `audience`. Without `audience`, it must be for the
+/// remediator, as in injected pods, or for the API server itself.
 ///
 /// # Errors
-/// [`Unheard`]
+/// Returns [`Unheard`] if the request must be rejected.
 pub async fn review(api: &Api, token: &str, audience: Option<&str>) -> Result<Caller, Unheard> {
     let first = audience.unwrap_or(remediator::AUDIENCE);
     match review_for(api, token, Some(first)).await {
@@ -196,10 +197,10 @@ async fn review_for(api: &Api, token: &str, audience: Option<&str>) -> Result<Ca
     }
 }
 
-/// The job of the sending pod, with all of its pods.
+/// Returns the job of the sending pod, with all of the job's pods.
 ///
 /// # Errors
-/// [`Unheard`]
+/// Returns [`Unheard`] if the request must be rejected.
 pub async fn job_of(api: &Api, caller: &Caller) -> Result<Job, Unheard> {
     let pods = format!("/api/v1/namespaces/{}/pods", caller.namespace);
     let own = match api.get(&format!("{pods}/{}", caller.pod)).await {
@@ -231,13 +232,13 @@ pub async fn job_of(api: &Api, caller: &Caller) -> Result<Job, Unheard> {
     Ok(found)
 }
 
-/// The job's name from the pod's metadata: Paceline's annotation, or the labels of the pod's operator.
+/// Returns the job's name from the pod's metadata, which is Paceline's annotation or the labels of the pod's operator.
 fn name_of(pod: &Value) -> String {
     let said = pod["metadata"]["annotations"]["paceline.dev/job"].as_str();
     said.map_or_else(|| Identity::of_pod(pod, &Value::Null).name, str::to_owned)
 }
 
-/// A selector that narrows a list of pods roughly to the job's.
+/// Returns a selector that narrows a list of pods roughly to the job's pods.
 fn selector(pod: &Value) -> String {
     use paceline_inject::identity::Kind;
     let label = match kind_of(pod) {

@@ -1,4 +1,5 @@
-//! Work on one node besides its marks: evictions, a preflight; and the breaker's ConfigMap.
+//! Work on one node besides its marks, which consists of evictions and preflights. Also handles the breaker's
+//! ConfigMap.
 
 use std::sync::Arc;
 
@@ -15,9 +16,9 @@ use super::{nodes, objects};
 use crate::api::{Api, Failed, Patch};
 use crate::{say, timestamp};
 
-/// What the leader needs.
+/// Everything that the leader needs besides the state of the nodes.
 pub struct Setting {
-    /// The cluster.
+    /// The client of the cluster's API server.
     pub api: Api,
     /// The policy.
     pub rules: Rules,
@@ -31,19 +32,20 @@ pub struct Setting {
     pub counts: Arc<Counts>,
 }
 
-/// The breaker's ConfigMap.
+/// Name of the breaker's ConfigMap.
 pub const PLACE: &str = "paceline-remediator";
 /// Annotation by which an administrator resets the breaker.
 const RESET: &str = "paceline.dev/reset-breaker";
 
-/// For a node whose GPUs cannot be requested by number: a preflight without GPUs would pass without a measurement.
+/// Message for a node whose GPUs cannot be requested by number. A preflight without GPUs would pass without a
+/// measurement.
 const UNCOUNTED: &str = "the node has GPUs that its capacity does not count as nvidia.com/gpu (MIG, another vendor, DRA): a preflight cannot measure them; \
     if they are checked by other means, set preflight = \"none\" in the policy";
 
-/// Creates a node's NodeHealth, or finds it. Returns its resourceVersion.
+/// Creates a node's NodeHealth, or finds the existing one. Returns its resourceVersion.
 ///
 /// # Errors
-/// [`Failed`]
+/// Returns [`Failed`] if the request fails.
 pub async fn make_health(api: &Api, node: &NodeView) -> Result<String, Failed> {
     let object = match api.post(objects::HEALTHS, &objects::node_health(node)).await {
         Err(failed) if failed.is_conflict() => {
@@ -54,10 +56,10 @@ pub async fn make_health(api: &Api, node: &NodeView) -> Result<String, Failed> {
     Ok(objects::version(&object))
 }
 
-/// Updates the node's condition if it differs. Returns the updated Node.
+/// Updates the node's condition if it differs from the wanted one. Returns the updated Node, if it was updated.
 ///
 /// # Errors
-/// [`Failed`]
+/// Returns [`Failed`] if the request fails.
 pub async fn condition(api: &Api, marks: &Marks, node: &NodeView, now: u64) -> Result<Option<Value>, Failed> {
     let Some(patch) = marks.status_patch(node, now) else {
         return Ok(None);
@@ -66,17 +68,18 @@ pub async fn condition(api: &Api, marks: &Marks, node: &NodeView, now: u64) -> R
     api.patch(&path, Patch::Strategic, &patch).await.map(Some)
 }
 
-/// Notes in the NodeHealth that a decision was rejected. A timeout, a conflict and a busy server are not rejections.
+/// Records in the NodeHealth that the API server rejected a decision. A timeout, a conflict and a busy server do not
+/// count as rejections.
 pub fn hindered(health: &mut Health, what: &str, failed: &Failed) {
     if (400..500).contains(&failed.code) && !matches!(failed.code, 409 | 429) {
         health.hindered = Some(format!("{what}: {failed}"));
     }
 }
 
-/// Writes the history as Events.
+/// Writes new entries of the history as Events.
 ///
 /// # Errors
-/// [`Failed`]
+/// Returns [`Failed`] if a request fails.
 pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Result<(), Failed> {
     let fresh = known
         .health
@@ -96,7 +99,7 @@ pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Resu
                     json!({ "node": node.name, "at": entry.at, "what": entry.what, "says": entry.says })
                 ));
             }
-            // The Event exists already.
+            // A conflict means that the Event exists already.
             Err(failed) if failed.is_conflict() => {}
             Err(failed) => return Err(failed),
         }
@@ -105,10 +108,10 @@ pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Resu
     Ok(())
 }
 
-/// One round of a drain, if it is due.
+/// Runs one round of a drain, if one is due.
 ///
 /// # Errors
-/// When the pods cannot be listed.
+/// Returns an error if the pods cannot be listed.
 pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64) -> Result<(), Failed> {
     if !is_due(health, now) {
         return Ok(());
@@ -158,11 +161,11 @@ enum Evicted {
     Asked,
     Gone,
     Blocked(String),
-    /// The API server asks to retry later.
+    /// The API server asks for a retry later.
     Busy(String),
 }
 
-/// Evicts one pod. The meaning of the responses is that of the eviction API,
+/// Evicts one pod. The eviction API defines the meaning of the responses,
 /// <https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/>.
 async fn evict(setting: &Setting, namespace: &str, pod: &str, uid: &str) -> Evicted {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
@@ -178,12 +181,13 @@ async fn evict(setting: &Setting, namespace: &str, pod: &str, uid: &str) -> Evic
             let budget = causes.find(|(reason, _)| reason == "DisruptionBudget");
             match (failed.code, budget) {
                 (404, _) => ("gone", Evicted::Gone),
-                // Another pod has this name now: the next round shows whether it runs on this node.
+                // Another pod has this name now. The next round shows whether that pod runs on this node.
                 (409, _) => ("another", Evicted::Asked),
                 (429, Some((_, says))) => ("budget", blocked(says)),
-                // Rejected by API priority and fairness: no budget is involved, and further evictions would fail too.
+                // API priority and fairness has rejected the request. No budget is involved, and further evictions
+                // would fail too.
                 (429, None) => ("busy", Evicted::Busy(format!("the API server is busy: {failed}"))),
-                // Two budgets for one pod: the server returns an internal error.
+                // If two budgets apply to one pod, the server returns an internal error.
                 (500, _) if failed.says.contains("PodDisruptionBudget") => ("budgets", blocked(&failed.says)),
                 (403, _) => ("forbidden", blocked(&failed.to_string())),
                 _ => ("failed", blocked(&failed.to_string())),
@@ -197,7 +201,7 @@ async fn evict(setting: &Setting, namespace: &str, pod: &str, uid: &str) -> Evic
 /// Starts, checks and ends a preflight that was decided.
 ///
 /// # Errors
-/// When the API server does not answer; it is retried.
+/// Returns an error if the API server does not answer. The caller then retries.
 pub async fn preflight(
     setting: &Setting,
     node: &NodeView,
@@ -210,8 +214,8 @@ pub async fn preflight(
         .and_then(|recovery| recovery.preflight.clone());
     let Some(check) = check else { return Ok(()) };
     let looked = look_at(setting, node, health, &check, now).await;
-    // A missing permission or quota is reported and retried only for a limited time. A timeout and a busy server are
-    // not rejections.
+    // A missing permission or quota is reported, and the preflight is retried only for a limited time. A timeout and a
+    // busy server do not count as rejections.
     if let Err(failed) = &looked
         && (400..500).contains(&failed.code)
         && failed.code != 429
@@ -259,7 +263,7 @@ async fn look_at(
             };
             let job = api.post(&jobs, &objects::preflight(job, node)).await?;
             if let Some(recovery) = &mut health.recovery {
-                // The previous obstacle is gone.
+                // The obstacle that kept the last preflight from running no longer exists.
                 recovery.unrun = None;
             }
             job
@@ -276,12 +280,12 @@ async fn look_at(
         checked(health, true, &says, rules, now);
     } else {
         match objects::ran(&pods_of(setting, &check.name).await?) {
-            // The Job stays for its logs, until its time to live ends.
+            // Keep the Job until its time to live ends, because its logs may be needed.
             Ok(said) => {
                 checked(health, false, &format!("{says} {said}"), rules, now);
                 return Ok(());
             }
-            // The Job would stay pending and occupy the GPUs later.
+            // Without deletion, the Job would stay pending and could occupy the GPUs later.
             Err(why) => unrun(health, &format!("Job {}: {why}", check.name), rules, now),
         }
     }
@@ -309,16 +313,16 @@ fn place(setting: &Setting) -> String {
     format!("/api/v1/namespaces/{}/configmaps", setting.namespace)
 }
 
-/// The breaker as recorded in the cluster.
+/// Returns the breaker as recorded in the cluster.
 ///
 /// # Errors
-/// [`Failed`]
+/// Returns [`Failed`] if the request fails.
 pub async fn read_breaker(setting: &Setting) -> Result<Option<Breaker>, Failed> {
     match setting.api.get(&format!("{}/{PLACE}", place(setting))).await {
         Ok(map) => {
             let text = map["data"]["breaker"].as_str();
             Ok(text.and_then(|text| {
-                // A breaker that cannot be parsed counts as open.
+                // If the breaker cannot be parsed, it counts as open.
                 let unknown = || Breaker {
                     since: timestamp::now_ms(),
                     nodes: 0,
@@ -335,10 +339,10 @@ pub async fn read_breaker(setting: &Setting) -> Result<Option<Breaker>, Failed> 
 /// Records the open breaker, for the next leader and for administrators.
 ///
 /// # Errors
-/// [`Failed`]
+/// Returns [`Failed`] if the operation fails.
 pub async fn write_breaker(setting: &Setting, breaker: &Breaker) -> Result<(), Failed> {
     let data = json!({ "breaker": serde_json::to_string(breaker).unwrap_or_default(), "since": timestamp::write(breaker.since) });
-    // A reset from before it opened must not close it.
+    // Remove the reset annotation, because a reset from before the breaker opened must not close it.
     let metadata = json!({ "annotations": { RESET: null } });
     let patch = json!({ "metadata": metadata, "data": data });
     let whole = json!({
@@ -351,14 +355,14 @@ pub async fn write_breaker(setting: &Setting, breaker: &Breaker) -> Result<(), F
     setting.api.merge_or_make(&all, PLACE, &patch, &whole).await
 }
 
-/// Whether an administrator reset the breaker, and what the annotation says. The annotation is removed then.
+/// Returns the value of the reset annotation if an administrator has reset the breaker, and removes the annotation.
 ///
 /// # Errors
-/// [`Failed`]
+/// Returns [`Failed`] if a request fails.
 pub async fn is_reset(setting: &Setting) -> Result<Option<String>, Failed> {
     let one = format!("{}/{PLACE}", place(setting));
     let map = match setting.api.get(&one).await {
-        // Deletion has the same meaning.
+        // Deleting the ConfigMap also resets the breaker.
         Err(failed) if failed.is_missing() => return Ok(Some("the ConfigMap was deleted".to_owned())),
         other => other?,
     };

@@ -9,7 +9,7 @@ use prometheus::{
 use super::policy::{Census, State};
 use crate::certificate::Renewals;
 
-/// See the module.
+/// The metrics; see the module documentation.
 #[derive(Debug)]
 pub struct Counts {
     registry: Registry,
@@ -21,7 +21,7 @@ pub struct Counts {
     decisions: IntCounterVec,
     evictions: IntCounterVec,
     patches: IntCounter,
-    /// Times that the breaker opened.
+    /// How often the breaker opened.
     pub trips: IntCounter,
     /// Failed requests to the API server.
     pub failures: IntCounter,
@@ -37,7 +37,7 @@ impl Counts {
     /// Registers the metrics, all zero.
     ///
     /// # Errors
-    /// Only if two metrics had the same name.
+    /// Returns an error only if two metrics have the same name.
     pub fn new() -> prometheus::Result<Counts> {
         let gauge = |name: &str, help: &str| IntGauge::new(name, help);
         let counter = |name: &str, help: &str| IntCounter::new(name, help);
@@ -145,7 +145,7 @@ impl Counts {
         self.patches.inc();
     }
 
-    /// The metrics page.
+    /// Returns the metrics page.
     pub fn page(&self) -> String {
         let mut page = Vec::new();
         // A write to memory cannot fail.

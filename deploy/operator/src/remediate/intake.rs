@@ -1,7 +1,7 @@
-//! Receives verdicts: `POST /verdicts` over HTTPS, with the token of a pod's ServiceAccount.
+//! Receives verdicts by `POST /verdicts` over HTTPS. The sender authenticates with the token of a pod's ServiceAccount.
 //!
-//! A pod may report only machines on which pods of its own job run. The response contains the decision, after it was
-//! recorded.
+//! A pod may report only machines on which pods of its own job run. The response contains the decision and is sent only
+//! after the decision was recorded.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,14 +26,14 @@ use crate::timestamp::now_ms;
 
 /// Size limit of a body.
 const MOST_BYTES: usize = 1 << 20;
-/// Size limit of a token; those of Kubernetes have about 1,200 characters.
+/// Size limit of a token. Tokens of Kubernetes have about 1,200 characters.
 const MOST_TOKEN: usize = 16 << 10;
-/// Time limit for a decision; after it, the sender retries.
+/// Time limit for a decision. When it has passed, the sender must retry.
 const DECIDED_WITHIN: Duration = Duration::from_secs(8);
 /// Limit of requests processed at once.
 const AT_ONCE: usize = 16;
 
-/// See the module.
+/// The receiver of verdicts; see the module documentation.
 pub struct Intake {
     api: Api,
     audience: Option<String>,
@@ -42,12 +42,12 @@ pub struct Intake {
     until: watch::Receiver<Option<Instant>>,
     counts: Arc<Counts>,
     room: Semaphore,
-    /// Retries of failed token reviews and of failed look-ups of jobs.
+    /// Retries of failed token reviews, and of failed look-ups of jobs.
     unknown: [Mutex<Retry>; 2],
 }
 
 impl Intake {
-    /// Sends accepted reports to `reports` while this replica is the leader.
+    /// Creates the receiver. It sends accepted reports to `reports` while this replica is the leader.
     pub fn of(
         api: Api,
         audience: Option<String>,
@@ -67,7 +67,7 @@ impl Intake {
         })
     }
 
-    /// Its HTTP routes.
+    /// Returns the HTTP routes.
     pub fn router(self: &Arc<Intake>) -> Router {
         Router::new()
             .route("/verdicts", post(verdicts))
@@ -115,7 +115,7 @@ impl Intake {
         Ok(job)
     }
 
-    /// The decision about each notice.
+    /// Returns the decision about each notice.
     async fn decide(&self, notices: &[Notice], job: &Job) -> Vec<Value> {
         let mut asked = Vec::new();
         for notice in notices {
@@ -145,8 +145,9 @@ impl Intake {
         let (machine, pod) = notice.place().ok_or("no-node")?;
         match job.pods.get(pod) {
             Some(runs_on) if runs_on == machine => {}
-            // A cleared finding can be about a pod that is deleted, or runs on another machine with the same name: it
-            // clears only findings that the same job raised.
+            // A notice that a finding has cleared is accepted even for a pod outside the job, because that pod may have
+            // been deleted or replaced by one on another machine. Such a notice clears only findings that the same job
+            // raised.
             _ if !notice.holds() => {}
             _ => return Err("not-its-job"),
         }
@@ -236,7 +237,8 @@ fn refuse(intake: &Intake, unheard: Unheard, of_job: bool) -> Response {
     answer
 }
 
-/// Closes the connection: the next one may reach another replica.
+/// Returns a response that asks for a retry and closes the connection. The sender's next connection may reach another
+/// replica.
 fn later(status: StatusCode, says: &str, seconds: u64) -> Response {
     let headers = [
         (header::RETRY_AFTER, seconds.to_string()),

@@ -13,9 +13,10 @@ use crate::api::{Api, Failed};
 use crate::say;
 use crate::timestamp::now_ms;
 
-/// How often a change of nothing but times is written.
+/// How often a state is written if nothing but times has changed.
 const WRITE_EVERY_MS: u64 = 30_000;
-/// For a decision made this shortly before a crash, it is unknown whether its Event was written.
+/// Age up to which Events are written again after a restart. For a more recent decision, it is unknown whether the
+/// previous process wrote its Event.
 const TOLD_AFTER_MS: u64 = 600_000;
 
 /// The state of a node, and what was written to the cluster.
@@ -25,28 +26,29 @@ pub struct Known {
     pub health: Health,
     /// The state as last written to the cluster.
     pub written: Health,
-    /// When it was written.
+    /// When the state was written.
     pub written_ms: u64,
-    /// The resourceVersion of its NodeHealth; empty: it does not exist.
+    /// The resourceVersion of the node's NodeHealth, or empty if there is no NodeHealth.
     pub version: String,
-    /// The state has to be written and was not yet.
+    /// True if the state must be written and has not been written yet.
     pub is_unwritten: bool,
-    /// Events of decisions up to this number were written.
+    /// Number of the last decision whose Event was written.
     pub told: u64,
-    /// Retries for its NodeHealth, on which all else depends.
+    /// Retries for the NodeHealth. All other writes depend on it.
     pub record: Retry,
     /// Retries for actions on the node.
     pub deeds: Retry,
-    /// Retries for its condition, on which nothing depends.
+    /// Retries for the node's condition. Nothing depends on it.
     pub condition: Retry,
-    /// Retries for Events, on which nothing depends either.
+    /// Retries for Events. Nothing depends on them.
     pub events: Retry,
-    /// Relevant parts of its NodeHealth that could not be read, until they are compared with the node.
+    /// Relevant parts of the NodeHealth that could not be read. It is cleared when the record has been compared with
+    /// the node.
     pub doubt: Option<String>,
 }
 
 impl Known {
-    /// Reads a NodeHealth as far as possible; unreadable parts are logged.
+    /// Reads a NodeHealth as far as possible. Unreadable parts are logged.
     fn of(object: &Value) -> Known {
         let record = Record::read(object);
         for lost in &record.lost {
@@ -71,8 +73,8 @@ impl Known {
         }
     }
 
-    /// Fills gaps in its record from the node. If they concern why the node is out of service or how it returns, only
-    /// an administrator can return it: its fault is unknown.
+    /// Fills gaps in the node's record from the Node. If the gaps concern why the node is out of service or how it
+    /// returns, only an administrator can return it to service, because its fault is unknown.
     fn beside(&mut self, node: &NodeView, now: u64) {
         let health = &mut self.health;
         if health.node_uid.is_empty() {
@@ -81,7 +83,7 @@ impl Known {
         if self.version.is_empty() || health.node_uid != node.uid {
             return;
         }
-        // A reboot that was missed must not close incidents.
+        // If the boot ID is unknown, use the current one, so that incidents are not closed as if the node had rebooted.
         if health.boot.is_empty() {
             health.boot.clone_from(&node.boot);
         }
@@ -101,7 +103,7 @@ impl Known {
     /// Writes the state to the cluster.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if the operation fails.
     pub async fn write(&mut self, api: &Api, name: &str, now: u64) -> Result<(), Failed> {
         let object = objects::with_status(name, &self.version, &self.health);
         let path = format!("{}/{name}/status", objects::HEALTHS);
@@ -111,7 +113,8 @@ impl Known {
         Ok(())
     }
 
-    /// Whether the state must be written: repeated reports alone are not worth a write each time.
+    /// Returns true if the state must be written. A change that consists only of repeated reports is not written each
+    /// time.
     pub fn is_worth_a_write(&self, now: u64) -> bool {
         let is_late = now.saturating_sub(self.written_ms) >= WRITE_EVERY_MS;
         self.health != self.written
@@ -131,7 +134,7 @@ fn without_times(health: &Health) -> Health {
 /// Reads all NodeHealths in the cluster.
 ///
 /// # Errors
-/// [`Failed`]
+/// Returns [`Failed`] if the operation fails.
 pub async fn read(api: &Api) -> Result<BTreeMap<String, Known>, Failed> {
     let mut all = BTreeMap::new();
     let take = |object: &Value| {
@@ -143,9 +146,10 @@ pub async fn read(api: &Api) -> Result<BTreeMap<String, Known>, Failed> {
     Ok(all)
 }
 
-/// Adopts nodes that have the operator's marks without a record: the record was lost, and they are checked and
-/// returned. With a record, the record decides. No node is taken further than its marks show, and no more nodes are
-/// adopted than the limits allow, since others can set such labels too. Returns the nodes that were not adopted.
+/// Adopts nodes that have the operator's marks but no record. Their record was lost, so they are checked and then
+/// returned to service. For a node with a record, the record decides. No node is taken to a higher action level than
+/// its marks show. No more nodes are adopted than the limits allow, because others can set such labels too. Returns the
+/// nodes that were not adopted.
 pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, rules: &Rules, now: u64) -> Vec<String> {
     for (name, known) in all.iter_mut() {
         if let Some(node) = nodes.one(name) {

@@ -64,7 +64,7 @@ fn nobody_is_taken_further_than_he_is() {
     let wanted = [
         ("cordoned", Rung::Cordon),
         ("labelled", Rung::Label),
-        // Its record says that it should have no marks: it is not taken out of service again.
+        // The record of this node says that it should have no marks, so it is not taken out of service again.
         ("recorded", Rung::None),
         ("tainted", Rung::Taint),
     ];
@@ -96,7 +96,7 @@ fn no_more_are_taken_for_ours_than_we_may_take_out() {
     assert_eq!(adopted(&none), []);
 }
 
-/// A node with the operator's cordon, and its record with this status.
+/// Returns a node with the operator's cordon, and its record with this status.
 fn with_record(status: Value) -> (Nodes, BTreeMap<String, Known>) {
     let nodes = Nodes::default();
     let mark = json!({ MARK: "paceline-remediator/7" });
@@ -109,8 +109,8 @@ fn with_record(status: Value) -> (Nodes, BTreeMap<String, Known>) {
     (nodes, BTreeMap::from([("n1".to_owned(), record)]))
 }
 
-/// Whatever part is unreadable, the node stays out of service and an administrator must check. This holds in each mode:
-/// a status written in observe mode is all that act mode finds later.
+/// If any part of the record is unreadable, the node stays out of service and an administrator must check it. This
+/// holds in each mode, because a later change to act mode finds only the status that observe mode wrote.
 #[test]
 fn a_record_that_cannot_be_read_gives_no_node_back() {
     let odd = json!({ "finding": "of-another-century" });

@@ -20,11 +20,11 @@ pub const PATH: &str = "/api/v1/nodes";
 /// Pause after a failure.
 const BREATH: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The nodes; see the module documentation.
 #[derive(Clone, Default)]
 pub struct Nodes {
     all: Arc<Mutex<BTreeMap<String, NodeView>>>,
-    /// Why the watch fails, if it does.
+    /// Why the watch fails, or `None` if it works.
     blind: Arc<Mutex<Option<String>>>,
 }
 
@@ -34,7 +34,8 @@ impl Nodes {
         self.with(|all| all.get(name).cloned())
     }
 
-    /// Why the watch fails, if the API server rejects it: changes by administrators are not seen then.
+    /// Returns why the watch fails, if the API server rejects it. Changes by administrators are not seen while it
+    /// fails.
     pub fn blind(&self) -> Option<String> {
         self.blind.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -43,7 +44,8 @@ impl Nodes {
         *self.blind.lock().unwrap_or_else(PoisonError::into_inner) = blind;
     }
 
-    /// Names of the nodes on which percentages are based: those with GPUs, or all, if no node shows any.
+    /// Returns the names of the nodes on which percentages are based. These are the nodes with GPUs, or all nodes if
+    /// none shows a GPU.
     pub fn fleet(&self) -> BTreeSet<String> {
         self.with(|all| {
             let is_any = all.values().any(|node| node.has_gpus);
@@ -52,12 +54,12 @@ impl Nodes {
         })
     }
 
-    /// Nodes with the operator's marks.
+    /// Returns the nodes with the operator's marks.
     pub fn ours(&self) -> Vec<NodeView> {
         self.with(|all| all.values().filter(|node| node.bears_ours()).cloned().collect())
     }
 
-    /// Stores a node's state; an older version than the stored one is ignored.
+    /// Stores a node's state. A version that is older than the stored one is ignored.
     pub fn saw(&self, node: &Value) {
         let Some(view) = NodeView::of(node) else { return };
         self.with(|all| {
@@ -74,10 +76,10 @@ impl Nodes {
         look(&mut self.all.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads all nodes.
+    /// Reads all nodes. Returns the version of the list.
     ///
     /// # Errors
-    /// [`Failed`]
+    /// Returns [`Failed`] if a request fails.
     pub async fn read(&self, api: &Api) -> Result<String, Failed> {
         let mut names = BTreeSet::new();
         let version = api
@@ -92,7 +94,7 @@ impl Nodes {
         Ok(version)
     }
 
-    /// Watches nodes forever, from a version on.
+    /// Watches nodes forever, starting from a version of the list.
     pub async fn follow(self, api: Api, counts: Arc<Counts>, mut version: String) {
         let mut retry = Retry::default();
         loop {
@@ -108,11 +110,13 @@ impl Nodes {
             {
                 self.see(Some(format!("nodes are not watched: {failed}")));
             }
-            // If the version is too old, the list was just read again.
+            // Code 410 means that the version was too old. That is not a failure, because the list has just been read
+            // again.
             if came.as_ref().map_or_else(|failed| failed.code != 410, |()| true) {
                 retry.came(came, "nodes", &counts, now_ms());
             }
-            // Pause after a normal end too: an API server that is shutting down ends each watch at once.
+            // Pause after a normal end of the watch too, because an API server that is shutting down ends each watch
+            // immediately.
             sleep(BREATH).await;
         }
     }
@@ -146,7 +150,8 @@ impl Nodes {
     }
 }
 
-/// A watch can still deliver the state from before this program's own change.
+/// Returns true if `one` is older than `other`. A watch can still deliver the state from before this program's own
+/// change.
 fn is_older(one: &NodeView, other: &NodeView) -> bool {
     match (one.version.parse::<u64>(), other.version.parse::<u64>()) {
         (Ok(one), Ok(other)) => one < other,

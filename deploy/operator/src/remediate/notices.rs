@@ -1,4 +1,5 @@
-//! The format of aggregators' notifications: a webhook's body as in docs/notifications.md. Pure.
+//! The format of aggregators' notifications, which is a webhook's body as in docs/notifications.md. This module does no
+//! I/O.
 
 use paceline_health::Provenance;
 use paceline_health::fault::Order;
@@ -13,7 +14,7 @@ pub const MOST_NOTICES: usize = 512;
 /// Size limit of a name or subject.
 const LONGEST: usize = 512;
 
-/// A body.
+/// The body of a notification.
 #[derive(Debug, Deserialize)]
 pub struct Parcel {
     version: u32,
@@ -21,16 +22,16 @@ pub struct Parcel {
     pub notices: Vec<Notice>,
 }
 
-/// A notice, with the fields that matter here.
+/// A notice, reduced to the fields that matter here.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Notice {
-    /// The sender's key for it.
+    /// The sender's key for the notice.
     pub key: String,
     status: Status,
     severity: Severity,
     finding: String,
     subject: String,
-    /// `MACHINE/POD`.
+    /// The machine and the pod, as `MACHINE/POD`.
     pub node: Option<String>,
     provenance: Provenance,
     #[serde(default)]
@@ -49,13 +50,13 @@ enum Status {
 /// Why a body is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Not the expected format.
+    /// The body does not have the expected format.
     #[error("{0}")]
     Json(String),
-    /// Unknown version.
+    /// The body has an unknown version.
     #[error("unknown version {0}: must be 1")]
     Version(u32),
-    /// Too many notices.
+    /// The body has too many notices.
     #[error("{0} notices are too many: {MOST_NOTICES} at most")]
     Many(usize),
 }
@@ -64,7 +65,7 @@ impl Parcel {
     /// Parses a body.
     ///
     /// # Errors
-    /// [`Malformed`]
+    /// Returns [`Malformed`] if the body is invalid.
     pub fn read(body: &[u8]) -> Result<Parcel, Malformed> {
         let parcel: Parcel =
             serde_json::from_slice(body).map_err(|error| Malformed::Json(error.to_string()))?;
@@ -77,7 +78,7 @@ impl Parcel {
 }
 
 impl Notice {
-    /// The machine and the pod that it is about.
+    /// Returns the machine and the pod that the notice is about.
     pub fn place(&self) -> Option<(&str, &str)> {
         let (machine, pod) = self.node.as_deref()?.split_once('/')?;
         let is_name = |name: &str| {
@@ -87,12 +88,12 @@ impl Notice {
         (is_name(machine) && is_name(pod)).then_some((machine, pod))
     }
 
-    /// Whether the finding holds, rather than being cleared.
+    /// Returns true if the finding holds, and false if it was cleared.
     pub fn holds(&self) -> bool {
         self.status == Status::Firing
     }
 
-    /// The report for an authenticated job; `None`: the finding is unknown here.
+    /// Returns the report for an authenticated job, or `None` if this program does not know the finding.
     pub fn report(&self, job: &str, job_nodes: u32) -> Option<Report> {
         let finding = *Finding::ALL
             .iter()
@@ -105,7 +106,7 @@ impl Notice {
             job: job.to_owned(),
             job_nodes,
             finding,
-            // The text appears in objects and logs.
+            // Sanitize the text, because it appears in objects and logs.
             subject: sanitize::clip(&self.subject, LONGEST),
             severity: self.severity,
             provenance: self.provenance,

@@ -1,4 +1,5 @@
-//! Objects that the remediator creates: a node's NodeHealth, Events about it, a preflight Job on it, an eviction. Pure.
+//! Objects that the remediator creates: a node's NodeHealth, Events about the node, a preflight Job on it, and an
+//! eviction. This module does no I/O.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -12,19 +13,19 @@ use crate::timestamp;
 pub const VERSION: &str = "paceline.dev/v1alpha1";
 /// The API path of NodeHealths.
 pub const HEALTHS: &str = "/apis/paceline.dev/v1alpha1/nodehealths";
-/// The API path of Events about Nodes: a Node has no namespace.
+/// The API path of Events about Nodes. They are in the default namespace, because a Node has none.
 pub const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 /// The container of a preflight's pod.
 const CONTAINER: &str = "preflight";
 
-/// The resourceVersion of an object.
+/// Returns the resourceVersion of an object.
 pub fn version(object: &Value) -> String {
     let version = object["metadata"]["resourceVersion"].as_str();
     version.unwrap_or_default().to_owned()
 }
 
-/// A NodeHealth without a status. It is deleted with its Node.
+/// Returns a NodeHealth without a status. It is deleted together with its Node.
 pub fn node_health(node: &NodeView) -> Value {
     json!({
         "apiVersion": VERSION,
@@ -36,7 +37,8 @@ pub fn node_health(node: &NodeView) -> Value {
     })
 }
 
-/// The same with the status, to be written over the version that was read.
+/// Returns a NodeHealth with its status. Its resourceVersion is the version that was read, so that only this version is
+/// overwritten.
 pub fn with_status(name: &str, version: &str, health: &Health) -> Value {
     json!({
         "apiVersion": VERSION,
@@ -46,7 +48,8 @@ pub fn with_status(name: &str, version: &str, health: &Health) -> Value {
     })
 }
 
-/// The Event for a decision. Its name is derived from the decision, so that retries do not duplicate it.
+/// Returns the Event for a decision. The Event's name is derived from the decision, so that retries do not duplicate
+/// it.
 pub fn event(node: &NodeView, entry: &Entry) -> Value {
     let bad = [
         "raised",
@@ -78,7 +81,8 @@ pub fn event(node: &NodeView, entry: &Entry) -> Value {
     })
 }
 
-/// Whether a drain evicts this pod: not if it has ended, belongs to a DaemonSet, or is a mirror pod.
+/// Returns true if a drain evicts this pod. A pod that has ended, belongs to a DaemonSet, or is a mirror pod is not
+/// evicted.
 pub fn is_drained(pod: &Value, pods: rules::Pods) -> bool {
     let meta = &pod["metadata"];
     let is_mirror = meta["annotations"]["kubernetes.io/config.mirror"].is_string();
@@ -88,7 +92,8 @@ pub fn is_drained(pod: &Value, pods: rules::Pods) -> bool {
     !is_mirror && !is_daemon && !has_ended && (pods == rules::Pods::All || holds_devices(pod))
 }
 
-/// Whether it uses devices of a device plugin or a resource driver: such resources are prefixed with a vendor's domain.
+/// Returns true if the pod uses devices of a device plugin or a resource driver. The names of such resources have a
+/// vendor's domain as prefix.
 fn holds_devices(pod: &Value) -> bool {
     let containers = ["containers", "initContainers"];
     let containers = containers
@@ -100,13 +105,14 @@ fn holds_devices(pod: &Value) -> bool {
     has_claims(pod) || wanted.any(|(name, count)| is_device(name) && count != "0" && *count != 0)
 }
 
-/// Whether it has resource claims (dynamic resource allocation).
+/// Returns true if the pod has resource claims (dynamic resource allocation).
 pub fn has_claims(pod: &Value) -> bool {
     let claims = pod["spec"]["resourceClaims"].as_array();
     claims.is_some_and(|claims| !claims.is_empty())
 }
 
-/// An eviction request for one pod, bound to its uid: a new pod with the same name is not evicted.
+/// Returns an eviction request for one pod. It is bound to the pod's uid, so that a new pod with the same name is not
+/// evicted.
 pub fn eviction(namespace: &str, name: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "policy/v1",
@@ -119,38 +125,38 @@ pub fn eviction(namespace: &str, name: &str, uid: &str) -> Value {
 /// The settings of a preflight Job.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
-    /// Its name.
+    /// The Job's name.
     pub name: &'a str,
     /// The operator's namespace.
     pub namespace: &'a str,
-    /// The number of GPUs: it gets all of them, and all must pass.
+    /// The number of GPUs. The Job gets all of them, and all must pass.
     pub gpus: Option<u32>,
     /// The image with `paceline`.
     pub image: &'a str,
-    /// The site's settings for its pod.
+    /// The site's settings for the Job's pod.
     pub pod: &'a PreflightPod,
-    /// Its deadline in seconds.
+    /// The Job's deadline in seconds.
     pub deadline_s: u64,
 }
 
-/// A site's settings for preflight pods: fields of a PodSpec.
+/// A site's settings for preflight pods, as fields of a PodSpec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PreflightPod {
-    /// The Secrets for pulling its image.
+    /// The Secrets for pulling the image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<Value>,
     /// Tolerations, in addition to those for the operator's own taints.
     pub tolerations: Vec<Value>,
-    /// The RuntimeClass, where GPUs need one.
+    /// The RuntimeClass, if GPUs need one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// Its priority.
+    /// The pod's priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
 }
 
-/// A Job that runs `paceline preflight` on one node; it tolerates the operator's taint and cordon.
+/// Returns a Job that runs `paceline preflight` on one node. The Job tolerates the operator's taint and cordon.
 pub fn preflight(job: Preflight<'_>, node: &NodeView) -> Value {
     json!({
         "apiVersion": "batch/v1",
@@ -163,7 +169,8 @@ pub fn preflight(job: Preflight<'_>, node: &NodeView) -> Value {
         },
         "spec": {
             "backoffLimit": 0,
-            // The pod is deleted at this deadline; before that, the result is read once more.
+            // The pod is deleted at this deadline. It is a minute after the preflight's deadline, so that the result
+            // can be read once more.
             "activeDeadlineSeconds": job.deadline_s + 60,
             "ttlSecondsAfterFinished": 86_400,
             "template": {
@@ -175,14 +182,14 @@ pub fn preflight(job: Preflight<'_>, node: &NodeView) -> Value {
 }
 
 fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
-    // A struct of strings and values always serializes.
+    // Serialization cannot fail, because the struct has only strings and JSON values.
     let mut pod = serde_json::to_value(job.pod).unwrap_or_default();
     let ours = [TAINT, "node.kubernetes.io/unschedulable", "nvidia.com/gpu"];
     let ours = ours.map(|key| json!({ "key": key, "operator": "Exists", "effect": "NoSchedule" }));
     pod["tolerations"] = ours.into_iter().chain(job.pod.tolerations.clone()).collect();
     pod["restartPolicy"] = json!("Never");
     pod["automountServiceAccountToken"] = json!(false);
-    // Like a DaemonSet's pod: the scheduler binds it to the node, so that devices are allocated normally.
+    // As for a DaemonSet's pod, let the scheduler bind the pod to the node, so that devices are allocated normally.
     pod["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
         { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node.name] }] },
     ] } } });
@@ -193,7 +200,8 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
         { "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": "1Gi" } },
     ]);
     let mut resources = json!({ "requests": { "cpu": "1", "memory": "2Gi" }, "limits": { "memory": "8Gi" } });
-    // No time limit of its own: slow CUDA initialization on eight GPUs gets the time that it needs.
+    // The preflight gets no time limit of its own, because CUDA initialization on eight GPUs can be slow. Only the
+    // Job's deadline applies.
     let mut command = ["paceline", "preflight", "full"].map(str::to_owned).to_vec();
     if let Some(gpus) = job.gpus {
         resources["limits"]["nvidia.com/gpu"] = json!(gpus.to_string());
@@ -204,10 +212,10 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
         "image": job.image,
         "command": command,
         "env": [
-            // The image's own setting requests only the management library, which measures nothing.
+            // The image's own setting requests only the management library, with which nothing can be measured.
             { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" },
             { "name": "PACELINE_NODE", "value": node.name },
-            // Where a preflight without peers creates its key.
+            // A preflight without peers creates its key in this directory.
             { "name": "HOME", "value": "/tmp" },
         ],
         "resources": resources,
@@ -216,7 +224,7 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
             "readOnlyRootFilesystem": true,
             "capabilities": { "drop": ["ALL"] },
         },
-        // The results are then in the pod's status.
+        // With this policy, the results are in the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{ "name": "tmp", "mountPath": "/tmp" }, { "name": "shm", "mountPath": "/dev/shm" }],
         "workingDir": "/tmp",
@@ -224,7 +232,7 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
     pod
 }
 
-/// The outcome of a Job; `None`: it is running.
+/// Returns the outcome of a Job, or `None` if the Job is still running.
 pub fn outcome(job: &Value) -> Option<(bool, String)> {
     let conditions = job["status"]["conditions"].as_array();
     let mut ended = conditions
@@ -241,10 +249,10 @@ pub fn outcome(job: &Value) -> Option<(bool, String)> {
     })
 }
 
-/// The output of a preflight's container, if it ran and ended.
+/// Returns the output of a preflight's container, if the container ran and ended.
 ///
 /// # Errors
-/// Why it did not run to completion: that gives no information about the node's hardware.
+/// Returns the reason if the container did not run to completion. This gives no information about the node's hardware.
 pub fn ran(pods: &[Value]) -> Result<String, String> {
     let Some(pod) = pods.last() else {
         return Err("it has no pod".to_owned());
@@ -261,12 +269,12 @@ pub fn ran(pods: &[Value]) -> Result<String, String> {
     }
     let state = found(&status["containerStatuses"], "name", CONTAINER)["state"].clone();
     let ended = &state["terminated"];
-    // These exit codes mean that the check had no result, or was called with an unknown argument.
+    // These exit codes mean that the check had no result, or that it was called with an unknown argument.
     if let Some(code @ (3 | 64)) = ended["exitCode"].as_i64() {
         let said = text(&ended["message"]);
         return Err(format!("it had no result (exit code {code}): {said}"));
     }
-    // A container that the runtime could not start is also terminated.
+    // A container that the runtime could not start also has the state `terminated`.
     let is_started =
         ended.is_object() && !["StartError", "ContainerCannotRun"].contains(&&*text(&ended["reason"]));
     if is_started || state["running"].is_object() {

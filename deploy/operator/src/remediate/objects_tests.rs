@@ -21,7 +21,7 @@ fn gpus_are_the_nodes_own_and_not_those_that_can_be_given_away() {
     assert_eq!(gpus(json!({ "capacity": { "cpu": "64" } })), None);
 }
 
-/// MIG's mixed strategy: capacity has `nvidia.com/gpu` for whole GPUs, besides the slices.
+/// With MIG's mixed strategy, the capacity has `nvidia.com/gpu` for whole GPUs besides the slices.
 #[test]
 fn slices_of_gpus_are_seen_beside_whole_ones() {
     let slices = |count: &str| {
@@ -40,7 +40,8 @@ fn slices_of_gpus_are_seen_beside_whole_ones() {
     assert!(!holds(json!({ "nvidia.com/gpu": 0, "cpu": "8" })) && !holds(json!({ "nvidia.com/gpu": "0" })));
 }
 
-/// A pod that has ended holds nothing; one of a DaemonSet or a mirror pod would be back at once.
+/// Checks which pods a drain evicts. A pod that has ended holds no devices. A pod of a DaemonSet or a mirror pod would
+/// be recreated immediately.
 #[test]
 fn who_is_asked_to_leave() {
     let check = |wanted: bool, change: Value| {
@@ -184,7 +185,7 @@ fn what_did_not_run_has_not_failed() {
         ),
         Err("it had no result (exit code 3): nothing to compare with"),
     );
-    // The runtime cannot start it, for example because the driver's libraries are missing.
+    // The runtime cannot start the container, for example because the driver's libraries are missing.
     check(
         of(json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": "hook failed" } })),
         Err("StartError: hook failed"),
@@ -199,7 +200,7 @@ fn what_did_not_run_has_not_failed() {
         json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices" }),
         Err("UnexpectedAdmissionError: no healthy devices"),
     );
-    // A pod with a higher priority preempted it.
+    // A pod with a higher priority has preempted this pod.
     let mut taken = of(json!({ "terminated": { "exitCode": 143, "reason": "Error" } }));
     taken["conditions"] = json!([{ "type": "DisruptionTarget", "status": "True", "message": "preempted" }]);
     check(taken, Err("its pod was removed: preempted"));

@@ -1,5 +1,5 @@
-//! Reads a NodeHealth's status field by field. A field written by another version, dropped by a schema or broken by a
-//! user costs only that field, not the record: a node without a record looks healthy.
+//! Reads a NodeHealth's status field by field. If a field was written by another version, dropped by a schema or broken
+//! by a user, only that field is lost. The rest of the record is kept, because a node without a record looks healthy.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::policy::Health;
 
-/// Every version writes these. Without one of them it is unknown why a node is out of service, or how it may return.
+/// Fields that every version writes. If one of them is missing, it is unknown why a node is out of service or how it
+/// may return.
 const ALWAYS: [&str; 4] = ["nodeUid", "rung", "held", "incidents"];
 /// Fields that are reset when they cannot be read, since they affect no action.
 const HARMLESS: [&str; 12] = [
@@ -28,7 +29,7 @@ const HARMLESS: [&str; 12] = [
 /// A part of a status that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its path, such as `incidents.ml/train/gpu-lost`.
+    /// The part's path, such as `incidents.ml/train/gpu-lost`.
     pub path: String,
     /// The error.
     pub why: String,
@@ -40,7 +41,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// See the module.
+/// A NodeHealth as read; see the module documentation.
 #[derive(Debug, Default)]
 pub struct Record {
     /// The readable parts.
@@ -50,7 +51,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads a NodeHealth. Its owner is the Node that it is about.
+    /// Reads a NodeHealth. The Node that owns it is the node that it is about.
     pub fn read(object: &Value) -> Record {
         let mut record = Record::default();
         match &object["status"] {
@@ -70,7 +71,7 @@ impl Record {
         record
     }
 
-    /// The unreadable fields that matter, as text; `None`: there are none.
+    /// Returns the unreadable fields that matter, as text, or `None` if there are none.
     pub fn doubt(&self) -> Option<String> {
         let field = |lost: &&Lost| {
             let field = lost.path.split('.').next().unwrap_or_default();
@@ -111,7 +112,7 @@ impl Record {
         }
         match serde_json::from_value(Value::from(kept)) {
             Ok(health) => self.health = health,
-            // Each part was readable by itself.
+            // Each part was readable by itself, but the whole is not.
             Err(error) => self.lose("status", &error.to_string()),
         }
     }
@@ -131,13 +132,13 @@ impl Record {
     }
 }
 
-/// Why a value is invalid for this field.
+/// Returns why a value is invalid for this field.
 fn problem(field: &str, value: &Value) -> Option<String> {
     let alone = serde_json::from_value::<Health>(json!({ field: value }));
     alone.err().map(|error| error.to_string())
 }
 
-/// Until version 0.1.0, API servers dropped the numbers of decisions: they are reconstructed from the last one.
+/// Reconstructs the numbers of decisions from the last one. Until version 0.1.0, API servers dropped these numbers.
 fn number(health: &mut Health) {
     let most = health.history.iter().map(|entry| entry.number).max();
     let count = u64::try_from(health.history.len()).unwrap_or(u64::MAX);

@@ -3,7 +3,7 @@ use paceline_health::verdict::{Finding, Severity};
 use super::*;
 use crate::remediate::policy::Rung;
 
-/// A node that is out of service for a lost GPU, as recorded in the cluster.
+/// Returns the record of a node that is out of service because of a lost GPU.
 fn drained() -> Value {
     json!({
         "metadata": { "name": "n1", "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1" }] },
@@ -36,7 +36,7 @@ fn one_that_is_whole_is_read_whole() {
     assert_eq!(serde_json::to_value(&record.health).unwrap(), drained()["status"]);
 }
 
-/// As API servers stored them under a schema whose key `n` was `false`.
+/// Tests the decisions as API servers stored them under a schema whose key `n` was `false`.
 #[test]
 fn one_without_its_numbers_is_read_and_they_count_back_from_the_last() {
     let mut object = drained();
@@ -49,7 +49,7 @@ fn one_without_its_numbers_is_read_and_they_count_back_from_the_last() {
     assert_eq!(record.health.rung, Rung::Evict);
     assert_eq!(record.health.open().count(), 1);
     assert_eq!(numbers(&record), [5, 6, 7]);
-    // And under their old name, where they were stored.
+    // The numbers are also read under their old name, where they were stored.
     for (index, entry) in object["status"]["history"]
         .as_array_mut()
         .unwrap()
@@ -61,7 +61,7 @@ fn one_without_its_numbers_is_read_and_they_count_back_from_the_last() {
     assert_eq!(numbers(&Record::read(&object)), [2, 3, 4]);
 }
 
-/// Each field of a status and of an incident once missing and once with a wrong type: the rest is read nevertheless.
+/// Each field of a status and of an incident is once missing and once of a wrong type. The rest is read nevertheless.
 #[test]
 fn one_field_costs_no_more_than_itself() {
     let fields: Vec<String> = drained()["status"].as_object().unwrap().keys().cloned().collect();
@@ -108,7 +108,7 @@ fn one_field_costs_no_more_than_itself() {
             (Finding::GpuLost, Severity::Critical),
             "{field}"
         );
-        // An unknown time must not end it at once.
+        // An incident must not end immediately because its time is unknown.
         assert!(
             incident.heard > 1_700_000_000_000 && incident.since > 1_700_000_000_000,
             "{field}"
@@ -116,7 +116,7 @@ fn one_field_costs_no_more_than_itself() {
     }
 }
 
-/// An incident of another version, for example with a later finding.
+/// An incident was written by another version, for example with a later finding.
 #[test]
 fn an_incident_that_cannot_be_read_leaves_the_others_and_is_doubted() {
     let mut object = drained();

@@ -1,33 +1,33 @@
-//! Retries and logs failures with growing pauses, separately for each operation.
+//! Retries failed operations and logs failures, with growing pauses and separately for each operation.
 
 use super::counts::Counts;
 use crate::api::Failed;
 use crate::say;
 
-/// The first and the longest pause between two log lines about the same failure.
+/// The first and the longest pause between two log lines about the same failure, in milliseconds.
 const QUIET_MS: [u64; 2] = [60_000, 3_600_000];
 
-/// See the module.
+/// The retries of one operation; see the module documentation.
 #[derive(Debug, Default)]
 pub struct Retry {
     /// Consecutive failures.
     failures: u32,
-    /// The time of the next attempt: after 1 s, 2 s, and so on up to half a minute.
+    /// The time of the next attempt. The pauses grow from 1 s and 2 s up to half a minute.
     again: u64,
     /// The last logged code.
     code: u16,
-    /// Until when it is not logged again.
+    /// The time until which the failure is not logged again.
     quiet: u64,
     pause: u64,
 }
 
 impl Retry {
-    /// Whether an attempt is due.
+    /// Returns true if an attempt is due.
     pub fn is_due(&self, now: u64) -> bool {
         now >= self.again
     }
 
-    /// Records the result; a failure is counted and logged.
+    /// Records the result. A failure is counted and logged.
     pub fn came<T>(&mut self, came: Result<T, Failed>, what: &str, counts: &Counts, now: u64) -> Option<T> {
         let is_worth_a_line = self.tried(came.as_ref().err(), now);
         match came {

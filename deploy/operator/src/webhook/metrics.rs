@@ -8,10 +8,10 @@ use prometheus::{
 
 use crate::webhook::review::Answer;
 
-/// Upper bounds of buckets, seconds: the target is 10 ms.
+/// Upper bounds of the histogram's buckets, in seconds. The target for a response is 10 ms.
 const BUCKETS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0];
 
-/// See the module.
+/// The metrics; see the module documentation.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -29,7 +29,7 @@ impl Metrics {
     /// Registers the metrics, all zero.
     ///
     /// # Errors
-    /// Only if two metrics had the same name.
+    /// Returns an error only if two metrics have the same name.
     pub fn new() -> prometheus::Result<Metrics> {
         let metrics = Metrics {
             registry: Registry::new(),
@@ -77,7 +77,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The registry, for further metrics on the same page.
+    /// Returns the registry, for further metrics on the same page.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -103,7 +103,7 @@ impl Metrics {
             .inc();
     }
 
-    /// The metrics page.
+    /// Returns the metrics page.
     pub fn page(&self) -> String {
         let mut page = Vec::new();
         // A write to memory cannot fail.

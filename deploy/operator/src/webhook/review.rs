@@ -1,4 +1,4 @@
-//! An API server's admission request and its response
+//! Answers an API server's admission requests
 //! (<https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/>).
 
 use base64::Engine as _;
@@ -6,9 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use paceline_inject::{Settings, inject, is_wanted, patch};
 use serde_json::{Value, json};
 
-/// Kubernetes' own namespaces: their pods keep the cluster running.
+/// Kubernetes' own namespaces. Their pods are never changed, because they keep the cluster running.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
-/// API servers truncate longer warnings.
+/// Size limit of a warning. API servers truncate longer ones.
 const LONGEST_WARNING: usize = 250;
 /// Limit of warnings in one response.
 const MOST_WARNINGS: usize = 5;
@@ -22,16 +22,16 @@ pub struct Rules {
     pub exclude: Vec<String>,
 }
 
-/// A response.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// The AdmissionReview to send.
     pub review: Value,
     /// What was done with the pod, for metrics: `injected`, `unchanged`, `skipped`, `refused`.
     pub outcome: &'static str,
-    /// The mode, or the reason: lower case with dashes.
+    /// The mode, or the reason in lower case with dashes.
     pub reason: &'static str,
-    /// The request is a dry run.
+    /// True if the request is a dry run.
     pub dry_run: bool,
 }
 
@@ -60,7 +60,7 @@ impl Verdict {
 /// Answers a request. The pod is always allowed.
 ///
 /// # Errors
-/// [`Malformed`]: it is not an AdmissionReview v1, so no response is possible.
+/// Returns [`Malformed`] if the request is not an AdmissionReview v1, because no response is possible then.
 pub fn answer(body: &[u8], rules: &Rules) -> Result<Answer, Malformed> {
     let review: Value = serde_json::from_slice(body).map_err(|_| Malformed("no JSON"))?;
     if review["kind"] != "AdmissionReview" || review["apiVersion"] != "admission.k8s.io/v1" {
@@ -93,7 +93,7 @@ pub fn answer(body: &[u8], rules: &Rules) -> Result<Answer, Malformed> {
     })
 }
 
-/// Whether pods of this namespace are never changed.
+/// Returns true if pods of this namespace are never changed.
 pub fn is_left_alone(namespace: &str, rules: &Rules) -> bool {
     SYSTEM.contains(&namespace) || rules.exclude.iter().any(|name| name == namespace)
 }
@@ -131,7 +131,8 @@ fn judge(request: &Value, rules: &Rules) -> Verdict {
     }
 }
 
-/// Warnings are HTTP headers, which the API server forwards to its client.
+/// Returns the warnings of a response. The API server forwards them to its client as HTTP headers, so their characters
+/// are restricted.
 fn warnings(texts: impl Iterator<Item = String>) -> Vec<String> {
     let plain = |text: String| -> String {
         let text = format!("paceline: {text}");
@@ -206,7 +207,7 @@ mod tests {
             (again.outcome, &again.review["response"]["patch"]),
             ("unchanged", &Value::Null)
         );
-        // Another webhook with an old client has dropped the field that makes it a sidecar.
+        // Another webhook with an old client has dropped the field that makes the container a sidecar.
         let mut broken = pod.clone();
         broken["spec"]["initContainers"][1]
             .as_object_mut()
@@ -214,7 +215,7 @@ mod tests {
             .remove("restartPolicy");
         let repaired = answered(|request| request["object"] = broken.clone());
         assert_eq!(patched(&repaired, &broken), pod);
-        // A dry run gets the same response: the webhook has no side effects.
+        // A dry run gets the same response, because the webhook has no side effects.
         let dry = answered(|request| request["dryRun"] = json!(true));
         assert!(dry.dry_run);
         assert_eq!(dry.review, first.review);

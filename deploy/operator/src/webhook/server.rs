@@ -1,4 +1,4 @@
-//! Serves the webhook over TLS, health and metrics over HTTP, until the shutdown.
+//! Serves the webhook over TLS, and health and metrics over HTTP, until the shutdown.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::say;
 use crate::webhook::metrics::Metrics;
 use crate::webhook::review::{Rules, answer};
 
-/// An API server accepts objects of at most 3 MiB; a review may have two.
+/// Size limit of a review. An API server accepts objects of at most 3 MiB, and a review may contain two.
 const MOST_BYTES: usize = 8 << 20;
-/// Limit of connections, of 26 kB each; further ones wait in the kernel. By default, an API server processes 200
-/// changes at a time and keeps 25 idle connections.
+/// Limit of connections, each of which needs 26 kB. Further connections wait in the kernel. By default, an API server
+/// processes 200 changes at a time and keeps 25 idle connections.
 const CONNECTIONS: usize = 1024;
 /// The interval of checks of the certificate files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ struct App {
     rules: Rules,
     metrics: Metrics,
     certificate: Arc<Certificate>,
-    /// Callers trust the certificate; a self-signed one is not served before that.
+    /// True if callers trust the certificate. The program is not ready before that, because callers could not use it.
     is_trusted: Arc<AtomicBool>,
     is_ending: AtomicBool,
 }
@@ -62,16 +62,17 @@ pub async fn asked_to_end() {
 /// Serves until `end`, then finishes the requests in progress.
 ///
 /// # Errors
-/// When an address cannot be bound.
+/// Returns an error if an address cannot be bound.
 pub async fn run(options: Options, end: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (webhook, health) = (listen(options.listen).await?, listen(options.health).await?);
     serve(&options, webhook, health, end).await
 }
 
-/// The same with bound sockets.
+/// Serves like [`run`], but on sockets that are already bound.
 ///
 /// # Errors
-/// When TLS cannot be set up, a socket has no address, or the cluster's API server is needed and unknown.
+/// Returns an error if TLS cannot be set up, a socket has no address, or the cluster's API server is needed and
+/// unknown.
 pub async fn serve(
     options: &Options,
     webhook: TcpListener,
@@ -113,7 +114,7 @@ pub async fn serve(
     };
     let tls = TlsListener::of(webhook, acceptor, CONNECTIONS, counted)?;
     let webhook = axum::serve(tls, webhook_pages(&app)).with_graceful_shutdown(async move {
-        // A closed channel means the same.
+        // A closed channel also means that the shutdown has begun.
         let _ = is_over.wait_for(|over| *over).await;
     });
     let health = axum::serve(health, health_pages(&app)).with_graceful_shutdown(async move {
@@ -124,14 +125,15 @@ pub async fn serve(
     tasks.append(&mut control.tasks);
     let ended = tokio::select! {
         () = end => Ok(()),
-        // A leader whose task has ended would block the other replica.
+        // End the process if a task has ended, because this leader would otherwise keep the Lease and block the other
+        // replica.
         problem = first_end(&mut tasks) => Err(problem),
     };
     app.is_ending.store(true, Ordering::Relaxed);
     control.stop(tasks).await;
     sleep(Duration::from_secs(options.drain)).await;
     let _ = over.send(true);
-    // Requests that are still in progress then get no response; the API server continues without one.
+    // Requests that are still in progress after this time get no response. The API server then continues without one.
     let _ = timeout(GRACE, webhook).await;
     health.abort();
     ended

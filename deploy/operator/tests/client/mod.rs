@@ -1,4 +1,5 @@
-//! A webhook in this process, and the API server's side: TLS with its CA, HTTP/1.1 with persistent connections.
+//! A webhook in this process, and the API server's side of the connection: TLS with the webhook's CA, and HTTP/1.1 with
+//! persistent connections.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +25,7 @@ use tokio_rustls::client::TlsStream;
 /// Timeout for any operation, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A webhook, its files, and its shutdown channel.
+/// A webhook, its files, and the channel for its shutdown.
 pub struct Webhook {
     pub dir: TempDir,
     pub port: u16,
@@ -144,7 +145,7 @@ impl Webhook {
     }
 }
 
-/// TLS that trusts this file and, like API servers, does not resume sessions.
+/// Returns a TLS configuration that trusts this file and, like API servers, does not resume sessions.
 pub fn trust(ca: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(ca).unwrap() {
@@ -160,16 +161,16 @@ pub fn trust(ca: &Path) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// A connection of an API server.
+/// A connection of an API server to the webhook.
 pub struct Caller(TlsStream<TcpStream>);
 
 impl Caller {
-    /// Trusts only `ca`.
+    /// Connects to the webhook. The connection trusts only `ca`.
     pub async fn connect(port: u16, ca: &Path, name: &str) -> std::io::Result<Caller> {
         Caller::connect_by(port, trust(ca), name).await
     }
 
-    /// The same with a shared TLS configuration.
+    /// Connects like [`Caller::connect`], with a shared TLS configuration.
     pub async fn connect_by(port: u16, trust: Arc<ClientConfig>, name: &str) -> std::io::Result<Caller> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
@@ -177,7 +178,7 @@ impl Caller {
         Ok(Caller(TlsConnector::from(trust).connect(name, stream).await?))
     }
 
-    /// Returns the response, and the number of pieces in which it arrived.
+    /// Sends a request. Returns the status and body of the response, and the number of pieces in which it arrived.
     pub async fn ask(&mut self, path: &str, body: &[u8]) -> std::io::Result<(u16, Vec<u8>, usize)> {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: paceline\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -226,7 +227,7 @@ fn parse(bytes: &[u8]) -> Option<(u16, Vec<u8>)> {
     })
 }
 
-/// An admission request for a pod of a large job, as an API server sends it.
+/// Returns an admission request for a pod of a large job, as an API server sends it.
 pub fn question(number: usize) -> Vec<u8> {
     let env: Vec<Value> = (0..30)
         .map(|n| json!({ "name": format!("SETTING_{n}"), "value": "x".repeat(40) }))

@@ -1,4 +1,4 @@
-//! A running webhook that does not respond.
+//! Tests a webhook that runs but does not respond.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ fn signal(operator: &Operator, name: &str) {
     assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
 }
 
-/// Waits until all threads are stopped: on a busy machine, a thread that waits for a core continues until it handles
+/// Waits until all threads are stopped. On a busy machine, a thread that waits for a core continues until it handles
 /// the signal.
 async fn stop(operator: &Operator) {
     signal(operator, "-STOP");
@@ -27,8 +27,8 @@ async fn stop(operator: &Operator) {
     }
 }
 
-/// A pod waits at most the webhook's timeout, is created without Paceline, and its owner gets an Event when the program
-/// resumes.
+/// A pod waits at most the webhook's timeout and is then created without Paceline. Its owner gets an Event when the
+/// program resumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_that_hangs_costs_a_pod_its_timeout_and_no_more() {
     let world = World::begin().await;
@@ -47,7 +47,8 @@ async fn a_webhook_that_hangs_costs_a_pod_its_timeout_and_no_more() {
     let took = began.elapsed();
     signal(&operator, "-CONT");
     assert_eq!((code, presence(&pod)), (201, Presence::Absent));
-    // Reinvocation would call it again if another webhook had changed the pod, which did not happen here.
+    // With reinvocation, the webhook would be called again if another webhook had changed the pod. That did not happen
+    // here.
     assert!(
         (Duration::from_secs(1)..Duration::from_secs(4)).contains(&took),
         "{took:?}"

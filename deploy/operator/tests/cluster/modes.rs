@@ -1,5 +1,5 @@
-//! The source of certificates changes while the operator runs: old and new replicas serve side by side, regardless of
-//! which holds the Lease, and the API server trusts both all the time.
+//! Tests a change of the source of certificates while the operator runs. Old and new replicas serve side by side,
+//! regardless of which one holds the Lease, and the API server trusts both all the time.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -14,7 +14,8 @@ use crate::world::{CONFIGURATIONS, NAME, Operator, PATIENCE, World};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/paceline/leases";
 
-/// An authority and its certificate for the webhook's Service, in files; returns the program's arguments for them.
+/// Writes an authority and its certificate for the webhook's Service to files. Returns the authority and the program's
+/// arguments for the files.
 fn given(world: &World) -> (BTreeSet<Authority>, Vec<String>) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
@@ -48,7 +49,8 @@ async fn trusted(world: &World) -> BTreeSet<Authority> {
     authorities(&String::from_utf8(text).unwrap())
 }
 
-/// Each of them injects a pod: failurePolicy is Fail, so an untrusted webhook fails.
+/// Checks that each operator injects a pod. The failurePolicy is Fail, so a webhook that is not trusted fails the
+/// request.
 async fn answers(world: &World, operators: &[&Operator], name: &str) {
     for (index, operator) in operators.iter().enumerate() {
         world.serve(&[operator]).await;
@@ -61,8 +63,8 @@ async fn answers(world: &World, operators: &[&Operator], name: &str) {
     }
 }
 
-/// Another replica holds the Lease and does not end before these are ready; the Secret is empty, as the chart creates
-/// it.
+/// Another replica holds the Lease and does not end before these replicas are ready. The Secret is empty, as the chart
+/// creates it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_not_in_charge_is_ready_all_the_same() {
     let world = World::begin().await;
@@ -81,7 +83,7 @@ async fn whoever_is_not_in_charge_is_ready_all_the_same() {
     let (_, mut configuration) = world.admin.get(&path).await.unwrap();
     configuration["webhooks"][0]["clientConfig"]["caBundle"] = json!(STANDARD.encode(ca));
     assert_eq!(world.admin.put(&path, &configuration).await.unwrap().0, 200);
-    // Both start at once: only one of the created certificates is kept.
+    // Both replicas start at the same time, and only one of the certificates that they create is kept.
     let (first, second) = tokio::join!(Operator::start(&world, &[]), Operator::start(&world, &[]));
     for operator in [&first, &second] {
         operator.until("/metrics", "paceline_injector_leader 0").await;
@@ -106,7 +108,7 @@ async fn from_given_to_self_and_back() {
     answers(&world, &[&before], "given").await;
     assert_eq!(trusted(&world).await, site);
 
-    // An upgrade: the new replica becomes ready while the old one is the leader.
+    // Tests an upgrade. The new replica becomes ready while the old one is the leader.
     let after = Operator::start(&world, &more).await;
     after.until("/metrics", "paceline_injector_leader 0").await;
     answers(&world, &[&before, &after], "upgrade").await;
@@ -116,7 +118,7 @@ async fn from_given_to_self_and_back() {
     let both = trusted(&world).await;
     assert!(both.len() == 2 && both.is_superset(&site));
 
-    // A rollback.
+    // Tests a rollback.
     let again = Operator::start_with(&world, &files, &more).await;
     answers(&world, &[&after, &again], "rollback").await;
     assert_eq!(after.end(), Some(0));
@@ -125,7 +127,7 @@ async fn from_given_to_self_and_back() {
     assert!(trusted(&world).await.is_superset(&site));
 }
 
-/// An injector whose authority is not trusted cannot serve: it must not become ready before.
+/// An injector whose authority is not trusted cannot serve, so it must not become ready before it is trusted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_trusted_is_not_ready() {
     let world = World::begin().await;

@@ -1,5 +1,5 @@
-//! Pods that report to the remediator: its address, a token and its CA, including changes. And the choice of the
-//! training container.
+//! Tests pods that report to the remediator: the remediator's address, the token, and the CA, including changes of the
+//! CA. Also tests the choice of the training container.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::world::{Operator, PATIENCE, PODS, World};
 const URL: &str = "https://paceline-remediator.paceline.svc/verdicts";
 const PLACE: &str = "/api/v1/namespaces/ml/configmaps/paceline-remediator-ca";
 
-/// A CA that is used nowhere else, in PEM.
+/// Returns a CA that is used nowhere else, in PEM.
 fn authority(name: &str) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -30,7 +30,8 @@ async fn until_given(world: &World, wanted: &str) {
     }
 }
 
-/// GPU slices (MIG) have resource names of their own: the other container comes first, and has none.
+/// GPU slices (MIG) have resource names of their own. The container without slices comes first here, and must not be
+/// chosen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_slices_of_gpus_trains() {
     let world = World::begin().await;
@@ -89,14 +90,14 @@ async fn pods_tell_the_remediator_and_follow_its_authority() {
         again["spec"]["containers"][0]["env"][0], author[0],
         "the trainer's own stays"
     );
-    // The file does not exist yet, and nothing waits for it. It is created, then changed.
+    // The file does not exist yet, and nothing waits for it. It is then created and later changed.
     assert_eq!(world.admin.get(PLACE).await.unwrap().0, 404);
     for name in ["first", "second"] {
         let ca = authority(name);
         std::fs::write(&file, &ca).unwrap();
         until_given(&world, &ca).await;
     }
-    // A file without a certificate changes nothing, and a deleted ConfigMap is restored at the next change.
+    // A file without a certificate changes nothing. A deleted ConfigMap is restored at the next change of the file.
     let before = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, "none").unwrap();
     operator.until_said("the CA of the remediator is unknown").await;

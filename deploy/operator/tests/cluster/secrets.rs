@@ -1,4 +1,5 @@
-//! Secrets that cannot be created yet: an older job's still exists, or the API server fails for one of them.
+//! Tests Secrets that cannot be created yet. Either the Secret of an older job still exists, or the API server fails
+//! for one of the Secrets.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use crate::world::{CONFIGURATIONS, Operator, PATIENCE, World};
 const JOBS: &str = "/apis/batch/v1/namespaces/ml/jobs";
 const SECRET: &str = "/api/v1/namespaces/ml/secrets/paceline-j";
 
-/// Creates a Job and a pod of it; returns the Job's uid.
+/// Creates a Job and a pod of the Job. Returns the Job's uid.
 async fn apply(world: &World, pod: &str) -> Value {
     let job = json!({ "metadata": { "name": "j" }, "spec": {} });
     let (code, job) = world.admin.post(JOBS, &job).await.unwrap();
@@ -27,7 +28,7 @@ async fn apply(world: &World, pod: &str) -> Value {
     uid
 }
 
-/// How many such requests the injector has sent, whatever the responses.
+/// Returns how many such requests the injector has sent, whatever the responses were.
 fn asked(world: &World, verb: &str, resource: &str, namespace: &str) -> u64 {
     let audit = world.server.cluster.audit();
     let lines = audit.as_array().unwrap().iter().filter(|line| {
@@ -39,16 +40,16 @@ fn asked(world: &World, verb: &str, resource: &str, namespace: &str) -> u64 {
     lines.map(|line| line["count"].as_u64().unwrap()).sum()
 }
 
-/// A job is deleted and applied again, as after an edit of a manifest: the garbage collector deletes the old Secret
-/// later.
+/// A job is deleted and applied again, as after an edit of a manifest. The garbage collector deletes the old Secret
+/// only later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_is_applied_again_gets_a_key_of_its_own() {
     let world = World::begin().await;
     let operator = Operator::start(&world, &[]).await;
     world.serve(&[&operator]).await;
     for is_marked in [true, false] {
-        // Not yet marked for deletion: another pod of the old job keeps the Secret, which is not deleted before the new
-        // job requests one.
+        // If `is_marked` is false, the old Secret is not yet marked for deletion, because another pod of the old job
+        // keeps it. It is not deleted before the new job requests one.
         let first = apply(&world, &format!("first-{is_marked}")).await;
         let old = world.until_secret("paceline-j").await;
         assert_eq!(old["metadata"]["ownerReferences"][0]["uid"], first);
@@ -113,7 +114,7 @@ async fn a_secret_that_is_deleted_is_made_again_for_a_new_pod() {
     };
     pod("first").await;
     let old = world.until_secret("paceline-j").await;
-    // The Secret exists: one request, and no retry.
+    // The Secret exists, so there is one request and no retry.
     pod("second").await;
     let began = Instant::now();
     while asked(&world, "create", "/secrets", "ml") < 2 {
@@ -133,8 +134,8 @@ fn assert_made_anew(old: &Value, new: &Value) {
     assert_eq!(owners(new), owners(old));
 }
 
-/// The Secret is deleted, and no new pod arrives: the unscheduled pod would find it missing. Each list of pods, one in
-/// four minutes, triggers a request.
+/// The Secret is deleted, and no new pod arrives. The unscheduled pod would find the Secret missing. Each list of pods,
+/// one in four minutes, triggers another request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_is_deleted_is_made_again_for_a_pod_that_waits_for_a_machine() {
     let world = World::begin().await;
@@ -157,7 +158,7 @@ async fn a_secret_that_is_deleted_is_made_again_for_a_pod_that_waits_for_a_machi
     assert_eq!(operator.end(), Some(0));
 }
 
-/// A third-party webhook that is required for Secrets of one namespace and does not run.
+/// A third-party webhook is required for Secrets of one namespace but does not run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_cannot_be_made_holds_up_no_other() {
     let world = World::begin().await;
@@ -192,7 +193,7 @@ async fn a_secret_that_cannot_be_made_holds_up_no_other() {
         assert_eq!(world.pod(name, |_| {}).await.0, 201);
         world.until_secret(&format!("paceline-{name}")).await;
     }
-    // It is retried after 1, 3 and 7 s, without listing the cluster's pods.
+    // The write is retried after 1, 3 and 7 s, without listing the cluster's pods.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(asked(&world, "create", "/secrets", "sick") <= 4);
     assert!(asked(&world, "list", "/pods", "") <= lists + 1);

@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{CONFIGURATIONS, World};
 
-/// Another webhook whose old client does not know restartPolicy of init containers.
+/// Starts another webhook, whose old client does not know restartPolicy of init containers.
 pub async fn hostile(world: &World, reinvocation: &str) {
     let (ca, config) = certificate::server(&["127.0.0.1"]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

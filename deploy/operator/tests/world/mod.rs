@@ -1,6 +1,6 @@
 //! A test API server with the permissions that the chart grants, and the real program.
 
-#![allow(dead_code)] // Each test file uses only a part.
+#![allow(dead_code)] // Each test file uses only a part of this module.
 
 pub mod hostile;
 
@@ -30,8 +30,8 @@ pub struct World {
     dir: TempDir,
 }
 
-/// The chart's roles with all optional rules: helm is not needed, since the template has only conditions and names. A
-/// missing permission is denied here too.
+/// Returns the chart's roles with all optional rules. This needs no helm, because the template contains only conditions
+/// and names. A permission that the chart lacks is denied here too.
 fn roles() -> Vec<Value> {
     let chart = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    /// Path of a file in the test's directory.
+    /// Returns the path of a file in the test's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Creates a pod that requests injection; returns status code and pod.
+    /// Creates a pod that requests injection. Returns the status code and the pod.
     pub async fn pod(&self, name: &str, change: impl Fn(&mut Value)) -> (u16, Value) {
         let mut pod = json!({
             "metadata": { "name": name, "labels": { "paceline.dev/inject": "true" } },
@@ -189,7 +189,7 @@ impl World {
     }
 }
 
-/// The program as a process.
+/// The real program, running as a process.
 pub struct Operator {
     child: Child,
     pub webhook: u16,
@@ -205,14 +205,14 @@ impl Drop for Operator {
 }
 
 impl Operator {
-    /// Starts it with self-signed certificates.
+    /// Starts the program with self-signed certificates.
     pub async fn start(world: &World, more: &[&str]) -> Operator {
         let own = ["--self-signed", SECRET, "--service", NAME];
         Operator::start_with(world, &own, more).await
     }
 
     pub async fn start_with(world: &World, certificates: &[&str], more: &[&str]) -> Operator {
-        // Another build of it, for measurements.
+        // The variable can name another build of the program, for measurements.
         let program = std::env::var("PACELINE_OPERATOR");
         let program = program.unwrap_or_else(|_| env!("CARGO_BIN_EXE_paceline-operator").to_owned());
         let mut child = Command::new(program)
@@ -314,7 +314,7 @@ impl Operator {
         self.child.id()
     }
 
-    /// Sends SIGTERM; returns the exit code.
+    /// Sends SIGTERM and waits. Returns the exit code.
     pub fn end(mut self) -> Option<i32> {
         let id = self.child.id().to_string();
         let asked = Command::new("kill").args(["-TERM", &id]).status().unwrap();

@@ -13,7 +13,7 @@ pub(super) enum Head<'de> {
     Nil,
     Bool(bool),
     Unsigned(u64),
-    /// Negative.
+    /// Negative integers only.
     Signed(i64),
     Float(f64),
     Str(&'de str),
@@ -58,7 +58,7 @@ impl<'de> Input<'de> {
         Ok(taken)
     }
 
-    /// The next bytes, for a big-endian number.
+    /// Takes the next `N` bytes, for a big-endian number.
     fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let (taken, left) = self.0.split_first_chunk().ok_or_else(short)?;
         self.0 = left;
@@ -121,12 +121,12 @@ impl<'de> Input<'de> {
         })
     }
 
-    /// Consumes a nil if it is next, and returns whether it was.
+    /// Consumes a nil if it is next. Returns true if it was.
     pub(super) fn is_nil(&mut self) -> bool {
         self.is_next(NIL)
     }
 
-    /// Consumes the head of a map with one pair if it is next; then the key follows.
+    /// Consumes the head of a map with one pair if that is next. Returns true if it was; the pair's key follows.
     pub(super) fn is_pair(&mut self) -> bool {
         self.is_next(MAP_OF_ONE)
     }
@@ -150,7 +150,7 @@ impl<'de> Input<'de> {
         Ok(())
     }
 
-    /// The next head, if `take` accepts it.
+    /// Reads the next head. Fails unless `take` accepts it.
     fn one<T>(&mut self, asked: &str, take: impl Fn(Head<'de>) -> Option<T>) -> Result<T, Error> {
         let head = self.head()?;
         take(head).ok_or_else(|| head.instead_of(asked))

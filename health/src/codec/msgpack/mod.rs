@@ -1,9 +1,10 @@
 //! Decodes MessagePack (<https://github.com/msgpack/msgpack/blob/master/spec.md>) into our types, in the format of
-//! `rmp_serde::to_vec`: a struct is an array of its fields, a variant its name or a map from its name to its content.
+//! `rmp_serde::to_vec`. In this format, a struct is an array of its fields. A variant is its name, or a map from its
+//! name to its content.
 //!
-//! The type determines which values are accepted; all others are rejected at once. The decoder of rmp-serde accepts
-//! every kind of value in every place; it was instantiated eight hundred times, once for each of our types, and was a
-//! sixth of the binary.
+//! The target type determines which values are accepted, and all others are rejected at once. We do not use the decoder
+//! of rmp-serde, because it accepts every kind of value in every place. It was instantiated eight hundred times, once
+//! for each of our types, and was a sixth of the binary.
 
 mod head;
 
@@ -46,7 +47,7 @@ pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error
 /// Decodes the value at the start of `bytes`, and returns the rest.
 ///
 /// # Errors
-/// As [`from_slice`].
+/// The same as those of [`from_slice`].
 pub fn from_prefix<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<(T, &'de [u8]), Error> {
     let mut reader = Reader {
         input: Input(bytes),
@@ -117,7 +118,8 @@ impl<'de> de::SeqAccess<'de> for &mut Values<'_, 'de> {
         seed.deserialize(&mut *self.reader).map(Some)
     }
 
-    /// Each value takes at least one byte: a larger stated length is wrong.
+    /// Limits the stated length by the remaining bytes. Each value takes at least one byte, so a larger length is
+    /// wrong.
     fn size_hint(&self) -> Option<usize> {
         Some(self.left.min(self.reader.input.0.len()))
     }
@@ -135,7 +137,7 @@ impl<'de> de::MapAccess<'de> for &mut Values<'_, 'de> {
     }
 }
 
-/// A variant: with its content, or its name alone.
+/// A variant, either with its content or as its name alone.
 struct Variant<'a, 'de> {
     reader: &'a mut Reader<'de>,
     holds: bool,

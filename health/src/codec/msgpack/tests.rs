@@ -149,7 +149,7 @@ fn another_shape_is_refused() {
     assert!(from_slice::<String>(&[0xa1, 0xff]).is_err());
 }
 
-/// Neither nesting nor a stated length costs more than the bytes that encode it.
+/// Deep nesting or a large stated length does not make the decoder use more memory than the bytes that encode it.
 #[test]
 fn what_is_stated_is_not_believed() {
     #[derive(Debug, Deserialize)]

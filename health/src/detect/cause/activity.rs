@@ -20,7 +20,7 @@ const SIGNALS: [GpuSignal; 10] = [
     GpuSignal::DramActiveRatio,
 ];
 
-/// See the module.
+/// Sums of the GPU signals since training began.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Activity {
     begun: bool,
@@ -29,7 +29,7 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Starts counting: earlier readings come from loading and compiling.
+    /// Starts counting. Earlier readings are left out because they come from loading and compiling.
     pub fn begin(&mut self) {
         self.begun = true;
     }
@@ -48,7 +48,7 @@ impl Activity {
         }
     }
 
-    /// Means over all GPUs; signals without readings are omitted.
+    /// Returns the means over all GPUs. Signals without readings are omitted.
     pub fn told(&self) -> BTreeMap<GpuSignal, f64> {
         let read = SIGNALS
             .iter()

@@ -1,13 +1,13 @@
-//! One rule per cause: besides the lost time, these counters must confirm the cause before it is named. Each rule
-//! excludes its look-alikes (a high temperature at full clock, a power cap on every GPU, an idle link, lifetime error
-//! totals).
+//! One rule per cause. Lost time alone does not name a cause: the counters in its rule must confirm it. Each rule
+//! excludes the conditions that look similar (a high temperature at full clock, a power cap on every GPU, an idle link,
+//! lifetime error totals).
 //!
-//! If several rules match, the first in the order of [`CAUSE_RULES`] wins: causes tied to a phase of the step, then the
-//! driver's own reasons for a low clock, then errors of GPU memory and links, which do not lower the clock, then host
-//! counters, and last a low clock without any reason.
+//! If several rules match, the first in the order of [`CAUSE_RULES`] wins. The order is: causes tied to a phase of the
+//! step, then the driver's own reasons for a low clock, then errors of GPU memory and links (which do not lower the
+//! clock), then host counters, and last a low clock without any reason.
 //!
-//! A moving counter is not a cause by itself. A counter of seconds must explain most of the suspect's excess over its
-//! peers; one that explains less is listed as contributing.
+//! A moving counter alone is not a cause. A counter of seconds must explain most of the suspect's excess over its
+//! peers; if it explains less, the cause is listed as contributing.
 
 use super::facts::{Fact, Facts};
 use crate::event::Signal;
@@ -18,31 +18,31 @@ use crate::verdict::Cause;
 #[derive(Clone, Copy, Debug)]
 pub struct CauseInput<'a> {
     pub own: &'a Facts,
-    /// Medians of the peers.
+    /// Medians of the peers' facts.
     pub peers: &'a Facts,
-    /// Self-time beyond the peers', as a share of step time, and as a share of the peers' self-time.
+    /// Self-time in excess of the peers', as a share of step time and as a share of the peers' self-time.
     pub excess_ratio: f64,
     pub slower_ratio: f64,
     /// Shares of the excess self-time in the data phase and in garbage collection.
     pub data_share: f64,
     pub gc_share: f64,
-    /// Whether transfers within the node, and transfers that leave it, are slow; `None`: not observed.
+    /// True if transfers within the node, or transfers that leave it, are slow. `None` if they were not observed.
     pub inside_is_slow: Option<bool>,
     pub outside_is_slow: Option<bool>,
     pub limits: &'a Thresholds,
 }
 
-/// One cause: the condition on its counters, the share of the excess they explain, and its evidence.
+/// One cause, with the condition on its counters, the share of the excess that they explain, and its evidence.
 pub struct CauseRule {
     pub cause: Cause,
     pub signal: Signal,
-    /// `None`: the counters of this cause do not measure time.
+    /// Returns the share of the excess that this cause explains, or `None` if its counters do not measure time.
     pub explains: fn(&CauseInput<'_>) -> Option<f64>,
     pub shows: fn(&CauseInput<'_>) -> bool,
     pub evidence: &'static [Fact],
 }
 
-/// All rules; the first match is named.
+/// All rules. The first one that matches names the cause.
 pub const CAUSE_RULES: [CauseRule; 10] = [
     CauseRule {
         cause: Cause::Pcie,
@@ -69,7 +69,7 @@ pub const CAUSE_RULES: [CauseRule; 10] = [
         cause: Cause::DataLoading,
         signal: Signal::S2,
         explains: |input| Some(share(input.data_share)),
-        // PCIe counters arrive at their own rate and may give a more specific cause: wait for them.
+        // Wait until the GPU counters are known, because the PCIe counters among them may show a more specific cause.
         shows: |input| {
             input.data_share >= input.causes().contributing_share && input.gpu_is_known().unwrap_or(true)
         },
@@ -144,18 +144,19 @@ pub const CAUSE_RULES: [CauseRule; 10] = [
 ];
 
 impl CauseRule {
-    /// Whether another matching cause limits the clock for more of the time, and replaces this one.
+    /// Returns true if another matching cause limits the clock for more of the time and therefore replaces this one.
     pub fn yields(&self, input: &CauseInput<'_>) -> bool {
         self.cause == Cause::Thermal && power(input) && input.held_back() > input.own_or_zero(Fact::Thermal)
     }
 
-    /// Whether it explains most of the excess, as far as that can be computed.
+    /// Returns true if this cause explains most of the excess, or if the explained share cannot be computed.
     pub fn is_cause(&self, input: &CauseInput<'_>) -> bool {
         let enough = |share| share >= input.causes().explained_share;
         (self.shows)(input) && (self.explains)(input).is_none_or(enough)
     }
 
-    /// Share of the excess that it explains, if that is worth reporting but not most of the excess.
+    /// Returns the share of the excess that this cause explains, if the share is worth reporting but is not most of the
+    /// excess.
     pub fn contribution(&self, input: &CauseInput<'_>) -> Option<f64> {
         let share = (self.explains)(input).filter(|_| (self.shows)(input))?;
         let limits = input.causes();
@@ -165,25 +166,28 @@ impl CauseRule {
     }
 }
 
-/// These counters count errors and retries, not the time they take.
+/// Returns `None` for counters that count errors and retries instead of the time that these take.
 fn not_computed(_: &CauseInput<'_>) -> Option<f64> {
     None
 }
 
-/// Work slows down at most in proportion to the clock. It may slow less: part of it waits for memory.
+/// Returns the share of the excess that a low clock explains. Work slows down at most in proportion to the clock; it
+/// may slow down less, because part of the work waits for memory.
 fn clock(input: &CauseInput<'_>) -> Option<f64> {
     let (own, peers) = input.both(Fact::SmClock)?;
     (own > 0.0 && input.slower_ratio > 0.0).then(|| share((peers / own - 1.0) / input.slower_ratio))
 }
 
-/// CPU wait beyond the peers'. A rank that works longer also waits longer; that part does not make it slow.
+/// Returns the share of the excess that is CPU wait beyond the peers'. A rank that works longer also waits longer for a
+/// CPU. That part of the wait is left out, because it does not make the rank slow.
 fn waiting_for_cpu(input: &CauseInput<'_>) -> Option<f64> {
     let own = input.own.of(Fact::Contention)?;
     let usual = input.usual_contention();
     (input.excess_ratio > 0.0).then(|| share((own - usual) / input.excess_ratio))
 }
 
-/// Capped at the whole excess: waits of threads overlap, and a clock ratio can predict more time than was lost.
+/// Caps a share at the whole excess. Without the cap it could be larger, because waits of threads overlap and a clock
+/// ratio can predict more time than was lost.
 fn share(of_excess: f64) -> f64 {
     of_excess.clamp(0.0, 1.0)
 }
@@ -197,8 +201,9 @@ impl CauseInput<'_> {
         Some((self.own.of(fact)?, self.peers.of(fact)?))
     }
 
-    /// Whether there are enough readings since the slowdown began to compare shares of time: peers are read at other
-    /// moments, and a change that begins everywhere at once must not look like a difference. `None`: never read.
+    /// Returns true if there have been enough readings since the slowdown began to compare shares of time, or `None` if
+    /// the GPU was never read. A few readings are not enough, because peers are read at other moments, and a change
+    /// that begins everywhere at once must not look like a difference between ranks.
     fn gpu_is_known(&self) -> Option<bool> {
         Some(self.own.gpu_readings? >= self.causes().min_readings as usize)
     }
@@ -207,12 +212,12 @@ impl CauseInput<'_> {
         Some(self.own.host_readings? >= self.causes().min_readings as usize)
     }
 
-    /// Whether readings still to come may reveal a cause.
+    /// Returns true if readings that have not arrived yet may reveal a cause.
     pub fn is_early(&self) -> bool {
         self.gpu_is_known() == Some(false) || self.host_is_known() == Some(false)
     }
 
-    /// Share of time its peers would wait for a CPU if they worked as long as this rank.
+    /// Returns the share of time that the peers would wait for a CPU if they worked as long as this rank.
     fn usual_contention(&self) -> f64 {
         self.peers.of(Fact::Contention).unwrap_or(0.0) * (1.0 + self.slower_ratio.max(0.0))
     }
@@ -225,13 +230,13 @@ impl CauseInput<'_> {
         self.own.of(fact).unwrap_or(0.0)
     }
 
-    /// Whether the clock is below `ratio` of the peers'.
+    /// Returns true if the clock is below `ratio` times the peers' clock.
     fn clock_is_under(&self, ratio: f64) -> bool {
         self.both(Fact::SmClock)
             .is_some_and(|(own, peers)| own < ratio * peers)
     }
 
-    /// How much larger its share of time under the power cap or brake is than the peers'.
+    /// Returns how much larger this rank's share of time under the power cap or brake is than the peers' share.
     fn held_back(&self) -> f64 {
         [Fact::PowerCap, Fact::PowerBrake]
             .into_iter()
@@ -240,7 +245,7 @@ impl CauseInput<'_> {
             .fold(0.0, f64::max)
     }
 
-    /// Whether an error counter stands out: it is at least `least`, and far above the peers'.
+    /// Returns true if an error counter is at least `least` and far above the peers' counter.
     fn stands_out(&self, fact: Fact, least: f64) -> bool {
         let peers = self.peers.of(fact).unwrap_or(0.0);
         self.own
@@ -249,8 +254,8 @@ impl CauseInput<'_> {
     }
 }
 
-/// A thermal reason was active or no margin is left, *and* the clock is below the peers'. Warm GPUs at full clock are
-/// not slow because of heat.
+/// Returns true if a thermal reason was active or no thermal margin is left, *and* the clock is below the peers'. Warm
+/// GPUs at full clock are not slow because of heat.
 fn thermal(input: &CauseInput<'_>) -> bool {
     let limits = &input.limits.thermal;
     let active = input
@@ -261,8 +266,8 @@ fn thermal(input: &CauseInput<'_>) -> bool {
     (active || no_margin) && input.clock_is_under(limits.clock_ratio)
 }
 
-/// Limited by the cap or the brake more than its peers, or by a lower power limit, *and* the clock is below theirs. A
-/// cap on every rank is normal at full load.
+/// Returns true if the power cap or the brake limits this GPU more than its peers, or its power limit is lower, *and*
+/// its clock is below theirs. A cap on every rank is normal at full load.
 fn power(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let lower_limit = input
@@ -273,11 +278,11 @@ fn power(input: &CauseInput<'_>) -> bool {
         && input.clock_is_under(limits.power_clock_ratio)
 }
 
-/// A low clock without a known reason, on a GPU that is cool and busy.
+/// Returns true if the clock is low without a known reason although the GPU is cool and busy.
 fn clock_stuck(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let Some(thermal) = input.own.of(Fact::Thermal) else {
-        // Without counters of reasons, a missing reason proves nothing.
+        // The GPU does not report clock reasons, so a missing reason proves nothing.
         return false;
     };
     let cool = thermal < input.limits.thermal.throttled_ratio
@@ -288,8 +293,8 @@ fn clock_stuck(input: &CauseInput<'_>) -> bool {
         && input.clock_is_under(limits.stuck_clock_ratio)
 }
 
-/// New uncorrectable errors, a pending or failed remap, or corrected errors at a rate far above the peers'. Lifetime
-/// totals prove nothing.
+/// Returns true if there are new uncorrectable errors, a pending or failed remap, or corrected errors at a rate far
+/// above the peers'. Lifetime totals are not used, because they may be old.
 fn ecc(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let is_set = |fact| {
@@ -305,8 +310,9 @@ fn ecc(input: &CauseInput<'_>) -> bool {
         || corrected
 }
 
-/// The data phase grew, *and* the busy GPU's PCIe link runs below its own maximum and below its peers' links, or its
-/// replays stand out. An idle link drops to a lower generation by itself.
+/// Returns true if the data phase grew *and* either the busy GPU's PCIe link runs below its own maximum and below its
+/// peers' links, or the link's replays are far above the peers'. Readings of an idle GPU do not count, because an idle
+/// link drops to a lower generation by itself.
 fn pcie(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let is_under = |now, best| {
@@ -320,7 +326,7 @@ fn pcie(input: &CauseInput<'_>) -> bool {
     input.data_share >= limits.pcie_phase_share && (degraded || repeats)
 }
 
-/// Errors on the GPU's NVLinks; if transfers within the node were observed, they must be slow too.
+/// Returns true if the GPU's NVLinks count errors. If transfers within the node were observed, they must be slow too.
 fn nvlink(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     input.inside_is_slow != Some(false)
@@ -328,13 +334,13 @@ fn nvlink(input: &CauseInput<'_>) -> bool {
             || input.stands_out(Fact::NvlinkRecoveries, 1.0))
 }
 
-/// Transfers that leave the node are slow, *and* its ports count errors or run below the peers' rate. Waiting time is
-/// not transfer time.
+/// Returns true if transfers that leave the node are slow *and* its ports count errors or run below the peers' rate.
+/// Waiting time does not count as transfer time.
 fn network(input: &CauseInput<'_>) -> bool {
     input.outside_is_slow == Some(true) && ports_fail(input.own, input.peers, input.causes())
 }
 
-/// Whether a node's ports count errors, or run below the rate of other nodes' ports.
+/// Returns true if a node's ports count errors or run below the rate of other nodes' ports.
 pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool {
     let usual = peers.of(Fact::NetErrorRate).unwrap_or(0.0);
     let errors = own
@@ -344,7 +350,8 @@ pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool 
     errors || slower.is_some_and(|(own, peers)| own < limits.net_rate_ratio * peers)
 }
 
-/// It waits for a CPU more than its peers would for as much work, and its clock is not below theirs.
+/// Returns true if the rank waits for a CPU more than its peers would for as much work, and its clock is not below
+/// theirs.
 fn contention(input: &CauseInput<'_>) -> bool {
     let limits = input.causes();
     let least = input.usual_contention() + limits.contention_points;

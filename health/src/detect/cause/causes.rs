@@ -1,4 +1,5 @@
-//! The cause of a slowdown, from joined evidence, or none. Each cause needs its own counter in the window.
+//! Finds the cause of a slowdown from joined evidence, if there is one. Each cause needs a counter of its own in the
+//! window.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +23,10 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence};
 
-/// Maximum peers, and maximum ranks of a suspect, that are examined for a cause.
+/// Maximum number of peers, and of a suspect's ranks, that are examined for a cause.
 const PEERS: usize = 64;
-/// A problem that a whole node shares must not hide among its own ranks: with at least this many peers on other nodes,
-/// only those are used.
+/// If at least this many peers are on other nodes, only those are used as peers. Otherwise a problem that a whole node
+/// shares would not stand out from the ranks of that node.
 const ELSEWHERE: usize = 3;
 
 /// Recent counter readings.
@@ -36,25 +37,25 @@ pub struct Causes {
     activity: Activity,
 }
 
-/// Something slow, and what its steps show.
+/// A slow rank or group of ranks, and what its steps show.
 #[derive(Clone, Copy, Debug)]
 pub struct Suspect<'a> {
-    /// Sorted.
+    /// The suspect's ranks, sorted.
     pub ranks: &'a [Rank],
     pub since: Time,
-    /// Self-time beyond the peers', seconds per step.
+    /// Self-time in excess of the peers', seconds per step.
     pub excess_s: f64,
-    /// The same as a share of step time, and as a share of the peers' self-time.
+    /// The same excess as a share of step time, and as a share of the peers' self-time.
     pub excess_ratio: f64,
     pub slower_ratio: f64,
-    /// The part of it in the data phase, and in garbage collection.
+    /// The parts of the excess in the data phase and in garbage collection.
     pub data_excess_s: f64,
     pub gc_excess_s: f64,
-    /// First and last journal entry of those steps.
+    /// First and last journal entry of the suspect's steps.
     pub entries: (u64, u64),
 }
 
-/// What the counters of a suspect may be compared with.
+/// The data with which the counters of a suspect may be compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     pub roster: &'a Roster,
@@ -79,11 +80,11 @@ pub struct Judgment {
     pub cause: Option<Explained>,
     /// Causes that explain part of the excess.
     pub contributing: Vec<Evidence>,
-    /// Readings still to come may change the result.
+    /// True if readings that have not arrived yet may change the result.
     pub is_early: bool,
 }
 
-/// One rank of a suspect, and its peers.
+/// The facts about one rank of a suspect, and those about its peers.
 struct Beside {
     own: Facts,
     peers: Facts,
@@ -92,23 +93,23 @@ struct Beside {
 }
 
 impl Causes {
-    /// Takes a GPU reading. Returns true if it is the GPU's first.
+    /// Takes a GPU reading. Returns true if it is the first reading of this GPU.
     pub fn gpu(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
         self.activity.reading(reading);
         self.gpus.observe(stamp, reading)
     }
 
-    /// A step was completed: from now on, GPU activity counts as training.
+    /// Records that a step was completed. From now on, GPU activity counts as training.
     pub fn begin_steps(&mut self) {
         self.activity.begin();
     }
 
-    /// GPU activity since the first step.
+    /// Returns the GPU activity since the first step.
     pub fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// Number of GPUs that were read.
+    /// Returns the number of GPUs that were read.
     pub fn gpus_read(&self) -> usize {
         self.gpus.len()
     }
@@ -118,25 +119,26 @@ impl Causes {
         self.hosts.observe(stamp, node, reading);
     }
 
-    /// A new group of ranks started: drops the readings of the old processes.
+    /// Drops the readings of the old processes, because a new group of ranks started.
     pub fn clear_ranks(&mut self) {
         self.hosts.clear_ranks();
     }
 
-    /// The model of a GPU that was read.
+    /// Returns the model of a GPU, if the GPU was read.
     pub fn model(&self, gpu: &GpuId) -> Option<Arc<str>> {
         self.gpus.model(gpu)
     }
 
-    /// Seconds a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
-    /// `since`: the larger of time throttled by its quota and time ready with no CPU free; and the time of the last
-    /// reading. `None`: no reading since then.
+    /// Returns how many seconds a rank's process waited for a CPU since the reading at `since`, and the time of the
+    /// last reading. The wait is the larger of two times: throttled by the quota, and ready with no CPU free. Where
+    /// processes are not read, the node's counters are used. Returns `None` if there is no reading after `since`.
     pub fn waited_for_cpu(&self, rank: Rank, since: Time, roster: &Roster) -> Option<(f64, Time)> {
         self.hosts.waited_for_cpu(rank, &roster.member(rank)?.node, since)
     }
 
-    /// The cause that counters confirm for a suspect; none unless a counter explains most of the excess. With several
-    /// ranks, most of them must show it. `known`: the cause found earlier, which stays while it still holds.
+    /// Returns the cause that counters confirm for a suspect, or none if no counter explains most of the excess. If the
+    /// suspect has several ranks, most of them must show the cause. `known` is the cause found earlier, which is kept
+    /// while it still holds.
     pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>, known: Option<Cause>) -> Judgment {
         let beside = self.beside(suspect, scope);
         let cases: Vec<CauseInput<'_>> = beside.iter().map(|one| one.input(suspect, scope)).collect();
@@ -147,7 +149,7 @@ impl Causes {
         let found = CAUSE_RULES
             .iter()
             .find(|rule| most(&|input| rule.is_cause(input) && !rule.yields(input)));
-        // PCIe is the more specific cause of a slow data phase.
+        // Prefer PCIe to data loading, because it is the more specific cause of a slow data phase.
         let is_finer = |rule: &&CauseRule| {
             rule.cause == Cause::DataLoading && found.is_some_and(|found| found.cause == Cause::Pcie)
         };
@@ -160,7 +162,7 @@ impl Causes {
             let first = cases.iter().position(|input| rule.is_cause(input))?;
             Some(beside[first].explained(rule, &cases[first], suspect))
         });
-        // Slow PCIe transfers are part of data loading.
+        // PCIe and data loading count as the same cause here, because slow PCIe transfers are part of data loading.
         let is_bus = |explained: &Explained| explained.cause == Cause::Pcie;
         let is_same =
             |rule: &CauseRule| rule.cause == Cause::DataLoading && cause.as_ref().is_some_and(is_bus);
@@ -184,7 +186,7 @@ impl Causes {
         }
     }
 
-    /// The ranks of a suspect, each with its peers.
+    /// Returns the ranks of a suspect, each with its peers.
     fn beside(&self, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Vec<Beside> {
         let stride = suspect.ranks.len().div_ceil(PEERS).max(1);
         let mut of_peers: BTreeMap<(u32, u32), Facts> = BTreeMap::new();
@@ -206,7 +208,7 @@ impl Causes {
         beside
     }
 
-    /// NVLink errors on any of `ranks` that stand out from its peers.
+    /// Returns NVLink errors on any of `ranks` if they are far above those of the rank's peers.
     pub fn nvlink(&self, ranks: &[Rank], since: Time, scope: &Scope<'_>) -> Option<Explained> {
         let rule = CAUSE_RULES.iter().find(|rule| rule.cause == Cause::Nvlink)?;
         ranks.iter().take(PEERS).find_map(|rank| {
@@ -232,7 +234,7 @@ impl Causes {
         })
     }
 
-    /// Whether the ports of `node` count errors and those of `others` do not, with the evidence.
+    /// Returns evidence if the ports of `node` count errors and those of `others` do not.
     pub fn ports(
         &self,
         node: &NodeId,
@@ -242,7 +244,7 @@ impl Causes {
     ) -> Option<Explained> {
         let facts = |node: &NodeId| {
             let mut facts = Facts::default();
-            // No rank has this number, so only the node's readings count.
+            // No rank has this number, so only the node's readings are filled in.
             self.hosts.fill_facts(Rank(u32::MAX), node, since, &mut facts);
             facts
         };
@@ -262,7 +264,7 @@ impl Causes {
         })
     }
 
-    /// All facts about a rank since `since`.
+    /// Returns all facts about a rank since `since`.
     fn facts(&self, rank: Rank, since: Time, scope: &Scope<'_>) -> Facts {
         let mut facts = Facts::default();
         if let Some(member) = scope.roster.member(rank) {
@@ -274,7 +276,8 @@ impl Causes {
         facts
     }
 
-    /// Facts of a typical rank since `since`: medians over an even sample of the job's ranks.
+    /// Returns the facts of a typical rank since `since`: medians over a sample that is spread evenly over the job's
+    /// ranks.
     pub fn of_job(&self, since: Time, scope: &Scope<'_>) -> Facts {
         let roles = scope.plan.roles.iter();
         let ranks: Vec<Rank> = roles.flat_map(|role| role.members.iter().copied()).collect();
@@ -284,8 +287,8 @@ impl Causes {
         Facts::medians(&facts)
     }
 
-    /// Medians over ranks that do the same work and are not suspects themselves: on other nodes if there are enough,
-    /// sampled evenly across the role.
+    /// Returns the medians over ranks that do the same work and are not suspects themselves. The ranks are sampled
+    /// evenly across the role, and only from other nodes if there are enough of them there.
     fn peers(&self, rank: Rank, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Facts {
         let Some(place) = scope.plan.place(rank) else {
             return Facts::default();
@@ -373,7 +376,7 @@ impl Beside {
     }
 }
 
-/// How much of the excess a cause explains, as evidence.
+/// Returns as evidence how much of the excess a cause explains.
 pub fn explains(cause: Cause, share: f64, entries: (u64, u64)) -> Evidence {
     Evidence {
         what: format!("explained_by_{}_ratio", cause.name().replace('-', "_")).into(),

@@ -10,7 +10,7 @@ use crate::verdict::Evidence;
 /// Declares the facts with their names in evidence.
 macro_rules! facts {
     ($($(#[$doc:meta])* $fact:ident = $name:literal,)*) => {
-        /// A number about a rank; its unit is in its name.
+        /// A number about a rank. Its unit is in its name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Fact {
             $($(#[$doc])* $fact,)*
@@ -25,11 +25,11 @@ facts! {
     /// Medians over the window.
     SmClock = "sm_clock_mhz",
     Temperature = "temperature_c",
-    /// The last reading: an earlier one does not slow the GPU now.
+    /// The last reading, because an earlier one does not slow the GPU now.
     Margin = "margin_c",
     Power = "power_w",
     Busy = "utilization_ratio",
-    /// Settings: the most frequent reading.
+    /// The most frequent reading of a setting.
     SmClockSet = "sm_clock_set_mhz",
     PowerLimit = "power_limit_w",
     PcieGenMax = "pcie_generation_max",
@@ -37,10 +37,10 @@ facts! {
     /// The value on which most readings of the busy GPU agree.
     PcieGen = "pcie_generation",
     PcieLanes = "pcie_lanes",
-    /// Flags: the last reading.
+    /// The last reading of a flag.
     RemapPending = "remap_pending",
     RemapFailed = "remap_failed",
-    /// Shares of the window.
+    /// Shares of the window in which the condition was true.
     Thermal = "thermal_throttled_ratio",
     PowerCap = "power_capped_ratio",
     PowerBrake = "power_braked_ratio",
@@ -50,17 +50,17 @@ facts! {
     NvlinkErrors = "nvlink_errors",
     NvlinkRecoveries = "nvlink_recoveries",
     EccCorrectedRate = "ecc_corrected_errors_per_s",
-    /// Of the rank's process, or else of its node; shares of the window.
+    /// Shares of the window, read from the rank's process or else from its node.
     Contention = "cpu_contention_ratio",
     DiskWait = "disk_wait_ratio",
     MajorFaultRate = "major_faults_per_s",
-    /// Of the rank's node.
+    /// Values of the rank's node.
     NetErrorRate = "net_errors_per_s",
     NetRate = "net_rate_gbps",
 }
 
 impl Fact {
-    /// Whether it takes only a few distinct values, with no meaningful value in between.
+    /// Returns true if the fact takes only a few distinct values and no value in between is meaningful.
     fn is_discrete(index: usize) -> bool {
         const DISCRETE: [Fact; 8] = [
             Fact::SmClockSet,
@@ -75,7 +75,8 @@ impl Fact {
         DISCRETE.iter().any(|fact| *fact as usize == index)
     }
 
-    /// For a device's maximum: the fact with the current value. The maximum is compared with that, not with peers.
+    /// Returns the fact that holds the current value, if this fact is a device's maximum. A maximum is compared with
+    /// the current value and not with the peers.
     fn rates(self) -> Option<Fact> {
         match self {
             Fact::PcieGenMax => Some(Fact::PcieGen),
@@ -85,7 +86,7 @@ impl Fact {
     }
 }
 
-/// Readings that differ by less are equal.
+/// Values that differ by less than this ratio count as equal.
 const SAME_RATIO: f64 = 0.01;
 
 /// All facts about one rank, or the medians over several.
@@ -93,10 +94,10 @@ const SAME_RATIO: f64 = 0.01;
 pub struct Facts {
     #[serde(with = "crate::codec::serde_impls::array")]
     values: [Option<f64>; NAMES.len()],
-    /// First and last journal entry of their readings.
+    /// First and last journal entry of the readings behind these facts.
     pub entries: Option<(u64, u64)>,
     pub provenance: Provenance,
-    /// Number of readings in the window of its GPU, and of its process or node; `None`: never read.
+    /// Number of readings in the window, of the GPU and of the process or node. `None` if there never was a reading.
     pub gpu_readings: Option<usize>,
     pub host_readings: Option<usize>,
 }
@@ -122,14 +123,15 @@ impl Facts {
         self.values[fact as usize] = value;
     }
 
-    /// Records the journal entries and provenance of facts.
+    /// Records the journal entries and the provenance on which the facts are based.
     pub fn rest_on(&mut self, (first, last): (u64, u64), provenance: Provenance) {
         let (from, to) = self.entries.unwrap_or((first, last));
         self.entries = Some((from.min(first), to.max(last)));
         self.provenance = self.provenance.max(provenance);
     }
 
-    /// Median of each fact over the ranks that have it; for discrete facts, the most frequent value.
+    /// Returns the median of each fact over the ranks that have it. For discrete facts, it returns the most frequent
+    /// value.
     pub fn medians(of: &[Facts]) -> Facts {
         let mut medians = Facts::default();
         let mut scratch = Vec::with_capacity(of.len());
@@ -148,14 +150,15 @@ impl Facts {
                 medians.rest_on(entries, facts.provenance);
             }
         }
-        // Most of them have at least this many.
+        // Use the median number of readings, because half of the ranks have at least that many.
         let mut readings: Vec<Option<usize>> = of.iter().map(|facts| facts.gpu_readings).collect();
         readings.sort_unstable();
         medians.gpu_readings = readings.get(readings.len() / 2).copied().flatten();
         medians
     }
 
-    /// The known facts among `facts`, with the peers' values. A value equal to the peers' is no evidence.
+    /// Returns the known facts among `facts`, with the peers' values. A value equal to the peers' is omitted, because
+    /// it is no evidence.
     pub fn evidence(&self, facts: &[Fact], peers: &Facts) -> Vec<Evidence> {
         let piece = |fact: &Fact| {
             let value = self.of(*fact)?;

@@ -13,20 +13,20 @@ use crate::policy::CauseThresholds;
 use crate::stats;
 use crate::time::Time;
 
-/// Maximum GPUs kept; no job has more.
+/// Maximum number of GPUs kept. No job has more.
 const MAX_GPUS: usize = 1 << 17;
 
 /// How the readings of a window are reduced to one number.
 #[derive(Clone, Copy)]
 enum Reduce {
-    /// A quantity: its median.
+    /// The median of a quantity.
     Median,
     /// The last reading.
     Latest,
-    /// A configured value, one of a few: the most frequent one.
+    /// The most frequent value of a setting, which takes only a few values.
     Setting,
-    /// One of a few values that drops while the GPU idles: the value on which most readings of the busy GPU agree, once
-    /// there are enough.
+    /// A value that takes only a few levels and drops while the GPU idles. It is reduced to the level on which most
+    /// readings of the busy GPU agree, once there are enough of them.
     Link,
 }
 
@@ -47,7 +47,7 @@ const GAUGES: [(GpuSignal, Fact, Reduce); 13] = [
     (GpuSignal::RemapFailed, Fact::RemapFailed, Reduce::Latest),
 ];
 
-/// Signals stored as increases, in this order after the gauges.
+/// Signals stored as increases, in this order, in the columns after the gauges.
 const COUNTERS: [GpuSignal; 13] = [
     GpuSignal::ThrottleThermalSwNs,
     GpuSignal::ThrottleThermalHwNs,
@@ -80,7 +80,7 @@ struct Gpu {
 }
 
 impl Gpus {
-    /// Takes a reading. Returns true if it is the GPU's first.
+    /// Takes a reading. Returns true if it is the first reading of this GPU.
     pub fn observe(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
         let mut read = [None; COLUMNS];
         for (signal, value) in &reading.readings {
@@ -104,12 +104,12 @@ impl Gpus {
         true
     }
 
-    /// Number of GPUs that were read.
+    /// Returns the number of GPUs that were read.
     pub fn len(&self) -> usize {
         self.gpus.len()
     }
 
-    /// The model of a GPU that was read.
+    /// Returns the model of a GPU, if the GPU was read.
     pub fn model(&self, gpu: &GpuId) -> Option<Arc<str>> {
         Some(self.gpus.get(gpu)?.model.clone())
     }
@@ -166,8 +166,8 @@ impl Gpus {
     }
 }
 
-/// The value on which the readings of a busy GPU since `since` agree; `None`: too few readings, or they disagree.
-/// Without a utilization reading it is unknown whether the GPU was busy.
+/// Returns the value on which the readings of a busy GPU since `since` agree, or `None` if there are too few readings
+/// or they disagree. A reading without utilization does not count, because the GPU may have been idle.
 fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds) -> Option<f64> {
     let busy = column(GpuSignal::UtilizationRatio)?;
     let mut values = readings.values(index, since, |row| f64::from(row[busy]) >= limits.busy_ratio);
@@ -178,12 +178,12 @@ fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds
     (count as f64 >= limits.agreeing_ratio * values.len() as f64).then_some(value)
 }
 
-/// Sum of the known values; `None` if there are none.
+/// Returns the sum of the known values, or `None` if there are none.
 fn sum<const N: usize>(parts: [Option<f64>; N]) -> Option<f64> {
     parts.into_iter().flatten().reduce(|sum, part| sum + part)
 }
 
-/// The column in which a signal is kept.
+/// Returns the column in which a signal is kept.
 fn column(signal: GpuSignal) -> Option<usize> {
     let column = *PLACES.get(signal as usize)?;
     (column < COLUMNS).then_some(column)

@@ -1,4 +1,4 @@
-//! Recent readings of hosts: of each node, and of each rank's process.
+//! Recent readings of hosts, for each node and for each rank's process.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::event::{HostReading, HostSignal};
 use crate::id::{NodeId, Rank};
 use crate::time::Time;
 
-/// Maximum nodes kept; no job has more.
+/// Maximum number of nodes kept. No job has more.
 const MAX_NODES: usize = 1 << 17;
 
 /// Stored signals, in this order: one gauge, then counters.
@@ -39,7 +39,7 @@ impl Hosts {
     pub fn observe(&mut self, stamp: Stamp, node: &NodeId, reading: &HostReading) {
         let read = SIGNALS.map(|signal| {
             let value = reading.readings.get(&signal)?.value();
-            // In Gbit/s, for which the few bits of `f32` are precise enough.
+            // Store the rate in Gbit/s, for which the precision of `f32` is sufficient.
             let scale = if signal == HostSignal::NetRateBps {
                 1e-9
             } else {
@@ -60,7 +60,7 @@ impl Hosts {
         readings.push(stamp, &read);
     }
 
-    /// Drops process readings: a new group of ranks started.
+    /// Drops process readings, because a new group of ranks started.
     pub fn clear_ranks(&mut self) {
         self.ranks.clear();
     }
@@ -75,7 +75,7 @@ impl Hosts {
                 *nearest = (*nearest).max(readings.readings(since));
             }
         }
-        // A process's own readings describe it better than its node's.
+        // Prefer the process's own readings to its node's, because they describe the process better.
         let nearest = |pick: &dyn Fn(&Readings) -> Option<f64>| places.into_iter().flatten().find_map(pick);
         facts.set(Fact::Contention, nearest(&|readings| contention(readings, since)));
         let share = |signal| nearest(&|readings| Some((rate(readings, signal, since)? / 1e9).min(1.0)));
@@ -90,8 +90,8 @@ impl Hosts {
         }
     }
 
-    /// Seconds a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
-    /// `since`, and the time of the last reading. `None`: no reading since then.
+    /// Returns how many seconds a rank's process (or its node, where processes are not read) waited for a CPU since the
+    /// reading at `since`, and the time of the last reading. Returns `None` if there is no reading after `since`.
     pub fn waited_for_cpu(&self, rank: Rank, node: &NodeId, since: Time) -> Option<(f64, Time)> {
         let readings = self.ranks.get(&rank).or_else(|| self.nodes.get(node))?;
         let grown = CPU_WAITS.iter().filter_map(|signal| {
@@ -102,10 +102,11 @@ impl Hosts {
     }
 }
 
-/// Time without a CPU: quota exhausted, or no CPU free. The larger counts, since one may include the other.
+/// Time without a CPU because the quota was exhausted, and because no CPU was free. Only the larger of the two is used,
+/// since one may include the other.
 const CPU_WAITS: [HostSignal; 2] = [HostSignal::CpuThrottledNs, HostSignal::RunQueueNs];
 
-/// The larger of the typical shares of time with the quota exhausted and with no CPU free.
+/// Returns the typical share of time with the quota exhausted or with no CPU free, whichever is larger.
 fn contention(readings: &Readings, since: Time) -> Option<f64> {
     let shares = CPU_WAITS
         .iter()
@@ -113,7 +114,7 @@ fn contention(readings: &Readings, since: Time) -> Option<f64> {
     shares.reduce(f64::max).map(|ns| ns / 1e9)
 }
 
-/// Retransmissions, errors and discards per second.
+/// Returns retransmissions, errors and discards per second.
 fn network_errors(readings: &Readings, since: Time) -> Option<f64> {
     [HostSignal::NetRetransmits, HostSignal::NetErrors]
         .into_iter()
@@ -125,7 +126,7 @@ fn rate(readings: &Readings, signal: HostSignal, since: Time) -> Option<f64> {
     readings.rate(place(signal)?, since)
 }
 
-/// The column in which a signal is kept.
+/// Returns the column in which a signal is kept.
 fn place(signal: HostSignal) -> Option<usize> {
     SIGNALS.iter().position(|kept| *kept == signal)
 }

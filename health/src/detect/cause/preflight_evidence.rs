@@ -1,8 +1,8 @@
 //! Preflight results as evidence for findings of the job.
 //!
-//! A preflight does not measure steps, so its figures are no baseline for them and raise no finding here. A preflight
-//! finding on a GPU, a node or a path is added as evidence to a verdict on the same subject if it can explain the
-//! verdict.
+//! A preflight does not measure steps. Its figures are therefore no baseline for steps, and they raise no finding here.
+//! A preflight finding on a GPU, a node or a path is added as evidence to a verdict on the same subject if it can
+//! explain the verdict.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::id::NodeId;
 use crate::preflight::{Against, Metric, NodeRow, Noted, Place, Problem, Section};
 use crate::verdict::{Cause, Evidence, Finding, Subject};
 
-/// Maximum nodes kept; no job has more.
+/// Maximum number of nodes kept. No job has more.
 const MAX_NODES: usize = 1 << 17;
 /// Maximum findings and problems kept.
 const MAX_NOTES: usize = 1 << 14;
 /// Maximum pieces of evidence per verdict.
 const MAX_PIECES: usize = 3;
-/// A slowdown that began within this many steps existed from the start: warm-up steps hide it, and a small slowdown is
-/// dated a few steps late.
+/// A slowdown that began within this many steps is treated as having existed from the start, because warm-up steps hide
+/// a slowdown and a small one is dated a few steps late.
 const FROM_BIRTH: u64 = 20;
 /// Maximum nodes and notes in the report.
 const SHOWN: usize = 64;
@@ -44,18 +44,19 @@ const INSIDE: &[Metric] = &[Metric::LocalBusbw, Metric::LocalBusbwHost];
 pub struct PreflightEvidence {
     header: Option<Preflight>,
     nodes: BTreeMap<NodeId, Bench>,
-    /// By place and metric or fact, each with its journal entry.
+    /// Findings by place and by metric or fact, each with its journal entry.
     findings: BTreeMap<(Place, Arc<str>), (Noted, u64)>,
     problems: Vec<Problem>,
     provenance: Provenance,
 }
 
 impl PreflightEvidence {
-    /// Takes a node's preflight results. A new header, or new figures of a node, replace earlier results.
+    /// Takes a node's preflight results. A new header replaces all earlier results; new figures of a node replace that
+    /// node's.
     pub fn observe(&mut self, entry: u64, frame: &Frame) {
         self.provenance = self.provenance.max(frame.provenance);
         match &frame.event {
-            // Every node sends the same header.
+            // Every node sends the same header, so only a different header starts a new preflight.
             Event::Preflight(header) if self.header.as_ref() != Some(header) => {
                 self.forget(None);
                 self.header = Some(header.clone());
@@ -79,14 +80,15 @@ impl PreflightEvidence {
         }
     }
 
-    /// Drops the results for a node, or those for no single node.
+    /// Drops the results for a node. If `node` is `None`, drops the results that belong to no single node.
     fn forget(&mut self, node: Option<&NodeId>) {
         self.findings.retain(|(place, _), _| place.node() != node);
         self.problems.retain(|problem| problem.node.as_ref() != node);
     }
 
-    /// Adds preflight findings on the same subject that can explain the claim as evidence. `first`: the first step of
-    /// the epoch. A subject that kept pace at first and slowed down later is not slow because of an earlier problem.
+    /// Adds preflight findings on the same subject as evidence if they can explain the claim. `first` is the first step
+    /// of the epoch. If the subject kept pace at first and slowed down later, nothing is added, because an earlier
+    /// problem is then not the reason.
     pub fn support(&self, claim: &mut Claim, first: Option<u64>) {
         let Body::Holds(detail) = &mut claim.body else {
             return;
@@ -114,7 +116,7 @@ impl PreflightEvidence {
         }
     }
 
-    /// The section of the report; `None`: no preflight was reported.
+    /// Returns the section of the report, or `None` if no preflight was reported.
     pub fn section(&self) -> Option<Section> {
         if self.header.is_none() && self.nodes.is_empty() && self.problems.is_empty() {
             return None;
@@ -122,7 +124,7 @@ impl PreflightEvidence {
         let mut findings: Vec<&Noted> = self.findings.values().map(|(noted, _)| noted).collect();
         findings.sort_by_key(|noted| std::cmp::Reverse((noted.severity, noted.sure)));
         let named = |node: &NodeId| findings.iter().any(|noted| noted.place.node() == Some(node));
-        // All nodes, or only the notable ones.
+        // List all nodes if they are few, or else only the notable ones.
         let many = self.nodes.len() > SHOWN;
         let rows = self
             .nodes
@@ -144,11 +146,11 @@ impl PreflightEvidence {
         })
     }
 
-    /// Limits of the verdicts, as text.
+    /// Returns the limits of the verdicts as text.
     pub fn note(&self) -> Option<String> {
         let out = self.header.iter().flat_map(|header| &header.left_out);
         let out: Vec<&NodeId> = out.map(|out| &out.node).collect();
-        // A node that was left out has no missing results.
+        // Leave out excluded nodes, because results are not expected from them.
         let takes_part = |problem: &&Problem| problem.node.as_ref().is_none_or(|node| !out.contains(&node));
         let failed = self
             .problems
@@ -170,8 +172,8 @@ fn row(bench: &Bench) -> NodeRow {
     }
 }
 
-/// The metrics that can explain a finding with this cause. Data loading waits for copies, and a throttled GPU computes
-/// slowly; no hardware metric explains garbage collection or slowness in the work itself.
+/// Returns the metrics that can explain a finding with this cause. Copies can explain data loading, and a throttled GPU
+/// can explain slow compute. No hardware metric explains garbage collection or slowness in the work itself.
 fn metrics(finding: Finding, subject: &Subject, cause: Cause) -> &'static [Metric] {
     match (finding, subject) {
         (Finding::SlowLink, Subject::Node { .. }) => INSIDE,
@@ -190,7 +192,7 @@ fn metrics(finding: Finding, subject: &Subject, cause: Cause) -> &'static [Metri
     }
 }
 
-/// Whether a measurement at `place` applies to the subject.
+/// Returns true if a measurement at `place` applies to the subject.
 fn is_of(place: &Place, subject: &Subject) -> bool {
     match (subject, place) {
         (
@@ -217,7 +219,8 @@ fn is_of(place: &Place, subject: &Subject) -> bool {
     }
 }
 
-/// The measured value, and the expected ones: the peers', its own past, published values or the user's floor.
+/// Returns the measured value and the expected ones (the peers', the subject's own past, published values, or the
+/// user's minimum).
 fn pieces(noted: &Noted, entry: u64) -> Vec<Evidence> {
     let (Some(metric), Some(value)) = (noted.metric(), noted.value) else {
         return Vec::new();

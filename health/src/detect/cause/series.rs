@@ -1,4 +1,4 @@
-//! Recent readings of one thing in little memory: gauges as read, counters as increases.
+//! Recent readings of one device or process in little memory. Gauges are stored as read, counters as increases.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use crate::frame::Provenance;
 use crate::stats;
 use crate::time::Time;
 
-/// Readings kept: half a minute at 1 Hz.
+/// Maximum number of readings kept: half a minute at 1 Hz.
 const READINGS: usize = 32;
-/// With fewer spans between readings, a single span can move the median.
+/// With fewer intervals between readings than this, a single interval can move the median.
 const TYPICAL_SPANS: usize = 5;
-/// Not read.
+/// The value was not read.
 const NONE: f32 = f32::NAN;
-/// Read, but the increase is unknown: the first reading of a counter, or one after a reset.
+/// The value was read, but its increase is unknown, because it is the first reading of a counter or one after a reset.
 const ANEW: f32 = f32::NEG_INFINITY;
 
 /// Time, journal entry and provenance of a reading.
@@ -34,7 +34,7 @@ struct Row<const N: usize> {
     values: [f32; N],
 }
 
-/// `N` columns: the first `GAUGES` are gauges, the rest counters.
+/// Readings in `N` columns. The first `GAUGES` columns are gauges, the rest are counters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series<const GAUGES: usize, const N: usize> {
     rows: VecDeque<Row<N>>,
@@ -53,7 +53,7 @@ impl<const GAUGES: usize, const N: usize> Default for Series<GAUGES, N> {
 }
 
 impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
-    /// Takes a reading; `None` where nothing was read.
+    /// Takes a reading. Values that were not read are `None`.
     pub fn push(&mut self, stamp: Stamp, read: &[Option<f64>; N]) {
         let mut values = [NONE; N];
         for (column, now) in read.iter().enumerate() {
@@ -62,7 +62,8 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
                 now as f32
             } else {
                 let before = std::mem::replace(&mut self.counters[column], now);
-                // NaN compares as false: a first reading starts over, like one that fell.
+                // For a first reading `before` is NaN, which compares as false. The counter then starts over, as it
+                // does after a reset.
                 if now >= before {
                     (now - before) as f32
                 } else {
@@ -76,7 +77,7 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         self.rows.push_back(Row { stamp, values });
     }
 
-    /// Median of a gauge since `since`, or its last value if no reading is that recent.
+    /// Returns the median of a gauge since `since`, or its last value if no reading is that recent.
     pub fn gauge(&self, column: usize, since: Time) -> Option<f64> {
         let read = || self.rows.iter().filter(|row| !row.values[column].is_nan());
         let value = |row: &Row<N>| f64::from(row.values[column]);
@@ -84,34 +85,36 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         stats::median(&mut inside).or_else(|| read().next_back().map(value))
     }
 
-    /// Readings of a gauge since `since` whose row passes `keep`; unread columns of the row are NaN.
+    /// Returns the readings of a gauge since `since` whose row passes `keep`. In the row, unread columns are NaN.
     pub fn values(&self, column: usize, since: Time, keep: impl Fn(&[f32; N]) -> bool) -> Vec<f64> {
         let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
         let kept = inside.filter(|row| !row.values[column].is_nan() && keep(&row.values));
         kept.map(|row| f64::from(row.values[column])).collect()
     }
 
-    /// The most frequent value of a gauge since `since`, or its last one if no reading is that recent.
+    /// Returns the most frequent value of a gauge since `since`, or its last one if no reading is that recent.
     pub fn setting(&self, column: usize, since: Time) -> Option<f64> {
         let mut inside = self.values(column, since, |_| true);
         stats::mode(&mut inside).map_or_else(|| self.latest(column), |(value, _)| Some(value))
     }
 
-    /// The last value of a gauge.
+    /// Returns the last value of a gauge.
     pub fn latest(&self, column: usize) -> Option<f64> {
         let row = self.rows.iter().rfind(|row| !row.values[column].is_nan())?;
         Some(f64::from(row.values[column]))
     }
 
-    /// Increase of a counter per second since `since`; over the last two readings if fewer are that recent.
+    /// Returns the increase of a counter per second since `since`. If fewer than two readings are that recent, it uses
+    /// the last two.
     pub fn rate(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.young(column, since);
         let (grew, span) = self.growth(column, inside.max(2) - 1)?;
         (span > 0.0).then(|| grew / span)
     }
 
-    /// Typical increase per second: the median over the spans between readings, so that events in few of them (an
-    /// evaluation, a save) do not count for all. With few spans, the mean.
+    /// Returns the typical increase per second, which is the median over the intervals between readings. A median
+    /// ignores events that occur in only a few intervals, such as an evaluation or a save. With few intervals, it
+    /// returns the mean.
     pub fn typical_rate(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
         let read: Vec<&Row<N>> = inside.filter(|row| !row.values[column].is_nan()).collect();
@@ -127,30 +130,31 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         stats::median(&mut rates)
     }
 
-    /// Increase of a counter since the reading before `since`.
+    /// Returns the increase of a counter since the last reading before `since`.
     pub fn rise(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.young(column, since);
         Some(self.growth(column, inside.max(1))?.0)
     }
 
-    /// Increase of a counter in its readings after `since`, and the time of the last one. `None`: no readings.
+    /// Returns the increase of a counter in its readings after `since`, and the time of the last one, or `None` if
+    /// there are none.
     pub fn growth_after(&self, column: usize, since: Time) -> Option<(f64, Time)> {
         let later = self.rows.iter().rev().take_while(|row| row.stamp.at > since);
         let read = later.filter(|row| !row.values[column].is_nan());
         read.fold(None, |known, row| {
             let (sum, last) = known.unwrap_or((0.0, row.stamp.at));
-            // A counter reset adds nothing.
+            // A reading at which the counter was reset adds nothing.
             let grew = f64::from(row.values[column]).max(0.0);
             Some((sum + grew, last))
         })
     }
 
-    /// Number of readings since `since`.
+    /// Returns the number of readings since `since`.
     pub fn readings(&self, since: Time) -> usize {
         self.rows.iter().filter(|row| row.stamp.at >= since).count()
     }
 
-    /// Journal entries of the readings since `since`, and the least trusted provenance among them.
+    /// Returns the journal entries of the readings since `since`, and the least trusted provenance among them.
     pub fn origin(&self, since: Time) -> Option<((u64, u64), Provenance)> {
         let last = self.rows.back()?;
         let inside = self.readings(since);
@@ -166,8 +170,8 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         inside.filter(|row| !row.values[column].is_nan()).count()
     }
 
-    /// Increase of a counter in its last `spans` spans between readings, and their total duration in seconds. Spans
-    /// with a counter reset are left out.
+    /// Returns the increase of a counter in its last `spans` intervals between readings, and their total duration in
+    /// seconds. Intervals with a counter reset are left out.
     fn growth(&self, column: usize, spans: usize) -> Option<(f64, f64)> {
         let mut read = self
             .rows

@@ -1,7 +1,7 @@
 //! One communicator: its members, and how long its transfers take.
 //!
-//! The last member to arrive does not wait, so the shortest time in a communicator is its transfer time: late members
-//! lengthen their peers' times, but not the shortest. No two clocks are compared.
+//! The last member to arrive does not wait, so the shortest time in a communicator is its transfer time. Late members
+//! lengthen their peers' times, but not the shortest one. The clocks of two ranks are never compared.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,59 +14,61 @@ use crate::id::Rank;
 use crate::policy::{LinkThresholds, bounds};
 use crate::stats;
 
-/// Maximum steps open at once; with more, the oldest closes as it is. A hook writes up to 48 steps together, each rank
-/// at its own time.
+/// Maximum number of steps open at once. If there are more, the oldest step is closed with the reports that it has. The
+/// limit must exceed 48, because a hook writes up to 48 steps together, and each rank writes at a different time.
 const MAX_OPEN: usize = 64;
-/// Steps kept.
+/// Maximum number of steps kept.
 const KEPT: usize = bounds::TRANSFERS;
-/// First steps, which set up connections; the steps after them in the first baseline; and the steps in the final one.
-/// Where transfers vary, sixteen steps may all be short by chance, and thousands are compared with them.
+/// `FIRST` steps are skipped, because they set up connections. The next `EARLY` steps form the first baseline, and
+/// `LEARNED` steps form the final one. Where transfers vary, `EARLY` steps alone are too few, because all of them may
+/// be short by chance.
 const FIRST: u32 = 5;
 const EARLY: usize = 16;
 const LEARNED: u32 = 144;
-/// Where transfers vary, a change must exceed this many standard errors.
+/// Where transfers vary, a change counts only if it exceeds this many standard errors.
 const SURE: f64 = 4.0;
-/// Steps over which a member's own time is smoothed.
+/// Number of steps over which a member's own time is smoothed.
 const SMOOTH: f32 = 4.0;
 
-/// One communicator.
+/// One communicator, with its recent transfers and its baseline.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Comm {
     pub size: u32,
     pub name: Arc<str>,
-    /// Sorted.
+    /// The members, sorted.
     pub members: Vec<Rank>,
-    /// Nodes of the plan that it spans, sorted.
+    /// Nodes of the plan that the communicator spans, sorted.
     pub nodes: Vec<u32>,
-    /// Its members belong to several pipeline stages: even the shortest time in it includes waiting for other stages,
-    /// so its own past is no baseline; only its counterparts in other replicas are.
+    /// True if the members belong to several pipeline stages. Then even the shortest time includes waiting for other
+    /// stages, so the communicator's own past is no baseline for it. It is compared only with its counterparts in other
+    /// replicas.
     pub joins_stages: bool,
-    /// It carries sends and receives: its members wait for each other at different times, and the shortest of these is
-    /// not a transfer time.
+    /// True if the communicator carries sends and receives. Then its members wait for each other at different times,
+    /// and the shortest time is not a transfer time.
     pub has_messages: bool,
-    /// A member joined after `nodes` was computed.
+    /// True if a member joined after `nodes` was computed.
     stale: bool,
     open: VecDeque<Open>,
     last_closed: Option<u64>,
     rows: u32,
     recent: VecDeque<Transfer>,
     early: Option<Level>,
-    /// Steps in `early`, and the number of latest steps in which nothing seemed wrong.
+    /// Number of steps in `early`, and number of latest steps in a row that were neither slow nor suspect.
     #[serde(default)]
     early_steps: u32,
     #[serde(default)]
     well_steps: u32,
-    /// By member: its recent own time in the communicator, waiting plus transfer, seconds.
+    /// By member: its recent time in this communicator, waiting plus transfer, in seconds.
     own_s: Vec<f32>,
-    /// Payload bytes and collectives per step.
+    /// Payload bytes and number of collectives per step.
     pub bytes: u64,
     pub collectives: u32,
-    /// Expected transfer time in seconds, and whether transfers take longer.
+    /// Expected transfer time in seconds, and true if transfers take longer than that.
     pub usual_s: Option<f64>,
     pub is_slow: bool,
-    /// How much waits lengthened the shortest sum, according to recent single collectives; seconds.
+    /// How much waits lengthened the shortest sum, in seconds, according to recent single collectives.
     blur_s: f32,
-    /// At least half as many slow steps as `is_slow` needs, by sums alone.
+    /// True if, judged by sums alone, there are at least half as many slow steps as `is_slow` needs.
     pub is_suspect: bool,
     /// The first slow step.
     pub slow_since: Option<u64>,
@@ -75,16 +77,16 @@ pub struct Comm {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Open {
     step: u64,
-    /// By member, seconds; NaN until the member reports.
+    /// Time by member, in seconds. NaN until the member reports.
     own_s: Vec<f32>,
     seen: usize,
 }
 
-/// One step's transfer.
+/// The transfer time of one step.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Transfer {
     step: u64,
-    /// The shortest sum, and the time from single collectives where they were reported.
+    /// The shortest sum, and the corrected transfer time (from single collectives where these were reported).
     summed: f32,
     seconds: f32,
 }
@@ -96,12 +98,12 @@ pub struct Level {
     pub sigma_s: f64,
 }
 
-/// Identifies communicators that should be equally fast: name, size, number of nodes, bytes (by eighths of a power of
-/// two) and whether they join stages.
+/// Key of communicators that should be equally fast: name, size, number of nodes, bytes (by eighths of a power of two),
+/// and whether they join stages.
 pub type Likeness = (Arc<str>, u32, usize, u32, bool);
 
 impl Comm {
-    /// Identifies the communicators that should be as fast as this one.
+    /// Returns the key that this communicator shares with those that should be equally fast.
     pub fn likeness(&self) -> Likeness {
         let bytes = (8.0 * (self.bytes.max(1) as f64).log2()).round() as u32;
         (
@@ -113,22 +115,22 @@ impl Comm {
         )
     }
 
-    /// Whether a member joined after the last `rank_step`.
+    /// Returns true if a member joined after the last `rank_step`.
     pub fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// Whether there is a baseline.
+    /// Returns true if there is a baseline.
     pub fn is_known(&self) -> bool {
         self.early.is_some()
     }
 
-    /// Whether both should be equally fast.
+    /// Returns true if both communicators should be equally fast.
     pub fn is_like(&self, other: &Comm) -> bool {
         self.likeness() == other.likeness()
     }
 
-    /// Looks up the nodes of its members in the plan.
+    /// Looks up the nodes of the members in the plan.
     pub fn rank_step(&mut self, plan: &Plan) {
         self.stale = false;
         let places = || self.members.iter().filter_map(|rank| plan.place(*rank));
@@ -148,12 +150,12 @@ impl Comm {
             self.members.insert(place, group.rank);
             self.own_s.insert(place, f32::NAN);
             self.stale = true;
-            // Columns of open steps no longer match.
+            // Drop the open steps, because their columns no longer match the members.
             self.open.clear();
         }
     }
 
-    /// Takes a member's report for a step; returns how many steps it closed.
+    /// Takes a member's report for a step. Returns how many steps it closed.
     pub fn add(&mut self, did: &event::Comm) -> u64 {
         let Ok(member) = self.members.binary_search(&did.rank) else {
             return 0;
@@ -196,7 +198,7 @@ impl Comm {
 
     fn close(&mut self, open: &Open) {
         self.last_closed = Some(open.step);
-        // The last arrival may be among the missing members.
+        // Skip the step if too few members reported, because the last arrival may be among the missing members.
         if open.seen * 4 < self.size as usize * 3 {
             return;
         }
@@ -215,7 +217,8 @@ impl Comm {
             self.recent.pop_front();
         }
         let summed = open.own_s.iter().copied().fold(f32::INFINITY, f32::min);
-        // Single collectives are reported only for a while; their result applies as long as the sums stay the same.
+        // Single collectives are reported only for a while. Their correction is applied to later steps too, as long as
+        // the sums stay the same.
         let usual_s = self.usual_s.map_or(f32::INFINITY, |usual_s| usual_s as f32);
         self.recent.push_back(Transfer {
             step: open.step,
@@ -229,7 +232,7 @@ impl Comm {
         self.learn();
     }
 
-    /// Learns the baseline from the first steps, then from later ones as long as nothing seems wrong.
+    /// Learns the baseline from the first steps, and later from more steps as long as none of them is slow or suspect.
     fn learn(&mut self) {
         let new = match self.early {
             None if self.recent.len() == EARLY => EARLY,
@@ -253,7 +256,8 @@ impl Comm {
         self.well_steps = 0;
     }
 
-    /// Steps in the baseline. A snapshot of an older version has no count; its baseline covers the first steps.
+    /// Returns the number of steps in the baseline. A snapshot of an older version has no such number; its baseline
+    /// covers the first steps.
     fn early_steps(&self) -> u32 {
         self.early.map_or(0, |_| self.early_steps.max(EARLY as u32))
     }
@@ -267,12 +271,12 @@ impl Comm {
         }
     }
 
-    /// All steps up to this one have closed.
+    /// Returns the latest closed step. All steps up to it are closed.
     pub fn closed(&self) -> Option<u64> {
         self.last_closed
     }
 
-    /// Its latest transfer times, seconds.
+    /// Returns the latest transfer times, in seconds.
     fn latest(&self, steps: usize) -> Vec<f64> {
         self.last(steps, |transfer| transfer.seconds)
     }
@@ -282,13 +286,13 @@ impl Comm {
         latest.map(|transfer| f64::from(of(transfer))).collect()
     }
 
-    /// Its usual recent transfer time, seconds; `None` until there are enough steps.
+    /// Returns the usual recent transfer time in seconds, or `None` until there are enough steps.
     pub fn transfer_s(&self, limits: &LinkThresholds) -> Option<f64> {
         let window = limits.window_steps as usize;
         (self.recent.len() >= window.min(KEPT)).then(|| stats::median(&mut self.latest(window)))?
     }
 
-    /// Transfer level over the latest steps; `None` until there are enough.
+    /// Returns the transfer level over the latest steps, or `None` until there are enough.
     pub fn level(&self, limits: &LinkThresholds) -> Option<Level> {
         let window = limits.window_steps as usize;
         let mut latest = self.latest(window);
@@ -298,27 +302,27 @@ impl Comm {
         Some(Level { median_s, sigma_s })
     }
 
-    /// Whether any steps were reported.
+    /// Returns true if any steps were reported.
     pub fn has_reports(&self) -> bool {
         self.last_closed.is_some() || !self.open.is_empty()
     }
 
-    /// Steps that have not closed.
+    /// Returns the number of steps that have not closed.
     #[cfg(test)]
     pub fn open_steps(&self) -> usize {
         self.open.len()
     }
 
-    /// A rank's recent own time in it, seconds: waiting plus transfer.
+    /// Returns a rank's recent time in this communicator in seconds, waiting plus transfer.
     pub fn own_s(&self, rank: Rank) -> Option<f64> {
         let place = self.members.binary_search(&rank).ok()?;
         let own_s = f64::from(self.own_s[place]);
         own_s.is_finite().then_some(own_s)
     }
 
-    /// Judges whether transfers take longer than before, or than `elsewhere`: similar communicators. `now`: the current
-    /// level. It turns slow when most of the latest steps exceed the ratio, and recovers when most are below the lower
-    /// one.
+    /// Judges whether transfers take longer than before, or longer than `elsewhere`, the level of similar
+    /// communicators. `now` is the current level. The communicator becomes slow when most of the latest steps exceed
+    /// the ratio, and recovers when most of them are below the lower ratio.
     pub fn judge(&mut self, now: Level, elsewhere: Option<Level>, limits: &LinkThresholds) {
         let window = (limits.window_steps as usize).min(KEPT);
         let latest = self.latest(window);
@@ -327,7 +331,8 @@ impl Comm {
         let past = self
             .early
             .filter(|early| !self.joins_stages && early.median_s > 0.0);
-        // Where transfers vary, the ratio alone proves little.
+        // Where transfers vary, exceeding the ratio proves little, so the difference must also exceed several standard
+        // errors.
         let bar = |usual: Level, ratio: f64, sigma_s: f64, steps: usize| {
             let samples = 1.0 / steps as f64 + 1.0 / window as f64;
             let unsure_s = SURE * sigma_s * samples.sqrt();
@@ -341,13 +346,15 @@ impl Comm {
         } else {
             limits.elsewhere_ratio
         };
-        // Waits that are long by chance vary little, being near their maximum, so the peers' variation counts too.
+        // The peers' variation is included, because waits that are long by chance are near their maximum and therefore
+        // vary little.
         let of_others = |usual: Level| bar(usual, elsewhere_ratio, now.sigma_s.max(usual.sigma_s), window);
         let bars = [
             past.map(of_past),
             elsewhere.filter(|usual| usual.median_s > 0.0).map(of_others),
         ];
-        // Request single collectives before reporting: they may show that the link is not the cause.
+        // Request single collectives before a finding is reported, because they may show that the link is not the
+        // cause.
         let summed = self.last(window, |transfer| transfer.summed);
         let half = |slow_s: f64| 2 * summed.iter().filter(|seconds| **seconds >= slow_s).count() >= needed;
         let is_half = bars.iter().flatten().any(|(_, slow_s)| half(*slow_s));
@@ -373,7 +380,7 @@ impl Comm {
         }
     }
 
-    /// Transfers after `step`: the step, and the excess over the usual time, seconds.
+    /// Returns the transfers after `step`: the step, and the excess over the usual time in seconds.
     pub fn excess_since(&self, step: u64) -> impl Iterator<Item = (u64, f64)> {
         let usual_s = self.usual_s.unwrap_or(f64::INFINITY);
         let after = self.recent.partition_point(|transfer| transfer.step <= step);

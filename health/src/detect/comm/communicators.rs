@@ -1,4 +1,4 @@
-//! All communicators: those of each rank, and those that should be equally fast.
+//! All communicators: which ranks belong to each, and which of them should be equally fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,35 +12,35 @@ use crate::event;
 use crate::id::Rank;
 use crate::policy::LinkThresholds;
 
-/// Maximum communicators of one rank, and of all.
+/// Maximum number of communicators of one rank, and of all ranks together.
 const MAX_OF_RANK: usize = 8;
 const MAX_COMMS: usize = 1 << 17;
-/// Steps between two judgments, and the number of similar communicators needed for a comparison.
+/// Number of steps between two judgments, and number of similar communicators needed for a comparison.
 const JUDGED_EVERY: u64 = 4;
 const ELSEWHERE: usize = 3;
-/// A collective of fewer bytes measures only latency.
+/// With fewer bytes than this, a collective measures only latency.
 const SMALL_BYTES: u64 = 8192;
 
-/// All communicators.
+/// All communicators of the job.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Comms {
     pub(crate) all: BTreeMap<u64, Comm>,
-    /// Single collectives of some of them.
+    /// Single collectives, which were requested for some of the communicators.
     pub(crate) per_collective: PerCollective,
-    /// By rank number.
+    /// Numbers of the communicators, by rank number.
     of_rank: Vec<Vec<u64>>,
-    /// Closed steps of all communicators, and their number at the last judgment.
+    /// Number of closed steps over all communicators, now and at the last judgment.
     closed: u64,
     judged_closed: u64,
-    /// The GPU times collectives; the host's sums cover the same ones.
+    /// True if the GPU times collectives. The host's sums cover the same collectives and are then ignored.
     by_gpu: bool,
-    /// The step of the last judgment, and the one at which a communicator last turned slow.
+    /// The step of the last judgment, and the step at which a communicator last became slow.
     pub judged: u64,
     pub turned: u64,
 }
 
 impl Comms {
-    /// Drops everything: a new group of ranks creates new communicators.
+    /// Drops everything, because a new group of ranks creates new communicators.
     pub fn clear(&mut self) {
         let per_collective = self.per_collective.again();
         *self = Comms {
@@ -49,22 +49,22 @@ impl Comms {
         };
     }
 
-    /// Whether there are any.
+    /// Returns true if there are no communicators.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// All, in the order of their numbers.
+    /// Returns all communicators in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Comm)> {
         self.all.iter().map(|(id, comm)| (*id, comm))
     }
 
-    /// One communicator.
+    /// Returns one communicator.
     pub fn get(&self, id: u64) -> Option<&Comm> {
         self.all.get(&id)
     }
 
-    /// Communicators of a rank.
+    /// Returns the communicators of a rank.
     pub fn of(&self, rank: Rank) -> impl Iterator<Item = (u64, &Comm)> {
         let ids = self.of_rank.get(rank.0 as usize);
         ids.into_iter()
@@ -72,7 +72,7 @@ impl Comms {
             .filter_map(|id| Some((*id, self.all.get(id)?)))
     }
 
-    /// Records a rank as a member.
+    /// Records a rank as a member of a communicator.
     pub fn join(&mut self, group: &event::Group) {
         let index = group.rank.0 as usize;
         if group.rank.0 >= MAX_RANKS || group.size < 2 {
@@ -94,7 +94,7 @@ impl Comms {
         self.all.entry(group.comm).or_default().join(group);
     }
 
-    /// Takes a member's report for a step; returns the communicator's size if the report counts. Reports timed by the
+    /// Takes a member's report for a step. Returns the communicator's size if the report counts. Reports timed by the
     /// GPU replace the host's reports of the same collectives.
     pub fn add(&mut self, did: &event::Comm) -> Option<u32> {
         if did.gpu && !self.by_gpu {
@@ -127,23 +127,24 @@ impl Comms {
         }
     }
 
-    /// Whether the GPU times collectives.
+    /// Returns true if the GPU times collectives.
     pub(super) fn is_by_gpu(&self) -> bool {
         self.by_gpu
     }
 
-    /// Whether sends and receives, which connect pipeline stages, were seen.
+    /// Returns true if sends and receives were seen. These connect pipeline stages.
     pub fn has_messages(&self) -> bool {
         self.all.values().any(|comm| comm.has_messages)
     }
 
-    /// Groups of ranks connected by observed communicators that propagate lateness: a number for each rank in one, the
-    /// same for connected ranks. Ranks with different numbers synchronize in ways that were not observed.
+    /// Groups the ranks that are connected by observed communicators, because lateness spreads between these. Returns a
+    /// number for each such rank; connected ranks have the same number. Ranks with different numbers may depend on each
+    /// other in ways that were not observed.
     pub fn islands(&self) -> BTreeMap<Rank, u32> {
         let mut of: BTreeMap<Rank, u32> = BTreeMap::new();
-        // Ranks meet in a norm or a loss after their work is done, so small collectives do not count. A communicator
-        // that joins pipeline stages without sends and receives, where the GPU times those, is something else:
-        // gradients of layers that two stages share.
+        // Small collectives do not count, because ranks exchange a norm or a loss only after their work is done. A
+        // communicator that joins pipeline stages does not count either if the GPU times sends and receives and it
+        // carries none: it then holds gradients of layers that two stages share.
         let is_seen = |comm: &&Comm| {
             let is_small = comm.bytes < SMALL_BYTES * u64::from(comm.collectives.max(1));
             comm.has_reports() && !is_small && !(self.by_gpu && comm.joins_stages && !comm.has_messages)
@@ -168,14 +169,14 @@ impl Comms {
         of
     }
 
-    /// Looks up the nodes of the members. `moved`: ranks may have changed place.
+    /// Looks up the nodes of the members. If `moved` is true, ranks may have changed place.
     pub fn rank_step(&mut self, plan: &Plan, moved: bool) {
         for comm in self.all.values_mut().filter(|comm| moved || comm.is_stale()) {
             comm.rank_step(plan);
         }
     }
 
-    /// Judges all of them, at intervals.
+    /// Judges all communicators, at intervals.
     pub fn judge(&mut self, plan: &Plan, limits: &LinkThresholds, step: u64) {
         if self.closed == self.judged_closed || step < self.judged + JUDGED_EVERY {
             return;
@@ -205,12 +206,12 @@ impl Comms {
         }
     }
 
-    /// Whether a rank's transfers within its node are slow; `None`: none were observed.
+    /// Returns true if a rank's transfers within its node are slow, or `None` if none were observed.
     pub fn is_slow_inside(&self, rank: Rank) -> Option<bool> {
         self.is_any_slow(rank, |comm| comm.nodes.len() == 1)
     }
 
-    /// Whether a rank's transfers that leave its node are slow; `None`: none were observed.
+    /// Returns true if a rank's transfers that leave its node are slow, or `None` if none were observed.
     pub fn is_slow_outside(&self, rank: Rank) -> Option<bool> {
         self.is_any_slow(rank, |comm| comm.nodes.len() > 1)
     }
@@ -221,8 +222,8 @@ impl Comms {
     }
 }
 
-/// The usual level of communicators that should be equally fast. A quarter of them may set the speed: in a small job,
-/// one link is part of half of all communicators.
+/// Returns the usual level of communicators that should be equally fast. The fastest quarter of them defines it,
+/// because in a small job one slow link may be part of half of all communicators.
 fn usual(mut levels: Vec<Level>) -> Level {
     let (quarter, half) = (levels.len() / 4, levels.len() / 2);
     let by_median = |a: &Level, b: &Level| a.median_s.total_cmp(&b.median_s);

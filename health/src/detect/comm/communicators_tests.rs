@@ -1,4 +1,4 @@
-//! Transfers, which rank waits for which, and how much is kept.
+//! Tests of transfer times, of which rank waits for which, and of how much is kept.
 
 use super::communicators::Comms;
 use crate::Policy;
@@ -18,7 +18,7 @@ fn group(comm: u64, ranks: &[u32], comms: &mut Comms) {
     }
 }
 
-/// One step of a communicator: milliseconds by member, `None` for one without a report.
+/// One step of a communicator, in milliseconds by member. `None` stands for a member that does not report.
 fn step(comm: u64, step: u64, ranks: &[u32], ms: &[Option<f64>], comms: &mut Comms) {
     for (rank, ms) in ranks.iter().zip(ms) {
         let Some(ms) = ms else { continue };
@@ -96,8 +96,8 @@ fn what_is_slow_and_what_only_waits() {
     }
 }
 
-/// Transfers vary between 20 and 40 ms and were short by chance in the first steps: the later ones are normal, and no
-/// slow link. Doubled transfers are still one.
+/// Transfers vary between 20 and 40 ms, and the first steps were short by chance. The later steps are normal and must
+/// not raise a finding. Transfers that take twice as long must raise one.
 #[test]
 fn first_steps_that_were_short_by_chance() {
     let varied = |at: u64| match at {
@@ -119,7 +119,7 @@ fn first_steps_that_were_short_by_chance() {
     ));
 }
 
-/// Eight pipelines of two stages: even the shortest wait in a step varies from 5 to 25 ms. In the first pipeline it is
+/// Eight pipelines of two stages. Even the shortest wait in a step varies from 5 to 25 ms; in the first pipeline it is
 /// `first_ms` or slightly more.
 fn is_first_of_stages_slow(first_ms: f64) -> bool {
     let plan = plan(2, 8, (8, 1, 2), 4);
@@ -167,7 +167,7 @@ fn a_step_without_most_of_its_members_says_nothing() {
     let ranks = [0, 1, 2, 3];
     group(1, &ranks, &mut comms);
     for at in 1..=120 {
-        // From step 40 on the last two ranks, which do not wait, do not report.
+        // From step 40 on, the last two ranks do not report. They are the ones that do not wait.
         let last = (at < 40).then_some(10.0);
         step(1, at, &ranks, &[Some(60.0), Some(60.0), last, last], &mut comms);
         comms.judge(&plan, &limits, at);
@@ -185,7 +185,7 @@ fn lateness_is_followed_upstream() {
     }
     for at in 1..=20 {
         for first in 0..8_u32 {
-            // In pipeline 3 the first stage is slow by 40 ms: the second waits for it in its receives.
+            // In pipeline 3 the first stage is slow by 40 ms, and the second stage waits for it in its receives.
             let (own, next) = if first == 3 { (5.0, 60.0) } else { (20.0, 20.0) };
             let ms = [Some(own), Some(next)];
             step(10 + u64::from(first), at, &[first, first + 8], &ms, &mut comms);
@@ -213,7 +213,8 @@ fn lateness_is_followed_upstream() {
     );
 }
 
-/// A hook writes the records of many steps together, each rank at its own time: every step closes with all members.
+/// A hook writes the records of many steps together, and each rank writes at a different time. Every step must still
+/// close with all members.
 #[test]
 fn ranks_that_tell_of_many_steps_at_once() {
     let (plan, limits) = (plan(2, 1, (2, 1, 1), 1), Policy::default().detector.link);
@@ -239,7 +240,7 @@ fn memberships_are_bounded() {
     }
     assert_eq!(comms.of(Rank(0)).count(), 8);
     assert_eq!(comms.iter().count(), 8);
-    // Steps that no other member ever reports do not pile up.
+    // Steps that no other member ever reports must not accumulate.
     for at in 1..10_000 {
         step(3, at, &[0], &[Some(1.0)], &mut comms);
     }

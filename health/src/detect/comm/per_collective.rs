@@ -1,9 +1,9 @@
-//! Single collectives, requested from the sidecars for a few communicators.
+//! Single collectives, which are requested from the sidecars for a few communicators.
 //!
-//! Sums over a step blur two ranks that are late to different collectives: each waits less by its own lateness, so the
-//! shortest sum is the transfer plus the smaller of the two latenesses, and neither rank appears to be last. In a
-//! single collective the last rank is clear. Requests depend only on the input, so a replay makes the same ones;
-//! answers are optional.
+//! Sums over a step hide which of two ranks is late to which collective. Each of the two waits less by its own
+//! lateness, so the shortest sum is the transfer plus the smaller of the two latenesses, and neither rank appears to be
+//! last. In a single collective the last rank is clear. Requests depend only on the input, so a replay makes the same
+//! requests. The detector also works if a request is not answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,25 +15,27 @@ use crate::detect::Detector;
 use crate::event::{Collectives, MOST_OF_STEP, Want};
 use crate::id::{NodeId, Rank};
 
-/// Maximum communicators requested at once, and maximum per slow rank.
+/// Maximum number of communicators requested at once, and maximum number for each slow rank.
 const MOST_WANTS: usize = 8;
 const MOST_OF_RANK: usize = 2;
-/// Steps that a request covers: three windows of the plugin's sampling.
+/// Number of steps that a request covers: three windows of the plugin's sampling.
 const STEPS: u64 = 96;
-/// Steps until the next request: if all was well in between, and if the trouble is still the same.
+/// Number of steps until the next request: `BREAK` if the communicator was fine in between, `REST` if it was not.
 const BREAK: u64 = 384;
 const REST: u64 = 2048;
-/// Steps in which late answers to a request are accepted.
+/// Number of steps after a request during which late answers are accepted.
 const LATE: u64 = 64;
-/// Maximum collectives per step, over all members, of a communicator that is requested: half a megabyte of the journal.
+/// A communicator with more collectives per step than this, summed over all members, is not requested. The limit
+/// corresponds to half a megabyte of the journal.
 const MOST_IN_STEP: u64 = 1 << 14;
-/// Maximum open steps of communicators, and maximum steps whose last ranks are kept.
+/// Maximum number of open steps of communicators, and maximum number of steps whose last ranks are kept.
 const MOST_OPEN: usize = 64;
 const MOST_FOUND: usize = 512;
-/// Share of the members that must report before a rank can count as last.
+/// Share of the members that must report before a rank can be called last.
 const ENOUGH: f64 = 0.75;
-/// A late rank's minimum lateness, as a share of the total spread between members in a step. By chance each of three
-/// ranks is alone last in a third of the collectives, by less than half of their spread.
+/// Minimum lateness of a late rank, as a share of the total spread between members in a step. A lower limit would be
+/// reached by chance: each of three ranks is alone last in a third of the collectives, by less than half of their
+/// spread.
 const NOTABLE: f64 = 0.25;
 
 /// Open requests, and the members of each collective that have reported.
@@ -42,18 +44,18 @@ pub struct PerCollective {
     wants: Vec<Want>,
     /// Number of requests so far.
     asked: u64,
-    /// By communicator: its pause before the next request.
+    /// By communicator: the pause before it is requested again.
     rests: BTreeMap<u64, Rest>,
-    /// By step and communicator.
+    /// The collectives that were reported, by step and communicator.
     open: BTreeMap<(u64, u64), Meetings>,
     found: BTreeMap<(u64, u64), Vec<Rank>>,
 }
 
-/// A communicator that was requested.
+/// The pause after a request for a communicator.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Rest {
     asked_until: u64,
-    /// There was no reason for a request in between.
+    /// True if there was no reason for a request in between.
     was_well: bool,
 }
 
@@ -61,33 +63,35 @@ struct Rest {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Meetings {
     told: BTreeSet<Rank>,
-    /// By function and number: each member's time, seconds.
+    /// By function and number: the time of each member, in seconds.
     each: BTreeMap<(u8, u64), Vec<(Rank, f64)>>,
-    /// Some member could not report all collectives.
+    /// True if some member could not report all collectives.
     is_partial: bool,
 }
 
 /// What single collectives show about a step.
 #[derive(Debug, Default, PartialEq)]
 struct Found {
-    /// Ranks that were last in some collectives, by more than the spread of the others, and notably in sum.
+    /// Ranks that were last in some collectives by more than the spread of the others, and whose total lateness is
+    /// large enough.
     last: Vec<Rank>,
-    /// The transfer: the shortest time of a member, minus its waits for those ranks; seconds.
+    /// Transfer time in seconds: the shortest time of a member, minus its waits for the ranks in `last`.
     transfer_s: Option<f64>,
 }
 
 impl Detector {
-    /// Number of requests for single collectives so far; [`Detector::wants_of`] changes only with it.
+    /// Returns the number of requests for single collectives so far. [`Detector::wants_of`] changes only when this
+    /// number changes.
     pub fn asked(&self) -> u64 {
         self.comms.per_collective.asked
     }
 
-    /// The communicators whose single collectives are requested.
+    /// Returns the communicators whose single collectives are requested.
     pub fn wants(&self) -> &[Want] {
         self.comms.per_collective.wants()
     }
 
-    /// The communicators whose single collectives a node should report.
+    /// Returns the communicators whose single collectives a node should report.
     pub fn wants_of(&self, node: &NodeId) -> Vec<Want> {
         let is_there = |rank: &Rank| {
             let member = self.roster.member(*rank);
@@ -102,7 +106,7 @@ impl Detector {
 }
 
 impl PerCollective {
-    /// For a new group of ranks: no requests, but their count is kept.
+    /// Returns the state for a new group of ranks. It has no requests, but continues their count.
     pub fn again(&self) -> PerCollective {
         PerCollective {
             asked: self.asked,
@@ -110,7 +114,7 @@ impl PerCollective {
         }
     }
 
-    /// The current requests.
+    /// Returns the current requests.
     pub fn wants(&self) -> &[Want] {
         &self.wants
     }
@@ -136,8 +140,8 @@ impl PerCollective {
         }
     }
 
-    /// A communicator has closed all steps up to `step`. Returns the steps whose single collectives show the transfer,
-    /// with that time in seconds.
+    /// Records that a communicator has closed all steps up to `step`. Returns the steps whose single collectives show
+    /// the transfer time, with that time in seconds.
     pub fn close(&mut self, id: u64, size: u32, step: u64) -> Vec<(u64, f64)> {
         let due: Vec<(u64, u64)> = self
             .open
@@ -159,13 +163,13 @@ impl PerCollective {
         transfers
     }
 
-    /// The last ranks in a step of a communicator; `None`: its single collectives were not reported.
+    /// Returns the last ranks in a step of a communicator, or `None` if its single collectives were not reported.
     pub fn came_last(&self, id: u64, step: u64) -> Option<&[Rank]> {
         self.found.get(&(step, id)).map(Vec::as_slice)
     }
 
-    /// Requests worthwhile communicators after `step`. `slow`: communicators of ranks that are slow according to
-    /// collectives.
+    /// Requests single collectives after `step` for the communicators for which they help. `slow` holds the
+    /// communicators of ranks that are slow according to collectives.
     fn ask(&mut self, all: &BTreeMap<u64, Comm>, slow: &BTreeSet<u64>, restart: u32, step: u64) {
         self.wants.retain(|want| step <= want.until + LATE);
         let is_ill = |id: u64, comm: &Comm| comm.is_suspect || comm.is_slow || slow.contains(&id);
@@ -210,15 +214,15 @@ impl PerCollective {
 }
 
 impl Rest {
-    /// The step before which it is not requested again.
+    /// Returns the step before which this communicator is not requested again.
     fn until(&self) -> u64 {
         self.asked_until + if self.was_well { BREAK } else { REST }
     }
 }
 
 impl Comms {
-    /// Requests single collectives, if communicators were judged at this step. `late`: ranks that are slow by their
-    /// time outside collectives.
+    /// Requests single collectives if communicators were judged at this step. `late` holds the ranks that are slow by
+    /// their time outside collectives.
     pub fn ask(&mut self, late: &[Rank], restart: u32, step: u64) {
         if self.judged != step || !self.is_by_gpu() {
             return;
@@ -233,7 +237,7 @@ impl Comms {
 }
 
 impl Meetings {
-    /// `size` of the communicator. `None`: too few members reported.
+    /// Evaluates the collectives of a communicator with `size` members. Returns `None` if too few members reported.
     fn judge(&self, size: u32) -> Option<Found> {
         if size < 3 || (self.told.len() as f64) < ENOUGH * f64::from(size) {
             return None;
@@ -265,7 +269,7 @@ impl Meetings {
             }
         }
         let shortest = own.into_values().min_by(f64::total_cmp);
-        // A partial report without a late rank proves nothing: then the sums apply.
+        // A partial report that shows no late rank proves nothing. The sums are used instead.
         (is_whole || !late.is_empty()).then(|| Found {
             last: late.into_keys().collect(),
             transfer_s: shortest.filter(|_| is_whole),
@@ -273,7 +277,8 @@ impl Meetings {
     }
 }
 
-/// The rank with the shortest time in a collective, its distance to the next, and the spread of all; seconds.
+/// Returns the rank with the shortest time in a collective, its distance to the next rank, and the spread of all ranks;
+/// in seconds.
 fn alone(parts: &[(Rank, f64)]) -> Option<(Rank, f64, f64)> {
     let mut order = parts.to_vec();
     order.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));

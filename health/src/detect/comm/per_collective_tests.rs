@@ -3,7 +3,7 @@ use crate::event::Collective;
 
 const COMM: u64 = 7;
 
-/// A rank's report on a step: its time in each collective, milliseconds.
+/// A rank's report on a step, with its time in each collective in milliseconds.
 fn told(rank: u32, step: u64, each_ms: &[u64]) -> Collectives {
     let one = |(sequence, ms): (u64, &u64)| Collective {
         function: 1,
@@ -21,7 +21,7 @@ fn told(rank: u32, step: u64, each_ms: &[u64]) -> Collectives {
     }
 }
 
-/// With a request for all reports of these tests.
+/// Single collectives with a request that covers all reports of these tests.
 fn asked() -> PerCollective {
     PerCollective {
         wants: vec![Want {
@@ -186,7 +186,8 @@ fn what_is_asked_for() {
         "not pairs, not one, not what would flood the journal"
     );
     assert!(exact.wants().iter().all(|want| want.until == 100 + STEPS));
-    // The same trouble is requested again only after a long time, a new one after a break, and requests are limited.
+    // Single collectives for the same trouble are requested again only after a long time, and for a new one after a
+    // break. The number of requests is limited.
     exact.ask(&all, &BTreeSet::from([3]), 0, 500 + STEPS);
     assert!(asked(&exact).is_empty(), "it is over, and rests");
     all.insert(2, comm(4, 200, false, false));

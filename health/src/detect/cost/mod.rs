@@ -1,4 +1,4 @@
-//! The cost of a job so far, by cause of the loss.
+//! The cost of the job so far, by cause of the loss.
 
 pub mod ledger;
 pub mod times;
@@ -12,7 +12,7 @@ use crate::report::{Cost, OVERHEADS};
 use crate::verdict::{Cause, Finding, State, Verdict};
 
 impl Detector {
-    /// What the job took and lost so far; `verdicts` carry their losses up to now.
+    /// Returns what the job used and lost so far. `verdicts` carry their losses up to now.
     pub(super) fn cost(&self, verdicts: &[Verdict]) -> Cost {
         let ledger = self.job_rules.ledger();
         let gpu_hours = hours(ledger.total(self.last_frame));
@@ -23,7 +23,7 @@ impl Detector {
             }
         };
         let mut within = BTreeMap::new();
-        // Work to be repeated is lost only when the job rolls back, and then counts as part of the restart.
+        // Work to be repeated is lost only when the job rolls back, and then it counts as part of the restart.
         let is_lost = |verdict: &&Verdict| {
             let holds = verdict.state == State::Raised;
             !holds || self.retrain_s(verdict.finding, &verdict.subject).is_none()
@@ -32,7 +32,7 @@ impl Detector {
             add(name(verdict), verdict.lost_gpu_hours);
             *within.entry(verdict.finding).or_insert(0.0) += verdict.lost_gpu_hours;
         }
-        // Part of it belongs to a separate incident.
+        // Subtract the part that belongs to a separate incident.
         let beside = |rank_s: f64, finding| hours(rank_s) - within.get(&finding).copied().unwrap_or(0.0);
         let left_ratio = self.job_rules.remaining_ratio(&self.straggler);
         let overheads = [
@@ -45,7 +45,7 @@ impl Detector {
         for (name, hours) in OVERHEADS.into_iter().zip(overheads) {
             add(name, hours);
         }
-        // A sum of nothing is -0.0.
+        // Add 0.0, because the sum of an empty list is -0.0.
         let lost = (by_cause.values().sum::<f64>() + 0.0).min(gpu_hours);
         let price = self.gpu_hour_price();
         let usual_s = ledger.usual_s();
@@ -68,7 +68,7 @@ impl Detector {
         }
     }
 
-    /// [`Detector::gpu_hour_price`], recomputed only if ranks, GPUs or prices have changed.
+    /// Returns [`Detector::gpu_hour_price`]. It is recomputed only if ranks, GPUs or prices have changed.
     pub(super) fn known_price(&mut self) -> Option<f64> {
         let made_of = (self.roster.shape, self.causes.gpus_read());
         match self.price {
@@ -81,7 +81,7 @@ impl Detector {
         }
     }
 
-    /// Price of a GPU-hour, averaged over the job's ranks; `None`: some of them have no price.
+    /// Returns the price of a GPU-hour, averaged over the job's ranks, or `None` if some rank has no price.
     pub(super) fn gpu_hour_price(&self) -> Option<f64> {
         let (mut sum, mut ranks) = (0.0, 0.0);
         for (_, member) in self.roster.members() {
@@ -99,11 +99,12 @@ impl Detector {
     }
 }
 
-/// The category of a loss.
+/// Returns the category of a loss.
 fn name(verdict: &Verdict) -> &'static str {
     match verdict.cause {
         _ if matches!(verdict.finding, Finding::RankSilent | Finding::JobHang) => verdict.finding.name(),
-        // A checkpoint in which one rank delays its peers costs more than the write, which is booked as a checkpoint.
+        // If one rank delays its peers in a checkpoint, the loss is listed by its finding, because the write itself is
+        // already booked as a checkpoint.
         Cause::Unknown | Cause::Checkpoint | Cause::Evaluation => verdict.finding.name(),
         cause => cause.name(),
     }

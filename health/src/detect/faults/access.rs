@@ -1,4 +1,4 @@
-//! GPUs that cannot be read. Their state is unknown, which is not healthy.
+//! GPUs that cannot be read. Their state is unknown, and unknown must not be reported as healthy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::verdict::{Finding, Severity, Subject};
 
 const PART: &str = "access";
 
-/// The last access state of each node's GPUs as a whole.
+/// The last access state of each node's GPUs as a group.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Accesses {
     nodes: BTreeMap<NodeId, GpuAccess>,
-    /// Nodes without XID and ECC events.
+    /// Nodes on which XID and ECC events cannot be received.
     eventless: BTreeMap<NodeId, ()>,
 }
 
 impl Accesses {
-    /// A rank that trains on a GPU attached: unreadable GPUs on its node matter now.
+    /// Handles the attach of a rank that trains on a GPU: unreadable GPUs on its node are reported from now on.
     pub fn attached(&mut self, context: &FaultContext<'_>, ledger: &mut Ledger) {
         if let Some(access) = self.nodes.get(context.node) {
             unreadable(context, ledger, &context.node_subject(), access);
         }
     }
 
-    /// Limits of the findings, as text.
+    /// Returns the limits of the findings as text.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let unread = self
@@ -45,7 +45,7 @@ impl Accesses {
             .find(|(_, access)| access.state != Access::Readable)
         {
             let nodes = crate::text::humanize::count(unread as u64, "node");
-            // For a node without a driver, the loader's message adds nothing.
+            // If a node has no driver, the loader's message is left out because it adds nothing.
             notes.push(match access.state {
                 Access::Absent => {
                     format!("no NVIDIA driver on {nodes} ({name}): GPU faults are not detected")
@@ -66,7 +66,7 @@ impl Accesses {
 }
 
 impl FaultRule {
-    /// Handles a change in whether a GPU, or all GPUs of a node, can be read.
+    /// Handles a change in whether a GPU, or the GPUs of a node as a group, can be read.
     pub(super) fn access(&mut self, context: &FaultContext<'_>, access: &GpuAccess) {
         if access.state == Access::NoEvents {
             self.accesses.eventless.insert(context.node.clone(), ());
@@ -75,7 +75,7 @@ impl FaultRule {
         let Some(gpu) = &access.gpu else {
             self.accesses.nodes.insert(context.node.clone(), access.clone());
             let node = context.node_subject();
-            // A node without GPUs is fine until a rank declares that it trains on one.
+            // A node without GPUs is reported only if a rank declares that it trains on one.
             let wanted = context
                 .roster
                 .members()
@@ -126,7 +126,7 @@ fn unreadable(context: &FaultContext<'_>, ledger: &mut Ledger, subject: &Subject
     ledger.hold(context, Finding::GpuUnreadable, subject, PART, part);
 }
 
-/// "NVML is silent (nvmlDeviceGetFieldValues has not come back)"
+/// Returns text such as "NVML is silent (nvmlDeviceGetFieldValues has not come back)".
 fn words(access: &GpuAccess) -> String {
     let what = match access.state {
         Access::Readable => "It can be read",

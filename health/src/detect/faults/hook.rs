@@ -40,7 +40,8 @@ impl Detector {
         }
     }
 
-    /// A straggler that is over no longer covers its GPU's findings: they are reported later, if they still hold.
+    /// Schedules the findings on a straggler's GPU when the straggler is over and no longer covers them. They are
+    /// reported later if they still hold.
     pub(in crate::detect) fn explains_no_more(&mut self, claim: &Claim) {
         let (Finding::Straggler, Body::Over(_)) = (claim.finding, &claim.body) else {
             return;
@@ -59,8 +60,8 @@ impl Detector {
         }
     }
 
-    /// A GPU problem that is the cause of a straggler is already reported there, with its cost. Only what needs action
-    /// of its own is reported in addition.
+    /// Returns true if the straggler finding already reports this GPU problem as its cause, with the cost. A problem
+    /// that needs an action of its own is reported in addition.
     fn is_told_as_straggler(&self, claim: &Claim) -> bool {
         let (Subject::Gpu { gpu_uuid, node }, Body::Holds(detail)) = (&claim.subject, &claim.body) else {
             return false;

@@ -1,5 +1,5 @@
-//! Active findings: each finding on each subject consists of parts (an XID, a counter, a flag), and is over with its
-//! last part. It is reported again only if a reader would act differently, or if the count has grown tenfold.
+//! Active findings. Each finding on each subject consists of parts (an XID, a counter, a flag), and it ends with its
+//! last part. It is reported again only if the required action changes or its count has grown tenfold.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Maximum parts of one finding; further ones are ignored.
+/// Maximum number of parts of one finding. Further parts are ignored.
 const MAX_PARTS: usize = 32;
 /// Maximum active findings.
 const MAX_OPEN: usize = 1 << 16;
 
-/// A claim with the order that the verdict carries: for programs, and as text if the table of findings has none that
-/// fits.
+/// A claim, the order that its verdict carries for programs, and the order as text if the table of findings has no text
+/// that fits.
 pub type FaultClaim = (Claim, Order, Option<Arc<str>>);
 
 /// One reason why a finding is active.
@@ -34,25 +34,26 @@ pub struct Part {
     pub cause: Cause,
     pub since: Time,
     pub since_step: Option<u64>,
-    /// Measurements: name with its unit, value, the peers' value.
+    /// Measurements: the name with its unit, the value, and the peers' value.
     pub evidence: Vec<(String, f64, Option<f64>)>,
-    /// Number of occurrences; a measurement counts once.
+    /// Number of occurrences. A measurement counts as one.
     pub count: u64,
     /// First and last journal entry.
     pub entries: (u64, u64),
     pub provenance: Provenance,
-    /// Why, as the beginning of a sentence: "XID 79 (GPU has fallen off the bus)". Empty: use the table's text.
+    /// The reason as the beginning of a sentence, such as "XID 79 (GPU has fallen off the bus)". If it is empty, the
+    /// table's text is used.
     pub why: String,
     /// Further actions, as whole sentences.
     pub more: String,
-    /// The action for all parts together, in place of the order's.
+    /// The action for all parts together. It replaces the action of the order.
     pub does: String,
-    /// Its cost to the job so far, rank-seconds.
+    /// What this part has cost the job so far, in rank-seconds.
     pub lost_rank_s: f64,
 }
 
 impl Part {
-    /// A part without an order, created in this context.
+    /// Creates a part without an order from the frame in `context`.
     pub fn new(context: &FaultContext<'_>, severity: Severity, why: impl Into<String>) -> Part {
         Part {
             severity,
@@ -89,7 +90,7 @@ impl Part {
 struct Open {
     parts: BTreeMap<String, Part>,
     told: Option<(Severity, Order, String, u64)>,
-    /// The last claim was not reported, because another finding covers it.
+    /// True if the last claim was not reported because another finding covers it.
     held_back: bool,
 }
 
@@ -99,30 +100,31 @@ pub struct Ledger {
     open: BTreeMap<(Finding, Subject), Open>,
     /// When each node last asked to be taken out of service.
     asking: BTreeMap<NodeId, Time>,
-    /// Too many nodes asked at once: no more actions on nodes are requested.
+    /// Set when too many nodes asked at once: their number, and the number of all nodes. No more actions on nodes are
+    /// requested after that.
     tripped: Option<(usize, usize)>,
-    /// Findings that were held back, and when to report them.
+    /// Findings that were not reported at first, and when to report them.
     later: BTreeSet<(Time, Finding, Subject)>,
     out: VecDeque<FaultClaim>,
 }
 
 impl Ledger {
-    /// Whether no finding is active: the common case, checked for every reading.
+    /// Returns true if no finding is active. This is the common case, and it is checked for every reading.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Number of active findings.
+    /// Returns the number of active findings.
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether a finding is active.
+    /// Returns true if the finding is active.
     pub fn is_open(&self, finding: Finding, subject: &Subject) -> bool {
         self.open.contains_key(&(finding, subject.clone()))
     }
 
-    /// Subjects with an active finding of this kind.
+    /// Returns the subjects with an active finding of this kind.
     pub fn subjects(&self, finding: Finding) -> impl Iterator<Item = &Subject> {
         let of = self.open.keys().filter(move |(own, _)| *own == finding);
         of.map(|(_, subject)| subject)
@@ -176,7 +178,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a finding, whatever its parts.
+    /// Ends a finding even if it still has parts.
     pub fn over(&mut self, at: Time, finding: Finding, subject: &Subject) {
         if self.open.remove(&(finding, subject.clone())).is_none() {
             return;
@@ -189,7 +191,7 @@ impl Ledger {
         self.out.push_back((claim, order, None));
     }
 
-    /// Moves the findings of one subject to another: its name has become known.
+    /// Moves the findings of one subject to another, when the subject's name has become known.
     pub fn rename(&mut self, at: Time, from: &Subject, to: &Subject) {
         let moved: Vec<Finding> = self
             .open
@@ -208,19 +210,19 @@ impl Ledger {
         }
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<FaultClaim> {
         self.out.pop_front()
     }
 
-    /// The last claim of a finding was not reported: another finding covers it.
+    /// Records that the last claim of a finding was not reported, because another finding covers it.
     pub fn hold_back(&mut self, finding: Finding, subject: &Subject) {
         if let Some(open) = self.open.get_mut(&(finding, subject.clone())) {
             open.held_back = true;
         }
     }
 
-    /// Schedules the held-back findings of a subject for a report at `due`, if they still hold.
+    /// Schedules the unreported findings of a subject for a report at `due`, if they still hold by then.
     pub fn tell_later(&mut self, due: Time, subject: &Subject) {
         let held_back = self
             .open
@@ -244,12 +246,14 @@ impl Ledger {
         }
     }
 
-    /// Whether actions on nodes are no longer requested, because this many of this many nodes asked at once.
+    /// Returns how many nodes of how many asked to be taken out of service at once, if that was too many. Actions on
+    /// nodes are then no longer requested.
     pub fn tripped(&self) -> Option<(usize, usize)> {
         self.tripped
     }
 
-    /// A circuit breaker: when many nodes ask to be taken out of service at once, they share a cause.
+    /// Acts as a circuit breaker. If many nodes ask to be taken out of service at once, they share a cause, and no more
+    /// actions on nodes are requested.
     fn count_node(&mut self, context: &FaultContext<'_>, subject: &Subject) {
         let (Subject::Gpu { node, .. } | Subject::Node { node }) = subject else {
             return;
@@ -314,7 +318,7 @@ struct Whole {
     detail: Detail,
 }
 
-/// All parts combined: the worst severity, the most drastic order, and the text of the part with that order.
+/// Combines all parts into the worst severity, the most drastic order, and the text of the part with that order.
 fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
     let worst = parts.values().max_by_key(|part| (part.order, part.severity))?;
     let first = parts.values().min_by_key(|part| part.since)?;
@@ -361,7 +365,8 @@ fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
     })
 }
 
-/// "XID 79 (GPU has fallen off the bus): reboot the node now." Empty: the table of findings has better text.
+/// Returns text such as "XID 79 (GPU has fallen off the bus): reboot the node now." An empty text means that the text
+/// in the table of findings is better.
 fn words(part: &Part, does: Option<&str>) -> String {
     if part.why.is_empty() {
         return part.more.clone();

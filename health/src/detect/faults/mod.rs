@@ -1,10 +1,11 @@
-//! Faults of GPUs and of network ports: turns the reports of the kernel log, NVML and ports into findings with an
-//! order, using the tables of `policy/`.
+//! Faults of GPUs and of network ports. This rule turns reports of the kernel log, NVML and the ports into findings
+//! with an order, using the tables of `policy/`.
 //!
-//! One file per kind of evidence: [`xids`] for reported faults, [`readings`] for counters and flags, [`access`] for
-//! unreadable GPUs, [`ports`] for the network, [`suspect`] for results that may be wrong. All of them put parts into
-//! one [`ledger`], whose active entries are reported. Deadlines of this rule fire with the next frame: there is one per
-//! second while anything is monitored, and a claim carries its deadline anyway.
+//! Each kind of evidence has its own file: [`xids`] for reported faults, [`readings`] for counters and flags,
+//! [`access`] for unreadable GPUs, [`ports`] for the network, [`suspect`] for results that may be wrong. All of them
+//! put parts into one [`ledger`], whose active entries are reported. Deadlines of this rule fire with the next frame.
+//! This is soon enough, because a frame arrives every second while anything is monitored, and a claim carries its
+//! deadline anyway.
 
 mod access;
 mod hook;
@@ -39,10 +40,10 @@ use crate::policy::{GpuThresholds, PortThresholds};
 use crate::time::Time;
 use crate::verdict::{Finding, Subject};
 
-/// Maximum GPUs kept; no job has more.
+/// Maximum number of GPUs kept. No job has more.
 const MAX_GPUS: usize = 1 << 17;
 
-/// What the rule can read while it handles one frame.
+/// The data that the rule can read while it handles one frame.
 #[derive(Clone, Copy)]
 pub struct FaultContext<'a> {
     pub at: Time,
@@ -70,7 +71,7 @@ impl FaultContext<'_> {
         }
     }
 
-    /// The rank that trains on a GPU of this node, and its current step.
+    /// Returns the rank that trains on a GPU of this node, and its current step.
     pub fn rank_on(&self, gpu: &GpuId) -> Option<(crate::id::Rank, u64)> {
         let mut members = self.roster.members();
         let found = members.find(|(_, member)| member.node == *self.node && member.gpu.as_ref() == Some(gpu));
@@ -78,7 +79,7 @@ impl FaultContext<'_> {
     }
 }
 
-/// State of one node besides its GPUs.
+/// State of one node, without its GPUs.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Node {
     branch: Option<Branch>,
@@ -89,7 +90,7 @@ struct Node {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FaultRule {
     gpus: CursorMap<(NodeId, GpuId), Gpu>,
-    /// The GPU at each address; a GPU whose UUID is not known yet is named by its address.
+    /// The GPU at each address. A GPU whose UUID is not known yet has its address as its name.
     at_pci: BTreeMap<(NodeId, String), GpuId>,
     nodes: BTreeMap<NodeId, Node>,
     ledger: Ledger,
@@ -131,7 +132,7 @@ impl FaultRule {
         }
     }
 
-    /// The application was restarted: its earlier faults are over.
+    /// Ends the faults of the application, because it was restarted.
     pub fn begins_epoch(&mut self, at: Time, job: &JobId) {
         self.job_xids.clear();
         let job = Subject::Job { job: job.clone() };
@@ -141,17 +142,18 @@ impl FaultRule {
         self.suspect.restarted();
     }
 
-    /// Work to be repeated because of a finding, rank-seconds, if the finding implies any.
+    /// Returns the work that must be repeated because of a finding, in rank-seconds, or `None` if the finding implies
+    /// none.
     pub fn retrain_s(&self, finding: Finding, subject: &Subject, now: Time, ranks: u32) -> Option<f64> {
         self.suspect.retrain_s(finding, subject, now, ranks)
     }
 
-    /// The next claim, with its order.
+    /// Returns the next claim, with its order.
     pub fn poll(&mut self) -> Option<FaultClaim> {
         self.ledger.poll()
     }
 
-    /// Limits of these findings, as text.
+    /// Returns the limits of these findings as text.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.accesses.notes();
         let unread: Vec<&NodeId> = self
@@ -198,7 +200,8 @@ impl FaultRule {
         self.job_xids.quiet(context, &mut self.ledger);
     }
 
-    /// A kernel log was opened, or cannot be read. A new boot ends the findings that a reboot clears.
+    /// Handles the report that a kernel log was opened or cannot be read. A new boot ends the findings that a reboot
+    /// clears.
     fn kernel(&mut self, context: &FaultContext<'_>, watch: &KernelWatch) {
         let node = self.nodes.entry(context.node.clone()).or_default();
         let before = node.kernel.replace(watch.clone());
@@ -233,7 +236,7 @@ impl FaultRule {
             .over(context.at, Finding::GpuLost, &context.node_subject());
     }
 
-    /// The state of a GPU of this node; `None`: too many GPUs to be real.
+    /// Returns the state of a GPU of this node, or `None` if there are more GPUs than is plausible.
     fn gpu(&mut self, context: &FaultContext<'_>, id: &GpuId) -> Option<&mut Gpu> {
         let key = (context.node.clone(), id.clone());
         if self.gpus.len() >= MAX_GPUS && self.gpus.get(&key).is_none() {
@@ -242,7 +245,7 @@ impl FaultRule {
         self.gpus.get_or_insert_with(&key, Gpu::default)
     }
 
-    /// The name of a GPU: its UUID if known, or else its address; `None`: neither is known.
+    /// Returns the name of a GPU: its UUID if known, or else its address. Returns `None` if neither is known.
     fn resolve(&mut self, context: &FaultContext<'_>, uuid: Option<&GpuId>, pci: &str) -> Option<GpuId> {
         let Some(pci) = pci_id(pci) else {
             return uuid.cloned();
@@ -256,7 +259,8 @@ impl FaultRule {
                 Some(called)
             }
             (Some(uuid), known) => {
-                // A MIG device has its GPU's address: the address stands for the GPU.
+                // A MIG device has the address of its GPU, so its UUID must not become the name of the GPU at that
+                // address.
                 let is_whole = uuid.as_str().starts_with("GPU-");
                 if known != Some(uuid) && (is_whole || known.is_none()) {
                     let nameless = known.filter(|known| known.as_str() == place.1).cloned();
@@ -276,7 +280,7 @@ impl FaultRule {
         }
     }
 
-    /// The UUID of a GPU named by its address has become known.
+    /// Renames a GPU from its address to its UUID, which has become known.
     fn named(&mut self, context: &FaultContext<'_>, from: &GpuId, to: &GpuId) {
         if let Some(state) = self.gpus.remove(&(context.node.clone(), from.clone())) {
             let key = (context.node.clone(), to.clone());
@@ -294,7 +298,7 @@ impl FaultRule {
     }
 }
 
-/// Shared text of evidence that counts one XID.
+/// Returns the shared text of the evidence that counts one XID.
 fn xid_name(xid: u32) -> Arc<str> {
     format!("xid_{xid}").into()
 }

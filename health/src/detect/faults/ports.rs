@@ -1,5 +1,6 @@
-//! Network ports: down, losing their link, below their rate, counting errors. One finding per node, with a part for
-//! each problem of each port. The cost to the job is part of slow-link; this is the hardware alarm.
+//! Network ports that are down, lose their link, run below their rate, or count errors. Each node has one finding, with
+//! a part for each problem of each port. The finding has no cost of its own, because slow-link accounts for the cost to
+//! the job; this finding is the hardware alarm.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,17 +19,19 @@ use crate::policy::PortThresholds;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity};
 
-/// Maximum ports kept; no job has more.
+/// Maximum number of ports kept. No job has more.
 const MAX_PORTS: usize = 1 << 18;
-/// A rate is usual on the other nodes if it has at least this many times the ports that have this port's rate.
+/// A rate counts as usual on the other nodes if at least this many times as many ports have it as have this port's
+/// rate.
 const MAJORITY: usize = 3;
 const GIGA: f64 = 1e9;
 
-/// See the module.
+/// The state of all network ports.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ports {
     ports: BTreeMap<(NodeId, Arc<str>), Port>,
-    /// Ports of one name and kind by their rate, Gbit/s; nodes of a job are wired alike.
+    /// Number of ports by their rate in Gbit/s, for each name and kind of port. They are comparable because the nodes
+    /// of a job are wired alike.
     alike: BTreeMap<(Arc<str>, PortLink), BTreeMap<i64, usize>>,
 }
 
@@ -37,25 +40,25 @@ pub struct Ports {
 struct Port {
     up: Option<bool>,
     was_up: bool,
-    /// Gbit/s: now, and the maximum in this job.
+    /// The rate in Gbit/s: now, and the maximum in this job.
     rate: Option<f64>,
     best: f64,
-    /// Its entry in [`Ports::alike`].
+    /// The rate under which this port is counted in [`Ports::alike`].
     counted: Option<i64>,
     down: Lasts,
     slow: Lasts,
     flaps: Window,
     errors: Window,
-    /// The active problems, each with the time since which its reason has been gone.
+    /// The active problems, each with the time since which its reason is gone.
     holding: BTreeMap<Cow<'static, str>, Since>,
 }
 
-/// A condition that must last before it counts.
+/// A condition that counts only after it has lasted for a while.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Lasts(Since);
 
 impl Lasts {
-    /// Start of the condition, once it has lasted long enough.
+    /// Returns when the condition started to hold, once it has held for long enough.
     fn holds(&mut self, at: Time, so: bool, seconds: f64) -> Option<Time> {
         let since = self.0.holds(at, so)?;
         (at.since(since) >= Duration::from_secs_f64(seconds)).then_some(since)
@@ -82,7 +85,7 @@ impl FaultRule {
             ("rate", Some(port.slow(context, limits, usual))),
             ("errors", port.errors(context, limits, reading)),
         ] {
-            // A value that was not read proves nothing.
+            // A value that was not read proves nothing, so the problem neither starts nor ends.
             if let Some(part) = part {
                 port.report(context, &mut self.ledger, &reading.port, trouble, part);
             }
@@ -105,7 +108,7 @@ impl Port {
         }
     }
 
-    /// The rate at which it can carry data now.
+    /// Returns the rate at which the port can carry data now.
     fn carries(&self) -> Option<f64> {
         match self.up {
             Some(false) => Some(0.0),
@@ -128,7 +131,7 @@ impl Port {
         self.counted = now;
     }
 
-    /// The rate of the same port on most other nodes, if it is higher than this one's.
+    /// Returns the rate of the same port on most other nodes, if that rate is higher than this port's.
     fn usual(&self, others: &BTreeMap<i64, usize>) -> Option<f64> {
         let own = self.counted?;
         let like_it = others.get(&own).copied().unwrap_or(0);
@@ -136,7 +139,8 @@ impl Port {
         (*rate > own && *count >= MAJORITY * like_it).then_some(*rate as f64)
     }
 
-    /// Down although it was up before, or is up on other nodes. A port that was never connected is no problem.
+    /// Reports a port that is down although it was up before or is up on other nodes. A port that was never connected
+    /// is no problem.
     fn down(
         &mut self,
         context: &FaultContext<'_>,
@@ -157,7 +161,7 @@ impl Port {
         Some(Part { since, ..part })
     }
 
-    /// `None`: not read.
+    /// Reports a port that loses its link. Returns `None` if the counter was not read.
     fn flaps(
         &mut self,
         context: &FaultContext<'_>,
@@ -173,14 +177,14 @@ impl Port {
                 Part::new(context, Severity::Critical, "loses its link repeatedly")
                     .asks(Remedy::Inspect, When::JobEnd)
             } else {
-                // One loss may have any cause: it requires no action on the node.
+                // A single loss may have any cause, so it requires no action on the node.
                 Part::new(context, Severity::Warning, "lost its link for a moment")
             };
             part.shows("link_downs", rise)
         }))
     }
 
-    /// Below its own best rate, or below the same port of the other nodes.
+    /// Reports a port that runs below its own best rate, or below the same port of the other nodes.
     fn slow(
         &mut self,
         context: &FaultContext<'_>,
@@ -200,7 +204,7 @@ impl Port {
         Some(Part { since, ..part })
     }
 
-    /// `None`: not read.
+    /// Reports a port that counts errors. Returns `None` if the counters were not read.
     fn errors(
         &mut self,
         context: &FaultContext<'_>,

@@ -1,7 +1,8 @@
-//! Results that may be wrong: the last checkpoint completed before the first sign of it, and the work to repeat.
+//! Results that may be wrong: the last checkpoint completed before the first sign of an error, and the work that must
+//! be repeated.
 //!
-//! The GPU's finding reports it while that holds. Once the GPU is healthy again and the job has not rolled back, the
-//! job has a finding of its own.
+//! As long as the GPU's own finding holds, that finding reports the suspect results. If the GPU is healthy again but
+//! the job has not rolled back, the job gets a finding of its own.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,33 +15,34 @@ use crate::fault::{Remedy, When};
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// Maximum checkpoints kept: an error is read within seconds.
+/// Maximum number of checkpoints kept. This is enough because an error is read within seconds.
 const MAX_KEPT: usize = 64;
 const PART: &str = "memory";
-/// Maximum GPU findings that report it.
+/// Maximum number of GPU findings that report suspect results.
 const MAX_CARDS: usize = 64;
-/// Evidence: the checkpoint to resume from, or that there is none.
+/// Names of the evidence: the checkpoint to resume from, or that there is none.
 const CLEAN: &str = "last_clean_checkpoint_step";
 const NO_CLEAN: &str = "no_clean_checkpoint";
 
-/// See the module.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Suspect {
     /// Steps with a checkpoint, and when the last rank completed it.
     checkpoints: VecDeque<(u64, Time)>,
-    /// Results after this step are suspect; zero: from the start.
+    /// The step after which results are suspect. Zero means that all results are.
     tainted_after: Option<u64>,
-    /// When that step ended.
+    /// Time when that step ended.
     tainted_since: Time,
-    /// Findings that report it.
+    /// GPU findings that report the suspect results.
     cards: BTreeSet<(Finding, Subject)>,
-    /// When the first step ended.
+    /// Time when the first step ended.
     began: Option<Time>,
     restarted: bool,
 }
 
 impl Suspect {
-    /// Takes a step: it may contain a checkpoint, or show that the job resumed from before the suspect results.
+    /// Takes a step. The step may contain a checkpoint, or show that the job resumed from a step before the suspect
+    /// results.
     pub fn step(&mut self, context: &FaultContext<'_>, step: &Step, ledger: &mut Ledger) {
         self.began.get_or_insert(context.at);
         if step.kind == StepKind::Checkpoint {
@@ -51,7 +53,7 @@ impl Suspect {
             self.restarted = false;
             if step.step <= after.saturating_add(1) {
                 self.tainted_after = None;
-                // Later checkpoints are overwritten by repeated work.
+                // The job now repeats the steps after `after`, so the later checkpoints will be overwritten.
                 self.checkpoints.retain(|(kept, _)| *kept <= after);
                 ledger.over(context.at, Finding::ResultsSuspect, &context.job_subject());
                 for (finding, subject) in std::mem::take(&mut self.cards) {
@@ -73,7 +75,7 @@ impl Suspect {
         }
     }
 
-    /// Takes a mark from the trainer.
+    /// Takes a mark event of the trainer.
     pub fn mark(&mut self, context: &FaultContext<'_>, mark: &Mark) {
         if &*mark.kind == "checkpoint" {
             self.checkpoint(mark.step, context.at);
@@ -92,12 +94,13 @@ impl Suspect {
         }
     }
 
-    /// The application was restarted; its first step shows from where.
+    /// Records that the application was restarted. Its first step will show from where it resumed.
     pub fn restarted(&mut self) {
         self.restarted = true;
     }
 
-    /// Results may be wrong since some time after `clean`, when they were still right. `card`: the finding on the GPU.
+    /// Records that results may be wrong since some time after `clean`, the last time at which they were known to be
+    /// right. `card` is the finding on the GPU.
     pub fn taint(
         &mut self,
         context: &FaultContext<'_>,
@@ -108,7 +111,8 @@ impl Suspect {
     ) {
         let last = self.checkpoints.iter().filter(|(_, done)| *done <= clean).max();
         let (after, since) = last.copied().unwrap_or((0, self.began.unwrap_or(context.at)));
-        // Results that are already suspect remain so.
+        // Only move the start of the suspect results to an earlier step, because results that are already suspect
+        // remain so.
         if self.tainted_after.is_none_or(|known| after < known) {
             (self.tainted_after, self.tainted_since) = (Some(after), since);
         }
@@ -128,7 +132,7 @@ impl Suspect {
         }
     }
 
-    /// Work to repeat so far because of a finding, rank-seconds.
+    /// Returns the work that must be repeated so far because of a finding, in rank-seconds.
     pub fn retrain_s(&self, finding: Finding, subject: &Subject, now: Time, ranks: u32) -> Option<f64> {
         self.tainted_after?;
         let is_card = finding == Finding::ResultsSuspect || self.cards.contains(&(finding, subject.clone()));

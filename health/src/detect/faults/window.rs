@@ -1,4 +1,4 @@
-//! How much a counter rose recently, from few samples.
+//! Computes how much a counter rose recently, from few samples.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// Samples kept: the window is exact to a sixth of its length.
+/// Number of samples in a window. The window is exact to a sixth of its length.
 const SAMPLES: u32 = 6;
-/// One before the window, those inside, and the latest.
+/// Maximum number of samples kept: one before the window, those inside it, and the latest.
 const MOST: usize = SAMPLES as usize + 2;
 
 /// The rise of a counter over a window of time.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
-    /// Oldest first; only `kept` of them are valid.
+    /// The samples, oldest first. Only the first `kept` are valid.
     samples: [(Time, f64); MOST],
     kept: usize,
 }
 
 impl Window {
-    /// Takes the counter's value; returns its rise over the window, and the time that this covers. A counter that fell
-    /// was reset: it starts over.
+    /// Takes the counter's value. Returns how much the counter rose over the window, and how much time this covers. If
+    /// the value fell, the counter was reset, and the window starts over.
     pub fn push(&mut self, at: Time, value: f64, span: Duration) -> (f64, Duration) {
         let kept = self.samples.get(..self.kept).unwrap_or_default();
         if kept.last().is_some_and(|(_, last)| value < *last) {
@@ -45,8 +45,8 @@ impl Window {
         rise
     }
 
-    /// Like [`Window::push`], but returns the rise per `span`: a rise during a longer gap in readings is spread over
-    /// the whole gap.
+    /// Like [`Window::push`], but returns the rise per `span`. If readings were missing for longer than that, the rise
+    /// is spread over the whole gap.
     pub fn per_span(&mut self, at: Time, value: f64, span: Duration) -> f64 {
         let (rise, over) = self.push(at, value, span);
         rise * (span.as_secs_f64() / over.max(span).as_secs_f64())
@@ -58,7 +58,7 @@ impl Window {
 pub struct Since(Option<Time>);
 
 impl Since {
-    /// Takes whether it holds at `at`; returns since when.
+    /// Records whether the condition holds at `at`. Returns when it started to hold, or `None` if it does not.
     pub fn holds(&mut self, at: Time, holds: bool) -> Option<Time> {
         self.0 = holds.then(|| self.0.unwrap_or(at));
         self.0
@@ -70,7 +70,7 @@ impl Since {
 pub struct Streak(u32);
 
 impl Streak {
-    /// Takes one reading; returns the number so far.
+    /// Takes one reading. Returns the number of consecutive readings that met the condition.
     pub fn push(&mut self, so: bool) -> u32 {
         self.0 = if so { self.0.saturating_add(1) } else { 0 };
         self.0
@@ -94,7 +94,7 @@ mod tests {
         for second in 2..=60 {
             push(second, 6.0);
         }
-        // The first minute's rise drops out, a new one counts, and a counter that fell starts over.
+        // The rise of the first minute leaves the window and a new rise enters it. A counter that fell starts over.
         let (rise, over) = push(140, 6.0);
         assert!(rise == 0.0 && (60..=90).contains(&over), "{rise} {over}");
         assert_eq!(push(141, 16.0).0, 10.0);
@@ -107,7 +107,7 @@ mod tests {
         let mut window = Window::default();
         let minute = Duration::from_secs(60);
         let mut push = |second: u64, value| window.per_span(Time(second * 1_000_000_000), value, minute);
-        // Less than the window was seen: its rise is all that is known.
+        // Only ten seconds of the minute were observed, so the rise in these ten seconds is returned unscaled.
         assert_eq!(push(0, 5.0), 0.0);
         assert_eq!(push(10, 8.0), 3.0);
         assert_eq!(push(610, 28.0), 2.0);

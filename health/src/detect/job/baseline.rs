@@ -1,5 +1,5 @@
-//! Findings against a baseline: a job that is slow from its first step, which neither its own past nor its peers can
-//! show. The baseline comes from the preflight or from an earlier run of the same shape.
+//! Findings against a baseline. They detect a job that is slow from its first step, which neither its own past nor a
+//! comparison of its ranks can show. The baseline comes from the preflight or from an earlier run of the same shape.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,15 +16,15 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Finding, Subject};
 
-/// Maximum nodes whose baselines are kept; no job has more.
+/// Maximum number of nodes whose baselines are kept. No job has more.
 const MAX_NODES: usize = 1 << 17;
-/// Source of the baselines measured before a job begins.
+/// Source name of baselines that are measured before a job begins.
 const PREFLIGHT: &str = "preflight";
 
 /// Compares the first steady steps of an epoch with the baselines.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct BaselineRule {
-    /// Seconds of an ordinary step.
+    /// Baseline of an ordinary step in seconds: from the preflight, and from an earlier run.
     preflight_s: Option<f64>,
     earlier_s: Option<f64>,
     nodes: BTreeMap<NodeId, OfNode>,
@@ -34,7 +34,7 @@ pub struct BaselineRule {
     open: Vec<LevelShift>,
 }
 
-/// One node: baseline self-time of an ordinary step, and the latest self-times, ln seconds.
+/// One node: its baseline self-time in an ordinary step, and its latest self-times as ln seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct OfNode {
     baseline_s: f64,
@@ -42,7 +42,7 @@ struct OfNode {
 }
 
 impl BaselineRule {
-    /// Takes a baseline. A later one for the same quantity replaces it.
+    /// Sets a baseline. A later one for the same quantity replaces it.
     pub fn set_baseline(&mut self, baseline: &Baseline) {
         if !(baseline.seconds.is_finite() && baseline.seconds > 0.0) {
             return;
@@ -58,7 +58,7 @@ impl BaselineRule {
         }
     }
 
-    /// A new group of ranks starts.
+    /// Ends the open findings, because a new group of ranks starts.
     pub fn begin_epoch(&mut self, at: Time, ranks: u32, out: &mut VecDeque<Claim>) {
         out.extend(self.open.drain(..).map(|slower| slower.end(at, ranks)));
         for node in self.nodes.values_mut() {
@@ -68,12 +68,12 @@ impl BaselineRule {
         self.judged = false;
     }
 
-    /// The first step of the epoch.
+    /// Returns the first step of the epoch.
     pub fn first_step(&self) -> Option<u64> {
         self.first.map(|(step, _)| step)
     }
 
-    /// Takes a step, after `regression` has taken it.
+    /// Takes a step. Call it after `regression` has taken the step.
     pub fn row(&mut self, job_step: &JobStep<'_>, regression: &Regression, out: &mut VecDeque<Claim>) {
         let matrix = job_step.matrix;
         self.first.get_or_insert((matrix.step, matrix.at));
@@ -92,13 +92,13 @@ impl BaselineRule {
         }
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
         let same = |slower: &&LevelShift| slower.finding == finding && slower.subject == *subject;
         Some(self.open.iter().find(same)?.outcome(ranks))
     }
 
-    /// Share of a step that would be gained without these findings.
+    /// Returns the share of a step that would be gained without these findings.
     pub fn open_share(&self) -> f64 {
         let jobs = self.open.iter().filter(|slower| slower.is_of_job());
         jobs.map(LevelShift::share).fold(0.0, f64::max)
@@ -187,11 +187,13 @@ impl BaselineRule {
                 }),
             );
         } else if !found.iter().any(is_born) {
-            // A slowdown of so many nodes is no single node's. The step is longer by the same amount.
+            // A slowdown of so many nodes belongs to no single node, so the job gets the finding. Its base is the step
+            // time without the nodes' excess.
             let base = step_without(job, &slow).filter(|base| base.is_left(job, table));
             found.extend(base.map(|base| (Finding::SlowFromBirth, job_step.job(), base, job.to_vec())));
         }
-        // A measurement on these nodes before the job is better evidence than an earlier run.
+        // If a measurement on these nodes before the job shows the slowdown, findings against an earlier run are
+        // dropped, because they are weaker evidence.
         if found.iter().any(is_born) {
             found.retain(is_born);
         }
@@ -225,7 +227,7 @@ impl OfNode {
     }
 }
 
-/// The job's recent step time (ln seconds) if no node of `slow` exceeded its baseline.
+/// Returns the job's recent step time (ln seconds) as it would be if no node of `slow` exceeded its baseline.
 fn step_without(job: &[f64], slow: &[(NodeId, Level, Vec<f64>)]) -> Option<Level> {
     let excess_s =
         |(_, base, values): &(NodeId, Level, Vec<f64>)| stats::mean(values).exp() - base.mean.exp();
@@ -234,7 +236,7 @@ fn step_without(job: &[f64], slow: &[(NodeId, Level, Vec<f64>)]) -> Option<Level
     (step_s > excess_s).then(|| base(step_s - excess_s, job))?
 }
 
-/// The expected level, with the noise of the actual one.
+/// Returns the expected level, with the noise of the actual one.
 fn base(seconds: f64, values: &[f64]) -> Option<Level> {
     let now = Level::of(values)?;
     Some(Level {

@@ -1,7 +1,7 @@
 //! Checkpoints: ranks that are slow only when they write one, and whether writes became slower.
 //!
-//! Only ranks that write in the same step are compared; one that writes alone has no peers, and is not slow for it.
-//! Only what was measured as a write counts: a long step is no evidence of one.
+//! Only ranks that write in the same step are compared. A rank that writes alone has no peers, so it is not reported as
+//! slow. Only time that was measured as a write counts, because a step may be long for other reasons.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,22 +18,23 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Finding, Subject};
 
-/// Early checkpoints that later ones are compared with.
+/// Number of early checkpoints with which later ones are compared.
 const EARLY: usize = 8;
-/// A rank below this share of the longest write does not write: it records another rank's write.
+/// A rank whose time is below this share of the longest write does not write itself. It records another rank's write.
 const WRITES: f64 = 0.1;
-/// If the median write is below this share of the longest, only few ranks write; those take at least this much of it.
+/// If the median write is below this share of the longest one, only a few ranks write: those with at least this share.
 const MOST_WRITE: f64 = 0.15;
 const FEW_WRITE: f64 = 0.5;
 
-/// See the module.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Checkpoints {
-    /// By rank number: the latest ratios of its write to its peers', newest last.
+    /// By rank number: the latest ratios of the rank's write to its peers' writes, oldest first.
     ratios: Vec<VecDeque<f32>>,
-    /// Median times of the writers, seconds: the first checkpoints, and the latest.
+    /// Median times of the writers in seconds, for the first checkpoints and for the latest.
     early: Vec<f64>,
-    /// Number of writers at first, and number of latest checkpoints with a different number.
+    /// Number of writers at first, and number of latest checkpoints in a row with a clearly different number of
+    /// writers.
     writers: usize,
     others: u32,
     latest: VecDeque<f64>,
@@ -50,8 +51,8 @@ struct Open {
 }
 
 impl Checkpoints {
-    /// A new group of ranks starts: the ranks change, the storage does not; with more or fewer ranks, each writes a
-    /// different part. `ranks`: size of the old group.
+    /// Starts over for a new group of ranks. The times of the job are kept, because the storage is the same, unless the
+    /// number of ranks changed: each rank then writes a different part. `ranks` is the size of the old group.
     pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
         for (subject, open) in std::mem::take(&mut self.open) {
             out.push_back(over(at, Finding::SlowCheckpoint, subject, open.outcome(ranks)));
@@ -75,7 +76,7 @@ impl Checkpoints {
             .map(|rank_step| (rank_step.rank, rank_step.sample.checkpoint_s))
             .collect();
         let longest = writes.iter().map(|(_, write_s)| *write_s).fold(0.0, f64::max);
-        // Ranks that do not write record other ranks' writes. When few write, their writes are the long ones.
+        // Ranks that do not write record other ranks' writes. If only a few ranks write, theirs are the long ones.
         let middle = stats::median(&mut writes.iter().map(|(_, write_s)| *write_s).collect::<Vec<_>>());
         let few = middle.is_some_and(|middle| middle < MOST_WRITE * longest);
         let least = if few { FEW_WRITE } else { WRITES };
@@ -94,7 +95,7 @@ impl Checkpoints {
         }
         let before = self.written.back().map(|(_, at)| *at);
         self.remember(job_step, median_s, table);
-        // Losses are a share of the time since the last checkpoint, including this step.
+        // Losses are a share of the time since the last checkpoint. That time includes this step.
         let of_s = before.map_or(job_step.matrix.dur_s, |before| {
             job_step.view.at.since(before).as_secs_f64()
         });
@@ -102,13 +103,13 @@ impl Checkpoints {
         self.by_job(job_step, median_s, of_s, out);
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
         Some(self.open.get(subject)?.outcome(ranks))
     }
 
-    /// Whether as many ranks write as before. A different number means another kind of checkpoint: an occasional one is
-    /// left out, and if they persist the rule starts over.
+    /// Returns true if about as many ranks write as before. A clearly different number means another kind of
+    /// checkpoint: an occasional one is left out, and the rule starts over if they continue.
     fn is_of_a_kind(&mut self, job_step: &JobStep<'_>, writers: usize, out: &mut VecDeque<Claim>) -> bool {
         let alike = writers * 2 >= self.writers && writers <= self.writers * 2;
         self.others = if alike { 0 } else { self.others + 1 };
@@ -136,7 +137,7 @@ impl Checkpoints {
         }
     }
 
-    /// Ranks whose recent writes were all slow, and what they share.
+    /// Finds ranks whose recent writes were all slow, and what these ranks share.
     fn by_rank(
         &mut self,
         job_step: &JobStep<'_>,
@@ -175,7 +176,7 @@ impl Checkpoints {
                 clear.push(*rank);
             }
         }
-        // A rank that is slow in every step is not slow at checkpoints.
+        // Leave out ranks that are slow in every step, because their slowness is not specific to checkpoints.
         slow.retain(|rank| {
             !raised
                 .iter()
@@ -235,7 +236,7 @@ impl Checkpoints {
         out: &mut VecDeque<Claim>,
     ) {
         let mut open = Open::new(members);
-        // The latest checkpoints were alike.
+        // The latest checkpoints were alike, so each of them is assumed to have lost as much as this one.
         for _ in 0..self.written.len() {
             open.add(excess(&open.members, writers, sorted), of_s);
         }
@@ -246,7 +247,7 @@ impl Checkpoints {
         self.open.insert(subject, open);
     }
 
-    /// Checkpoints that became slower for all ranks.
+    /// Finds whether checkpoints became slower for all ranks.
     fn by_job(&mut self, job_step: &JobStep<'_>, median_s: f64, of_s: f64, out: &mut VecDeque<Claim>) {
         let table = &job_step.view.limits.occasions;
         let full = self.latest.len() >= table.checkpoints as usize;
@@ -312,7 +313,7 @@ impl Open {
         }
     }
 
-    /// Adds the excess of one checkpoint; `of_s`: time since the last one.
+    /// Adds the excess of one checkpoint. `of_s` is the time since the one before.
     fn add(&mut self, excess_s: f64, of_s: f64) {
         self.lost_s += excess_s;
         self.of_s += of_s;
@@ -331,7 +332,8 @@ impl Open {
     }
 }
 
-/// How long all ranks wait because of some writers: the longest of these minus the longest of the others.
+/// Returns how long all ranks wait because of some writers: the longest write of these minus the longest write of the
+/// others.
 fn excess(members: &[Rank], writers: &[(Rank, f64)], sorted: &[f64]) -> f64 {
     let longest = |slow: bool| {
         let of = writers.iter().filter(|(rank, _)| members.contains(rank) == slow);

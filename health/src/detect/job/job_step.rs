@@ -1,4 +1,4 @@
-//! One step as input for the job's rules: ranks with an open finding are set to their peers' speed, and each role has
+//! One step as input for the job's rules. Ranks with an open finding are set to their peers' speed, and each role has
 //! the level that its members share.
 
 use std::cell::RefCell;
@@ -18,23 +18,23 @@ pub struct JobStep<'a> {
     pub view: &'a View<'a>,
     pub matrix: &'a StepMatrix<'a>,
     pub provenance: Provenance,
-    /// The job has warmed up.
+    /// True if the job has warmed up.
     pub steady: bool,
-    /// It stood out for no known reason, and is an outlier.
+    /// True if the step stood out for no known reason. It is then treated as an outlier.
     pub apart: bool,
     /// Self-time by rank, corrected for open findings.
     pub own: Vec<f64>,
-    /// By role of the plan: its members' common self-time at their usual work; the lower of two middle values, so that
-    /// one slow rank of two changes nothing.
+    /// By role of the plan: the common self-time of its members at their usual work. With an even number of members it
+    /// is the lower of the two middle values, so that one slow rank of two does not change it.
     pub common: Vec<f64>,
-    /// The step time if every rank were at its role's level, and the time that no rank's work explains: transfers.
+    /// The step time if every rank were at its role's level, and the time of transfers, which no rank's work explains.
     pub common_step_s: f64,
     pub exposed_s: f64,
-    /// Many ranks were already found slow together: this is reported for the job.
+    /// True if many ranks were already found slow together, which is reported for the job.
     pub job_is_slow: bool,
-    /// A slowdown of the job is already reported.
+    /// True if a slowdown of the job is already reported.
     pub shifted: bool,
-    /// Some rank, or some link, is known to be slow.
+    /// True if some rank, or some link, is known to be slow.
     pub rank_is_slow: bool,
     pub link_is_slow: bool,
     path: RefCell<Path>,
@@ -90,7 +90,7 @@ impl<'a> JobStep<'a> {
         job_step
     }
 
-    /// Removes the effect of uneven work from the common levels: multiplies each rank's self-time by its factor.
+    /// Removes the effect of uneven work from the common levels by multiplying each rank's self-time by its factor.
     pub fn even_out(&mut self, factors: &[f64]) {
         self.common = self.levels(|index| factors[index]);
         self.common_step_s = self.step_of_levels();
@@ -101,7 +101,7 @@ impl<'a> JobStep<'a> {
         self.step_s(|index| self.common[role(index)]) + self.exposed_s
     }
 
-    /// The step time if each rank works as long as `own` says; without transfers.
+    /// Returns the step time if each rank works as long as `own` says, without transfers.
     pub fn step_s(&self, own: impl Fn(usize) -> f64) -> f64 {
         let rank_steps = self.matrix.rank_steps.iter().enumerate();
         self.path
@@ -126,24 +126,24 @@ impl<'a> JobStep<'a> {
             .collect()
     }
 
-    /// Severity of losing a share of the steps' time.
+    /// Returns the severity of losing a share of the steps' time.
     pub fn severity(&self, impact: f64) -> Severity {
         self.view.limits.impact.severity(impact)
     }
 
-    /// The whole job.
+    /// Returns the whole job as a subject.
     pub fn job(&self) -> Subject {
         Subject::Job {
             job: self.view.job.clone(),
         }
     }
 
-    /// What the job lost, rank-seconds, if each rank lost this many seconds.
+    /// Returns what the job lost, in rank-seconds, if each rank lost this many seconds.
     pub fn lost(&self, seconds: f64) -> f64 {
         seconds.max(0.0) * f64::from(self.view.roster.world_size)
     }
 
-    /// The detail of a claim, to be filled in.
+    /// Creates the detail of a claim, to be filled in by the caller.
     pub fn detail(&self, severity: Severity) -> Detail {
         let signal = if self.matrix.is_empty() {
             Signal::S0
@@ -166,7 +166,7 @@ impl<'a> JobStep<'a> {
         }
     }
 
-    /// Claims that a finding holds.
+    /// Creates the claim that a finding holds.
     pub fn holds(&self, finding: Finding, subject: Subject, detail: Detail) -> Claim {
         Claim {
             finding,

@@ -1,5 +1,5 @@
-//! A level shift: a step time or self-time above its reference level, from its first step to its recovery, with its
-//! cost.
+//! A level shift: a step time or self-time that is above its reference level, from the first such step to its recovery,
+//! with its cost.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Interval between two looks for a cause.
+/// Interval between two searches for a cause.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// A level: mean and noise of ln seconds.
@@ -24,14 +24,15 @@ pub struct Level {
 }
 
 impl Level {
-    /// The level of some values; `None` if there are too few.
+    /// Computes the level of some values. Returns `None` if there are too few.
     pub fn of(values: &[f64]) -> Option<Level> {
         let mean = stats::median(&mut values.to_vec())?;
         let sigma = stats::lasting_sigma(values)?;
         Some(Level { mean, sigma })
     }
 
-    /// The same noise around the mean of `values`: a few values show the mean, but not the noise.
+    /// Returns the level with the mean of `values` and the noise of this one. A few values are enough for a mean but
+    /// not for the noise.
     pub fn moved_to(self, values: &[f64]) -> Level {
         let now = Level::of(values).unwrap_or(self);
         Level {
@@ -40,12 +41,12 @@ impl Level {
         }
     }
 
-    /// How far a mean must exceed it to count as a change.
+    /// Returns by how much a mean must exceed this level to count as a change.
     pub fn bar(&self, table: &ShiftThresholds) -> f64 {
         table.change_ratio.ln().max(table.change_sigmas * self.sigma)
     }
 
-    /// Whether all of `values` exceed it, and their mean by as much as a change requires.
+    /// Returns true if all of `values` exceed this level, and their mean exceeds it by as much as a change requires.
     pub fn is_left(&self, values: &[f64], table: &ShiftThresholds) -> bool {
         let bar = self.bar(table);
         let mean = stats::mean(values);
@@ -65,23 +66,24 @@ pub struct LevelShift {
     pub since: Time,
     pub since_step: u64,
     raised_step: u64,
-    /// Additional evidence, from when it was raised.
+    /// Additional evidence from when the shift was raised.
     evidence: Vec<Evidence>,
-    /// The cause that counters show, how often in a row they no longer did, and when they were last checked.
+    /// The cause that counters show, how many times in a row they no longer showed it, and when they were last checked.
     explained: Option<Explained>,
     unsupported: u32,
     asked: Time,
     severity: Severity,
     lost_s: f64,
     dur_s: f64,
-    /// Of the steps since the level was last above the bar: it may be over.
+    /// Duration of the steps since the level was last above the bar. They are counted separately because the shift may
+    /// already be over.
     fading_s: f64,
     level_s: f64,
     rows: f64,
 }
 
 impl LevelShift {
-    /// A shift since `since_step`; `values` are ln seconds of its steps up to now.
+    /// Creates a shift that began at `since_step`. `values` are ln seconds of its steps up to now.
     pub fn new(
         job_step: &JobStep<'_>,
         finding: Finding,
@@ -128,7 +130,7 @@ impl LevelShift {
         self.rows += 1.0;
     }
 
-    /// Takes a step; returns true if the severity has increased.
+    /// Takes a step. Returns true if the severity has increased.
     pub fn take(&mut self, job_step: &JobStep<'_>, value: f64) -> bool {
         self.add(value);
         let severity = job_step.severity(self.impact());
@@ -137,13 +139,13 @@ impl LevelShift {
         worse
     }
 
-    /// Whether it is time to look for its cause again.
+    /// Returns true if it is time to search for the cause again.
     pub fn asks_again(&self, now: Time) -> bool {
         now.since(self.asked) >= ASKED_EVERY
     }
 
-    /// Takes the cause that counters show; returns true if it changed. A cause that they no longer show is dropped
-    /// after `patience` times in a row.
+    /// Takes the cause that counters show. Returns true if it changed. A cause that the counters no longer show is
+    /// dropped after `patience` times in a row.
     pub fn explain(&mut self, now: Time, found: Option<Explained>, patience: u32) -> bool {
         self.asked = now;
         let before = self.cause();
@@ -164,12 +166,13 @@ impl LevelShift {
             .map_or(Cause::Unknown, |explained| explained.cause)
     }
 
-    /// Actual time divided by the reference.
+    /// Returns the actual time divided by the reference time.
     pub fn slowdown(&self) -> f64 {
         1.0 / (1.0 - self.impact()).max(1e-3)
     }
 
-    /// The mirrored test: the latest steps are all back at the reference level.
+    /// Returns true if the latest steps are all back at the reference level. This is the mirrored test of
+    /// `Level::is_left`.
     pub fn is_over(&self, latest: &[f64], table: &ShiftThresholds) -> bool {
         let half = self.base.bar(table) / 2.0;
         latest.len() >= table.held_steps as usize && latest.iter().all(|value| value - self.base.mean < half)
@@ -179,18 +182,18 @@ impl LevelShift {
         (self.lost_s / self.dur_s.max(1e-9)).clamp(0.0, 1.0)
     }
 
-    /// Share of a step that is lost while it holds.
+    /// Returns the share of a step that is lost while the shift holds.
     pub fn share(&self) -> f64 {
         self.impact()
     }
 
-    /// Whether it concerns the whole job.
+    /// Returns true if the shift concerns the whole job.
     pub fn is_of_job(&self) -> bool {
         matches!(self.subject, Subject::Job { .. })
     }
 
-    /// The outcome so far, or at its end; the cost of one node is reported against its peers. `ranks`: number of ranks
-    /// that lose the time.
+    /// Returns the outcome so far, or at the end. The cost of a single node is reported against its peers. `ranks` is
+    /// the number of ranks that lose the time.
     pub fn outcome(&self, ranks: u32) -> Outcome {
         Outcome {
             lost_rank_s: if self.is_of_job() {
@@ -204,7 +207,7 @@ impl LevelShift {
         }
     }
 
-    /// Claims that it holds.
+    /// Creates the claim that the shift holds.
     pub fn claim(&self, job_step: &JobStep<'_>) -> Claim {
         let outcome = self.outcome(job_step.view.roster.world_size);
         let measured = if self.is_of_job() { "step_s" } else { "self_time_s" };
@@ -238,7 +241,7 @@ impl LevelShift {
         job_step.holds(self.finding, self.subject.clone(), detail)
     }
 
-    /// Claims that it is over.
+    /// Creates the claim that the shift is over.
     pub fn end(&self, at: Time, ranks: u32) -> Claim {
         over(at, self.finding, self.subject.clone(), self.outcome(ranks))
     }

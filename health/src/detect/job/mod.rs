@@ -1,7 +1,7 @@
-//! Rules for the job as a whole: they look at all ranks together, and name none for what the ranks share.
+//! Rules for the job as a whole. They look at all ranks together, and name no rank for a problem that the ranks share.
 //!
-//! Each closed step becomes one [`JobStep`], in which ranks already found slow are set to their peers' speed, and each
-//! rule takes it in turn.
+//! Each closed step becomes one [`JobStep`], in which ranks already found slow are set to their peers' speed. Each rule
+//! takes that step in turn.
 
 mod baseline;
 mod checkpoints;
@@ -43,7 +43,7 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Subject};
 
-/// The rules.
+/// All rules for the job as a whole.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobRules {
     classifier: StepClassifier,
@@ -53,7 +53,7 @@ pub struct JobRules {
     warm_up: WarmUp,
     steady: bool,
     absent: Absent,
-    /// Uneven work of experts was evened out in the latest step.
+    /// True if uneven work of experts was evened out in the latest step.
     evened: bool,
     shares: Shares,
     regression: Regression,
@@ -63,7 +63,7 @@ pub struct JobRules {
     rotating: RotatingStraggler,
     versions: VersionRule,
     ledger: Ledger,
-    /// The latest step whose parts are known.
+    /// Durations of the latest step whose parts are known.
     #[serde(default)]
     took: Took,
     provenance: Provenance,
@@ -71,7 +71,7 @@ pub struct JobRules {
 }
 
 impl JobRules {
-    /// A new group of ranks starts; `ranks`: size of the old one.
+    /// Starts a new group of ranks. `ranks` is the size of the old group.
     pub fn begin_epoch(&mut self, at: Time, job: &JobId, ranks: u32, resized: bool) {
         self.classifier = StepClassifier::default();
         self.pauses.end(at, ranks, &mut self.out);
@@ -81,7 +81,7 @@ impl JobRules {
         self.shares.end(at, &subject, &mut self.out);
         self.rotating.end(at, &subject, ranks, &mut self.out);
         if self.evened {
-            // The compared quantity may differ in the new group.
+            // Learn the usual level again, because the compared quantity may differ in the new group.
             self.regression.reset_window();
         }
         self.regression.begin_epoch(at, ranks, resized, &mut self.out);
@@ -92,7 +92,7 @@ impl JobRules {
         self.evened = false;
     }
 
-    /// Ranks changed their place in the layout.
+    /// Updates the rules after ranks changed their place in the layout.
     pub fn on_layout_change(&mut self) {
         self.classifier = StepClassifier::default();
         self.pauses.on_layout_change();
@@ -100,12 +100,12 @@ impl JobRules {
         self.regression.reset_window();
     }
 
-    /// Installed versions by node.
+    /// Returns the rule on installed versions, by node.
     pub fn versions(&self) -> &VersionRule {
         &self.versions
     }
 
-    /// Takes an event of a node; `roster` has already taken it.
+    /// Takes an event of a node. Call it after `roster` has taken the event.
     pub fn on_event(&mut self, at: Time, frame: &Frame, roster: &Roster) {
         match &frame.event {
             Event::Step(step) if step.restart == roster.restart => {
@@ -121,27 +121,27 @@ impl JobRules {
         }
     }
 
-    /// The first step of the epoch.
+    /// Returns the first step of the epoch.
     pub fn first_step(&self) -> Option<u64> {
         self.baseline.first_step()
     }
 
-    /// How the job's GPUs spent their time.
+    /// Returns the ledger of how the job's GPUs spent their time.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Step time without the current problems, divided by the actual step time.
+    /// Returns the step time without the current problems, divided by the actual step time.
     pub fn remaining_ratio(&self, straggler: &StragglerRule) -> f64 {
         self.open_shares(straggler).into_iter().map(left).product()
     }
 
-    /// Duration of an ordinary step without the current problems, seconds.
+    /// Returns the duration of an ordinary step without the current problems, in seconds.
     pub fn what_if_s(&self, straggler: &StragglerRule) -> Option<f64> {
         let usual_s = self.ledger.usual_s()?;
         let [of_ranks, of_groups, of_all] = self.open_shares(straggler);
-        // Occasional losses of ranks cost more than a share of an ordinary step, which still waits for their peers; and
-        // no step is shorter than the work in it.
+        // Two lower limits apply. Occasional losses of ranks may cost more than their share of an ordinary step, but
+        // that step still waits for their peers. And no step is shorter than the work in it.
         let even_s = self.ledger.even_s()?.min(usual_s);
         let of_own_s = (usual_s * left(of_ranks)).max(even_s);
         let work_s = self.ledger.work_s()?.min(of_own_s);
@@ -153,8 +153,8 @@ impl JobRules {
         Some((of_own_s * left(of_groups)).max(least_s) * left(of_all))
     }
 
-    /// Shares of a step that are lost according to open findings: those of slow ranks, of shares of the work, and of
-    /// the whole job.
+    /// Returns the shares of a step that are lost according to open findings: by slow ranks, by shares of the work, and
+    /// by the whole job.
     fn open_shares(&self, straggler: &StragglerRule) -> [f64; 3] {
         let raised = straggler.raised().iter();
         [
@@ -164,30 +164,30 @@ impl JobRules {
         ]
     }
 
-    /// Causes of slowness that currently rotates between ranks.
+    /// Returns the causes of slowness that currently rotates between ranks.
     pub fn rotating(&self) -> [Option<Cause>; 3] {
         let mut causes = self.rotating.open_causes();
-        // Host problems of many ranks in turn are reported for the job as well.
+        // If many ranks have host problems in turn, this is also reported for the job.
         if self.shares.outcome_now(Finding::CpuContention).is_some() {
             causes[0] = Some(Cause::CpuContention);
         }
         causes
     }
 
-    /// Spread of self-times that no cause explains.
+    /// Returns the spread of self-times that no cause explains.
     pub fn unexplained_spread(&self, limits: &Thresholds) -> Option<f64> {
         self.shares.unexplained_spread(limits)
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front().or_else(|| self.versions.poll())
     }
 
-    /// Separates a long undeclared step from ordinary ones, before any rule sees it.
+    /// Separates a long undeclared step from ordinary ones. Call it before any rule takes the step.
     pub fn sort(&mut self, matrix: &mut StepMatrix<'_>, limits: &Thresholds, is_between: bool) {
         let is_habit = self.pauses.observe(matrix, &self.classifier, limits);
-        // Reports from few ranks do not define the class of a step.
+        // If few ranks reported, the step is not classified.
         let is_whole = matrix.rank_steps.len() * 2 > matrix.plan.ranks || matrix.is_empty();
         self.sort = if is_whole {
             self.classifier.sort(matrix, &limits.kinds, is_between)
@@ -204,14 +204,14 @@ impl JobRules {
         }
     }
 
-    /// Finds the rank that alone delays its peers now and then, and books what this step lost to it.
+    /// Finds a rank that occasionally delays its peers alone, and books what this step lost to that rank.
     pub fn pauses(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, stood: Stood) {
         let (ledger, out) = (&mut self.ledger, &mut self.out);
         self.pauses
             .row(view, matrix, (stood, self.provenance), ledger, out);
     }
 
-    /// Whether a step is far too long, as an isolated case: it says nothing about those before and after it.
+    /// Returns true if the step is an isolated stall. Such a step is not used to judge the steps before and after it.
     pub fn stalled(&self, matrix: &StepMatrix<'_>, stood: Stood) -> bool {
         self.ledger.is_stall(matrix, self.steady, stood)
     }
@@ -247,13 +247,13 @@ impl JobRules {
         job_step.shifted = self.regression.open_share() > 0.0;
         job_step.apart = self.sort == StepClass::Outlier;
         if self.absent.has_changed(matrix) {
-            // An absent rank may be the one that all wait for.
+            // Learn the usual levels again, because an absent rank may be the one for which all others wait.
             self.regression.reset_window();
             self.shares.reset_window();
         }
         if matrix.kind == StepKind::Train {
             let level = job_step.common_step_s.ln();
-            // While a role is as noisy as during compilation, nothing is steady.
+            // As long as a role is as noisy as during compilation, the job does not count as steady.
             let noise = || {
                 if straggler.has_warmed_up() {
                     0.0
@@ -269,7 +269,8 @@ impl JobRules {
             let late_s = slow.account.before_s() - slow.told_s;
             self.ledger.tell_late(slow.start, matrix.step, late_s);
         }
-        // How pipeline stages wait for each other is not known.
+        // With several stages the even duration is set to 0, because it is not known how pipeline stages wait for each
+        // other.
         let even_s = if matrix.plan.stages > 1 {
             0.0
         } else {
@@ -285,7 +286,7 @@ impl JobRules {
         let rotates = |cause| self.rotating.is_open(cause);
         let even = self.shares.row(&job_step, rotates, &mut self.out);
         if self.steady && matrix.kind == StepKind::Train && even.is_some() != self.evened {
-            // The compared quantity changes from now on.
+            // Learn the usual level again, because a different quantity is compared from now on.
             self.regression.reset_window();
             self.evened = even.is_some();
         }
@@ -303,7 +304,7 @@ impl JobRules {
         self.checkpoints.row(&job_step, raised, &mut self.out);
     }
 
-    /// What accounts for the excess of a step that took too long.
+    /// Returns what accounts for the excess of a step that took too long.
     fn teller(&self, matrix: &StepMatrix<'_>, straggler: &StragglerRule) -> Teller {
         let left_ratio = self.remaining_ratio(straggler);
         if left_ratio >= 1.0 {
@@ -312,7 +313,7 @@ impl JobRules {
         let [_, of_groups, of_all] = self.open_shares(straggler);
         let is_of_all = of_groups > 0.0 || of_all > 0.0;
         let raised = straggler.raised();
-        // Without self-times it is not known which rank it waited for.
+        // Without self-times it is not known for which rank the step waited. It is then attributed to the incidents.
         let slowest = matrix.rank_steps.iter().max_by(|a, b| a.x.total_cmp(&b.x));
         let is_theirs = slowest.is_none_or(|rank_step| {
             let is_named = raised.iter().any(|slow| slow.members.contains(&rank_step.rank));
@@ -324,7 +325,7 @@ impl JobRules {
         }
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
         if finding == Finding::SlowCheckpoint {
             return self.checkpoints.outcome_now(subject, ranks);
@@ -346,19 +347,19 @@ fn left(share: f64) -> f64 {
     1.0 - share.clamp(0.0, 1.0)
 }
 
-/// Consecutive steps without a rank's sample after which the rank is absent, and not just missing single samples.
+/// Number of consecutive steps without a sample after which a rank counts as absent. Fewer may be lost samples.
 const ABSENT_STEPS: u8 = 8;
 
-/// Ranks that are no longer seen.
+/// Keeps track of ranks that stopped reporting.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Absent {
-    /// By rank number: latest steps without a sample.
+    /// By rank number: number of latest steps in a row without a sample.
     missed: Vec<u8>,
     absent: usize,
 }
 
 impl Absent {
-    /// Takes a step; returns true if ranks have disappeared or come back.
+    /// Takes a step. Returns true if ranks have disappeared or come back.
     fn has_changed(&mut self, matrix: &StepMatrix<'_>) -> bool {
         let ranks = matrix
             .rank_steps

@@ -1,5 +1,5 @@
-//! Rotating stragglers: different ranks are slow in turn, for the same cause. Each rank is reported during its turn;
-//! the rotation itself is a finding of the job, not of a node.
+//! Rotating stragglers: different ranks are slow one after another, for the same cause. Each rank is reported while it
+//! is slow. The rotation itself is a finding of the job and not of a node.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +16,18 @@ use crate::verdict::{Cause, Finding, Subject};
 
 /// Number of ordinary steps kept.
 const KEPT: usize = 256;
-/// Minimum number of ranks that had a turn.
+/// Minimum number of different ranks that must have been slow.
 const RANKS: usize = 3;
 /// Maximum share of the slow steps that may belong to one rank.
 const ONE: f64 = 2.0 / 3.0;
-/// Causes that can rotate between ranks; a hardware fault stays on its rank.
+/// Causes that can move from rank to rank. A hardware fault cannot, because it stays on its rank.
 const ROTATING: [(Cause, Finding); 3] = [
     (Cause::CpuContention, Finding::CpuContention),
     (Cause::GcPause, Finding::GcPause),
     (Cause::DataLoading, Finding::DataLoading),
 ];
 
-/// One step in which a rank was slow because of the cause, and the share of the step that it cost.
+/// One step in which a rank was slow because of the cause, and the share of the step that this cost.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Turn {
     step: u64,
@@ -36,17 +36,17 @@ struct Turn {
     share: f64,
 }
 
-/// One cause.
+/// The recent steps of one cause.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Track {
-    /// By step; `None` if no rank was slow because of it.
+    /// The slow rank of each step, or `None` if no rank was slow because of this cause.
     turns: VecDeque<Option<Turn>>,
     open: bool,
-    /// Time lost to turns without a finding for the rank: when it opened, and now; seconds.
+    /// Total seconds lost to slow ranks without a finding of their own: when the rotation was reported, and now.
     untold_s: (f64, f64),
 }
 
-/// The rule.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct RotatingStraggler {
     tracks: [Track; ROTATING.len()],
@@ -57,7 +57,7 @@ impl Track {
         self.turns.iter().flatten()
     }
 
-    /// Whether several ranks took turns.
+    /// Returns true if several ranks were slow one after another.
     fn rotates(&self) -> bool {
         let mut by_rank: BTreeMap<Rank, usize> = BTreeMap::new();
         for turn in self.slow() {
@@ -68,7 +68,7 @@ impl Track {
         by_rank.len() >= RANKS && most as f64 <= ONE * all as f64
     }
 
-    /// Share of the time that it costs, since its first step.
+    /// Returns the share of the time that the rotation costs, since its first step.
     fn impact(&self) -> f64 {
         let first = self.turns.iter().position(Option::is_some).unwrap_or(0);
         let steps = self.turns.len() - first;
@@ -76,7 +76,7 @@ impl Track {
     }
 
     fn outcome(&self, ranks: u32) -> Outcome {
-        // Earlier costs are part of each rank's finding.
+        // Losses before the rotation was reported are part of each rank's finding.
         Outcome {
             lost_rank_s: (self.untold_s.1 - self.untold_s.0) * f64::from(ranks),
             impact_ratio: Some(self.impact()),
@@ -86,7 +86,7 @@ impl Track {
 }
 
 impl RotatingStraggler {
-    /// A new group of ranks starts.
+    /// Ends all open findings, because a new group of ranks starts.
     pub fn end(&mut self, at: Time, job: &Subject, ranks: u32, out: &mut VecDeque<Claim>) {
         for (track, (_, finding)) in self.tracks.iter_mut().zip(ROTATING) {
             if track.open {
@@ -96,20 +96,20 @@ impl RotatingStraggler {
         }
     }
 
-    /// Whether a finding is open for `cause`.
+    /// Returns true if a finding is open for `cause`.
     pub fn is_open(&self, cause: Cause) -> bool {
         let mut tracks = self.tracks.iter().zip(ROTATING);
         tracks.any(|(track, (known, _))| known == cause && track.open)
     }
 
-    /// The causes with an open finding.
+    /// Returns the causes with an open finding.
     pub fn open_causes(&self) -> [Option<Cause>; ROTATING.len()] {
         ROTATING
             .map(|(cause, _)| cause)
             .map(|cause| self.is_open(cause).then_some(cause))
     }
 
-    /// Takes a step, and the findings that are already active for the whole job.
+    /// Takes a step. The predicate is true for findings that are already active for the whole job.
     pub fn row(
         &mut self,
         job_step: &JobStep<'_>,
@@ -138,7 +138,7 @@ impl RotatingStraggler {
             if track.turns.len() > KEPT {
                 track.turns.pop_front();
             }
-            // Only a turn can start it, and only a lack of turns can end it.
+            // A finding starts only in a step in which a rank is slow, and ends only in a step in which none is.
             if track.open && turn.is_none() && !track.rotates() {
                 track.open = false;
                 out.push_back(over(
@@ -155,7 +155,7 @@ impl RotatingStraggler {
         }
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
         let mut tracks = self.tracks.iter().zip(ROTATING);
         let (track, _) = tracks.find(|(track, (_, known))| *known == finding && track.open)?;

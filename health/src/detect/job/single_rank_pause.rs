@@ -1,9 +1,10 @@
-//! One rank alone pauses repeatedly, and all others wait for it: it evaluates or saves for all of them, or does
+//! One rank alone pauses repeatedly and all others wait for it. It evaluates or saves for all of them, or does
 //! something that is not declared.
 //!
 //! A pause is a step in which one rank's own time exceeds the usual and no other rank's does, while the others' steps
-//! are as long as its own. One may be chance; several at one distance are a habit, and so are several with the same
-//! measured phase. Pauses from garbage collection are not covered here: they have a finding of their own.
+//! are as long as its own. A single pause may be chance. Several pauses at equal distances count as a habit, and so do
+//! several with the same measured phase. Pauses from garbage collection are not covered here, because they have a
+//! finding of their own.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,24 +24,26 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Maximum pauses kept, over all ranks.
+/// Maximum number of pauses kept, over all ranks.
 const MAX_PAUSES: usize = 64;
-/// A rank pauses alone if no other rank's excess is more than this share of its own, and none stands out itself.
+/// A rank pauses alone only if no other rank's excess is more than this share of its own excess, and no other rank
+/// stands out.
 const ALONE_RATIO: f64 = 0.1;
 /// Pauses of one kind differ in duration by at most this factor.
 const ALIKE_RATIO: f64 = 2.0;
 /// A phase explains a pause if it takes at least this share of it.
 const EXPLAINED_RATIO: f64 = 0.5;
-/// Distances below this are equal by chance more often: one more is required. For a rank that is slow by chance in one
-/// step of twenty, three equal distances in a row are 1 in 1,200; those from 16 steps on 1 in 12,000.
+/// Distances below this are more often equal by chance, so one more is required. For a rank that is slow by chance in
+/// one step of twenty, three equal distances in a row have a probability of 1 in 1,200. If they are 16 steps or more,
+/// it is 1 in 12,000.
 const SHORT_PERIOD: u64 = 16;
-/// It is over after this many periods without a pause.
+/// A habit is over after this many periods without a pause.
 const MISSED_PERIODS: u64 = 3;
 
-/// The rule.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SingleRankPauses {
-    /// ln of each step's duration over its duration without the longest rank.
+    /// ln of each step's duration divided by its duration without the longest rank.
     lone: OutlierTrack,
     /// Sum of the durations of all steps so far, seconds.
     elapsed_s: f64,
@@ -57,9 +60,9 @@ struct Pause {
     step: u64,
     at: Time,
     pause_s: f64,
-    /// The phase measured in it; unknown: no declared phase.
+    /// The phase that was measured in the pause. Unknown if no declared phase was.
     cause: Cause,
-    /// Waits in the step: the rank's own, and the median of the others.
+    /// Waits in the step: that of the pausing rank, and the median of the others.
     wait_s: f64,
     others_wait_s: f64,
     elapsed_s: f64,
@@ -72,17 +75,17 @@ struct Open {
     severity: Severity,
     first: Pause,
     last: Pause,
-    /// As of the step in which it was raised.
+    /// Typical pause and period at the step in which the finding was raised.
     typical_s: f64,
     period: u64,
     raised_step: u64,
-    /// Lost share of the job's GPU time, times the step's seconds: in the first pause, and in those after it.
+    /// Lost share of the job's GPU time, times the step's seconds: in the first pause, and in all later ones.
     first_lost_s: f64,
     later_lost_s: f64,
 }
 
 impl SingleRankPauses {
-    /// A new group of ranks starts.
+    /// Ends all open findings, because a new group of ranks starts.
     pub fn end(&mut self, at: Time, ranks: u32, out: &mut VecDeque<Claim>) {
         for (_, open) in std::mem::take(&mut self.open) {
             let outcome = open.outcome(ranks);
@@ -91,14 +94,14 @@ impl SingleRankPauses {
         *self = SingleRankPauses::default();
     }
 
-    /// Ranks changed their place in the layout: what is usual is learned again.
+    /// Learns again what is usual, because ranks changed their place in the layout.
     pub fn on_layout_change(&mut self) {
         self.lone = OutlierTrack::default();
         self.recent.clear();
         self.latest = None;
     }
 
-    /// Takes a step before it is classified; returns true if it belongs to a habit.
+    /// Takes a step before it is classified. Returns true if the step belongs to a habit.
     pub fn observe(
         &mut self,
         matrix: &StepMatrix<'_>,
@@ -123,7 +126,7 @@ impl SingleRankPauses {
         self.is_known(&pause) || self.habit(&pause, &limits.kinds).is_some()
     }
 
-    /// Takes the same step, and claims findings. The ledger leaves out the seconds that are claimed here.
+    /// Takes the same step again and claims findings. The ledger leaves out the seconds that are claimed here.
     pub fn row(
         &mut self,
         view: &View<'_>,
@@ -135,7 +138,8 @@ impl SingleRankPauses {
         self.end_missed(view, matrix.step, out);
         let Some(pause) = self.latest else { return };
         let ranks = view.roster.world_size;
-        // The rank itself works meanwhile; a standstill is claimed elsewhere.
+        // The pausing rank loses nothing, because it works meanwhile. Standstill is subtracted, because it is claimed
+        // elsewhere.
         let lost_s = |pause: &Pause, stood_s: f64| {
             let others = f64::from(ranks.saturating_sub(1)) / f64::from(ranks.max(1));
             (pause.pause_s - stood_s).max(0.0) * others
@@ -147,7 +151,7 @@ impl SingleRankPauses {
             if is_known {
                 open.last = pause;
             } else if habit.is_some() {
-                // It may evaluate and also save: this is one finding, whose cause does not change with each pause.
+                // A rank may both evaluate and save. This is one finding, whose cause does not change with each pause.
                 open.last.elapsed_s = pause.elapsed_s;
             } else {
                 return;
@@ -181,7 +185,7 @@ impl SingleRankPauses {
         open.later_lost_s += between.iter().map(|each| lost_s(each, 0.0)).sum::<f64>();
         open.severity = view.limits.impact.severity(open.impact());
         if open.severity == Severity::Info {
-            // The others lose too little for a report.
+            // The loss of the others is too small to be reported.
             return;
         }
         ledger.report(now_s);
@@ -192,13 +196,13 @@ impl SingleRankPauses {
         self.open.insert(pause.rank, open);
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
         let open = self.open.values().find(|open| open.subject == *subject)?;
         Some(open.outcome(ranks))
     }
 
-    /// Ends findings whose pauses have not recurred for long.
+    /// Ends findings whose pauses have not recurred for a long time.
     fn end_missed(&mut self, view: &View<'_>, step: u64, out: &mut VecDeque<Claim>) {
         let ranks = view.roster.world_size;
         self.open.retain(|_, open| {
@@ -211,13 +215,13 @@ impl SingleRankPauses {
         });
     }
 
-    /// Whether it is another pause of an open finding.
+    /// Returns true if the pause belongs to an open finding.
     fn is_known(&self, pause: &Pause) -> bool {
         let open = self.open.get(&pause.rank);
         open.is_some_and(|open| open.last.cause == pause.cause && alike(open.typical_s, pause.pause_s))
     }
 
-    /// The pauses that form a habit with the latest, which is the last of them.
+    /// Returns the pauses that form a habit with `latest`, which is the last of them.
     fn habit(&self, latest: &Pause, table: &KindThresholds) -> Option<Vec<Pause>> {
         let is_alike = |known: &&Pause| {
             known.rank == latest.rank && known.cause == latest.cause && alike(known.pause_s, latest.pause_s)
@@ -230,26 +234,26 @@ impl SingleRankPauses {
         let last = *gaps.last()?;
         let needed = match latest.cause {
             Cause::Unknown => table.recurrences + u32::from(last < SHORT_PERIOD),
-            // The same measured phase each time is no chance.
+            // Fewer recurrences are needed here, because the same measured phase each time is no chance.
             _ => table.recurrences.saturating_sub(1).max(1),
         } as usize;
         let from = gaps.len().checked_sub(needed)?;
-        // Consecutive steps have no period.
+        // Consecutive slow steps are not a period.
         let is_apart = gaps[from..].iter().all(|gap| *gap > 2);
         let is_even = gaps[from..].iter().all(|gap| *gap == last);
         (is_apart && (is_even || latest.cause != Cause::Unknown)).then(|| pauses.split_off(from))
     }
 }
 
-/// The rank furthest above the usual, its distance to the next rank, and whether it alone stood out while the others'
-/// steps were as long as its own. `elapsed_s`: at the end of the step.
+/// Returns the rank furthest above the usual, its distance to the next rank, and whether it alone stood out while the
+/// others' steps were as long as its own. `elapsed_s` is the sum of durations at the end of the step.
 fn longest(
     matrix: &StepMatrix<'_>,
     classifier: &StepClassifier,
     elapsed_s: f64,
     table: &KindThresholds,
 ) -> Option<(Pause, bool)> {
-    // A few ranks do not represent the others.
+    // Skip the step if few ranks reported, because they do not represent the others.
     if matrix.rank_steps.len() < 2 || matrix.rank_steps.len() * 2 <= matrix.plan.ranks {
         return None;
     }
@@ -307,7 +311,7 @@ fn alike(one_s: f64, other_s: f64) -> bool {
     one_s <= ALIKE_RATIO * other_s && other_s <= ALIKE_RATIO * one_s
 }
 
-/// The usual distance between pauses, steps.
+/// Returns the usual distance between pauses, in steps.
 fn period(pauses: &[Pause]) -> u64 {
     let mut gaps: Vec<u64> = pauses
         .windows(2)
@@ -318,7 +322,7 @@ fn period(pauses: &[Pause]) -> u64 {
 }
 
 impl Open {
-    /// Share of the job's GPU time lost from the first pause to the last.
+    /// Returns the share of the job's GPU time lost from the first pause to the last.
     fn impact(&self) -> f64 {
         let of_s = self.last.elapsed_s - self.first.elapsed_s;
         (self.later_lost_s / of_s.max(1e-9)).clamp(0.0, 1.0)

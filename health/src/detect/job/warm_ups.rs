@@ -1,5 +1,5 @@
-//! Cost of the first steps beyond ordinary ones (compilation, autotuning, caches): for the job, or for one rank far
-//! more than for its peers. Reported once, when the warm-up is over.
+//! Cost of the first steps beyond ordinary ones (compilation, autotuning, caches), either for the whole job or for one
+//! rank far more than for its peers. It is reported once, when the warm-up is over.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,15 +14,15 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// Maximum steps kept: more than the longest warm-up.
+/// Maximum number of steps kept. It exceeds the longest warm-up.
 const KEPT: usize = 128;
-/// Ordinary steps after it that define the usual step.
+/// Number of ordinary steps after the warm-up that define the usual step.
 const AFTER: usize = 10;
 /// A step that is longer than the usual one by this factor is still warm-up.
 const WARM: f64 = 1.2;
 /// Minimum steps of a warm-up in which a rank must be slow.
 const LEAST_ROWS: usize = 3;
-/// A rank that keeps this share of its excess afterwards is slow, not warming up.
+/// A rank that keeps this share of its excess after the warm-up is simply slow; its warm-up is not reported.
 const LASTING: f64 = 0.25;
 
 /// One of the first steps.
@@ -31,25 +31,25 @@ struct Row {
     step: u64,
     at: Time,
     dur_s: f64,
-    /// ln of self-time over the role's level, and that level, by rank; NaN: no sample.
+    /// ln of self-time over the role's level, and that level, by rank. NaN if there is no sample.
     x: Vec<f32>,
     level_s: Vec<f32>,
-    /// Ranks that had a finding of their own when the step closed, and the step before that finding began, which is
-    /// earlier than the step at which it was raised.
+    /// Ranks that had a finding of their own when the step closed, each with the step before that finding began. A
+    /// finding begins earlier than the step in which it is raised.
     reported: Vec<(Rank, u64)>,
 }
 
-/// See the module.
+/// The first steps, until the warm-up is over.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct WarmUps {
     rows: Vec<Row>,
-    /// Number of them after the job had settled.
+    /// Number of rows after the job had settled.
     after: usize,
     over: bool,
 }
 
 impl WarmUps {
-    /// Takes a step; `raised`: the open stragglers.
+    /// Takes a step. `raised` holds the open stragglers.
     pub fn row(&mut self, job_step: &JobStep<'_>, raised: &[OpenStraggler], out: &mut VecDeque<Claim>) {
         let matrix = job_step.matrix;
         let counts = matches!(matrix.kind, StepKind::Train | StepKind::WarmUp);
@@ -124,8 +124,8 @@ impl WarmUps {
         }
     }
 
-    /// Ranks with a finding of their own in the warm-up, including one raised later; and their excess over their peers
-    /// in it, beyond the difference afterwards, seconds.
+    /// Returns the ranks that had a finding of their own in the warm-up, including findings raised later, with their
+    /// excess over their peers in it, beyond the difference afterwards, in seconds.
     fn reported(&self, warm: &[Row], last: &[Row]) -> BTreeMap<Rank, f64> {
         let until = warm.last().map_or(0, |row| row.step);
         let excess_s = |rows: &[Row], rank: Rank, start: u64| {
@@ -145,8 +145,8 @@ impl WarmUps {
         reported.collect()
     }
 
-    /// Ranks whose warm-up was far longer than their peers', while their later steps are not: the cost in seconds, and
-    /// the ratio.
+    /// Returns the ranks whose warm-up was far longer than their peers' although their later steps are not, with the
+    /// cost in seconds and the ratio.
     fn slow_ranks(
         &self,
         job_step: &JobStep<'_>,
@@ -172,7 +172,7 @@ impl WarmUps {
             let lasting = ratio(sums(last, index)) - 1.0;
             let few = job_step.matrix.roles.iter().all(|role| role.seen < 2);
             let excess_s = own - level;
-            // One long step is not a long warm-up.
+            // A rank must be slow in several rows, because one long step is not a long warm-up.
             let slow_rows = warm.iter().filter_map(|row| row.x.get(index));
             let slow_rows = slow_rows.filter(|x| f64::from(**x) >= table.warm_up_ratio.ln() / 2.0);
             let often = slow_rows.count() >= LEAST_ROWS.max(warm.len() / 2);
@@ -185,14 +185,14 @@ impl WarmUps {
                 slow.push((Rank(index as u32), excess_s, times));
             }
         }
-        // A slow warm-up of so many ranks is the job's.
+        // If this many ranks warm up slowly, it is a matter of the job and not of the ranks.
         let limits = &job_step.view.limits.straggler;
         let many = slow.len() >= limits.correlated_min_ranks as usize
             && slow.len() as f64 > limits.correlated_ratio * ranks as f64;
         if many { Vec::new() } else { slow }
     }
 
-    /// Raises a finding that is already over.
+    /// Raises a finding and ends it at once.
     fn report(
         &self,
         job_step: &JobStep<'_>,

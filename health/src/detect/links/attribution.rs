@@ -2,15 +2,15 @@
 //!
 //! A transfer is as slow as the slowest link that it crosses. The excess of each communicator over its usual transfer
 //! is fitted by nonnegative effects of the nodes that it spans (least squares by coordinate descent). A node is to
-//! blame if the fit shows it and none of its communicators is fast. An excess that two nodes have only with each other
-//! belongs to the link between them. Nodes that always appear together cannot be distinguished, and the finding says
-//! so.
+//! blame if the fit shows an effect of it and none of its communicators is fast. An excess that two nodes have only
+//! with each other belongs to the link between them. Nodes that always appear together cannot be distinguished, and the
+//! finding says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sweeps of the fit; it converges within a few.
+/// Number of sweeps of the fit, which converges within a few.
 const SWEEPS: usize = 64;
-/// Effects below this share of their communicators' excess are residue of the fit.
+/// Effects below this share of their communicators' excess are treated as residue of the fit.
 const LEAST: f64 = 0.5;
 /// Minimum share of a node's communicators that must be slow.
 const MOST: f64 = 0.8;
@@ -18,9 +18,9 @@ const MOST: f64 = 0.8;
 /// One communicator that spans several nodes.
 #[derive(Clone, Debug)]
 pub struct Crossing {
-    /// Sorted.
+    /// The nodes, sorted.
     pub nodes: Vec<u32>,
-    /// Transfer divided by the usual one, minus 1.
+    /// Transfer time divided by the usual one, minus 1.
     pub excess: f64,
     pub is_slow: bool,
 }
@@ -28,14 +28,15 @@ pub struct Crossing {
 /// The nodes that explain some of the slow communicators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame {
-    /// One of these; if `pair` is set, the link between the two, or either end of it.
+    /// The candidates, one of which is to blame. If `pair` is set, it is the link between the two nodes or either end
+    /// of it.
     pub nodes: Vec<u32>,
     pub pair: bool,
-    /// Indices of the crossings that it explains.
+    /// Indices of the crossings that these nodes explain.
     pub explains: Vec<usize>,
 }
 
-/// Explains every slow crossing.
+/// Returns nodes that together explain every slow crossing.
 pub fn explain(crossings: &[Crossing]) -> Vec<Blame> {
     let mut blames = guilty(crossings);
     let explained: BTreeSet<usize> = blames.iter().flat_map(|blame| blame.explains.clone()).collect();
@@ -53,8 +54,8 @@ pub fn explain(crossings: &[Crossing]) -> Vec<Blame> {
     blames
 }
 
-/// Nodes (or sets that cannot be distinguished) whose crossings are slow, by the excess that the fit attributes to
-/// them.
+/// Returns the nodes (or sets of nodes that cannot be distinguished) whose crossings are slow, ordered by the excess
+/// that the fit attributes to them.
 fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
     let mut of_node: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (index, crossing) in crossings.iter().enumerate() {
@@ -62,7 +63,7 @@ fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
             of_node.entry(*node).or_default().push(index);
         }
     }
-    // Nodes with the same crossings are one unknown.
+    // Nodes with the same crossings are one unknown of the fit.
     let mut alike: BTreeMap<Vec<usize>, Vec<u32>> = BTreeMap::new();
     for (node, rows) in of_node {
         alike.entry(rows).or_default().push(node);
@@ -80,7 +81,7 @@ fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
         if slow.is_empty() || !is_guilty {
             continue;
         }
-        // One node that communicates with only one other: its end, the other's, or the link in between.
+        // If a node communicates with only one other, it may be its own end, the other's end, or the link in between.
         let only = &crossings[slow[0]].nodes;
         let pair = only.len() == 2 && slow.iter().all(|row| crossings[*row].nodes == *only);
         blames.push(Blame {
@@ -93,7 +94,7 @@ fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
     blames
 }
 
-/// The effect of each set of nodes, in order.
+/// Returns the effect of each set of nodes, in order.
 fn effects(crossings: &[Crossing], alike: &BTreeMap<Vec<usize>, Vec<u32>>) -> Vec<f64> {
     let mut effects = vec![0.0; alike.len()];
     let mut left: Vec<f64> = crossings

@@ -12,21 +12,21 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::verdict::{Cause, Severity, Subject};
 
-/// Maximum candidates named in the evidence.
+/// Maximum number of candidates named in the evidence.
 const MAX_NAMED: usize = 8;
-/// Minimum share of the present excess for a step to count.
+/// A step counts only if its excess is at least this share of the present excess.
 const SLOW: f64 = 0.25;
 
 /// One slow link, or several candidates of which one is slow.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Open {
-    /// One of these, unless `pair` is set.
+    /// The candidates, one of which has the slow link. If `pair` is set, it is the link between the two nodes.
     pub nodes: Vec<NodeId>,
     pub pair: bool,
-    /// The transfers are within the node.
+    /// True if the slow transfers are within the node.
     pub inside: bool,
     pub comms: Vec<u64>,
-    /// Maximum number of communicators so far.
+    /// Maximum number of slow communicators so far.
     pub most: usize,
     pub subject: Subject,
     pub since: Time,
@@ -36,7 +36,8 @@ pub struct Open {
     pub explained: Option<Explained>,
     /// The current excess.
     pub excess: Excess,
-    /// Cost so far: steps, and the last of them; excess and usual transfer in them, seconds.
+    /// Cost so far: number of slow steps, the last step taken, and the sums of excess and usual transfer in the slow
+    /// steps, in seconds.
     pub rows: u64,
     pub last: u64,
     pub gain_s: f64,
@@ -51,14 +52,14 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// The lost time.
+    /// Returns the lost time in seconds.
     pub fn seconds(&self) -> f64 {
         (self.transfer_s - self.usual_s).max(0.0)
     }
 }
 
 impl Open {
-    /// Determines which link it is, as far as that is known, and the cause.
+    /// Determines which link is slow, as far as that is known, and the cause.
     pub fn resolve(&mut self, view: &View<'_>) {
         let end = |node: &NodeId| Subject::Link {
             node: node.clone(),
@@ -78,7 +79,7 @@ impl Open {
             self.subject = end(&self.nodes[0]);
             return;
         }
-        // Both ends of one link may count errors: compare them with the other nodes, not with each other.
+        // Both ends of one link may count errors, so they are compared with the other nodes and not with each other.
         let is_other = |node: &NodeId| !(self.pair && self.nodes.contains(node));
         let all = view.plan.nodes.iter().map(|(node, _)| node.clone());
         let others: Vec<NodeId> = all.filter(is_other).collect();
@@ -88,7 +89,7 @@ impl Open {
         });
         let (first, second) = (failing.next(), failing.next());
         match (first, second) {
-            // Ports that count errors decide between several candidates.
+            // If only one of the candidates has ports that count errors, that candidate is named.
             (Some((node, found)), None) => {
                 self.explained.get_or_insert(found);
                 self.nodes = vec![node];
@@ -110,14 +111,14 @@ impl Open {
         };
     }
 
-    /// The cause, as far as it is known.
+    /// Returns the cause as far as it is known.
     pub fn cause(&self) -> Cause {
         self.explained
             .as_ref()
             .map_or(Cause::Unknown, |found| found.cause)
     }
 
-    /// An undecided link raises no alert.
+    /// Returns the current severity. An undecided link raises no alert.
     pub fn severity_now(&self, view: &View<'_>, step_s: f64) -> Severity {
         let share = self.excess.seconds() / step_s.max(1e-9);
         match self.subject {
@@ -126,7 +127,7 @@ impl Open {
         }
     }
 
-    /// Books the steps since the last call: each costs the excess of its slowest communicator.
+    /// Books the steps since the last call. Each costs the excess of its slowest communicator.
     pub fn account(&mut self, view: &View<'_>) {
         let mut steps: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
         for comm in self.comms.iter().filter_map(|id| view.comms.get(*id)) {
@@ -137,7 +138,8 @@ impl Open {
                 }
             }
         }
-        // After the last slow step it is over, though that is not known yet.
+        // Steps with little excess are left out. After the last slow step the problem is over, although this is not
+        // known yet.
         let least = SLOW * self.excess.seconds();
         for (step, (excess_s, usual_s)) in steps {
             self.last = step;
@@ -149,7 +151,7 @@ impl Open {
         }
     }
 
-    /// Outcome so far, or at its end.
+    /// Returns the outcome so far, or at the end.
     pub fn outcome(&self, step_s: f64, world_size: u32) -> Outcome {
         let mean = |sum: f64| sum / self.rows.max(1) as f64;
         let (usual_s, transfer_s) = (mean(self.usual_s), mean(self.usual_s + self.gain_s));
@@ -171,7 +173,7 @@ impl Open {
     }
 }
 
-/// The excess of the communicator that lost the most.
+/// Returns the excess of the communicator that lost the most time.
 pub fn excess<'a>(comms: impl Iterator<Item = &'a Comm>, view: &View<'_>) -> Excess {
     let of = |comm: &Comm| {
         Some(Excess {

@@ -1,4 +1,4 @@
-//! `slow-link`: transfers that take longer than before, or than elsewhere, and the link that causes it.
+//! `slow-link`: transfers that take longer than before, or longer than elsewhere, and the link that causes this.
 
 mod attribution;
 mod link;
@@ -20,36 +20,36 @@ use crate::id::{NodeId, Rank};
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// Maximum open links; more are a problem of the job.
+/// Maximum number of open links. If there are more, the problem is one of the job.
 const MAX_OPEN: usize = 32;
-/// Steps whose times are kept.
+/// Number of steps whose times are kept.
 const TIMES: usize = 64;
-/// Steps over which the step time is smoothed.
+/// Number of steps over which the step time is smoothed.
 const SMOOTH: f64 = 16.0;
 
-/// The rule.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct LinkRule {
     open: Vec<Open>,
     /// Usual time of a step, seconds.
     step_s: f64,
-    /// Steps have micro-batches, and whether there is a pipeline was not declared.
+    /// True if steps have micro-batches and it was not declared whether there is a pipeline.
     may_join_stages: bool,
-    /// Step of the last judgment that was used.
+    /// The step of the last judgment that was used.
     looked: u64,
-    /// When the latest steps closed.
+    /// The latest steps, and when they closed.
     times: VecDeque<(u64, Time)>,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
 
 impl LinkRule {
-    /// Whether some link, or one of several, is known to be slow.
+    /// Returns true if some link, or one of several candidates, is known to be slow.
     pub fn is_any_slow(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// A new group of ranks starts: the findings of the old one end.
+    /// Ends the findings of the old group, because a new group of ranks starts.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         for open in std::mem::take(&mut self.open) {
             self.end(at, &open, world_size);
@@ -61,23 +61,23 @@ impl LinkRule {
         };
     }
 
-    /// Provenance of the transfer times.
+    /// Records the provenance of the transfer times.
     pub fn trust(&mut self, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, subject: &Subject, world_size: u32) -> Option<Outcome> {
         let open = self.open.iter().find(|open| open.subject == *subject)?;
         Some(open.outcome(self.step_s, world_size))
     }
 
-    /// Takes a step; communicators have been judged up to it.
+    /// Takes a step. Call it after communicators have been judged up to this step.
     pub fn step(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, slow: &[OpenStraggler]) {
         self.step_s += (matrix.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
         if self.times.len() == TIMES {
@@ -90,7 +90,8 @@ impl LinkRule {
         self.looked = view.comms.judged;
         self.may_join_stages = matrix.micro_batches > 1 && !view.plan.is_declared;
         self.renew(view);
-        // Communicators turn slow one after the other; the first alone would point to the wrong end.
+        // Communicators become slow one after another. Wait until no more do, because the first one alone would point
+        // to the wrong end.
         let settled = view.comms.turned + view.limits.link.settle_steps <= matrix.step;
         if settled {
             self.find(view, matrix.step, slow);
@@ -114,7 +115,8 @@ impl LinkRule {
             open.excess = excess(open.comms.iter().filter_map(|id| view.comms.get(*id)), view);
             open.resolve(view);
             if open.subject != was.0 {
-                // The candidate is known now; its finding carries the cost of both.
+                // The slow one of the candidates is known now. End the old finding without a cost, because the new one
+                // carries the cost of both.
                 let outcome = Outcome {
                     lost_rank_s: 0.0,
                     ..open.outcome(self.step_s, view.roster.world_size)
@@ -132,10 +134,11 @@ impl LinkRule {
         }
     }
 
-    /// Finds the nodes that explain slow communicators without a finding.
+    /// Finds the nodes that explain those slow communicators that have no finding yet.
     fn find(&mut self, view: &View<'_>, step: u64, slow: &[OpenStraggler]) {
         let said = |id: u64| self.open.iter().any(|open| open.comms.contains(&id));
-        // A stage already found slow is late for the next one in its pipeline.
+        // A stage that was already found slow makes the next one in its pipeline wait, so communicators between them
+        // are left out.
         let replica = |rank: &Rank| view.plan.place(*rank).map(|place| place.replica);
         let waits = |comm: &Comm| {
             let with = |slow: &Rank| {
@@ -143,7 +146,7 @@ impl LinkRule {
                 members.any(|rank| rank == slow || replica(rank) == replica(slow))
             };
             let is_slow = |raised: &OpenStraggler| raised.members.iter().any(with);
-            // Undeclared stages may be joined by any communicator.
+            // If stages are not declared, any communicator may join them.
             (comm.joins_stages || self.may_join_stages) && slow.iter().any(is_slow)
         };
         let new: Vec<u64> = view
@@ -186,13 +189,13 @@ impl LinkRule {
             };
             open.account(view);
             open.resolve(view);
-            // The node may still be identified; a finding that names none can wait.
+            // A finding that names no node can wait, because the node may still be identified.
             let is_nobodys = matches!(open.subject, Subject::Job { .. });
             if is_nobodys && step < since_step + 2 * u64::from(view.limits.link.min_steps) {
                 continue;
             }
             open.severity = open.severity_now(view, self.step_s);
-            // A second one with the same subject is the same problem.
+            // If there is already a finding on the same subject, it is the same problem.
             if let Some(same) = self.open.iter_mut().find(|same| same.subject == open.subject) {
                 same.comms.extend(open.comms);
                 same.most = same.most.max(same.comms.len());
@@ -203,7 +206,7 @@ impl LinkRule {
         }
     }
 
-    /// When the step before `step` closed, if that is still known.
+    /// Returns when the step before `step` closed, if that is still known.
     fn time_before(&self, step: u64) -> Option<Time> {
         let after = self.times.partition_point(|(known, _)| *known < step);
         Some(self.times.get(after.saturating_sub(1))?.1)
@@ -248,7 +251,7 @@ impl LinkRule {
     }
 }
 
-/// What explains all slow communicators: nodes, whether two of them are a link, and the communicators.
+/// Returns what explains all slow communicators: the nodes, whether two of them form a link, and the communicators.
 fn blames(view: &View<'_>) -> Vec<(Vec<NodeId>, bool, Vec<u64>)> {
     let name = |node: &u32| view.plan.nodes[*node as usize].0.clone();
     let mut found = Vec::new();

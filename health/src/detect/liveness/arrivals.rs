@@ -1,5 +1,6 @@
 //! `ranks-missing`: ranks that do not arrive before the first step while the others wait for them. A rank whose process
-//! is alive may load or compile for long: until `arrivals.loading_s` that is only a note in the report.
+//! is alive may load or compile for a long time, so it is only mentioned in a note of the report until
+//! `arrivals.loading_s` has passed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -18,39 +19,39 @@ use crate::policy::ArrivalThresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Maximum ranks, and maximum calls that ranks wait in, that are listed individually.
+/// Maximum number of ranks, and of calls in which ranks wait, that are listed individually.
 const MAX_NAMED: usize = 8;
-/// Ranks that waited for less time did not give up.
+/// Ranks that end after waiting for less time than this did not end because of the wait.
 const GAVE_UP_S: f64 = 5.0;
-/// Ranks that end within this time end together: the state before the first of them counts.
+/// Ranks that end within this time end together. What they were waiting for is recorded before the first of them ends.
 const ONE_END_S: f64 = 10.0;
 
-/// The rule.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ArrivalRule {
     ranks: BTreeMap<Rank, Arrival>,
-    /// Index for [`ArrivalRule::due`], which is called with every frame: waiting ranks, the longest first, ranks whose
-    /// process is gone, and ranks that are alive elsewhere.
+    /// Index for [`ArrivalRule::due`], which is called with every frame: waiting ranks (those that wait longest first),
+    /// ranks whose process is gone, and ranks that are alive but do not wait yet.
     waiting: BTreeSet<(Time, Rank)>,
     gone: BTreeSet<Rank>,
-    /// When the latest of these was found gone.
+    /// When the latest of the ranks in `gone` was found gone.
     #[serde(default)]
     gone_at: Option<Time>,
     loading: BTreeSet<Rank>,
     restart: u32,
     world_size: u32,
-    /// The stages of the ranks when the first of them ended while others waited, and when that was.
+    /// When the first of the ranks ended while others waited, and the stages of the ranks at that time.
     #[serde(default)]
     gave_up: Option<(Time, String)>,
-    /// A rank has completed a step: all have met.
+    /// True once a rank has completed a step, which means that all ranks have met.
     begun: bool,
-    /// Severity of the open finding, and when it began.
+    /// Severity of the open finding, and when the finding began.
     open: Option<(Severity, Time)>,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
 
-/// The stage that a rank has reached, and since when.
+/// The stage that a rank has reached, and when it reached it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Arrival {
     node: NodeId,
@@ -60,7 +61,7 @@ struct Arrival {
 }
 
 impl ArrivalRule {
-    /// Takes the stage of a rank, as reported by its sidecar.
+    /// Records the stage of a rank, as reported by its sidecar.
     pub fn start(&mut self, at: Time, node: &NodeId, start: &Start, job: &JobId, provenance: Provenance) {
         let is_believable = start.rank.0 < start.world_size && start.world_size <= MAX_RANKS;
         if !is_believable || start.restart < self.restart {
@@ -94,8 +95,8 @@ impl ArrivalRule {
         }
     }
 
-    /// Records the stages of the ranks before one of them, or a node, is gone: afterwards it is not visible which ranks
-    /// the others waited for.
+    /// Records the stages of the ranks just before one of them, or a node, is gone. Afterwards it can no longer be seen
+    /// for which ranks the others waited.
     fn give_up(&mut self, at: Time) {
         let is_noted = |(noted, _): &(Time, String)| at.since(*noted).as_secs_f64() < ONE_END_S;
         if self.begun || self.gave_up.as_ref().is_some_and(is_noted) {
@@ -125,13 +126,13 @@ impl ArrivalRule {
         self.ranks.insert(rank, arrival);
     }
 
-    /// A rank has completed its first step, which no rank completes alone.
+    /// Records that a rank has completed its first step. No rank can complete a step alone, so none is missing.
     pub fn begin(&mut self, at: Time, job: &JobId) {
         self.begun = true;
         self.end(at, job);
     }
 
-    /// The command of a node has ended, and with it the processes of its ranks.
+    /// Records that the command of a node has ended, and the processes of its ranks with it.
     pub fn node_ended(&mut self, at: Time, node: &NodeId) {
         self.give_up(at);
         self.gone_at = Some(at);
@@ -143,7 +144,7 @@ impl ArrivalRule {
         }
     }
 
-    /// Raises what is due by `now`.
+    /// Raises the findings that are due by `now`.
     pub fn advance(&mut self, now: Time, job: &JobId, limits: &ArrivalThresholds) {
         match self.due(limits).filter(|(due, _)| *due <= now) {
             Some((_, severity)) => self.raise(now, severity, job),
@@ -152,27 +153,27 @@ impl ArrivalRule {
         }
     }
 
-    /// When [`ArrivalRule::advance`] has something to do.
+    /// Returns when [`ArrivalRule::advance`] must be called next.
     pub fn wake_at(&self, limits: &ArrivalThresholds) -> Option<Time> {
         self.due(limits).map(|(due, _)| due)
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
     }
 
-    /// Ranks that reported a stage, whether or not they have trained yet.
+    /// Returns the ranks that reported a stage, whether or not they have trained yet.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> {
         self.ranks.keys().copied()
     }
 
-    /// The number of ranks in the job, as they report it; zero: none has reported.
+    /// Returns the number of ranks in the job as the ranks report it, or zero if none has reported.
     pub fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// The stages of ranks that keep the others waiting, while there is no finding yet.
+    /// Returns the stages of ranks that keep the others waiting, as long as there is no finding about them.
     pub fn note(&self, now: Time, limits: &ArrivalThresholds) -> Option<String> {
         if self.begun {
             return None;
@@ -184,7 +185,7 @@ impl ArrivalRule {
         Some(format!("before the first step: {says}"))
     }
 
-    /// The same while ranks wait for one that still runs, with the start of the wait.
+    /// Returns the stages, and the start of the wait, if ranks wait for a rank that still runs.
     pub fn waits(&self, now: Time, limits: &ArrivalThresholds) -> Option<(Time, String)> {
         let since = self.waiting_since().filter(|_| !self.begun)?;
         let waited_s = now.since(since).as_secs_f64();
@@ -192,17 +193,18 @@ impl ArrivalRule {
         is_noted.then(|| (since, self.says(now)))
     }
 
-    /// The next severity, and when it is due.
+    /// Returns the next severity, and when it is due.
     fn due(&self, limits: &ArrivalThresholds) -> Option<(Time, Severity)> {
         if self.begun {
             return None;
         }
         let since = self.waiting_since()?;
-        // Ranks that are stopped together end one after another: this alone makes none of them missing.
+        // Ranks that are stopped together end one after another. Wait until they have all ended, so that those that end
+        // first do not count as missing.
         let settled = self.gone_at.map(|at| at + Duration::from_secs_f64(ONE_END_S));
         let after = |seconds: f64| settled.max(Some(since + Duration::from_secs_f64(seconds)));
         let known = self.open.map(|(severity, _)| severity);
-        // A rank that still loads explains why the others wait.
+        // A rank that is still loading explains why the others wait, so the finding is due later.
         let (warning_s, critical_s) = match (self.is_any_lost(), self.loading.is_empty()) {
             (true, true) => (limits.warning_s, Some(limits.critical_s)),
             (true, false) | (false, false) => (limits.loading_s, None),
@@ -215,17 +217,17 @@ impl ArrivalRule {
         }
     }
 
-    /// Start of the longest current wait.
+    /// Returns the start of the longest current wait.
     fn waiting_since(&self) -> Option<Time> {
         self.waiting.first().map(|(since, _)| *since)
     }
 
-    /// Whether a rank was never seen, or its process is gone.
+    /// Returns true if a rank was never seen or its process is gone.
     fn is_any_lost(&self) -> bool {
         self.ranks.len() < self.world_size as usize || !self.gone.is_empty()
     }
 
-    /// Whether the others wait at `now` for a rank that is lost, or that loads for too long.
+    /// Returns true if the others wait at `now` for a rank that is lost or has been loading for too long.
     fn is_any_absent(&self, now: Time, limits: &ArrivalThresholds) -> bool {
         let waited_s = self
             .waiting_since()
@@ -291,7 +293,7 @@ impl ArrivalRule {
             .push_back(over(at, Finding::RanksMissing, subject, outcome));
     }
 
-    /// The missing ranks, and the stages of the others.
+    /// Returns the missing ranks, and the stages of the others, as text.
     fn says(&self, now: Time) -> String {
         let mut text = String::new();
         let mut add = |ranks: &[Rank], what: &str| {
@@ -327,14 +329,15 @@ impl ArrivalRule {
 }
 
 impl Detector {
-    /// A rank reports its stage before its first step.
+    /// Records the stage that a rank reports before its first step.
     pub(crate) fn arrive(&mut self, at: Time, frame: &Frame, start: &Start) {
         self.arrivals
             .start(at, &frame.node, start, &self.job, frame.provenance);
         self.advance_arrivals(at);
     }
 
-    /// When the next rank counts as missing. Never in a job with a dead rank: `rank-died` then explains the wait.
+    /// Returns when the next rank counts as missing. In a job with a dead rank none does, because `rank-died` then
+    /// explains the wait.
     pub(crate) fn arrivals_due(&self) -> Option<Time> {
         let limits = &self.policy.detector.arrivals;
         self.arrivals
@@ -342,7 +345,7 @@ impl Detector {
             .filter(|_| self.silence.dead().is_none())
     }
 
-    /// Fires the next arrival deadline, if it is due by `to` and before the other deadlines.
+    /// Fires the next arrival deadline if it is due by `to` and before the other deadlines. Returns true if it fired.
     pub(crate) fn fired_arrivals(&mut self, to: Time, row: Option<Time>, blind: Option<Time>) -> bool {
         let is_first = |due: &Time| [row, blind].into_iter().flatten().all(|other| *due <= other);
         let due = self.arrivals_due().filter(|due| *due <= to);
@@ -362,7 +365,7 @@ impl Detector {
     }
 }
 
-/// `rank 3`, `ranks 1, 2 and 5 more`.
+/// Returns text such as `rank 3` or `ranks 1, 2 and 5 more`.
 fn names(ranks: &[Rank]) -> String {
     let named: Vec<String> = ranks
         .iter()

@@ -1,5 +1,6 @@
-//! Findings that were active when the job ended. Findings about processes that end seem to be over. That is no
-//! recovery: once a job has begun to end, such claims are withheld until the job shows that it continues.
+//! Findings that were active when the job ended. When a job ends, its processes end too, so findings about them seem to
+//! be over. That is no recovery. Once a job has begun to end, such claims are therefore withheld until the job shows
+//! that it continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +16,24 @@ use crate::report::{Ending, Reason};
 use crate::time::Time;
 use crate::verdict::{Finding, State, Subject, Verdict};
 
-/// A rank that completes this many steps after a sign of an end keeps training. One or two may have been in flight.
+/// A rank that completes this many steps after a sign of an end keeps training. Fewer do not prove that, because one or
+/// two steps may have been in flight.
 pub(super) const GOES_ON_STEPS: u64 = 3;
 
-/// Withheld claims.
+/// Claims that are withheld until it is clear whether the job continues.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobEnd {
     withheld: Vec<Claim>,
-    /// Signs of an end that the job has survived ([`crate::detect::members::endings::Endings::signs`]).
+    /// Number of signs of an end that the job has survived ([`crate::detect::members::endings::Endings::signs`]).
     survived: u64,
-    /// The latest sign, and the step of each rank when it was first seen after it. Step records come late; a pulse does
-    /// not.
+    /// Number of signs at the latest one, and the step of each rank in its first pulse after that sign. Pulses are used
+    /// because step records arrive late.
     sign: u64,
     steps: BTreeMap<Rank, u64>,
 }
 
 impl Detector {
-    /// Looks for ranks that do not move or have died. A dead rank is no longer a straggler.
+    /// Searches for ranks that do not move or have died. A dead rank is no longer a straggler.
     pub(crate) fn look_for_silence(&mut self, at: Time, frame: &Frame) {
         if let Event::Beat(beat) = &frame.event {
             self.watch_progress(beat);
@@ -52,14 +54,15 @@ impl Detector {
         }
     }
 
-    /// Whether a claim waits until it is clear whether the job continues.
+    /// Returns true if a claim must wait until it is clear whether the job continues.
     pub(crate) fn withholds(&mut self, claim: &Claim) -> bool {
         if matches!(claim.body, Body::Holds(_)) {
             let is_same = |held: &Claim| held.finding == claim.finding && held.subject == claim.subject;
             self.job_end.withheld.retain(|held| !is_same(held));
             return false;
         }
-        // Whether a node reports has nothing to do with how its job ends, and a rank that is alive again was not dead.
+        // These findings are not withheld. Whether a node reports is independent of how its job ends, and a rank that
+        // is alive again was not dead.
         let is_of_job = !matches!(
             claim.finding,
             Finding::TelemetryBlind | Finding::RankDied | Finding::RanksMissing
@@ -67,19 +70,20 @@ impl Detector {
         is_of_job && self.roster.endings.signs() > self.job_end.survived && !self.is_of_dead(claim)
     }
 
-    /// Keeps a claim that something is over; its cost is settled already.
+    /// Keeps a claim that a finding is over. Its cost is already settled.
     pub(crate) fn withhold(&mut self, claim: Claim) {
         self.incidents.settle(&claim);
         self.job_end.withheld.push(claim);
     }
 
-    /// Findings about a living rank end with its death, whatever happens to the job.
+    /// Returns true for findings about a living rank that has died. They end with its death, whatever happens to the
+    /// job.
     fn is_of_dead(&self, claim: &Claim) -> bool {
         let of_rank = matches!(claim.finding, Finding::Straggler | Finding::RankSilent);
         of_rank && matches!(claim.subject, Subject::Rank { rank, .. } if Some(rank) == self.silence.dead())
     }
 
-    /// Checks whether ranks keep training after a sign of an end. Then their own errors ended nothing.
+    /// Checks whether ranks keep training after a sign of an end. If they do, their own errors did not end the job.
     fn watch_progress(&mut self, beat: &Beat) {
         let signs = self.roster.endings.signs();
         if signs > self.job_end.sign {
@@ -91,7 +95,7 @@ impl Detector {
         }
         let roster = &self.roster;
         let alive = beat.ranks.iter().filter(|pulse| {
-            // Only ranks of the job are kept.
+            // Skip pulses of ranks that do not belong to the job.
             pulse.alive && pulse.restart == roster.restart && roster.member(pulse.rank).is_some()
         });
         let mut moved = BTreeSet::new();
@@ -107,8 +111,8 @@ impl Detector {
         }
     }
 
-    /// A job that began to end continues, with further steps or another group of ranks: the withheld claims take
-    /// effect.
+    /// Records that a job that had begun to end continues, with further steps or another group of ranks. The withheld
+    /// claims take effect.
     pub(crate) fn goes_on(&mut self) {
         self.job_end.survived = self.roster.endings.signs();
         let origin = self.origin.unwrap_or_default();

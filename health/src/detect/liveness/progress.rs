@@ -1,24 +1,24 @@
-//! Progress of the ranks, and which ranks are ahead of a given one: a hang compares every rank with all others.
+//! Progress of the ranks. To find a hang, each rank is compared with all ranks that are ahead of it.
 
 use crate::event::{Phase, Pulse};
 use crate::time::Time;
 
-/// How far a rank has got: its step, and whether it waits there. A waiting rank is further than one that works in the
-/// same step.
+/// How far a rank has got: its step, and whether it waits there. A waiting rank is ahead of one that works in the same
+/// step.
 pub type Position = (u64, bool);
 
-/// The position in a pulse.
+/// Returns the position in a pulse.
 pub fn place(pulse: &Pulse) -> Position {
     (pulse.step, pulse.phase == Phase::Wait)
 }
 
-/// Positions of ranks, the least advanced first; with each, the earliest time at which a rank this far or further
+/// Positions of ranks, the least advanced first, each with the earliest time at which a rank this far or further
 /// reached its position. Queries for all of n ranks cost n log n.
 #[derive(Debug)]
 pub struct RankProgress(Vec<(Position, Time)>);
 
 impl RankProgress {
-    /// Takes the position of each rank, and since when.
+    /// Creates it from the position of each rank and the time at which the rank reached it.
     pub fn of(ranks: impl Iterator<Item = (Position, Time)>) -> RankProgress {
         let mut reached: Vec<(Position, Time)> = ranks.collect();
         reached.sort_unstable();
@@ -30,14 +30,14 @@ impl RankProgress {
         RankProgress(reached)
     }
 
-    /// When the first of the ranks beyond `place` reached its position.
+    /// Returns when the first of the ranks beyond `place` reached its position.
     pub fn passed_at(&self, place: Position) -> Option<Time> {
         let further = self.0.partition_point(|(other, _)| *other <= place);
         self.0.get(further).map(|(_, since)| *since)
     }
 }
 
-/// The name of a phase in evidence.
+/// Returns the name of a phase in evidence.
 pub(crate) fn doing(phase: Phase) -> &'static str {
     match phase {
         Phase::Other => "between phases",
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(RankProgress::of(std::iter::empty()).passed_at((0, false)), None);
     }
 
-    /// Compares with the definition: the earliest of all ranks that are further.
+    /// Compares the result with its definition, the earliest time over all ranks that are ahead.
     #[test]
     fn it_answers_as_looking_at_everyone_would() {
         let mut chance = 1_u64;

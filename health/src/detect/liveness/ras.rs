@@ -1,9 +1,9 @@
-//! The last answer of NCCL's RAS service, as evidence: which ranks are behind by launched collectives, and which are
-//! dead.
+//! The last answer of NCCL's RAS service, as evidence. It shows which ranks are behind by launched collectives, and
+//! which are dead.
 //!
-//! It raises no finding by itself. Only counts are compared, never the service's own list of outliers, which has named
-//! the wrong side (<https://github.com/NVIDIA/nccl/issues/1911>); and only those that were read after the silence
-//! began.
+//! The answer raises no finding of its own. Only counts that were read after the silence began are compared. The
+//! service's own list of outliers is not used, because it has named the wrong ranks
+//! (<https://github.com/NVIDIA/nccl/issues/1911>).
 
 use serde::{Deserialize, Serialize};
 
@@ -17,15 +17,16 @@ use crate::verdict::Evidence;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct RasEvidence {
     last: Option<(Time, u64, RasReport)>,
-    /// Counts answers that differ from the one before.
+    /// Number of answers so far that differ from the one before.
     version: u64,
     provenance: Provenance,
 }
 
 impl RasEvidence {
-    /// Takes an answer. A later lack of answers does not withdraw it.
+    /// Takes an answer. If later answers are missing, this one remains valid.
     pub fn take(&mut self, at: Time, entry: u64, report: &RasReport, provenance: Provenance) {
-        // A routine query reports only trouble: the absence of trouble says nothing about a silence.
+        // A routine query reports only trouble. An empty answer to it is ignored, because it says nothing about a
+        // silence.
         let says = report.still || !report.ranks.is_empty();
         if report.state == RasAccess::Answered && says {
             let said = |(_, _, last): &(Time, u64, RasReport)| {
@@ -37,22 +38,22 @@ impl RasEvidence {
         }
     }
 
-    /// Changes with the content of the answer.
+    /// Returns a number that changes with the content of the answer.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Provenance of the last answer.
+    /// Returns the provenance of the last answer.
     pub fn provenance(&self) -> Provenance {
         self.provenance
     }
 
-    /// Whether the last answer is from this job, and about a silence since `since`.
+    /// Returns true if the last answer is from this job and about a silence since `since`.
     pub fn speaks_of(&self, since: Time, roster: &Roster) -> bool {
         let Some((at, _, report)) = &self.last else {
             return false;
         };
-        // Two jobs of a node share the port: a process that is not ours means that the other job has answered.
+        // Two jobs on a node share the port. A process that is not ours means that the other job has answered.
         let is_ours = |told: &RasRank| {
             told.rank
                 .and_then(|rank| roster.member(rank))
@@ -62,7 +63,7 @@ impl RasEvidence {
         *at >= since && fits && (!is_whole(report, roster) || report.ranks.iter().all(is_ours))
     }
 
-    /// The content of the answer, the worst first, for at most `most` ranks.
+    /// Returns the content of the answer for at most `most` ranks, the worst first.
     pub fn evidence(&self, most: usize, roster: &Roster) -> Vec<Evidence> {
         let Some((_, entry, report)) = &self.last else {
             return Vec::new();
@@ -89,12 +90,13 @@ impl RasEvidence {
     }
 }
 
-/// Whether all of the job's ranks are in one communicator, as far as known: its numbers are then global ranks.
+/// Returns true if all of the job's ranks are in one communicator, as far as known. The ranks in the answer are then
+/// global ranks.
 fn is_whole(report: &RasReport, roster: &Roster) -> bool {
     roster.world_size == 0 || report.size == roster.world_size
 }
 
-/// `rank 3 behind in AllReduce (NCCL RAS)`.
+/// Returns text such as `rank 3 behind in AllReduce (NCCL RAS)`.
 fn words(told: &RasRank, is_whole: bool) -> String {
     let who = match told.rank {
         Some(rank) if is_whole => format!("rank {rank}"),

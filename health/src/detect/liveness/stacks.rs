@@ -1,4 +1,4 @@
-//! Stacks of ranks that do not move, as evidence. It raises no finding by itself.
+//! Stacks of ranks that do not move, as evidence. They raise no finding of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use crate::text::humanize;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Maximum groups of ranks in a job's evidence.
+/// Maximum number of groups of ranks in a job's evidence.
 const MAX_GROUPS: usize = 4;
-/// Maximum groups in a report.
+/// Maximum number of groups in a report.
 const MAX_REPORTED: usize = 64;
-/// Maximum different stacks kept with all their frames.
+/// Maximum number of different stacks that are kept with all their frames.
 const MAX_EXAMPLES: usize = 256;
 
-/// The latest stacks of each rank that has not moved since.
+/// The latest stacks of each rank that has not moved since they were read.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StackEvidence {
     by_rank: BTreeMap<Rank, Taken>,
     /// Full stacks for some of the texts.
     examples: BTreeMap<Arc<str>, Example>,
-    /// What most ranks do, and their number.
+    /// The text that most ranks share, and the number of these ranks.
     common: Option<(Arc<str>, usize)>,
-    /// Ranks have answered or moved since `common` was counted.
+    /// True if ranks have answered or moved since `common` was counted.
     is_changed: bool,
-    /// Counts answers with new content.
+    /// Number of answers with new content so far.
     version: u64,
     /// Time of the latest answer.
     latest: Time,
@@ -40,7 +40,7 @@ pub struct StackEvidence {
 #[derive(Debug, Serialize, Deserialize)]
 struct Taken {
     at: Time,
-    /// As text: ranks with the same text do the same.
+    /// The activity as text. Ranks with the same text do the same.
     says: Arc<str>,
 }
 
@@ -52,7 +52,7 @@ struct Example {
 }
 
 impl StackEvidence {
-    /// Takes the activity of ranks of a node; ranks that are not members are left out.
+    /// Takes the activity of the ranks of a node. Ranks that are not members are left out.
     pub fn take(&mut self, at: Time, stacks: &Stacks, is_member: impl Fn(Rank) -> bool) {
         let says: Arc<str> = words(stacks).into();
         for rank in stacks.ranks.iter().filter(|rank| is_member(**rank)) {
@@ -72,7 +72,7 @@ impl StackEvidence {
         }
     }
 
-    /// A rank reached its position at `moved`: its earlier activity is over.
+    /// Drops the earlier activity of a rank, because the rank reached a new position at `moved`.
     pub fn forget_before(&mut self, rank: Rank, moved: Time) {
         if self.by_rank.get(&rank).is_some_and(|taken| taken.at < moved) {
             self.by_rank.remove(&rank);
@@ -80,7 +80,7 @@ impl StackEvidence {
         }
     }
 
-    /// Keeps only members that have not ended.
+    /// Drops ranks that have ended or are not members.
     pub fn keep(&mut self, is_member: impl Fn(Rank) -> bool) {
         let before = self.by_rank.len();
         self.by_rank.retain(|rank, _| is_member(*rank));
@@ -98,13 +98,13 @@ impl StackEvidence {
         }
     }
 
-    /// Changes with the answers for a silence since `since`; zero: none.
+    /// Returns a number that changes with the answers for a silence since `since`, or zero if there are none.
     pub fn version(&self, since: Time) -> u64 {
         u64::from(self.latest >= since) * self.version
     }
 
-    /// What `rank` did in a silence since `since`, and what most others did, if that differs: `data.py:88 in
-    /// next_batch; 3 other ranks: train.py:41 in step`.
+    /// Returns what `rank` did in a silence since `since`, and what most others did if that differs. An example is
+    /// `data.py:88 in next_batch; 3 other ranks: train.py:41 in step`.
     pub fn says_of(&self, rank: Rank, since: Time) -> Option<Arc<str>> {
         let own = self.by_rank.get(&rank).filter(|taken| taken.at >= since)?;
         Some(match self.common.as_ref().filter(|(says, _)| *says != own.says) {
@@ -114,18 +114,18 @@ impl StackEvidence {
         })
     }
 
-    /// The collective call that `rank` has been in since `since`, from its stack.
+    /// Returns the collective call that `rank` has been in since `since`, from its stack.
     pub fn call_of(&self, rank: Rank, since: Time) -> Option<&'static str> {
         let taken = self.by_rank.get(&rank).filter(|taken| taken.at >= since)?;
         unlaunched::call(&self.examples.get(&taken.says)?.main)
     }
 
-    /// Ranks that were stopped by a signal in a silence since `since`.
+    /// Returns the ranks that were stopped by a signal in a silence since `since`.
     pub fn stopped(&self, since: Time) -> impl Iterator<Item = Rank> {
         let is_stopped = |example: &Example| example.main.state == ThreadState::Stopped;
         let stopped = self.examples.iter().filter(|(_, example)| is_stopped(example));
         let stopped: BTreeSet<&Arc<str>> = stopped.map(|(says, _)| says).collect();
-        // Without a stopped rank, thousands of ranks need no check.
+        // Skip the check of all ranks, of which there may be thousands, if none is stopped.
         let ranks = (!stopped.is_empty()).then_some(&self.by_rank);
         let ranks = ranks.into_iter().flatten();
         let stands = move |taken: &Taken| taken.at >= since && stopped.contains(&taken.says);
@@ -134,7 +134,7 @@ impl StackEvidence {
             .map(|(rank, _)| *rank)
     }
 
-    /// Why `rank` has not moved since `since`, in this phase, as far as its activity shows.
+    /// Returns why `rank` has not moved since `since`, in this phase, as far as its activity shows.
     pub fn cause_of(&self, rank: Rank, since: Time, phase: Phase, has_gpu: bool) -> Cause {
         let taken = self.by_rank.get(&rank).filter(|taken| taken.at >= since);
         let example = taken.and_then(|taken| self.examples.get(&taken.says));
@@ -143,8 +143,8 @@ impl StackEvidence {
         })
     }
 
-    /// What each group of ranks did in a silence since `since`, the smallest group first: a rank that does what no
-    /// other does is where to look.
+    /// Returns what each group of ranks did in a silence since `since`. The smallest group comes first, because a rank
+    /// that does what no other does is the one to look at.
     pub fn says_of_all(&self, since: Time) -> Option<Arc<str>> {
         let groups = self.groups(|taken| taken.at >= since);
         let named = groups.iter().take(MAX_GROUPS);
@@ -154,7 +154,7 @@ impl StackEvidence {
         (!named.is_empty()).then(|| named.join("; ").into())
     }
 
-    /// All current groups, the smallest first. `seconds`: converts a time.
+    /// Returns all current groups, the smallest first. `seconds` converts a time.
     pub fn report(&self, seconds: impl Fn(Time) -> f64) -> Vec<StackGroup> {
         let group = |(says, ranks): (&Arc<str>, Vec<Rank>)| {
             let last = ranks.iter().filter_map(|rank| self.by_rank.get(rank));
@@ -171,7 +171,7 @@ impl StackEvidence {
         groups.take(MAX_REPORTED).map(group).collect()
     }
 
-    /// Ranks with the same activity, the smallest group first.
+    /// Returns the ranks with the same activity, the smallest group first.
     fn groups(&self, counts: impl Fn(&Taken) -> bool) -> Vec<(&Arc<str>, Vec<Rank>)> {
         let mut groups: BTreeMap<&Arc<str>, Vec<Rank>> = BTreeMap::new();
         for (rank, taken) in self.by_rank.iter().filter(|(_, taken)| counts(taken)) {
@@ -183,7 +183,8 @@ impl StackEvidence {
     }
 }
 
-/// `data.py:88 in next_batch (in _try_get_data), read of /data/x.bin (nfs4 at /data); 2 workers: ...`.
+/// Returns text such as `data.py:88 in next_batch (in _try_get_data), read of /data/x.bin (nfs4 at /data); 2 workers:
+/// ...`.
 fn words(stacks: &Stacks) -> String {
     let mut words = activity(&stacks.main);
     for worker in &stacks.workers {
@@ -283,13 +284,13 @@ mod tests {
                  step (inside all_reduce), poll"
             )
         );
-        // From an earlier silence.
+        // The stacks are from an earlier silence, so they do not count.
         assert_eq!(evidence.says_of(Rank(2), Time(6)), None);
         assert_eq!(evidence.version(Time(6)), 0);
         let report = evidence.report(|at| at.0 as f64);
         let ranks: Vec<&[Rank]> = report.iter().map(|group| group.ranks.as_slice()).collect();
         assert_eq!(ranks, [&[Rank(2)][..], &[Rank(0), Rank(1), Rank(3)]]);
-        // The rank moves on.
+        // The rank moves on, so its stack is dropped.
         evidence.forget_before(Rank(2), Time(5));
         assert_eq!(evidence.report(|_| 0.0).len(), 2);
         evidence.forget_before(Rank(2), Time(6));

@@ -1,4 +1,5 @@
-//! The time that a job stands still, divided among the silent ranks: it is lost once, however many they are.
+//! The time that a job stands still, divided among the silent ranks. It is lost only once, however many ranks are
+//! silent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use crate::id::Rank;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// Maximum steps that arrive together with the one in which the job stood still.
+/// Maximum number of steps whose records arrive together with those of the step in which the job stood still.
 const STEPS_BEFORE: u8 = 8;
-/// By then, every rank that moved with the others has reported.
+/// After this time, every rank that moved with the others has reported it.
 const MOVED_BY: Duration = Duration::from_secs(3);
 
 /// A silent rank or job, and since when.
@@ -21,11 +22,11 @@ pub(super) struct Named {
     pub severity: Severity,
     pub since: Time,
     pub rank: Option<Rank>,
-    /// Version of NCCL's answer in its evidence; zero: none.
+    /// Version of NCCL's answer in this finding's evidence. Zero if there is none.
     pub asked: u64,
-    /// Version of the ranks' stacks in its evidence; zero: none.
+    /// Version of the ranks' stacks in this finding's evidence. Zero if there is none.
     pub stacks: u64,
-    /// Its share up to the last booking, seconds.
+    /// Its share of the standstill up to the last booking, in seconds.
     pub lost_s: f64,
 }
 
@@ -43,17 +44,17 @@ impl Named {
     }
 }
 
-/// All that are silent now.
+/// All ranks, or the job, that are silent now, and the standstill that they cause.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Standstill {
     silent: BTreeMap<Subject, Named>,
-    /// Everything before this is booked.
+    /// The standstill before this time is booked.
     booked: Time,
-    /// Booked standstill, seconds.
+    /// Booked standstill in seconds.
     stood_s: f64,
-    /// The part of it in steps already processed, seconds.
+    /// The part of the standstill in steps already processed, in seconds.
     taken_s: f64,
-    /// Consecutive steps without room for the rest, and since when.
+    /// Number of consecutive steps without room for the rest of the standstill, and when the first of them was taken.
     without_room: u8,
     without_room_since: Time,
 }
@@ -79,7 +80,7 @@ impl Standstill {
         self.silent.insert(subject, named);
     }
 
-    /// Gives each its share of the time up to now, in proportion to its silence.
+    /// Adds to each silent rank its share of the time up to now, in proportion to its silence.
     pub fn book(&mut self, now: Time) {
         if self.silent.is_empty() {
             return;
@@ -93,20 +94,21 @@ impl Standstill {
         self.booked = now;
     }
 
-    /// How long the job has stood still because of silent ranks since its start, seconds.
+    /// Returns how long the job has stood still because of silent ranks since its start, in seconds.
     pub fn stood_s(&self, now: Time) -> f64 {
         let each = self.silent.values();
         let each = each.map(|named| unbooked_s(named, self.booked, now));
         self.stood_s + each.fold(0.0, f64::max)
     }
 
-    /// The part of it that is not yet assigned to a step, seconds.
+    /// Returns the part of the standstill that is not yet assigned to a step, in seconds.
     pub fn left_s(&self, now: Time) -> f64 {
         self.stood_s(now) - self.taken_s
     }
 
-    /// The part of it that fits a step with this room. Records of the steps before arrive together with those of the
-    /// step in which the job stood still.
+    /// Assigns to a step as much of the standstill as fits its room, and returns that part. Several steps may pass
+    /// before one has room for the rest, because records of earlier steps arrive together with those of the step in
+    /// which the job stood still.
     pub fn take(&mut self, now: Time, room_s: f64) -> f64 {
         let left_s = self.left_s(now);
         let here_s = left_s.min(room_s);
@@ -121,7 +123,7 @@ impl Standstill {
         self.without_room = self.without_room.saturating_add(1);
         if self.without_room > STEPS_BEFORE {
             if self.silent.is_empty() {
-                // It was in a step that was not reported.
+                // The rest of the standstill was in a step that was not reported.
                 self.without_room = 0;
                 self.taken_s += left_s - here_s;
             } else if now.since(self.without_room_since) >= MOVED_BY {
@@ -132,7 +134,8 @@ impl Standstill {
         here_s
     }
 
-    /// The others continue while a rank counts as silent: the job did not stand still for that long.
+    /// Reduces the standstill by `seconds`. The job did not stand still for that long, because the others continued
+    /// while a rank counted as silent.
     fn give_back(&mut self, now: Time, seconds: f64) {
         self.book(now);
         self.stood_s -= seconds;
@@ -143,20 +146,20 @@ impl Standstill {
         }
     }
 
-    /// Skips the time up to now, in which no process was left to stand still.
+    /// Skips the time up to now, because no process was alive that could stand still.
     pub fn pass(&mut self, now: Time) {
         if !self.silent.is_empty() {
             self.booked = now;
         }
     }
 
-    /// Cost of one of them so far, seconds of the whole job.
+    /// Returns the cost of one silent rank so far, in seconds of the whole job.
     pub fn lost_s(&self, subject: &Subject, now: Time) -> Option<f64> {
         let named = self.silent.get(subject)?;
         Some(named.lost_s + self.share_ratio(now) * unbooked_s(named, self.booked, now))
     }
 
-    /// Removes those that no longer hold; call `book` first.
+    /// Removes and returns the findings that no longer hold. Call `book` first.
     pub fn keep(&mut self, mut holds: impl FnMut(&Subject, &Named) -> bool) -> Vec<(Subject, Named)> {
         let over: Vec<Subject> = self
             .silent
@@ -169,7 +172,7 @@ impl Standstill {
             .collect()
     }
 
-    /// Scales the silences up to now: together they are as long as the longest of them.
+    /// Returns the factor that scales the silences up to now, so that together they are as long as the longest of them.
     fn share_ratio(&self, now: Time) -> f64 {
         let each = self
             .silent
@@ -211,7 +214,7 @@ mod tests {
         silent(&mut all, 0, at(100));
         all.book(at(130));
         assert_eq!(all.lost_s(&rank(0), at(140)), Some(40.0));
-        // Another rank turns out to have been silent too: booked time is not booked again.
+        // Another rank turns out to have been silent too. Time that is already booked must not be booked again.
         silent(&mut all, 1, at(110));
         assert_eq!(all.lost_s(&rank(0), at(140)), Some(35.0));
         all.book(at(140));
@@ -235,7 +238,7 @@ mod tests {
         all.book(at(100));
         assert_eq!(all.lost_s(&rank(0), at(100)), Some(22.5));
         assert_eq!(all.lost_s(&rank(1), at(100)), Some(7.5));
-        // A much later silence: the time in between was no standstill.
+        // After a much later silence, the time in between must not count as standstill.
         all.keep(|_, _| false);
         silent(&mut all, 2, at(1000));
         assert_eq!(all.lost_s(&rank(2), at(1060)), Some(60.0));

@@ -1,12 +1,12 @@
-//! Collectives that ranks have called but not launched, according to their stacks. NCCL connects ranks in the call that
-//! first uses an algorithm, and creates communicators there: a rank that waits for its peers in that call has enqueued
-//! nothing yet. Seen on an H100 with NCCL 2.28 (docs/measurements/hangs.md).
+//! Collectives that ranks have called but not launched, according to their stacks. In the call that first uses an
+//! algorithm, NCCL connects the ranks, and it may create the communicator there too. A rank that waits for its peers in
+//! that call has enqueued nothing yet. This was seen on an H100 with NCCL 2.28 (docs/measurements/hangs.md).
 
 use crate::event::{Activity, LastCollective};
 
-/// The PyTorch module that calls them.
+/// The PyTorch module that calls collectives.
 const MODULE: &str = "/torch/distributed/distributed_c10d.py";
-/// Prefixes of its function names, with the call and the NCCL functions that it may launch.
+/// Prefixes of function names in that module, each with the call and the NCCL functions that it may launch.
 const CALLS: [(&str, &str, &[&str]); 8] = [
     ("all_gather", "all_gather", &["all_gather", "broadcast"]),
     ("_all_gather", "all_gather", &["all_gather", "broadcast"]),
@@ -17,13 +17,13 @@ const CALLS: [(&str, &str, &[&str]); 8] = [
     ("reduce", "reduce", &["reduce"]),
     ("barrier", BARRIER, &["all_reduce"]),
 ];
-/// An all-reduce of one element.
+/// The call that launches an all-reduce of one element.
 const BARRIER: &str = "barrier";
 const BARRIER_BYTES: u64 = 8;
 /// Parts of the names of functions that launch several collectives.
 const SEVERAL: [&str; 2] = ["_object", "_coalesced"];
 
-/// The collective whose call a thread is in: `all_reduce`.
+/// Returns the collective whose call a thread is in, such as `all_reduce`.
 pub fn call(activity: &Activity) -> Option<&'static str> {
     let mut frames = activity
         .frames
@@ -38,7 +38,7 @@ pub fn call(activity: &Activity) -> Option<&'static str> {
     named.map(|(_, call, _)| *call)
 }
 
-/// Whether a call launches a collective other than this one.
+/// Returns true if the call launches a collective other than `launched`.
 pub fn is_another(call: &str, launched: &LastCollective) -> bool {
     let may_be = CALLS.iter().find(|(_, name, _)| *name == call);
     let is_possible = |name| may_be.is_none_or(|(.., functions)| functions.contains(&name));
@@ -46,8 +46,8 @@ pub fn is_another(call: &str, launched: &LastCollective) -> bool {
     !is_possible || (call == BARRIER && launched.bytes > BARRIER_BYTES)
 }
 
-/// Whether a rank inside this call has launched nothing there: a rank in a barrier also waits in the call after the
-/// launch.
+/// Returns true if a rank inside this call has launched nothing there. A barrier returns false, because a rank also
+/// waits in that call after the launch.
 pub fn is_before_launch(call: &str) -> bool {
     call != BARRIER
 }

@@ -1,4 +1,4 @@
-//! `telemetry-blind`: an unreachable node, from which no frame arrives. Absence of data is never health.
+//! `telemetry-blind`: a node is unreachable, so no frame arrives from it. Missing data must never count as health.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,38 +13,38 @@ use crate::policy::BlindThresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject, UNHEARD_NODES};
 
-/// This many nodes get a verdict each. More have a common cause and get one verdict for the job, so that the on-call
-/// engineer gets one page.
+/// Up to this many unreachable nodes get a verdict each. More of them have a common cause and get one verdict for the
+/// job, so that the on-call engineer gets one page.
 const MOST_NAMED: usize = 8;
-/// Nodes that are lost together miss their beats within a second; they are counted after it.
+/// Nodes that are lost together miss their beats within this time, so they are counted after it.
 const TOGETHER: Duration = Duration::from_secs(1);
 /// Maximum pause between two attempts of a sidecar to reach a lost aggregator.
 const LONGEST_PAUSE: Duration = Duration::from_secs(90);
-/// Minimum time between two deadlines at which nodes were found missing: each one checks all nodes, and thousands may
-/// be lost together.
+/// Minimum time between two deadlines at which nodes were found missing. Each deadline checks all nodes, and thousands
+/// of them may be lost together.
 const REST: Duration = Duration::from_millis(100);
 
-/// The rule.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UnreachableNodeRule {
     /// Unreachable nodes, and when they last reported.
     open: BTreeMap<NodeId, Time>,
-    /// Those of them that have a verdict.
+    /// The unreachable nodes that have a verdict of their own.
     named: BTreeSet<NodeId>,
-    /// When to count the others.
+    /// When to count the nodes without a verdict.
     count_at: Option<Time>,
     /// When a node was last found missing.
     missed_at: Option<Time>,
-    /// Until then, sidecars that lost the aggregator may still be looking for it.
+    /// Until this time, sidecars that lost the aggregator may still be searching for it.
     patient_until: Time,
-    /// Number of nodes in the job's verdict; zero: it has none.
+    /// Number of nodes in the job's verdict. Zero if the job has none.
     counted: usize,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
 
 impl UnreachableNodeRule {
-    /// A node reported at `at`.
+    /// Records that a node reported at `at`.
     pub fn heard(&mut self, at: Time, node: &NodeId, job: &JobId, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
         if self.open.remove(node).is_none() {
@@ -60,7 +60,7 @@ impl UnreachableNodeRule {
         }
     }
 
-    /// Finds the nodes whose deadline has passed by `now`, and returns the new ones.
+    /// Finds the nodes whose deadline has passed by `now`. Returns those that were not unreachable before.
     pub fn advance(
         &mut self,
         now: Time,
@@ -90,7 +90,7 @@ impl UnreachableNodeRule {
         new
     }
 
-    /// When [`UnreachableNodeRule::advance`] has something to do.
+    /// Returns when [`UnreachableNodeRule::advance`] must be called next.
     pub fn wake_at(&self, roster: &Roster, limits: &BlindThresholds) -> Option<Time> {
         let due = roster
             .nodes()
@@ -102,14 +102,14 @@ impl UnreachableNodeRule {
         Some(due.max(rested))
     }
 
-    /// When [`UnreachableNodeRule::advance`] may have something to do because a node reported at `at`.
+    /// Returns when [`UnreachableNodeRule::advance`] may have something to do because a node reported at `at`.
     pub fn due_after(&self, at: Time, limits: &BlindThresholds) -> Time {
         let due = deadline(at, limits);
         self.count_at.map_or(due, |count| count.min(due))
     }
 
-    /// The aggregator received nothing for this long, up to `at`. A sidecar that gave up meanwhile tries again after a
-    /// pause about as long as its attempts before.
+    /// Allows for the time `missed`, up to `at`, in which the aggregator received nothing. A sidecar that gave up
+    /// meanwhile tries again after a pause about as long as its attempts before.
     pub fn excuse(&mut self, at: Time, missed: Duration, limits: &BlindThresholds) {
         let until = deadline(at + missed.min(LONGEST_PAUSE), limits);
         self.patient_until = self.patient_until.max(until);
@@ -119,17 +119,17 @@ impl UnreachableNodeRule {
         deadline(node.silent_from, limits).max(self.patient_until)
     }
 
-    /// Whether a node is unreachable now.
+    /// Returns true if the node is unreachable now.
     pub fn is_open(&self, node: &NodeId) -> bool {
         self.open.contains_key(node)
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
     }
 
-    /// Reports all of them together, and again when their number has doubled or halved.
+    /// Reports all unreachable nodes together, and again when their number has doubled or halved.
     fn count(&mut self, at: Time, roster: &Roster, job: &JobId) {
         let (now, told) = (self.open.len(), self.counted);
         if now <= MOST_NAMED || (now < 2 * told && told < 2 * now) {
@@ -146,7 +146,7 @@ impl UnreachableNodeRule {
         self.report(at, Subject::Job { job: job.clone() }, since, evidence);
     }
 
-    /// Few are left: each gets a verdict, and the job's is over.
+    /// Gives each of the few remaining nodes a verdict, and ends the job's verdict.
     fn name_the_rest(&mut self, at: Time, job: &JobId) {
         let rest = self.open.iter().filter(|(name, _)| !self.named.contains(*name));
         let rest: Vec<(NodeId, Time)> = rest.map(|(name, since)| (name.clone(), *since)).collect();
@@ -195,7 +195,7 @@ impl UnreachableNodeRule {
     }
 }
 
-/// A node that has not sent a goodbye, and whose command has not ended.
+/// Returns true if the node has not sent a goodbye and its command has not ended.
 fn is_awaited(node: &Node) -> bool {
     !node.left && node.exit.is_none()
 }
@@ -204,7 +204,7 @@ fn subject(node: &NodeId) -> Subject {
     Subject::Node { node: node.clone() }
 }
 
-/// When a node that reported at `heard` must have reported again.
+/// Returns by when a node that reported at `heard` must have reported again.
 pub fn deadline(heard: Time, limits: &BlindThresholds) -> Time {
     heard + Duration::from_secs_f64(limits.beat_missing_s)
 }

@@ -9,7 +9,7 @@ use crate::verdict::{State, Subject, Verdict};
 
 const MS: u64 = 1_000_000;
 
-/// Nodes that report or do not, and the verdicts on them.
+/// A job with nodes that report or do not, and the verdicts on these nodes.
 struct Job {
     detector: Detector,
     seq: BTreeMap<u32, u64>,
@@ -44,7 +44,7 @@ impl Job {
         self.listen();
     }
 
-    /// Advances by a tenth of a second; each of these nodes reports once per second.
+    /// Advances by a tenth of a second. The nodes in `heard` report once per second.
     fn tick(&mut self, heard: impl IntoIterator<Item = u32>) {
         self.now_ms += 100;
         self.detector.advance(Time(self.now_ms * MS));
@@ -91,7 +91,7 @@ fn a_few_have_a_verdict_each() {
     assert_eq!(job.told, 10);
 }
 
-/// A switch fails: 512 nodes of 600 are lost, and all but five come back.
+/// A switch fails. Of 600 nodes, 512 are lost, and all but five of these come back.
 #[test]
 fn many_have_one_together_and_the_last_are_named() {
     let mut job = Job::new();
@@ -103,7 +103,7 @@ fn many_have_one_together_and_the_last_are_named() {
     let unheard = &all.evidence[0];
     assert_eq!((&*unheard.what, unheard.peers), ("unheard_nodes", Some(600.0)));
     assert!((500.0..=512.0).contains(&unheard.value), "{unheard:?}");
-    // Most come back: hundreds are no longer reported as missing.
+    // Most nodes come back, so hundreds must no longer be reported as missing.
     job.wait(3, 100..600);
     let still = job.raised["all"].evidence[0].value;
     assert!((100.0..=160.0).contains(&still), "{still}");

@@ -1,5 +1,5 @@
 //! A map with a cursor, for keys that are looked up in the same order every second, as nodes are. The cursor finds the
-//! next key without a search, which at thousands of keys costs more than the work on the value.
+//! next key without a search. With thousands of keys, a search costs more than the work on the value.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 pub struct CursorMap<K, V> {
     entries: Vec<Entry<K, V>>,
     places: BTreeMap<K, usize>,
-    /// Place of the last key looked up.
+    /// Place of the key that was looked up last.
     last: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry<K, V> {
     key: K,
-    /// `None`: removed.
+    /// The value, or `None` if it was removed.
     value: Option<V>,
     /// Place of the key that was looked up after this one.
     next: usize,
@@ -35,17 +35,17 @@ impl<K, V> Default for CursorMap<K, V> {
 }
 
 impl<K: Clone + Ord, V> CursorMap<K, V> {
-    /// Number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// The value of a key; leaves the cursor in place.
+    /// Returns the value of a key, and leaves the cursor in place.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.entries[*self.places.get(key)?].value.as_ref()
     }
 
-    /// The value of a key; moves the cursor to it.
+    /// Returns the value of a key, and moves the cursor to it.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let is_at = |place: usize| {
             let entry = self.entries.get(place);
@@ -60,7 +60,7 @@ impl<K: Clone + Ord, V> CursorMap<K, V> {
         self.entries[self.last].value.as_mut()
     }
 
-    /// The value of a key, or a new one; moves the cursor to it.
+    /// Returns the value of a key, or a new value, and moves the cursor to it.
     pub fn get_or_insert_with(&mut self, key: &K, new: impl FnOnce() -> V) -> Option<&mut V> {
         if self.get_mut(key).is_none() {
             self.insert(key.clone(), new());
@@ -87,7 +87,7 @@ impl<K: Clone + Ord, V> CursorMap<K, V> {
         self.entries[self.places.remove(key)?].value.take()
     }
 
-    /// Keys and values in the order of the keys.
+    /// Returns keys and values in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let value = |place: &usize| self.entries[*place].value.as_ref();
         self.places
@@ -95,7 +95,7 @@ impl<K: Clone + Ord, V> CursorMap<K, V> {
             .filter_map(move |(key, place)| Some((key, value(place)?)))
     }
 
-    /// Keys with their values, in no order.
+    /// Returns keys and values in no particular order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         let each = self.entries.iter_mut();
         each.filter_map(|entry| Some((&entry.key, entry.value.as_mut()?)))
@@ -114,7 +114,7 @@ mod tests {
         let mut chance = 1_u32;
         for turn in 0..20_000_u32 {
             chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // First in rounds, then in no order.
+            // The keys are looked up first in rounds, then in no order.
             let key = if turn % 3_000 < 2_000 {
                 turn % 17
             } else {

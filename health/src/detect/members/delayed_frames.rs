@@ -1,4 +1,4 @@
-//! Delayed frames: those of a sidecar that was replaced by another one.
+//! Delayed frames, which come from a sidecar that another one has replaced.
 
 use crate::detect::Detector;
 use crate::event::Event;
@@ -6,8 +6,8 @@ use crate::frame::Frame;
 use crate::time::Time;
 
 impl Detector {
-    /// Takes a frame of a sidecar that was replaced, if it is one. Its events count, but it is no sign of life, and
-    /// neither begins nor ends an epoch.
+    /// Takes the frame if it comes from a sidecar that was replaced, and then returns true. The events of such a frame
+    /// count, but it is no sign of life, and it neither begins nor ends an epoch.
     pub(crate) fn took_late(&mut self, at: Time, frame: &Frame) -> bool {
         if !self.roster.is_late(frame) {
             return false;

@@ -1,4 +1,4 @@
-//! Times in which a node was not monitored: absence of data is never health.
+//! Times in which a node was not monitored. They are recorded because missing data must never count as health.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Maximum gaps kept; later ones are only counted.
+/// Maximum number of gaps kept. Later ones are only counted.
 const MAX_GAPS: usize = 256;
 
 /// A time in which a node was not monitored.
@@ -19,7 +19,7 @@ pub struct Unwatched {
     pub why: Cow<'static, str>,
 }
 
-/// All of them, in the order in which they ended.
+/// All such times, in the order in which they ended.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gaps {
     kept: Vec<Unwatched>,
@@ -27,7 +27,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Adds a gap. It extends the node's last gap if they touch.
+    /// Adds a gap. If it touches the node's last gap, that gap is extended instead.
     pub fn add(&mut self, node: &NodeId, from: Time, to: Time, why: &'static str) {
         let is_full = self.kept.len() >= MAX_GAPS;
         let last = self.kept.iter_mut().rev().find(|gap| gap.node == *node);
@@ -43,12 +43,12 @@ impl Gaps {
         }
     }
 
-    /// The gaps that were kept.
+    /// Returns the gaps that were kept.
     pub fn iter(&self) -> std::slice::Iter<'_, Unwatched> {
         self.kept.iter()
     }
 
-    /// Number of gaps that were not kept.
+    /// Returns the number of gaps that were not kept.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }

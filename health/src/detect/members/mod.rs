@@ -1,4 +1,4 @@
-//! Members of the job: ranks, nodes and their sidecars, what was lost of their data, and how they ended.
+//! Members of the job: ranks, nodes and their sidecars. This includes which of their data was lost and how they ended.
 
 pub mod cursor_map;
 mod delayed_frames;

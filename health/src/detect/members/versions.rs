@@ -1,4 +1,4 @@
-//! Versions that should be equal on all nodes and are not. The version on most nodes is taken as the intended one.
+//! Versions that should be equal on all nodes but are not. The version on most nodes is taken as the intended one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::report::Installed;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Maximum nodes kept, and names on each; no job has more.
+/// Maximum number of nodes kept, and maximum number of names on each. No job has more.
 const MAX_NODES: usize = 1 << 17;
 const MAX_NAMES: usize = 32;
 /// If more nodes than this differ, they are not listed individually.
 const MAX_NAMED: usize = 16;
-/// Versions that affect the speed or the correctness of training. Others are only informative.
+/// Versions that affect the speed or the correctness of training. A difference in other versions is only informative.
 const DECISIVE: [&str; 6] = ["driver", "cuda", "nccl", "cudnn", "torch", "framework"];
 
 type Versions = BTreeMap<Arc<str>, Arc<str>>;
 
-/// See the module.
+/// The versions of all nodes, and the open findings about them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct VersionRule {
     nodes: BTreeMap<NodeId, Versions>,
     /// Nodes with ranks.
     #[serde(default)]
     trainers: BTreeSet<NodeId>,
-    /// Wall clock of the first sidecar at its start, for display only.
+    /// Time at which the first sidecar started, by its own wall clock. It is only displayed.
     began_unix_ms: Option<u64>,
     provenance: Provenance,
     changed: bool,
@@ -39,7 +39,7 @@ pub struct VersionRule {
     out: VecDeque<Claim>,
 }
 
-/// The open finding on one subject.
+/// The open finding on one subject, as it was reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Said {
     severity: Severity,
@@ -67,7 +67,7 @@ impl VersionRule {
         self.set(node, provenance, "framework", &attach.framework);
     }
 
-    /// Ranks have completed steps: all expected nodes have arrived, and versions can be compared.
+    /// Compares the versions. Call it when ranks have completed steps, because all expected nodes have arrived by then.
     pub fn judge(&mut self, at: Time, job: &JobId) {
         if !std::mem::take(&mut self.changed) {
             return;
@@ -93,17 +93,17 @@ impl VersionRule {
         }
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
     }
 
-    /// When the first sidecar started, by its own clock, milliseconds since 1970.
+    /// Returns when the first sidecar started, by its own clock, in milliseconds since 1970.
     pub fn began_unix_ms(&self) -> Option<u64> {
         self.began_unix_ms
     }
 
-    /// Installed versions by name, those on most nodes first, with their number of nodes.
+    /// Returns the installed versions by name, those on most nodes first, each with its number of nodes.
     pub fn told(&self) -> BTreeMap<Arc<str>, Vec<Installed>> {
         let mut told: BTreeMap<Arc<str>, Vec<Installed>> = BTreeMap::new();
         let mut counts: BTreeMap<(&Arc<str>, &Arc<str>), u32> = BTreeMap::new();
@@ -138,8 +138,8 @@ impl VersionRule {
         self.changed = true;
     }
 
-    /// The versions of a node that should equal the others'. For a node with neither ranks nor NVIDIA's driver, such as
-    /// one with only the aggregator, this is just our own version.
+    /// Returns the versions of each node that should equal the others'. A node with neither ranks nor NVIDIA's driver,
+    /// such as one with only the aggregator, has just our own version.
     fn compared(&self) -> impl Iterator<Item = (&NodeId, &Arc<str>, &Arc<str>)> {
         self.nodes.iter().flat_map(|(node, versions)| {
             let trains =
@@ -151,7 +151,8 @@ impl VersionRule {
         })
     }
 
-    /// The nodes that differ from most, and in what; the job, if it is unclear which version is right.
+    /// Returns the nodes that differ from most others, and in what. If it is unclear which version is right, it returns
+    /// the job.
     fn differences(&self, job: &JobId) -> BTreeMap<Subject, Said> {
         let mut found: BTreeMap<Subject, Said> = BTreeMap::new();
         let mut by_name: BTreeMap<&Arc<str>, BTreeMap<&Arc<str>, Vec<&NodeId>>> = BTreeMap::new();
@@ -229,7 +230,7 @@ impl VersionRule {
     }
 }
 
-/// The first few node names.
+/// Returns the first few node names.
 fn some(nodes: &[&NodeId]) -> String {
     let mut told: Vec<&str> = nodes.iter().take(4).map(|node| node.as_str()).collect();
     if nodes.len() > told.len() {

@@ -1,4 +1,4 @@
-//! Incidents: claims get a number, an action and a history; what is new is returned once.
+//! Incidents: claims that have a number, an action and a history. Each new or changed incident is returned once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 
-/// Maximum incidents kept for the report; the oldest closed ones are dropped first.
+/// Maximum number of incidents kept for the report. The oldest closed ones are dropped first.
 const MAX_KEPT: usize = 10_000;
 
 /// All incidents of the job, and those not yet returned.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Incidents {
-    /// By id.
+    /// All incidents, by ID.
     all: BTreeMap<u64, Verdict>,
-    /// Open incidents: their ID, and their severity without regard to an observe-only policy.
+    /// Open incidents: their ID, and the severity that they would have if policy were not observe-only.
     open: BTreeMap<(Finding, Subject), (u64, Severity)>,
     last_id: u64,
-    /// The job has one rank.
+    /// True if the job has only one rank.
     pub is_alone: bool,
     out: VecDeque<Verdict>,
 }
@@ -64,7 +64,7 @@ impl Incidents {
                 }
                 bound_severity(&mut new, policy);
                 match self.all.get(&id) {
-                    // The time at which it was raised stays; everything else is replaced.
+                    // Keep the time and step at which the incident was raised, and replace everything else.
                     Some(old) => Verdict {
                         raised_s: old.raised_s,
                         raised_step: old.raised_step,
@@ -101,19 +101,19 @@ impl Incidents {
         }
     }
 
-    /// The cause of an open finding on a subject; `None`: it is not open.
+    /// Returns the cause of an open finding on a subject, or `None` if the finding is not open.
     pub fn cause_of(&self, finding: Finding, subject: &Subject) -> Option<Cause> {
         let (id, _) = self.open.get(&(finding, subject.clone()))?;
         self.all.get(id).map(|verdict| verdict.cause)
     }
 
-    /// Whether one of these findings is open on a subject of this kind.
+    /// Returns true if one of these findings is open on a subject for which `on` returns true.
     pub fn holds_any(&self, findings: &[Finding], mut on: impl FnMut(&Subject) -> bool) -> bool {
         let mut open = self.open.keys();
         open.any(|(finding, subject)| findings.contains(finding) && on(subject))
     }
 
-    /// Policy has changed: open incidents are reported again if they are now observe-only, or no longer.
+    /// Reports open incidents again if a change of policy makes them observe-only or ends that.
     pub fn reconsider(&mut self, policy: &Policy) {
         for (id, severity) in self.open.values() {
             let Some(verdict) = self.all.get_mut(id) else {
@@ -127,12 +127,12 @@ impl Incidents {
         }
     }
 
-    /// The next new or changed one.
+    /// Returns the next new or changed incident.
     pub fn poll(&mut self) -> Option<Verdict> {
         self.out.pop_front()
     }
 
-    /// All that are kept, in the order in which they were raised.
+    /// Returns all incidents that are kept, in the order in which they were raised.
     pub fn all(&self) -> impl Iterator<Item = &Verdict> {
         self.all.values()
     }
@@ -186,8 +186,8 @@ fn raised(
     }
 }
 
-/// Lowers a severity to what policy allows for the finding. Findings that are only observed are marked, and raise no
-/// alert.
+/// Lowers a severity to what policy allows for the finding. Findings that are observe-only are marked as such and raise
+/// no alert.
 fn bound_severity(verdict: &mut Verdict, policy: &Policy) {
     verdict.observe_only = policy.observes_only(verdict.finding);
     verdict.severity = match verdict.observe_only {
@@ -201,7 +201,7 @@ pub fn renew(verdict: &mut Verdict, outcome: Outcome) {
     verdict.lost_gpu_hours = hours(outcome.lost_rank_s);
     verdict.slowdown_ratio = outcome.slowdown_ratio.map(round).or(verdict.slowdown_ratio);
     verdict.impact_ratio = outcome.impact_ratio.map(round).or(verdict.impact_ratio);
-    // Evidence of the cause stays.
+    // Keep the evidence that the outcome does not renew, such as that of the cause.
     let is_renewed = |old: &Evidence| outcome.evidence.iter().any(|new| new.what == old.what);
     verdict.evidence.retain(|old| !is_renewed(old));
     verdict
@@ -215,7 +215,7 @@ fn rounded(mut piece: Evidence) -> Evidence {
     piece
 }
 
-/// Six decimals: enough for a microsecond, short enough to read.
+/// Rounds to six decimals, which is precise to a microsecond and short enough to read.
 pub fn round(value: f64) -> f64 {
     if value.is_finite() {
         (value * 1e6).round() / 1e6
@@ -224,7 +224,7 @@ pub fn round(value: f64) -> f64 {
     }
 }
 
-/// Rank-seconds as GPU-hours, nine decimals: a short run loses little.
+/// Converts rank-seconds to GPU-hours with nine decimals, because a short run loses little.
 pub fn hours(rank_s: f64) -> f64 {
     (rank_s / 3600.0 * 1e9).round() / 1e9
 }

@@ -1,5 +1,5 @@
-//! Gaps of the journal: the aggregator was down, or the journal was thinned ([`crate::event::Thinned`]). A gap makes no
-//! rank late, and the report mentions it.
+//! Gaps of the journal. They occur because the aggregator was down or because the journal was thinned
+//! ([`crate::event::Thinned`]). A gap makes no rank late, and the report mentions it.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::frame::{AGGREGATOR, Entry, Frame};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// A sidecar that lost a restarted aggregator finds it within this time. If the aggregator comes back after a boot, or
-/// on another host, its downtime is not known.
+/// A sidecar that lost a restarted aggregator finds it within this time. This minimum is used because the downtime is
+/// not known if the aggregator comes back after a boot or on another host.
 const FINDS_AGAIN: Duration = Duration::from_secs(10);
 
-/// Up to where lines of one kind are known to be missing, and how many.
+/// How many lines of one kind are known to be missing, and up to which entry and time.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Gone {
     to: u64,
@@ -30,17 +30,18 @@ pub struct JournalGaps {
     telemetry: Gone,
     others: Gone,
     bound_bytes: u64,
-    /// The number of the last entry; zero: no entry had one.
+    /// The number of the last entry. Zero if no entry had one.
     last_n: u64,
-    /// A part that was thinned before this fold began: its end, and the entries to count after it.
+    /// A part that was thinned before this detector read the journal: its end, and the number of entries to count after
+    /// it.
     part: Option<(Time, u64)>,
-    /// Frames numbered by sidecars that this fold does not see because of it.
+    /// Number of frames, as numbered by sidecars, that are missing here because they were thinned before.
     unread: Option<u64>,
 }
 
 impl JournalGaps {
-    /// Records a thinned part. Nothing is counted twice: parts are recorded in order, at their place and once more when
-    /// they were thinned.
+    /// Records a thinned part. Each part is recorded in order, at its place and again at the time of the thinning, and
+    /// it must not be counted twice.
     fn learn(&mut self, thinned: &Thinned) {
         let (telemetry, others) = thinned.lines();
         self.bound_bytes = thinned.bound_bytes;
@@ -68,12 +69,12 @@ impl JournalGaps {
         }
     }
 
-    /// Missing frames, minus those that are known to have existed.
+    /// Returns the number of missing frames without those that are known to have been thinned.
     pub fn without(&self, lost: u64) -> u64 {
         lost.saturating_sub(self.unread.unwrap_or(0))
     }
 
-    /// Notes for the report.
+    /// Returns notes for the report.
     pub fn notes(&self, seconds: impl Fn(Time) -> f64) -> Vec<String> {
         let mut notes = Vec::new();
         let room = size(self.bound_bytes);
@@ -98,7 +99,7 @@ impl JournalGaps {
     }
 }
 
-/// Bytes for display: 8 GiB, 1.5 MiB.
+/// Formats bytes for display, such as 8 GiB or 1.5 MiB.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -108,7 +109,7 @@ fn size(bytes: u64) -> String {
     format!("{} {}", (value * 10.0).round() / 10.0, units[unit])
 }
 
-/// A duration for display: 3 h 12 min, 4 min 10 s, 7 s.
+/// Formats a duration for display, such as 3 h 12 min, 4 min 10 s or 7 s.
 fn span(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match (whole / 3600, whole / 60 % 60, whole % 60) {
@@ -119,15 +120,15 @@ fn span(seconds: f64) -> String {
 }
 
 impl Detector {
-    /// Records what is missing of the journal before the next frame, or was missing when this fold began.
+    /// Records which part of the journal is missing before the next frame, or was missing before it was read.
     pub(crate) fn learn_of_thinning(&mut self, frame: &Frame, thinned: &Thinned) {
-        // Only the aggregator, which writes the journal, has this information.
+        // Ignore the event unless the aggregator sent it, because only the aggregator writes the journal.
         if frame.agent == AGGREGATOR {
             self.journal_gaps.learn(thinned);
         }
     }
 
-    /// Whether this thinning of a part of the journal is already recorded.
+    /// Returns true if this thinning of a part of the journal is already recorded.
     pub fn knows(&self, thinned: &Thinned) -> bool {
         let told = if thinned.whole {
             self.journal_gaps.others.to
@@ -137,13 +138,13 @@ impl Detector {
         thinned.to <= told
     }
 
-    /// Whether history is missing in this fold, because it was thinned before.
+    /// Returns true if part of the history is missing here, because it was thinned before.
     pub fn misses_history(&self) -> bool {
         self.journal_gaps.unread.is_some()
     }
 
-    /// Telemetry left in a thinned part only shows how far its sender had come: no rank is compared with peers whose
-    /// frames are missing.
+    /// Returns true if the frame is telemetry that was left in a thinned part. Such a frame only shows how far its
+    /// sender had come. It is not compared, because the frames of other ranks are missing.
     pub(crate) fn took_remainder(&mut self, at: Time, frame: &Frame) -> bool {
         let is_left =
             self.journal_gaps.part.is_some_and(|(until, _)| at <= until) && frame.event.is_telemetry();
@@ -153,7 +154,8 @@ impl Detector {
         is_left
     }
 
-    /// Whether deadlines up to `to` fire at all. After a thinned part they start over: silence in it proves nothing.
+    /// Returns true if deadlines up to `to` can fire. They start over after a thinned part, because silence within it
+    /// proves nothing.
     pub(crate) fn has_heard_up_to(&mut self, to: Time) -> bool {
         let Some((until, lines)) = self.journal_gaps.part else {
             return true;
@@ -167,8 +169,9 @@ impl Detector {
         true
     }
 
-    /// Takes the next entry of a journal, like [`Detector::observe`]. Missing numbers are entries that the disk did not
-    /// accept, or returned damaged: no rank is late because of them. A thinned journal records its gaps.
+    /// Takes the next entry of a journal, like [`Detector::observe`]. If numbers are missing, the disk did not accept
+    /// the entries or returned them damaged, and no rank is late because of them. Gaps by thinning are left out,
+    /// because a thinned journal records them itself.
     pub fn read(&mut self, entry: &Entry) {
         let before = std::mem::replace(&mut self.journal_gaps.last_n, entry.n);
         let frame = &entry.frame;
@@ -179,24 +182,26 @@ impl Detector {
             let (at, limits) = (entry.at_ns, &self.policy.detector.blind);
             let missed = at.since(self.last_frame);
             self.roster.excuse(missed);
-            // The missing entries may include a restart of the aggregator.
+            // The missing entries may include a restart of the aggregator, so allow for the time that sidecars need to
+            // find it.
             self.unreachable.excuse(at, missed.max(FINDS_AGAIN), limits);
             self.blind_check = self.unreachable.wake_at(&self.roster, limits);
         }
         self.observe(entry.at_ns, frame);
     }
 
-    /// The aggregator was away: no deadline passed while it was not receiving.
+    /// Handles a start or a delay of the aggregator. Deadlines do not pass while it was not receiving.
     pub(crate) fn open(&mut self, at: Time, node: &NodeId, job: &Job) {
         let why = match job.listened_to {
             Some(_) => "the aggregator was delayed",
             None => "the aggregator was restarted",
         };
-        // Before the first entry there was nothing to miss.
+        // Before the first entry of the journal nothing can be missing.
         let before = if self.entry > 1 { self.last_frame } else { at };
         let to = job.listened_to.unwrap_or(before).min(at);
         self.fire(to);
-        // A thinned part ends before this: it is not resumed from twice.
+        // If a thinned part ended before this entry, end it here, so that the detector does not resume from it a second
+        // time.
         if let Some((_, lines)) = self.journal_gaps.part.take_if(|(until, _)| *until < at) {
             self.entry = self.entry.saturating_add(lines);
         }
@@ -209,7 +214,7 @@ impl Detector {
         if job.listened_to.is_none() {
             self.unreachable.excuse(at, missed.max(FINDS_AGAIN), limits);
         } else if missed.as_secs_f64() > limits.beat_missing_s {
-            // Within less than a deadline, no sidecar gives up.
+            // Sidecars give up only after a longer delay than a deadline, so shorter delays need no allowance.
             self.unreachable.excuse(at, missed, limits);
         }
         self.blind_check = self.unreachable.wake_at(&self.roster, limits);

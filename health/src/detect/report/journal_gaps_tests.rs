@@ -5,7 +5,8 @@ use crate::policy::Policy;
 use crate::sim::{World, WorldSpec};
 use crate::verdict::Finding;
 
-/// The verdicts on a world whose journal lost the entries between these seconds, and the number of these entries.
+/// Returns the verdicts on a world whose journal lost the entries between these seconds, and the number of these
+/// entries.
 fn told(world: &str, fault: Option<&str>, lost_s: Range<f64>) -> (Vec<String>, u64) {
     let mut spec = WorldSpec::parse(world).unwrap();
     if let Some(fault) = fault {
@@ -27,8 +28,8 @@ fn told(world: &str, fault: Option<&str>, lost_s: Range<f64>) -> (Vec<String>, u
     (told, lost)
 }
 
-/// The journal records a restart of its aggregator, as if it had been away for a moment; the sidecars need seven
-/// seconds to find it. In the second case that line is lost as well.
+/// The journal records a restart of its aggregator as if it had been away for only a moment, but the sidecars need
+/// seven seconds to find it. In the second case the entry about the restart is lost as well.
 #[test]
 fn nobody_is_accused_who_looks_for_an_aggregator_that_was_started_again() {
     for is_told in [true, false] {
@@ -52,7 +53,7 @@ fn nobody_is_accused_who_looks_for_an_aggregator_that_was_started_again() {
                     event: Event::Job(job),
                     ..frame.clone()
                 };
-                // Its clock continued where the last entry stopped.
+                // The clock of the restarted aggregator continued at the time of the last entry.
                 let entry = Entry {
                     n,
                     at_ns: Time::from_secs_f64(60.0),

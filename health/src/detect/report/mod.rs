@@ -1,4 +1,4 @@
-//! Output of the detector: incidents, the report, and the notes on what it could not see.
+//! Output of the detector: incidents, the report, and the notes on what could not be observed.
 
 pub mod incidents;
 pub mod journal_gaps;

@@ -1,4 +1,4 @@
-//! The report: the results so far, and how much data they are based on.
+//! The report: the results so far, and the amount of data on which they are based.
 
 use super::incidents::{hours, renew, round};
 use crate::detect::Detector;
@@ -10,17 +10,17 @@ use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report, Und
 use crate::verdict::{Finding, State, Subject, Verdict};
 
 impl Detector {
-    /// Frames that reached the detector but not the journal.
+    /// Records frames that reached the detector but not the journal.
     pub fn note_journal_lost(&mut self, frames: u64) {
         self.journal_lost += frames;
     }
 
-    /// The policy in force.
+    /// Returns the policy in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The report so far. The cost of an incident that is still open runs up to now.
+    /// Returns the report so far. The cost of an incident that is still open runs up to now.
     pub fn report(&self) -> Report {
         let exits = self.roster.nodes().filter_map(|(name, node)| {
             Some(NodeExit {
@@ -69,7 +69,7 @@ impl Detector {
         }
     }
 
-    /// Why the job ended, if it has.
+    /// Returns why the job ended, if it has.
     fn end(&self) -> Option<Ending> {
         let open: Vec<_> = self
             .roster
@@ -80,34 +80,34 @@ impl Detector {
         self.roster.endings.judge(&open)
     }
 
-    /// The last step that was assembled from all ranks.
+    /// Returns the last step that was assembled from all ranks.
     pub fn steps(&self) -> u64 {
         self.last_row
     }
 
-    /// From the first frame to the last, seconds.
+    /// Returns the time from the first frame to the last, in seconds.
     pub fn elapsed_s(&self) -> f64 {
         self.seconds(self.last_frame)
     }
 
-    /// Ranks that declared themselves in this epoch, before their first step or after it.
+    /// Returns the number of ranks that declared themselves in this epoch, before or after their first step.
     pub fn ranks_seen(&self) -> u32 {
         let starting = self.arrivals.ranks();
         let starting = starting.filter(|rank| self.roster.member(*rank).is_none());
         (self.roster.members().count() + starting.count()) as u32
     }
 
-    /// Median duration of an ordinary step so far, seconds.
+    /// Returns the median duration of an ordinary step so far, in seconds.
     pub fn median_step_s(&self) -> Option<f64> {
         self.step_time.median_s()
     }
 
-    /// Keeps up to `most` compared steps for [`Detector::poll_seen`]; zero, as at first: none.
+    /// Keeps up to `most` compared steps for [`Detector::poll_seen`]. The initial value is zero, which keeps none.
     pub fn watch_steps(&mut self, most: usize) {
         self.times.lately.keep(most);
     }
 
-    /// The next compared step, if there is one. Verdicts do not depend on these calls.
+    /// Returns the next compared step, if there is one. Verdicts do not depend on these calls.
     pub fn poll_seen(&mut self) -> Option<StepSnapshot> {
         self.times.lately.poll()
     }
@@ -128,7 +128,7 @@ impl Detector {
             }
             (Finding::RankSilent | Finding::JobHang | Finding::RankDied, subject) => {
                 if let (Finding::RankDied, Subject::Rank { rank, .. }) = (verdict.finding, subject) {
-                    // Its last steps may arrive after its end.
+                    // Use the later step, because the rank's last steps may arrive after its end.
                     verdict.since_step = verdict.since_step.max(self.roster.step_of(*rank));
                 }
                 let cost = self
@@ -155,7 +155,7 @@ impl Detector {
         verdict
     }
 
-    /// Work to repeat so far, for results that may be wrong.
+    /// Returns the work that must be repeated so far because results may be wrong.
     pub(crate) fn retrain_s(&self, finding: Finding, subject: &Subject) -> Option<f64> {
         let ranks = self.roster.world_size;
         self.faults.retrain_s(finding, subject, self.last_frame, ranks)
@@ -165,7 +165,7 @@ impl Detector {
         let (mut expected, mut received) = (0_u64, 0_u64);
         for (_, member) in self.roster.members() {
             if let Some(first) = member.first_step {
-                // A rank that has not detached should be as far as the others.
+                // A rank that has not detached is expected to be as far as the others.
                 let last = if member.ended {
                     member.last_step
                 } else {

@@ -1,7 +1,8 @@
 //! Classifies steps whose kind was not declared. A step in which nearly all ranks take far longer than usual is an
-//! outlier; outliers at a fixed interval are periodic pauses (a checkpoint, an evaluation or an exchange of weights).
+//! outlier. Outliers at a fixed interval are periodic pauses (a checkpoint, an evaluation or an exchange of weights).
 //!
-//! Both are excluded from the noise estimate and the tests of ordinary steps. A level that lasts becomes the usual one.
+//! Both are excluded from the noise estimate and from the tests of ordinary steps. If a longer step time lasts, it
+//! becomes the usual one.
 
 use std::collections::VecDeque;
 
@@ -12,24 +13,24 @@ use crate::event::StepKind;
 use crate::policy::{KindThresholds, bounds};
 use crate::stats;
 
-/// Ordinary steps that the next step is compared with.
+/// Number of ordinary steps with which the next step is compared.
 const KEPT: usize = 16;
-/// Fewer are not enough.
+/// With fewer ordinary steps than this, no step is classified.
 const ENOUGH: usize = 8;
-/// Occasions kept: those that form a period, and others between them.
+/// Number of occasions kept: those that form a period, and others between them.
 const OCCASIONS: usize = 4 * bounds::OCCASIONS;
-/// Recurring occasions differ in duration by at most this factor; shorter ones between are something else.
+/// Recurring occasions differ in duration by at most this factor. Shorter occasions between them are ignored.
 const ALIKE_RATIO: f64 = 2.0;
 
 /// Class of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepClass {
-    /// The declared kind; an ordinary step when none was declared.
+    /// The step has its declared kind. If none was declared, it is an ordinary step.
     #[default]
     AsDeclared,
-    /// Far longer than usual, at no fixed interval.
+    /// The step is far longer than usual, but not at a fixed interval.
     Outlier,
-    /// Far longer than usual, at a fixed interval.
+    /// The step is far longer than usual, at a fixed interval.
     Periodic,
 }
 
@@ -38,23 +39,23 @@ pub enum StepClass {
 pub struct StepClassifier {
     /// ln of each role's median self-time in the latest ordinary steps.
     levels: Vec<VecDeque<f64>>,
-    /// How far the ranks are above them, and ln of the steps' durations.
+    /// How far the ranks are above these levels, and ln of the steps' durations.
     common: OutlierTrack,
     longest: OutlierTrack,
 }
 
-/// One series of values of ordinary steps, and the occasions that stood out from it.
+/// The values of ordinary steps in one series, and the occasions that stood out from them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct OutlierTrack {
     usual: VecDeque<f64>,
-    /// Consecutive steps that stood out.
+    /// Number of consecutive steps that stood out.
     run: u32,
     /// The first step of each of the latest runs, and its value.
     occasions: VecDeque<(u64, f64)>,
 }
 
 impl StepClassifier {
-    /// Classifies a step. `is_between`: the step lies between two steps whose self-times are sampled.
+    /// Classifies a step. `is_between` is true if the step lies between two steps whose self-times are sampled.
     pub fn sort(&mut self, matrix: &StepMatrix<'_>, table: &KindThresholds, is_between: bool) -> StepClass {
         if matrix.kind != StepKind::Train {
             return StepClass::AsDeclared;
@@ -62,8 +63,9 @@ impl StepClassifier {
         let longest = matrix.dur_s.max(1e-9).ln();
         let above = self.above(matrix, table).unwrap_or(longest);
         let common = !is_between && self.common.stands_out(matrix.step, above, table);
-        // One rank that writes for all delays the step, but not the others' self-time. Only its period distinguishes it
-        // from a rank that is slow now and then.
+        // A rank that writes for all ranks delays the step, but it does not lengthen the self-time of the others. Such
+        // a step is classified only if it recurs at a fixed interval, because otherwise the rank may just be slow now
+        // and then.
         let held_up = self.longest.stands_out(matrix.step, longest, table);
         let recurs = |track: &OutlierTrack| track.recurs(table.recurrences as usize);
         let sort = match (common, held_up) {
@@ -78,14 +80,14 @@ impl StepClassifier {
         sort
     }
 
-    /// Usual self-time of a role in an ordinary step, seconds.
+    /// Returns the usual self-time of a role in an ordinary step, in seconds.
     pub fn usual_s(&self, role: u32) -> Option<f64> {
         let levels = self.levels.get(role as usize)?;
         let mut levels: Vec<f64> = levels.iter().copied().collect();
         Some(stats::median(&mut levels)?.exp())
     }
 
-    /// How far at least the given share of the ranks is above their roles' usual levels.
+    /// Returns by how much at least the given share of the ranks is above their roles' usual levels.
     fn above(&self, matrix: &StepMatrix<'_>, table: &KindThresholds) -> Option<f64> {
         let usual: Vec<Option<f64>> = self
             .levels
@@ -115,7 +117,8 @@ impl StepClassifier {
 }
 
 impl OutlierTrack {
-    /// Whether the step stands out. A step that does not, or that ends a long run, is usual from now on.
+    /// Returns true if the step stands out. If it does not, or if it ends a long run, its value counts as usual from
+    /// now on.
     pub(crate) fn stands_out(&mut self, step: u64, value: f64, table: &KindThresholds) -> bool {
         let mut usual: Vec<f64> = self.usual.iter().copied().collect();
         let level = stats::median(&mut usual);
@@ -132,7 +135,7 @@ impl OutlierTrack {
             return true;
         }
         if out {
-            // This level lasts.
+            // The new level lasts, so it becomes the usual one.
             self.usual.clear();
             self.occasions.pop_back();
         }
@@ -143,7 +146,7 @@ impl OutlierTrack {
         false
     }
 
-    /// Whether the latest `times` occasions like the last came at equal distances.
+    /// Returns true if the latest `times` occasions like the last one came at equal distances.
     fn recurs(&self, times: usize) -> bool {
         let Some((_, latest)) = self.occasions.back() else {
             return false;
@@ -153,7 +156,7 @@ impl OutlierTrack {
         let steps: Vec<u64> = alike.take(times + 1).map(|(step, _)| *step).collect();
         let mut gaps = steps.windows(2).map(|pair| pair[0] - pair[1]);
         let first = gaps.next();
-        // Consecutive steps have no period.
+        // Consecutive slow steps are not a period.
         steps.len() > times && first.is_some_and(|first| first > 2 && gaps.all(|gap| gap == first))
     }
 }
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
     use crate::policy::Policy;
 
-    /// Feeds durations, seconds by step; returns the steps that stood out, and the one after which the period was
+    /// Feeds durations in seconds by step. Returns the steps that stood out, and the step after which the period was
     /// known.
     fn watch(seconds: impl Fn(u64) -> f64, steps: u64) -> (Vec<u64>, Option<u64>) {
         let table = Policy::default().detector.kinds;
@@ -216,7 +219,7 @@ mod tests {
 
     #[test]
     fn noise_stands_out_never() {
-        // Eleven percent, the variation of one rank with packed sequences.
+        // Eleven percent is the variation of one rank with packed sequences.
         let packed = |step: u64| (0.11 * (step as f64 * 1.7).sin() * 1.4).exp();
         assert_eq!(watch(packed, 500), (vec![], None));
     }

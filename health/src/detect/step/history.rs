@@ -1,4 +1,5 @@
-//! The latest steady steps of all ranks, column by column, so that what a test dates back can be reported and priced.
+//! The latest steady steps of all ranks, column by column. They are kept so that a change that a test dates back can be
+//! reported and priced.
 
 use std::collections::VecDeque;
 
@@ -9,25 +10,25 @@ use crate::policy::bounds;
 use crate::stats;
 use crate::time::Time;
 
-/// Steps kept: 20 bytes for each rank and step.
+/// Number of steps kept. Each takes 20 bytes per rank.
 const KEPT: usize = bounds::JOB_STEPS;
-/// Steps whose times are kept; older ones are thinned out.
+/// Number of steps whose times are kept. Older ones are thinned out.
 const TIMES: usize = 2048;
 
-/// Fewer steps do not define what is usual.
+/// Fewer steps than this do not define what is usual.
 const USUAL: usize = 16;
 
-/// No sample.
+/// Marks a rank without a sample.
 const NONE: f32 = f32::NAN;
 
-/// One step, by rank number; NaN without a sample. Seconds.
+/// One step by rank number, in seconds. NaN stands for a rank without a sample.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Kept {
     pub step: u64,
     pub at: Time,
     pub entries: (u64, u64),
     pub dur_s: f64,
-    /// Number of steps that it represents: itself, and those just before it without self-times.
+    /// Number of steps that this one represents: itself, and those just before it that have no self-times.
     #[serde(default = "one")]
     pub steps: u32,
     pub micro_batches: u16,
@@ -43,14 +44,14 @@ fn one() -> u32 {
     1
 }
 
-/// See the module.
+/// The kept steps, oldest first.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     rows: VecDeque<Kept>,
-    /// Steps since the last of them, without self-times.
+    /// Number of steps without self-times since the last kept step.
     #[serde(default)]
     unmeasured: u32,
-    /// The step before the first steady one; `None` during warm-up.
+    /// The step before the first steady one, or `None` during warm-up.
     steady_from: Option<u64>,
     times: Vec<(u64, Time)>,
 }
@@ -77,7 +78,7 @@ impl History {
         *self = History::default();
     }
 
-    /// Counts a step without self-times.
+    /// Counts a step that has no self-times.
     pub fn pass(&mut self) {
         self.unmeasured = self.unmeasured.saturating_add(1);
     }
@@ -121,7 +122,7 @@ impl History {
         }
     }
 
-    /// The last `rows` steps and all later ones are steady.
+    /// Records that the last `rows` steps and all later ones are steady.
     pub fn settle(&mut self, rows: usize) {
         let place = self.rows.len().checked_sub(rows + 1);
         let before = place
@@ -130,25 +131,25 @@ impl History {
         self.steady_from.get_or_insert(before);
     }
 
-    /// Kept steps after `step`, oldest first.
+    /// Returns the kept steps after `step`, oldest first.
     pub fn since(&self, step: u64) -> impl DoubleEndedIterator<Item = &Kept> + Clone {
         let first = self.rows.partition_point(|row| row.step <= step);
         self.rows.range(first..)
     }
 
-    /// Kept steady steps after `step`, oldest first.
+    /// Returns the kept steady steps after `step`, oldest first.
     pub fn steady_since(&self, step: u64) -> impl Iterator<Item = &Kept> {
         self.since(self.steady_from.map_or(u64::MAX, |steady| steady.max(step)))
     }
 
-    /// Mean of the kept steady steps up to `step`, seconds; `None`: too few.
+    /// Returns the mean duration of the kept steady steps up to `step` in seconds, or `None` if there are too few.
     pub fn usual_s(&self, step: u64) -> Option<f64> {
         let before = self.latest(KEPT).take_while(|kept| kept.step <= step);
         let before: Vec<f64> = before.map(|kept| kept.dur_s).collect();
         (before.len() >= USUAL).then(|| stats::mean(&before))
     }
 
-    /// The latest steady steps, at most `count`, oldest first.
+    /// Returns the latest steady steps, at most `count`, oldest first.
     pub fn latest(&self, count: usize) -> impl DoubleEndedIterator<Item = &Kept> + Clone {
         let first = self
             .rows
@@ -157,7 +158,7 @@ impl History {
             .range(first.max(self.rows.len().saturating_sub(count))..)
     }
 
-    /// When `step` closed, as precisely as is kept.
+    /// Returns when `step` closed, as precisely as is kept.
     pub fn time_of(&self, step: u64) -> Option<Time> {
         let after = self.times.partition_point(|(known, _)| *known <= step);
         let place = after.saturating_sub(1);

@@ -1,9 +1,9 @@
-//! Learns pipeline stages from shared communicators, if no layout was declared.
+//! Learns pipeline stages from shared communicators if no layout was declared.
 //!
-//! Pipelines of one job are alike: the members at the same position run the same part of the model. So among the
-//! families of communicators that divide the ranks, the pipeline's is the one whose members differ in self-time in a
-//! way that repeats from communicator to communicator. Data and tensor groups hold ranks that do the same work and
-//! differ only by noise; a slow rank differs in one communicator only.
+//! The pipelines of a job are alike: members at the same position run the same part of the model. Several families of
+//! communicators divide the ranks. The pipeline's family is the one whose members differ in self-time in a way that
+//! repeats from communicator to communicator. Data and tensor groups hold ranks that do the same work, so their members
+//! differ only by noise. A slow rank makes a difference in one communicator only.
 
 use std::collections::BTreeMap;
 
@@ -15,42 +15,44 @@ use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 use crate::stats;
 
-/// With fewer communicators nothing can repeat.
+/// Minimum number of communicators in a family. With fewer of them, a difference cannot repeat.
 const MIN_COMMS: usize = 3;
-/// Standard errors by which the positions of a family must differ.
+/// Number of standard errors by which the positions of a family must differ.
 const SURE: f64 = 8.0;
-/// Minimum correlation between the two halves.
+/// Minimum correlation between the two halves of the steps.
 const ALIKE: f64 = 0.9;
-/// A smaller family that differs by this share of the largest difference is preferred: the larger one contains it.
+/// A smaller family is preferred if it differs by this share of the largest difference, because the larger family
+/// contains it.
 const AS_WELL: f64 = 0.8;
-/// Maximum distance from the others with which one step of one rank counts, ln.
+/// In one step, a rank's distance from the others counts as at most this much (ln).
 const FAR: f64 = 0.7;
-/// Steps before the first attempt; then twice as many each time, using only the steps since.
+/// Number of steps before the first attempt. Each further attempt comes after twice as many, and uses only the steps
+/// since the last one.
 const FIRST_TRY: u32 = 4;
 
 /// Stage and pipeline of each rank.
 pub type Stages = BTreeMap<Rank, (u32, u32)>;
 
-/// By rank number: steps, and the sum of ln(self-time) minus that of the step's median rank.
+/// By rank number: number of steps, and the sum of ln(self-time) minus that of the step's median rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Levels(Vec<(u32, f64)>);
 
-/// Self-times since the first step.
+/// The self-times since the last attempt, from which the stages are learned.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Inference {
-    /// Of odd and of even steps: what one half shows must repeat in the other.
+    /// Self-times of odd and of even steps. A difference in one half must repeat in the other.
     halves: [Levels; 2],
     rows: u32,
     is_done: bool,
 }
 
 impl Inference {
-    /// A new group of ranks starts.
+    /// Drops everything, because a new group of ranks starts.
     pub fn clear(&mut self) {
         *self = Inference::default();
     }
 
-    /// Takes a step; returns the stages once they are learned.
+    /// Takes a step. Returns the stages once they are learned.
     pub fn step(
         &mut self,
         matrix: &StepMatrix<'_>,
@@ -68,7 +70,7 @@ impl Inference {
         }
         let stages = self.learn(comms, table.tolerated_ratio.ln());
         self.is_done = stages.is_some();
-        // Steps seen during warm-up are noisier than later ones.
+        // Drop the steps of this attempt, because steps during warm-up are noisier than later ones.
         for half in &mut self.halves {
             half.0.fill((0, 0.0));
         }
@@ -98,7 +100,7 @@ impl Inference {
         self.rows += 1;
     }
 
-    /// The smallest family whose positions differ about as much as those of any.
+    /// Returns the stages of the smallest family whose positions differ about as much as those of any other.
     fn learn(&self, comms: &Comms, tolerated: f64) -> Option<Stages> {
         let found: Vec<(Vec<&[Rank]>, f64)> = families(comms)
             .into_values()
@@ -121,7 +123,8 @@ impl Inference {
         Some(stages)
     }
 
-    /// How much the positions of a family differ, ln, if they do so in the same way everywhere and in both halves.
+    /// Returns how much the positions of a family differ (ln), if they differ in the same way everywhere and in both
+    /// halves.
     fn spread(&self, family: &[&[Rank]], tolerated: f64) -> Option<f64> {
         let [odd, even] = &self.halves;
         let (odd, even) = (odd.places(family, tolerated)?, even.places(family, tolerated)?);
@@ -139,7 +142,7 @@ impl Levels {
         (*steps > 0).then(|| sum / f64::from(*steps))
     }
 
-    /// Whether each rank is in exactly one of them.
+    /// Returns true if each rank is in exactly one communicator of the family.
     fn are_divided_by(&self, family: &[&[Rank]]) -> bool {
         let mut ranks: Vec<Rank> = family
             .iter()
@@ -152,7 +155,7 @@ impl Levels {
         family.len() >= MIN_COMMS && ranks.len() == listed && listed == known
     }
 
-    /// The usual level of each position of a family relative to the mean, ln, if the positions differ.
+    /// Returns the usual level of each position of a family relative to the mean (ln), if the positions differ.
     fn places(&self, family: &[&[Rank]], tolerated: f64) -> Option<Vec<f64>> {
         if !self.are_divided_by(family) {
             return None;
@@ -170,13 +173,13 @@ impl Levels {
             pairs.map(|(own, usual)| (own - usual).abs()).collect()
         };
         let mut apart: Vec<f64> = own.iter().flat_map(apart).collect();
-        // Corrects for the median, which was computed from few values.
+        // Correct for the median, which was computed from few values.
         let n = family.len() as f64;
         let sigma = stats::MAD_TO_SIGMA * stats::median(&mut apart)? * n / (n - 1.0);
         (range(&usual) >= tolerated.max(SURE * sigma / n.sqrt())).then_some(usual)
     }
 
-    /// Self-times of a communicator's members relative to their own mean, ln.
+    /// Returns the self-times of a communicator's members relative to their own mean (ln).
     fn profile(&self, members: &[Rank]) -> Option<Vec<f64>> {
         let levels: Option<Vec<f64>> = members.iter().map(|rank| self.of(*rank)).collect();
         let levels = levels?;
@@ -185,14 +188,14 @@ impl Levels {
     }
 }
 
-/// Difference between the highest and the lowest.
+/// Returns the difference between the highest and the lowest value.
 fn range(values: &[f64]) -> f64 {
     let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
     highest - lowest
 }
 
-/// Complete communicators by the offsets of their members' numbers, which are equal along one axis.
+/// Groups complete communicators by the differences between their members' numbers, which are equal along one axis.
 fn families(comms: &Comms) -> BTreeMap<Vec<u32>, Vec<&[Rank]>> {
     let mut families: BTreeMap<Vec<u32>, Vec<&[Rank]>> = BTreeMap::new();
     for (_, comm) in comms.iter() {
@@ -215,7 +218,7 @@ mod tests {
     use super::*;
     use crate::event::Group;
 
-    /// Communicators of `layout` (dp, tp, pp) in Megatron's order, all axes, with arbitrary numbers.
+    /// Returns the communicators of `layout` (dp, tp, pp) in Megatron's order, for all axes, with arbitrary numbers.
     fn comms((dp, tp, pp): (u32, u32, u32)) -> Comms {
         let mut comms = Comms::default();
         for rank in 0..dp * tp * pp {
@@ -233,7 +236,7 @@ mod tests {
         comms
     }
 
-    /// Inference with a level for each rank.
+    /// Returns an inference that has seen a level for each rank.
     fn seen(ranks: u32, mut level: impl FnMut(u32) -> f64) -> Inference {
         let mut half = || Levels((0..ranks).map(|rank| (1, level(rank))).collect());
         Inference {
@@ -243,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Repeatable noise: sums of uniform numbers from the seed, roughly normal.
+    /// Returns repeatable noise: sums of uniform numbers from the seed, which are roughly normal.
     fn noise(seed: u64) -> impl FnMut() -> f64 {
         let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
         move || {

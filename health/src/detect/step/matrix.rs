@@ -1,4 +1,4 @@
-//! A closed step as input for the rules: the times of every rank, compared with its peers.
+//! A closed step as input for the rules, with the times of every rank compared with those of its peers.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,34 +19,34 @@ pub struct RankStep {
     pub sample: Sample,
     /// Self-time.
     pub self_s: f64,
-    /// Self-time at the usual work of its role: the effect of declared work is taken out.
+    /// Self-time as it would be at the usual work of the rank's role. The effect of declared work is taken out.
     pub fair_s: f64,
-    /// ln of the part of that effect due to routed tokens.
+    /// ln of the part of that effect that routed tokens cause.
     pub routed: f64,
-    /// Median of `fair_s` of its peers; its own if it has none.
+    /// Median of the peers' `fair_s`, or the rank's own if it has no peers.
     pub peers_s: f64,
     /// ln(fair_s / peers_s).
     pub x: f64,
 }
 
-/// Medians over the members of a role in the step, seconds.
+/// Medians over the members of a role in the step, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct RoleLevel {
-    /// Members that reported.
+    /// Number of members that reported.
     pub seen: usize,
     pub self_s: f64,
     pub wait_s: f64,
     pub data_s: f64,
     pub gc_s: f64,
     pub checkpoint_s: f64,
-    /// Share of the self-time that is data loading and optimizer.
+    /// Share of the self-time spent on data loading and in the optimizer.
     pub outside_ratio: f64,
-    /// The role's work model explains part of the time.
+    /// True if the role's work model explains part of the time.
     pub works: bool,
 }
 
 impl RoleLevel {
-    /// Wait of the peers of a member that waits `own_s`: with two members, the other's.
+    /// Returns the wait of the peers of a member that waits `own_s`. With two members, it is that of the other one.
     pub fn peers_wait_s(&self, own_s: f64) -> f64 {
         if self.seen == 2 {
             2.0 * self.wait_s - own_s
@@ -62,24 +62,24 @@ pub struct StepMatrix<'a> {
     pub at: Time,
     pub step: u64,
     pub kind: StepKind,
-    /// Source of the self-times; S0 if there are none.
+    /// Source of the self-times. S0 if there are none.
     pub signal: Signal,
-    /// First and last journal entry of its samples.
+    /// First and last journal entry of the samples.
     pub entries: (u64, u64),
     pub plan: &'a Plan,
     /// Ranks with known phases, in order.
     pub rank_steps: Vec<RankStep>,
-    /// By role of the plan.
+    /// Levels by role of the plan.
     pub roles: Vec<RoleLevel>,
-    /// The longest wall time, and the shortest wait: the exposed transfer.
+    /// The longest wall time, and the shortest wait, which is the exposed transfer.
     pub dur_s: f64,
     pub transfer_s: f64,
-    /// Maximum backward passes of any rank.
+    /// Maximum number of backward passes of any rank.
     pub micro_batches: u16,
 }
 
 impl<'a> StepMatrix<'a> {
-    /// Compares the ranks of a row. Samples without phases and ranks without a place are left out.
+    /// Compares the ranks of a row. Samples without phases, and ranks without a place, are left out.
     pub fn new(row: &Row, plan: &'a Plan, work: &mut WorkModels) -> StepMatrix<'a> {
         let mut matrix = StepMatrix {
             at: row.closed_at,
@@ -133,12 +133,12 @@ impl<'a> StepMatrix<'a> {
         matrix
     }
 
-    /// Whether anything is known beyond wall times.
+    /// Returns true if nothing is known beyond wall times.
     pub fn is_empty(&self) -> bool {
         self.rank_steps.is_empty()
     }
 
-    /// Mean work of its ranks, without data loading and garbage collection; seconds.
+    /// Returns the mean work of the ranks in seconds, without data loading and garbage collection.
     pub fn mean_work_s(&self) -> f64 {
         let work = self.rank_steps.iter().map(|rank_step| {
             let paused_s = rank_step.sample.data_s + rank_step.sample.gc_s;
@@ -147,12 +147,12 @@ impl<'a> StepMatrix<'a> {
         work.sum::<f64>() / self.rank_steps.len().max(1) as f64
     }
 
-    /// The shape of this step, for hypothetical step times.
+    /// Returns the shape of this step, for hypothetical step times.
     pub fn path(&self) -> Path {
         Path::new(self.plan, self.micro_batches, &self.roles)
     }
 
-    /// The step time if each rank works as long as `own` says, seconds; without transfers.
+    /// Returns the step time in seconds if each rank works as long as `own` says, without transfers.
     pub fn step_s(&self, path: &mut Path, own: impl Fn(&RankStep) -> f64) -> f64 {
         path.step_s(
             self.rank_steps

@@ -1,44 +1,45 @@
-//! The step time for given times of the ranks: the critical path.
+//! The step time for given times of the ranks, computed by the critical path.
 //!
 //! Ranks of one stage of one replica move together, so a stage takes as long as its slowest rank. Micro-batches pass
 //! through the stages of a replica one forward and one backward pass at a time (1F1B, Narayanan et al., SC 2021,
-//! <https://arxiv.org/abs/2104.04473>), a backward pass taking twice as long as a forward one. Replicas meet at the end
+//! <https://arxiv.org/abs/2104.04473>). A backward pass takes twice as long as a forward one. Replicas meet at the end
 //! of the step. Without a pipeline, the step takes as long as the slowest rank of all.
 
 use super::matrix::RoleLevel;
 use super::plan::{Place, Plan};
 
-/// Share of the compute of a micro-batch that is its forward pass.
+/// Share of a micro-batch's compute that is its forward pass.
 const FORWARD: f64 = 1.0 / 3.0;
-/// More micro-batches make no visible difference.
+/// Maximum number of micro-batches that are computed. More of them make no visible difference.
 const MOST_MICRO_BATCHES: u32 = 512;
 
-/// The shape of a step, with scratch space of its own.
+/// The shape of a step, with scratch space for the computation.
 #[derive(Clone, Debug, Default)]
 pub struct Path {
     stages: usize,
     micro_batches: usize,
-    /// By role: the share of a rank's self-time outside micro-batches (data, optimizer).
+    /// By role: the share of a rank's self-time outside micro-batches (data loading and optimizer).
     outside: Vec<f64>,
-    /// By replica and stage.
+    /// Times by replica and stage.
     cells: Vec<Cell>,
-    /// By stage and micro-batch, when its forward and its backward pass end.
+    /// By stage and micro-batch: when its forward pass and its backward pass end.
     ends: Vec<[f64; 2]>,
-    /// By stage, its progress: forward passes, backward passes, and the time reached.
+    /// Progress by stage: number of forward passes, number of backward passes, and the time reached.
     done: Vec<(usize, usize, f64)>,
 }
 
-/// One stage of one replica. Seconds.
+/// Times of one stage of one replica, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
-    /// Time before its first micro-batch.
+    /// Time before the first micro-batch of the stage.
     outside_s: f64,
-    /// Time of all its micro-batches.
+    /// Time of all micro-batches of the stage.
     work_s: f64,
 }
 
 impl Path {
-    /// The shape of the steps of `plan`; `seen` backward passes are used if micro-batches were not declared.
+    /// Returns the shape of the steps of `plan`. If micro-batches were not declared, the number of backward passes
+    /// (`seen`) is used.
     pub fn new(plan: &Plan, seen: u16, roles: &[RoleLevel]) -> Path {
         let stages = plan.stages.max(1) as usize;
         let micro = plan.micro_batches.unwrap_or(u32::from(seen));
@@ -58,7 +59,7 @@ impl Path {
         }
     }
 
-    /// The step time if each rank works as long as given, seconds; without transfers.
+    /// Returns the step time in seconds if each rank works as long as given, without transfers.
     pub fn step_s(&mut self, ranks: impl Iterator<Item = (Place, f64)>) -> f64 {
         if self.stages == 1 {
             return ranks.map(|(_, own)| own).fold(0.0, f64::max);
@@ -85,8 +86,8 @@ impl Path {
     }
 }
 
-/// When the last backward pass of a pipeline ends. Each stage runs, in this order: as many forward passes as there are
-/// stages after it, then one forward and one backward alternately, then the remaining backward passes.
+/// Returns when the last backward pass of a pipeline ends. Each stage first runs as many forward passes as there are
+/// stages after it, then alternately one forward and one backward pass, and then the remaining backward passes.
 fn pipeline_s(
     cells: &[Cell],
     micro_batches: usize,
@@ -136,7 +137,7 @@ fn pipeline_s(
             }
         }
         if left == before {
-            // Only NaNs can stop it.
+            // The schedule can stop here only if times are NaN.
             return f64::NAN;
         }
     }

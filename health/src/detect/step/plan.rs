@@ -1,9 +1,9 @@
-//! The places of ranks: roles, replicas, stages, nodes, racks. Built from the ranks' declarations, rebuilt when they
-//! change.
+//! The places of ranks: roles, replicas, stages, nodes, racks. The plan is built from the ranks' declarations, and
+//! rebuilt when these change.
 //!
-//! Ranks of one role do the same work; peers are the other ranks of the role. A role is a position in the parallel
-//! layout and a GPU model. If that leaves too few ranks to compare, positions that share the same work (tensor and
-//! context, then expert) are merged.
+//! Ranks of one role do the same work, and the peers of a rank are the other ranks of its role. A role is a position in
+//! the parallel layout together with a GPU model. If that leaves too few ranks to compare, positions that share the
+//! same work (tensor and context, then expert) are merged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::detect::members::roster::{Member, Roster};
 use crate::event::Axis;
 use crate::id::{NodeId, Rank};
 
-/// The place of one rank; indices into the plan.
+/// The place of one rank, as indices into the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub role: u32,
-    /// Its pipeline, and its stage in it.
+    /// The pipeline of the rank, and its stage in that pipeline.
     pub replica: u32,
     pub stage: u32,
     pub node: u32,
@@ -28,13 +28,13 @@ pub struct Place {
 /// Ranks that do the same work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Role {
-    /// For display: `stage 3`, `stage 3 expert 1`; empty if all ranks are alike.
+    /// Name for display, such as `stage 3` or `stage 3 expert 1`. It is empty if all ranks are alike.
     pub name: Arc<str>,
-    /// Index into `groups` of the plan: roles with the same work that differ only in the GPU model share it.
+    /// Index into `groups` of the plan. Roles share a group if they do the same work and differ only in the GPU model.
     pub group: u32,
-    /// It belongs to one expert.
+    /// True if the role belongs to one expert.
     pub is_expert: bool,
-    /// Sorted.
+    /// The members, sorted.
     pub members: Vec<Rank>,
 }
 
@@ -43,21 +43,21 @@ pub struct Role {
 pub struct Plan {
     places: Vec<Option<Place>>,
     pub roles: Vec<Role>,
-    /// What roles share: a stage if there are several, or else the declared role.
+    /// What roles of one group share: a stage if there are several, or else the declared role.
     pub groups: Vec<Arc<str>>,
     pub nodes: Vec<(NodeId, Vec<Rank>)>,
     pub racks: Vec<(Arc<str>, Vec<Rank>)>,
-    /// Stages of the pipeline; one without a pipeline.
+    /// Number of pipeline stages. It is one without a pipeline.
     pub stages: u32,
     pub replicas: u32,
-    /// Micro-batches of a step as declared.
+    /// Declared number of micro-batches per step.
     pub micro_batches: Option<u32>,
-    /// Some rank declared its layout.
+    /// True if some rank declared its layout.
     pub is_declared: bool,
     pub ranks: usize,
 }
 
-/// What distinguishes roles, from the narrowest to the widest.
+/// The attributes that distinguish roles, from the narrowest to the widest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     declared: Arc<str>,
@@ -68,8 +68,8 @@ struct Key {
 }
 
 impl Plan {
-    /// The plan of the ranks in `roster`. `model` returns a member's GPU model; `learned` has the stage and replica of
-    /// ranks that declared none.
+    /// Creates the plan of the ranks in `roster`. `model` returns a member's GPU model. `learned` holds the stage and
+    /// replica of ranks that declared none.
     pub fn new(
         roster: &Roster,
         min_peers: u32,
@@ -125,7 +125,8 @@ impl Plan {
             );
         }
         plan.replicas = replicas.len() as u32;
-        // One rank may declare a long pipeline that has no other member, or the others have not declared theirs yet.
+        // A pipeline with far more places than ranks is not plausible. A single rank may have declared it, or the
+        // others have not declared theirs yet.
         let places = u64::from(plan.stages) * u64::from(plan.replicas);
         if places > MOST_PLACES * plan.ranks as u64 {
             plan.stages = 1;
@@ -136,12 +137,12 @@ impl Plan {
         plan
     }
 
-    /// The place of a rank.
+    /// Returns the place of a rank.
     pub fn place(&self, rank: Rank) -> Option<&Place> {
         self.places.get(rank.0 as usize)?.as_ref()
     }
 
-    /// Ranks of the same pipeline, including this one.
+    /// Returns the ranks of the same pipeline, including this one.
     pub fn pipeline(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
         let replica = self.place(rank).map(|place| place.replica);
         let places = self.places.iter().zip(0..);
@@ -150,7 +151,7 @@ impl Plan {
             .map(|(_, rank)| Rank(rank))
     }
 
-    /// Whether the roles are the same, whichever ranks fill them.
+    /// Returns true if the roles are the same, whichever ranks fill them.
     pub fn has_roles_of(&self, other: &Plan) -> bool {
         let names =
             |plan: &Plan| -> Vec<Arc<str>> { plan.roles.iter().map(|role| role.name.clone()).collect() };
@@ -193,9 +194,10 @@ impl Plan {
     }
 }
 
-/// Maximum places (stages of replicas) per rank for a pipeline to be plausible; a complete one has at most one.
+/// Maximum number of places (stages of replicas) per rank for a pipeline to be plausible. A complete pipeline has at
+/// most one.
 const MOST_PLACES: u64 = 2;
-/// A longer pipeline is not plausible.
+/// Maximum plausible number of pipeline stages.
 const MAX_STAGES: u32 = 4096;
 
 impl Key {
@@ -217,7 +219,7 @@ impl Key {
     }
 }
 
-/// The key of a rank's role, and its replica.
+/// Returns the key of a rank's role, and the rank's replica.
 fn place_of(
     rank: Rank,
     member: &Member,
@@ -235,7 +237,7 @@ fn place_of(
             slice: slice.then_some((layout.tp.index, layout.cp.index)),
             model,
         };
-        // Tensor and context slices of one replica wait for each other as a unit.
+        // Tensor and context slices of one replica wait for each other, so they share a replica number.
         return (key, (0, layout.dp.index));
     }
     let (stage, replica) = match learned.get(&rank) {
@@ -252,7 +254,7 @@ fn place_of(
     (key, replica)
 }
 
-/// Merges roles until each has more than `min_peers` members, as far as the work is the same.
+/// Merges roles until each has more than `min_peers` members, as long as the merged roles do the same work.
 fn widen(narrow: BTreeMap<Key, Vec<Rank>>, min_peers: usize) -> BTreeMap<Key, Vec<Rank>> {
     let merge = |roles: BTreeMap<Key, Vec<Rank>>, wider: fn(&Key) -> Key| {
         let mut merged: BTreeMap<Key, Vec<Rank>> = BTreeMap::new();

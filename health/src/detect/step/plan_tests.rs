@@ -1,4 +1,4 @@
-//! The places of ranks, step times, and what slow ranks share.
+//! Tests of the places of ranks, of step times, and of what slow ranks share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::frame::{Frame, Provenance, SCHEMA_VERSION};
 use crate::id::Rank;
 use crate::time::Time;
 
-/// Ranks in nodes, nodes in racks of two, and the layout of each rank: (dp, tp, pp) sizes in Megatron's order.
+/// Plan of ranks in nodes and of nodes in racks of two. The sizes (dp, tp, pp) define each rank's layout, in Megatron's
+/// order.
 pub fn plan(nodes: u32, gpus: u32, (dp, tp, pp): (u32, u32, u32), micro_batches: u32) -> Plan {
     let mut roster = Roster::default();
     let mut seq = vec![0; nodes as usize];
@@ -81,12 +82,12 @@ pub fn plan(nodes: u32, gpus: u32, (dp, tp, pp): (u32, u32, u32), micro_batches:
 #[test]
 fn peers_do_the_same_work() {
     for (nodes, gpus, layout, sizes) in [
-        // Nothing declared: all ranks are alike.
+        // If nothing is declared, all ranks are alike.
         (2, 4, (1, 1, 1), vec![8]),
         (2, 4, (8, 1, 1), vec![8]),
-        // Enough replicas: each tensor slice of each stage has peers of its own.
+        // With enough replicas, each tensor slice of each stage has peers of its own.
         (4, 4, (4, 2, 2), vec![4, 4, 4, 4]),
-        // Two replicas: the slices of a stage are merged, stages never.
+        // With two replicas, the slices of a stage are merged, but stages never are.
         (2, 4, (2, 2, 2), vec![4, 4]),
         (2, 8, (1, 8, 2), vec![8, 8]),
     ] {
@@ -96,7 +97,7 @@ fn peers_do_the_same_work() {
     }
 }
 
-/// Fifty-six of sixty-four stages have no rank: whatever is declared, it is no pipeline.
+/// Fifty-six of sixty-four declared stages have no rank, so this is not accepted as a pipeline.
 #[test]
 fn a_pipeline_that_nobody_is_in_is_none() {
     assert_eq!(plan(2, 4, (1, 1, 8), 4).stages, 8);
@@ -111,11 +112,11 @@ fn a_step_takes_what_its_critical_path_takes() {
     };
     let flat = plan(1, 4, (1, 1, 1), 0);
     assert_eq!(all(&flat, &|rank| f64::from(rank)), 3.0);
-    // Two replicas of four stages, eight micro-batches, each stage 8 s of work in all: 8 × (8 + 3) / 8.
+    // Two replicas of four stages with eight micro-batches, and 8 s of work in each stage, take 8 × (8 + 3) / 8.
     let pipeline = plan(2, 4, (2, 1, 4), 8);
     assert!((all(&pipeline, &|_| 8.0) - 11.0).abs() < 1e-9);
-    // The last stage of one replica at 12 s: (12 × 8 + 3 × 8) / 8. An earlier stage hides part of it in the time that
-    // it would idle before its first backward pass.
+    // If the last stage of one replica takes 12 s, the step takes (12 × 8 + 3 × 8) / 8. An earlier stage hides part of
+    // its slowness in the time that it would idle before its first backward pass.
     let heavy = all(&pipeline, &|rank| if rank == 7 { 12.0 } else { 8.0 });
     assert!((heavy - 15.0).abs() < 1e-9, "{heavy}");
     let middle = all(&pipeline, &|rank| if rank == 3 { 12.0 } else { 8.0 });
@@ -134,17 +135,19 @@ fn what_slow_ranks_have_in_common() {
     let eight_nodes = plan(8, 8, (1, 1, 1), 0);
     check(&[9], &eight_nodes, Extent::Rank(Rank(9)));
     check(&[9, 40], &eight_nodes, Extent::Rank(Rank(9)));
-    // Three of eight on a node are single ranks; half of them are the node.
+    // If three of eight ranks on a node are slow, they are reported as single ranks. If half of them are, the node is
+    // reported.
     check(&[9, 10, 11], &eight_nodes, Extent::Rank(Rank(9)));
     check(&[8, 9, 10, 11], &eight_nodes, node("n1"));
     check(&(8..16).collect::<Vec<u32>>(), &eight_nodes, node("n1"));
-    // Both nodes of a rack.
+    // Both nodes of a rack are slow, so the rack is reported.
     check(
         &(16..32).collect::<Vec<u32>>(),
         &eight_nodes,
         Extent::Rack("r1".into()),
     );
-    // Nodes of two racks are reported as nodes; more than a fifth of the ranks without a common place are the job.
+    // Slow nodes in two racks are reported as nodes. If more than a fifth of the ranks are slow and share no place, the
+    // job is reported.
     let apart: Vec<u32> = (8..16).chain(56..58).collect();
     check(&apart, &eight_nodes, node("n1"));
     check(
@@ -152,7 +155,8 @@ fn what_slow_ranks_have_in_common() {
         &eight_nodes,
         Extent::Job,
     );
-    // One of two nodes is more than a fifth, and still the node; a single node has nothing to compare it with.
+    // If one of two nodes is slow, the node is reported although it is more than a fifth of the ranks. A single node
+    // cannot be compared with another.
     check(&[4, 5, 6, 7], &plan(2, 4, (1, 1, 1), 0), node("n1"));
     check(&[1, 2, 3], &plan(1, 8, (1, 1, 1), 0), Extent::Job);
     check(&[1, 2], &plan(1, 8, (1, 1, 1), 0), Extent::Rank(Rank(1)));

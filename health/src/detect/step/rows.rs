@@ -1,5 +1,5 @@
-//! Rows: the samples of all ranks for one step. A row closes once no expected rank can add to it, or at its deadline;
-//! rows close in the order of their steps.
+//! Rows, which hold the samples of all ranks for one step. A row closes once no expected rank can add to it, or at its
+//! deadline. Rows close in the order of their steps.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,31 +12,31 @@ use crate::event::{Signal, Step, StepKind};
 use crate::id::Rank;
 use crate::time::Time;
 
-/// Maximum samples open at once; minimum and maximum open steps, whatever the number of ranks. Beyond, the oldest row
-/// closes as it is.
+/// Maximum number of samples open at once. The number of open steps is limited too, but never to less than `MIN_OPEN`
+/// or more than `MAX_OPEN`, whatever the number of ranks. Beyond these limits the oldest row closes as it is.
 const MAX_SAMPLES: usize = 1 << 20;
 const MIN_OPEN: usize = 64;
 const MAX_OPEN: usize = 4096;
-/// A rank that has reported this many steps more will not report this one: its sample was lost.
+/// If a rank has reported this many later steps, its sample for this step was lost and is no longer expected.
 const PASSED_BY: u64 = 3;
 
 /// With more open steps than this, a row no longer waits for its collectives.
 const HELD: usize = 4;
 
-/// One rank's part of a row. Seconds.
+/// One rank's part of a row, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
-    /// `None`: only the wall time is known.
+    /// Self-time, or `None` if only the wall time is known.
     pub self_s: Option<f64>,
     pub wait_s: f64,
     pub data_s: f64,
-    /// `None`: the phases are not known.
+    /// Compute time, or `None` if the phases are not known.
     pub compute_s: Option<f64>,
     pub optimizer_s: f64,
     pub checkpoint_s: f64,
     pub gc_s: f64,
     pub dur_s: f64,
-    /// Declared work: tokens, sum of squared lengths, tokens routed to its experts; zero: not declared.
+    /// Declared work: tokens, sum of squared lengths, and tokens routed to the rank's experts. Zero if not declared.
     pub work: [f64; 3],
     pub micro_batches: u16,
     /// Journal entry.
@@ -47,23 +47,24 @@ pub struct Sample {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     pub step: u64,
-    /// The kind of the step: the most special kind of any rank.
+    /// The kind of the step: the most special kind that any rank declared.
     pub kind: StepKind,
-    /// Source of the self-times; S0 if there are none.
+    /// Source of the self-times. S0 if there are none.
     pub signal: Signal,
-    /// When its first sample arrived: in synchronous training all ranks end a step together.
+    /// When the first sample arrived. In synchronous training all ranks end a step together, so this is the end of the
+    /// step.
     pub opened: Time,
-    /// When it closed.
+    /// When the row closed.
     pub closed_at: Time,
-    /// By rank number.
+    /// Samples by rank number.
     samples: Vec<Option<Sample>>,
     filled: usize,
-    /// Ranks that can no longer add to it: those with a sample, and those far ahead.
+    /// Number of ranks that can no longer add to the row: those with a sample, and those far ahead.
     settled: usize,
 }
 
 impl Row {
-    /// Ranks that reported, in order.
+    /// Returns the ranks that reported, in order.
     pub fn samples(&self) -> impl Iterator<Item = (Rank, &Sample)> {
         self.samples
             .iter()
@@ -71,17 +72,17 @@ impl Row {
             .filter_map(|(sample, rank)| Some((Rank(rank), sample.as_ref()?)))
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.filled
     }
 
-    /// Whether any rank reported its phases.
+    /// Returns true if any rank reported its phases.
     pub fn has_phases(&self) -> bool {
         self.signal == Signal::S2
     }
 
-    /// Sets ranks' self-time to the part of the step outside their collectives.
+    /// Sets the self-time of ranks to the part of the step that they spent outside collectives.
     pub fn fill(&mut self, stood: impl Fn(Rank) -> Option<Stood>) {
         for (sample, rank) in self.samples.iter_mut().zip(0..) {
             let Some((sample, stood)) = sample.as_mut().zip(stood(Rank(rank))) else {
@@ -135,18 +136,18 @@ impl Sample {
 pub struct Rows {
     open: VecDeque<Row>,
     latest: BTreeMap<Rank, u64>,
-    /// Ranks that are still expected; none once a row has waited for them in vain.
+    /// Number of ranks that are still expected. It is set to zero once a row has waited for them in vain.
     absent: usize,
     /// Every step up to this one is closed.
     closed: Option<u64>,
     /// When the step of the last closed row ended.
     ended: Option<Time>,
-    /// Samples that arrived after their row had closed.
+    /// Number of samples that arrived after their row had closed.
     late: u64,
 }
 
 impl Rows {
-    /// Clears everything: a new group of ranks starts over.
+    /// Drops everything, because a new group of ranks starts over.
     pub fn clear(&mut self) {
         *self = Rows {
             late: self.late,
@@ -155,12 +156,12 @@ impl Rows {
         };
     }
 
-    /// Ranks that have not arrived are no longer expected: training is ending.
+    /// No longer expects ranks that have not arrived, because training is ending.
     pub fn expect_no_more(&mut self) {
         self.absent = 0;
     }
 
-    /// A rank is no longer expected.
+    /// No longer expects this rank.
     pub fn leave(&mut self, rank: Rank) {
         if let Some(latest) = self.latest.remove(&rank) {
             for row in &mut self.open {
@@ -171,7 +172,7 @@ impl Rows {
         }
     }
 
-    /// A rank is expected from now on, one of `world_size`.
+    /// Expects this rank from now on, as one of `world_size`.
     pub fn join(&mut self, rank: Rank, world_size: u32) {
         if self.latest.is_empty() && self.open.is_empty() {
             self.absent = world_size as usize;
@@ -179,15 +180,15 @@ impl Rows {
         if let Entry::Vacant(new) = self.latest.entry(rank) {
             new.insert(0);
             self.absent = self.absent.saturating_sub(1);
-            // A rank that was away: its earlier reports still count.
+            // The rank may have been absent for a while. Samples that it sent before still count.
             for row in self.open.iter_mut().filter(|row| row.has(rank)) {
                 row.settled += 1;
             }
         }
     }
 
-    /// Adds a sample of a rank that has joined. Samples of closed steps, and repeated ones of an open step, are
-    /// ignored.
+    /// Adds a sample of a rank that has joined. Samples of closed steps are ignored, and so are repeated samples of an
+    /// open step.
     pub fn add(&mut self, at: Time, entry: u64, step: &Step) {
         let Some(latest) = self.latest.get_mut(&step.rank) else {
             return;
@@ -195,7 +196,7 @@ impl Rows {
         let before = *latest;
         *latest = before.max(step.step);
         if self.closed.is_some_and(|closed| step.step <= closed) {
-            // A repeated sample is not late if the first was in time.
+            // A repeated sample does not count as late if the first one was in time.
             self.late += u64::from(step.step > before);
             return;
         }
@@ -223,7 +224,7 @@ impl Rows {
         row.put(step.rank, sample);
     }
 
-    /// The index of a step's row, which is opened if necessary.
+    /// Returns the index of a step's row. Opens the row if necessary.
     fn place(&mut self, at: Time, step: u64) -> usize {
         let place = self.open.partition_point(|row| row.step < step);
         if self.open.get(place).is_none_or(|row| row.step != step) {
@@ -250,18 +251,19 @@ impl Rows {
         place
     }
 
-    /// When the last compared step ended.
+    /// Returns when the last compared step ended.
     pub fn ended(&self) -> Option<Time> {
         self.ended
     }
 
-    /// Samples that arrived too late to be compared.
+    /// Returns the number of samples that arrived too late to be compared.
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// The oldest row, if it is due: complete, overdue by `patience`, or pushed out. A row whose collectives are not
-    /// all in (`are_in`) waits for them, but only for some steps.
+    /// Returns the oldest row if it is due, because it is complete, overdue by `patience`, or there are too many rows.
+    /// If the reports on its collectives are incomplete (`are_in` returns false), the row waits for them, but only for
+    /// some steps.
     pub fn take_due(&mut self, now: Time, patience: Duration, are_in: impl Fn(&Row) -> bool) -> Option<Row> {
         let row = self.open.front()?;
         let most = (MAX_SAMPLES / self.latest.len().max(1)).clamp(MIN_OPEN, MAX_OPEN);
@@ -281,7 +283,7 @@ impl Rows {
         Some(row)
     }
 
-    /// When the oldest row becomes overdue.
+    /// Returns when the oldest row becomes overdue.
     pub fn deadline(&self, patience: Duration) -> Option<Time> {
         self.open.front().map(|row| row.opened + patience)
     }

@@ -5,27 +5,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::serde_impls;
 
-/// Durations of ordinary steps: 1 µs to an hour, three digits.
+/// Durations of ordinary steps, from 1 µs to an hour, with three significant digits.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StepTime {
     #[serde(with = "serde_impls::histogram")]
     micros: Histogram<u32>,
-    /// Computed once per step, read with every frame.
+    /// The median is computed once per step because every frame reads it.
     median_s: Option<f64>,
     p99_s: Option<f64>,
 }
 
-/// Fewer steps say nothing about the tail.
+/// With fewer steps than this, nothing is known about the tail.
 const ENOUGH: u64 = 10;
-/// With fewer steps the 99th percentile is the longest one, often the first, which may compile for minutes. It is then
-/// capped at `FAR` medians.
+/// With fewer steps than this, the 99th percentile is the longest step. That is often the first one, which may compile
+/// for minutes, so the result is capped at `FAR` medians.
 const MANY: u64 = 100;
 const FAR: f64 = 20.0;
 
 impl StepTime {
-    /// No step yet.
+    /// Creates the statistics without any step.
     pub fn new() -> StepTime {
-        // The bounds are constants that the crate accepts.
+        // This cannot fail, because the crate accepts these constant bounds.
         let micros = Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds");
         StepTime {
             micros,
@@ -34,7 +34,7 @@ impl StepTime {
         }
     }
 
-    /// Takes the duration of one step, seconds.
+    /// Takes the duration of one step in seconds.
     pub fn observe(&mut self, seconds: f64) {
         self.micros.saturating_record((seconds * 1e6) as u64);
         let quantile = |quantile| self.micros.value_at_quantile(quantile) as f64 / 1e6;
@@ -44,12 +44,12 @@ impl StepTime {
         self.p99_s = (steps >= ENOUGH).then(|| quantile(0.99).min(most));
     }
 
-    /// Median step, seconds.
+    /// Returns the median step in seconds.
     pub fn median_s(&self) -> Option<f64> {
         self.median_s
     }
 
-    /// 99th percentile, seconds, once there are enough steps.
+    /// Returns the 99th percentile in seconds, once there are enough steps.
     pub fn p99_s(&self) -> Option<f64> {
         self.p99_s
     }

@@ -1,8 +1,8 @@
 //! Declared work: how much of the difference between ranks of a role is only a difference in work.
 //!
-//! ln(self-time) is regressed on ln(tokens), ln(sum of squared lengths) and ln(tokens routed to the rank's experts)
-//! within each step of a role, by recursive least squares, so that what a step's ranks have in common plays no part.
-//! The tests use the residuals.
+//! ln(self-time) is regressed on ln(tokens), ln(sum of squared lengths) and ln(tokens routed to the rank's experts).
+//! This is done within each step of a role, by recursive least squares, so that what a step's ranks have in common
+//! plays no part. The tests use the residuals.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,16 +11,16 @@ use super::matrix::RankStep;
 const FEATURES: usize = 3;
 /// Index of the tokens routed to the rank's experts.
 const ROUTED: usize = 2;
-/// Old steps are forgotten over about this many observations.
+/// Number of observations over which old steps are forgotten.
 const MEMORY: f64 = 20_000.0;
-/// Observations after which the fit is used.
+/// Number of observations after which the fit is used.
 const ENOUGH: u32 = 64;
-/// Maximum ranks of a role that train its model; more add nothing.
+/// Maximum number of a role's ranks that train its model. More of them add nothing.
 const TEACHERS: usize = 256;
-/// A residual counts as at most this many times the usual one: a slow rank must not distort the cost of work.
+/// A residual counts as at most this many times the usual one, so that a slow rank does not distort the cost of work.
 const OUTLYING: f64 = 3.0;
-/// Maximum exponents of time in tokens, squared lengths and routed tokens; the minimum is zero. A rank that always has
-/// one token more than its peers must not have its slowness explained by that.
+/// Maximum exponents of time in tokens, squared lengths and routed tokens. The minimum is zero. The exponents are
+/// limited because a rank that always has one token more than its peers must not have its slowness explained by that.
 const STEEPEST: Vector = [2.0, 1.0, 1.0];
 
 type Vector = [f64; FEATURES];
@@ -63,8 +63,8 @@ impl WorkModels {
         self.roles.clear();
     }
 
-    /// Takes out of `fair_s` what work explains among `members` (indices of ranks of one role); returns true if it
-    /// explains something. With `learn`, the step trains the model afterwards.
+    /// Takes out of `fair_s` what declared work explains among `members` (indices of ranks of one role). Returns true
+    /// if it explains something. If `learn` is true, the step trains the model afterwards.
     pub fn explain(
         &mut self,
         role: usize,
@@ -95,7 +95,7 @@ impl WorkModels {
     }
 }
 
-/// ln of each member's declared work minus its mean over the members; `None` if no declared work differs.
+/// Returns ln of each member's declared work minus its mean over the members, or `None` if all declared the same work.
 fn centred(rank_steps: &[RankStep], members: &[usize]) -> Option<Vec<Vector>> {
     let mut features: Vec<Vector> = Vec::with_capacity(members.len());
     let mut mean = [0.0; FEATURES];
@@ -141,7 +141,7 @@ impl Model {
         }
     }
 
-    /// One step of recursive least squares with forgetting.
+    /// Performs one step of recursive least squares with forgetting.
     fn observe(&mut self, feature: &Vector, value: f64) {
         let keep = 1.0 - 1.0 / MEMORY;
         let through: Vector = std::array::from_fn(|row| dot(&self.inverse[row], feature));
@@ -158,7 +158,7 @@ impl Model {
         for row in 0..FEATURES {
             for column in 0..FEATURES {
                 let less = through[row] * through[column] / scale;
-                // A feature that never varies would grow without bound.
+                // Clamp the value, because for a feature that never varies it would grow without bound.
                 self.inverse[row][column] = ((self.inverse[row][column] - less) / keep).clamp(-1e4, 1e4);
             }
         }

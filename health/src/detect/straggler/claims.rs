@@ -11,7 +11,7 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Severity};
 
-/// What is known about the cause of a finding: when this changes, the finding is reported again.
+/// Returns what is known about the cause of a finding. When this changes, the finding is reported again.
 pub(super) fn known(raised: &OpenStraggler) -> (Cause, bool, bool) {
     (
         raised.cause(),
@@ -21,7 +21,7 @@ pub(super) fn known(raised: &OpenStraggler) -> (Cause, bool, bool) {
 }
 
 impl StragglerRule {
-    /// Reports a new finding, unless it is one rank's turn of a known rotation.
+    /// Reports a new finding, unless a rotation that is already reported covers it.
     pub(super) fn introduce(&mut self, view: &View<'_>, index: usize) {
         self.judge(view, index);
         let raised = &mut self.raised[index];
@@ -35,7 +35,7 @@ impl StragglerRule {
         self.claim(view, index);
     }
 
-    /// Looks for the cause of an open finding.
+    /// Searches for the cause of an open finding.
     pub(super) fn judge(&mut self, view: &View<'_>, index: usize) {
         let raised = &mut self.raised[index];
         let since = self.history.time_of(raised.start).unwrap_or(view.at);
@@ -64,7 +64,7 @@ impl StragglerRule {
         }
     }
 
-    /// A rank has died: it is no longer slow, and its findings are over.
+    /// Ends the findings of a rank that has died, because it is no longer slow.
     pub fn rank_died(&mut self, at: Time, rank: Rank, roster: &Roster, job: &JobId) {
         let (over, others): (Vec<OpenStraggler>, Vec<OpenStraggler>) = std::mem::take(&mut self.raised)
             .into_iter()
@@ -140,8 +140,8 @@ impl StragglerRule {
     }
 }
 
-/// Whether it may be one rank's turn of a rotation for `cause`: that is its cause, or the counters, which are read once
-/// a second, do not show its cause yet.
+/// Returns true if the finding may be part of a rotation for `cause`. This is the case if it has that cause, or if its
+/// cause is not known yet because the counters are read only once a second.
 fn may_be_for(raised: &OpenStraggler, cause: Cause) -> bool {
     match raised.cause() {
         Cause::Unknown => raised.is_early,

@@ -7,8 +7,8 @@ use crate::detect::step::path::Path;
 use crate::detect::step::plan::Plan;
 use crate::id::Rank;
 
-/// Adds how much shorter this step would have been with all stragglers at their peers' speed, divided among them in
-/// proportion to what each alone would have cost. `ranks`: the highest rank plus one.
+/// Adds how much shorter this step would have been with all stragglers at their peers' speed. The gain is divided among
+/// them in proportion to what each alone would have cost. `ranks` is the highest rank plus one.
 pub fn share_gain(all: &mut [OpenStraggler], matrix: &StepMatrix<'_>, ranks: usize) {
     let mut path = matrix.path();
     let mut factors = vec![(usize::MAX, 1.0_f64); ranks];
@@ -48,14 +48,14 @@ pub fn share_gain(all: &mut [OpenStraggler], matrix: &StepMatrix<'_>, ranks: usi
     }
 }
 
-/// How many times as fast as a slow rank its peers were in a step: the recent ratio, or that of the step itself if the
-/// rank was far slower still in it. `x` and `lately`: ln of self-time over the peers'.
+/// Returns how many times as fast as a slow rank its peers were in a step. This is the recent ratio, or that of the
+/// step itself if the rank was far slower still in it. `x` and `lately` are ln of self-time over the peers'.
 fn factor(x: f64, lately: f64) -> f64 {
     (if x > lately + FAR { x } else { lately }).exp()
 }
 
-/// How much shorter a kept step would have been if `members`, slower by `x` on average, had been as fast as their
-/// peers, seconds.
+/// Returns how many seconds shorter a kept step would have been if `members`, slower by `x` on average, had been as
+/// fast as their peers.
 pub fn gain_kept(members: &[Rank], x: f64, kept: &Kept, plan: &Plan) -> f64 {
     let mut path = Path::new(plan, kept.micro_batches, &kept.roles);
     let known = |rank: usize| {

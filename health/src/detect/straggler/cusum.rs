@@ -1,27 +1,28 @@
-//! The sequential test: is this rank persistently slower than its peers?
+//! The sequential test of whether a rank is persistently slower than its peers.
 //!
-//! A one-sided CUSUM of the log-likelihood ratio of "at most this slow" against each of a mixture of alternatives
-//! (Page 1954, Lorden 1971). Heavy tails are tamed by bounding each step's increment, never the observation itself.
+//! It is a one-sided CUSUM of the log-likelihood ratio of "at most this slow" against each of a mixture of alternatives
+//! (Page 1954, Lorden 1971). To limit the effect of heavy tails, each step's increment is bounded. The observation
+//! itself is never bounded.
 
 use serde::{Deserialize, Serialize};
 
 use super::noise::Spread;
 use crate::policy::StragglerThresholds;
 
-/// Maximum alternatives in a table.
+/// Maximum number of alternatives in a table.
 pub const MAX_ALTERNATIVES: usize = 8;
 
-/// The test's constants for the present noise and size of the job.
+/// Constants of the test for the present noise and size of the job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Bar {
     /// ln of the tolerated ratio.
     null: f64,
-    /// ln of each alternative; `len` of them.
+    /// ln of each alternative. Only the first `len` are used.
     alternatives: [f64; MAX_ALTERNATIVES],
     len: usize,
     /// Alarm threshold.
     pub height: f64,
-    /// Maximum of a sum: an ignored alarm outlasts its reason by only a few steps.
+    /// Maximum of a sum. It is limited so that an ignored alarm outlasts its reason by only a few steps.
     most: f64,
     /// Maximum that one step may add or subtract.
     bound: f64,
@@ -30,15 +31,16 @@ pub struct Bar {
     pub center: f64,
 }
 
-/// An observation counts as at most this many sigma beyond the alternative: anything further out reflects only the
-/// tail.
+/// An observation counts as at most this many sigma beyond the alternative, because anything further out reflects only
+/// the tail of the noise.
 const BEYOND: f64 = 3.0;
 
 impl Bar {
-    /// The bar that bounds the false alarms of a whole job: alarm at ln(tests a day / false alarms a day).
+    /// Returns the bar that limits the false alarms of a whole job. The alarm threshold is ln(tests a day / false
+    /// alarms a day).
     pub fn new(table: &StragglerThresholds, ranks: usize, step_s: f64, spread: &Spread) -> Bar {
         let mut alternatives = [0.0; MAX_ALTERNATIVES];
-        // An alternative within the tolerated ratio does not count.
+        // Alternatives within the tolerated ratio are not tested.
         let beyond = table
             .alternatives
             .iter()
@@ -51,10 +53,10 @@ impl Bar {
         let steps_a_day = 86_400.0 / step_s.max(1e-4);
         let tests_a_day = ranks.max(1) as f64 * steps_a_day;
         let height = (tests_a_day / table.false_alarms_per_day).ln().max(1.0);
-        // What one alternative must reach alone.
+        // The height that a single alternative must reach on its own.
         let alone = height + (len.max(1) as f64).ln();
-        // An outlier that healthy ranks show at some rate is no stronger evidence than that rate. And `min_steps` full
-        // steps must reach the height despite rounding.
+        // An outlier that healthy ranks show at some rate is no stronger evidence than that rate. The factor beyond 1
+        // makes `min_steps` full steps reach the height despite rounding.
         let full = alone / f64::from(table.min_steps.max(1)) * (1.0 + 1e-9);
         let bound = full.min(-spread.outliers.ln());
         Bar {
@@ -69,8 +71,8 @@ impl Bar {
         }
     }
 
-    /// The log-likelihood ratio of mean `to` against mean `from`, bounded. Bounding the increment limits the effect of
-    /// heavy tails without hiding large changes where noise is small.
+    /// Returns the bounded log-likelihood ratio of mean `to` against mean `from`. Bounding the increment limits the
+    /// effect of heavy tails, but does not hide large changes where noise is small.
     fn increment(&self, from: f64, to: f64, x: f64) -> f64 {
         let (shift, sigma) = (to - from, self.sigma);
         let gain = shift * (x - self.center - (to + from) / 2.0) / (sigma * sigma);
@@ -79,7 +81,7 @@ impl Bar {
     }
 }
 
-/// One alternative's running sum, and the step before it left zero.
+/// The running sum of one alternative, and the step before the sum left zero.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Sum {
     height: f64,
@@ -92,7 +94,7 @@ pub struct Cusum {
     sums: [Sum; MAX_ALTERNATIVES],
 }
 
-/// An alarm: the step before the change began.
+/// An alarm, with the step before the change began.
 #[derive(Clone, Copy, Debug)]
 pub struct Alarm {
     pub start: u64,
@@ -100,8 +102,8 @@ pub struct Alarm {
     pub alternative: f64,
 }
 
-/// A test in progress: the step before it left zero, the log-likelihood ratio since then, and what is missing for an
-/// alarm.
+/// A test in progress: the step before its sum left zero, the log-likelihood ratio since then, and how much is missing
+/// for an alarm.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub start: u64,
@@ -110,7 +112,7 @@ pub struct Progress {
 }
 
 impl Cusum {
-    /// Takes one observation, ln of self-time over the peers'; `before` is the step before it.
+    /// Takes one observation, which is ln of self-time over the peers'. `before` is the step before it.
     pub fn observe(&mut self, bar: &Bar, x: f64, before: u64) {
         for (sum, alternative) in self.sums.iter_mut().zip(bar.alternatives).take(bar.len) {
             if sum.height <= 0.0 {
@@ -120,11 +122,12 @@ impl Cusum {
         }
     }
 
-    /// The alarm, if the bar is reached.
+    /// Returns the alarm, if the bar is reached.
     pub fn alarm(&self, bar: &Bar) -> Option<Alarm> {
         let sums = self.sums.iter().zip(bar.alternatives).take(bar.len);
         let (sum, alternative) = sums.max_by(|(a, _), (b, _)| a.height.total_cmp(&b.height))?;
-        // The mean likelihood ratio of the mixture is at most its largest.
+        // The mean likelihood ratio of the mixture is at most its largest one, so comparing the largest with the bar is
+        // safe.
         if sum.height < bar.height {
             return None;
         }
@@ -136,7 +139,8 @@ impl Cusum {
         })
     }
 
-    /// The progress of the alternative that is nearest to an alarm. `None`: no evidence of a change.
+    /// Returns the progress of the alternative that is nearest to an alarm, or `None` if there is no evidence of a
+    /// change.
     pub fn progress(&self, bar: &Bar) -> Option<Progress> {
         let sums = self.sums.iter().take(bar.len);
         let sum = sums.max_by(|a, b| a.height.total_cmp(&b.height))?;
@@ -153,19 +157,19 @@ impl Cusum {
     }
 }
 
-/// The mirrored test on a straggler: is it as fast as its peers again?
+/// The mirrored test for a straggler, which detects that it is as fast as its peers again.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Clearing {
     sum: Sum,
 }
 
 impl Clearing {
-    /// Whether there is no evidence of a recovery yet.
+    /// Returns true if there is no evidence of a recovery yet.
     pub fn is_idle(&self) -> bool {
         self.sum.height <= 0.0
     }
 
-    /// Takes one observation; once the bar is reached, returns the last slow step.
+    /// Takes one observation. Returns the last slow step once the bar is reached.
     pub fn observe(&mut self, bar: &Bar, alternative: f64, x: f64, before: u64) -> Option<u64> {
         if self.is_idle() {
             self.sum.start = before;

@@ -1,4 +1,4 @@
-//! From ranks to what they share: when several are slow alike, is it a rank, a node, a rack, or the job?
+//! Finds what slow ranks share. If several are slow alike, the problem may be in a rank, a node, a rack, or the job.
 
 use super::cusum::Bar;
 use super::open_straggler::Extent;
@@ -14,14 +14,14 @@ pub struct Located {
     pub members: Vec<Rank>,
 }
 
-/// Standard errors by which a mean must stand out.
+/// Number of standard errors by which a mean must stand out.
 const SURE: f64 = 3.0;
 
-/// Ranks whose mean since `start` is at least half of `alternative` over their peers', and beyond the noise, sorted.
-/// `bar`: that of the test that found one of them.
+/// Returns the sorted ranks whose mean since `start` is above their peers' by at least half of `alternative` and by
+/// more than the noise. `bar` is that of the test that found one of them.
 pub fn slow_since(history: &History, plan: &Plan, start: u64, alternative: f64, bar: &Bar) -> Vec<Rank> {
     let mut sums: Vec<(f64, u32)> = Vec::new();
-    // A single extreme step counts no more than one that fits.
+    // Limit each step, so that an extreme one counts no more than one that fits the alternative.
     let most = alternative + SURE * bar.sigma;
     for row in history.steady_since(start) {
         if row.x.len() > sums.len() {
@@ -46,7 +46,7 @@ pub fn slow_since(history: &History, plan: &Plan, start: u64, alternative: f64, 
         .collect()
 }
 
-/// Locates the problem of `rank`, given all `slow` ranks (including it).
+/// Locates the problem of `rank`, given all slow ranks (`slow` includes `rank`).
 pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThresholds) -> Located {
     let alone = Located {
         extent: Extent::Rank(rank),
@@ -62,7 +62,7 @@ pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThreshold
             .filter(|rank| slow.binary_search(rank).is_ok())
             .collect()
     };
-    // A unit with all ranks distinguishes none of them.
+    // A unit that contains all ranks is left out, because it distinguishes none of them.
     let is_whole = |members: &[Rank], ranks: &[Rank]| {
         ranks.len() > 1 && ranks.len() < plan.ranks && members.len() >= 2 && members.len() * 2 >= ranks.len()
     };
@@ -87,7 +87,7 @@ pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThreshold
     let of_role = slow_of(role).len();
     let many = together >= table.correlated_min_ranks as usize
         && (together as f64 > table.correlated_ratio * plan.ranks as f64 || of_role * 2 > role.len());
-    // One unit with nearly all slow ranks explains them, however many they are.
+    // If one unit contains nearly all slow ranks, it explains them, however many they are.
     let explained = found
         .as_ref()
         .is_some_and(|found| found.members.len() * 5 >= together * 4);

@@ -1,6 +1,7 @@
-//! The space axis: ranks whose self-time stays above that of their peers, and what they have in common.
+//! Ranks whose self-time stays above that of their peers, and what they have in common. This is a comparison in space,
+//! between ranks, and not in time.
 //!
-//! Wall step time identifies no rank, since all wait for the slowest; self-time is a rank's time outside waiting.
+//! Wall step time identifies no rank, since all wait for the slowest. Self-time, a rank's time outside waiting, does.
 
 mod claims;
 mod critical_path;
@@ -33,39 +34,39 @@ use crate::id::{JobId, Rank};
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Subject};
 
-/// Maximum open findings on the space axis; more are a problem of the job.
+/// Maximum number of open findings of this rule. If there are more, the problem is one of the job.
 const MAX_RAISED: usize = 64;
-/// The hook times at least one step in this many (`sidecar/probe/python/paceline/_sampling.py`).
+/// The hook times at least one in this many steps (`sidecar/probe/python/paceline/_sampling.py`).
 const LONGEST_PERIOD: u32 = 512;
-/// Steps after which a rank that is slow in its turn counts as permanently slow.
+/// Number of steps after which a rank that is slow as part of a rotation counts as permanently slow.
 const LASTING: u64 = 64;
 
-/// The rule.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StragglerRule {
-    /// By rank number.
+    /// The tests, by rank number.
     tracks: Vec<Track>,
     roles: Readiness,
     history: History,
     raised: Vec<OpenStraggler>,
-    /// Time lost to slow ranks without a finding of their own, by cause, seconds.
+    /// Seconds lost to slow ranks that have no finding of their own, by cause.
     untold: BTreeMap<Cause, f64>,
-    /// The step before the first.
+    /// The step before the first step.
     born: Option<u64>,
     provenance: Provenance,
     /// Source of the latest self-times.
     signal: Option<Signal>,
-    /// Steps since one whose phases the hook timed.
+    /// Number of steps since one whose phases the hook timed.
     #[serde(default)]
     since_phases: Option<u32>,
-    /// The latest ranks that were late together, and the step; how lateness passed between them was not observed.
+    /// The latest ranks that were late together, and the step. It was not observed how lateness spread between them.
     #[serde(default)]
     late_together: Option<(u64, Vec<Rank>)>,
     out: VecDeque<Claim>,
 }
 
 impl StragglerRule {
-    /// A new group of ranks starts, or ranks changed their place: the findings of the old one end.
+    /// Ends all findings, because a new group of ranks starts or ranks changed their place.
     pub fn clear(&mut self, at: Time, roster: &Roster, job: &JobId) {
         for raised in std::mem::take(&mut self.raised) {
             self.end(at, &raised, roster, job);
@@ -78,62 +79,62 @@ impl StragglerRule {
         self.late_together = None;
     }
 
-    /// Provenance of the step times.
+    /// Records the provenance of the step times.
     pub fn trust(&mut self, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
     }
 
-    /// Whether any rank's phases were ever known.
+    /// Returns true if any rank's phases were ever known.
     pub fn has_phases(&self) -> bool {
         !self.tracks.is_empty()
     }
 
-    /// Whether all self-times are only the part of the steps outside collectives.
+    /// Returns true if all self-times are only the part of the steps outside collectives.
     pub fn has_waits_only(&self) -> bool {
         self.signal == Some(Signal::S1)
     }
 
-    /// Whether the hook samples phases and this step lies between two samples. Such a step is no evidence: sums of
-    /// collectives and wall times show less than phases do.
+    /// Returns true if the hook samples phases and this step lies between two samples. Such a step is no evidence,
+    /// because sums of collectives and wall times show less than phases do.
     pub fn is_between_samples(&self) -> bool {
         self.since_phases
             .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)
     }
 
-    /// The latest ranks that were late together in a way that could not be traced, and the step.
+    /// Returns the latest ranks that were late together in a way that could not be traced, and the step.
     pub fn late_together(&self) -> Option<(u64, &[Rank])> {
         let (step, ranks) = self.late_together.as_ref()?;
         Some((*step, ranks))
     }
 
-    /// The open stragglers.
+    /// Returns the open stragglers.
     pub fn raised(&self) -> &[OpenStraggler] {
         &self.raised
     }
 
-    /// Ranks that are slow now by their time outside collectives.
+    /// Returns the ranks that are slow now by their time outside collectives.
     pub fn late(&self) -> Vec<Rank> {
         let raised = self.raised.iter().filter(|_| self.has_waits_only());
         raised.flat_map(|raised| raised.members.iter().copied()).collect()
     }
 
-    /// Seconds that steps were longer because of ranks that are slow in turns for `cause`, without findings of their
-    /// own.
+    /// Returns by how many seconds steps were longer because of ranks that are slow in turn for `cause` and have no
+    /// findings of their own.
     pub fn untold_s(&self, cause: Cause) -> f64 {
         self.untold.get(&cause).copied().unwrap_or(0.0)
     }
 
-    /// Whether every role has warmed up.
+    /// Returns true if every role has warmed up.
     pub fn has_warmed_up(&self) -> bool {
         self.roles.have_warmed_up()
     }
 
-    /// A row closes: does it have phases?
+    /// Counts a row that closes. `has_phases` is true if the row has phases.
     pub fn count(&mut self, has_phases: bool) {
         self.since_phases = match has_phases {
             true => Some(0),
@@ -141,13 +142,14 @@ impl StragglerRule {
         };
     }
 
-    /// Takes a step; `view.at` is when it closed.
+    /// Takes a step. `view.at` is when it closed.
     pub fn step(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>) {
         if matrix.kind != StepKind::Train {
             return;
         }
         if matrix.is_empty() {
-            // If phases have stopped for good, the cost of slow ranks is not known.
+            // Between samples, slow ranks are assumed to lose as much as before. If phases have stopped for good, their
+            // cost is not known.
             if self.is_between_samples() {
                 self.history.pass();
                 for raised in &mut self.raised {
@@ -182,7 +184,7 @@ impl StragglerRule {
         }
     }
 
-    /// Looks for the cause of open findings after a reading of the ranks that `is_of` selects.
+    /// Searches for the cause of open findings after a reading of the ranks that `is_of` selects.
     pub fn reading(&mut self, view: &View<'_>, is_of: impl Fn(Rank, &Member) -> bool) {
         for index in 0..self.raised.len() {
             let raised = &mut self.raised[index];
@@ -202,7 +204,7 @@ impl StragglerRule {
         }
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(
         &self,
         finding: Finding,
@@ -216,14 +218,14 @@ impl StragglerRule {
         Some(raised.outcome(roster))
     }
 
-    /// Feeds a rank's test. `bar`: `None` while its role warms up.
+    /// Feeds a rank's test. `bar` is `None` while the rank's role warms up.
     fn test(&mut self, rank_step: &RankStep, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
         let mut raised = self.raised.iter();
         let is_named = raised.any(|raised| raised.members.binary_search(&rank_step.rank).is_ok());
         self.tracks[rank_step.rank.0 as usize].feed(rank_step.x, step, bar, is_named)
     }
 
-    /// Updates the open findings: their account, their severity, their end.
+    /// Updates the open findings: their account and severity, and whether they have ended.
     fn account(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>) {
         if self.raised.is_empty() {
             return;
@@ -249,7 +251,7 @@ impl StragglerRule {
             if let Some(cause) = raised.rotates_for {
                 *self.untold.entry(cause).or_default() += raised.account.gain_s - before[index];
                 if raised.account.rows >= LASTING {
-                    // Permanent slowness is no turn.
+                    // The rank is slow permanently and not just as part of a rotation, so it gets a finding of its own.
                     raised.rotates_for = None;
                     self.judge_and_claim(view, index);
                 }
@@ -261,7 +263,7 @@ impl StragglerRule {
         }
     }
 
-    /// The mirrored test, on the median of the ranks of a finding.
+    /// Runs the mirrored test on the median of a finding's ranks. Returns true if they have recovered.
     fn recovers(&mut self, matrix: &StepMatrix<'_>, index: usize) -> bool {
         let raised = &mut self.raised[index];
         let mut bar = None;
@@ -290,7 +292,7 @@ impl StragglerRule {
         over
     }
 
-    /// Raises the finding of an alarm; `None`: the alarm is inconsistent, or already reported.
+    /// Raises the finding of an alarm. Returns `None` if the alarm is inconsistent or already reported.
     fn decide(
         &mut self,
         view: &View<'_>,
@@ -317,7 +319,7 @@ impl StragglerRule {
             return None;
         }
         let excess_s = account.suspect(members, view.at).excess_s;
-        // If stages are not known, their waits cannot be compared.
+        // Lateness is traced here only if stages are known, because otherwise their waits cannot be compared.
         if view.plan.stages > 1
             && members.len() == 1
             && view.comms.victim_of(rank, excess_s, view.plan).is_some()
@@ -328,7 +330,7 @@ impl StragglerRule {
         if *extent == Extent::Job && (is_known() || view.waits.latecomer(view.comms).is_some()) {
             return None;
         }
-        // The findings on its parts are replaced by one on the whole.
+        // If a larger unit is slow, its finding replaces the findings on parts of it.
         let mut start = self.tracks[rank.0 as usize].onset(alarm, self.born);
         let (parts, others): (Vec<OpenStraggler>, Vec<OpenStraggler>) =
             std::mem::take(&mut self.raised).into_iter().partition(|raised| {

@@ -1,4 +1,4 @@
-//! The noise of the ranks of one role, and whether they have warmed up.
+//! The noise of the ranks of one role, and whether these ranks have warmed up.
 
 use std::collections::VecDeque;
 
@@ -7,32 +7,34 @@ use serde::{Deserialize, Serialize};
 use crate::policy::StragglerThresholds;
 use crate::stats;
 
-/// Maximum ranks over which noise is pooled; more add nothing.
+/// Maximum number of ranks over which noise is pooled. More of them add nothing.
 pub const POOLED_RANKS: usize = 256;
 
-/// How far one observation of one rank may be from the rank's own level without being significant.
+/// How far one observation of a rank may be from the rank's own level without being significant.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spread {
-    /// Standard deviation, enlarged so that a sum of observations is not overrated: by the uncertainty of few samples,
-    /// and by their autocorrelation.
+    /// Standard deviation. It is enlarged by the uncertainty of few samples and by their autocorrelation, so that a sum
+    /// of observations is not overrated.
     pub sigma: f64,
-    /// It is based on few ranks.
+    /// True if the estimate is based on few ranks.
     pub few: bool,
-    /// Correlation of one observation with the next, 0 to below 1; [`Noise`] includes it in `sigma`.
+    /// Correlation of one observation with the next, from 0 to below 1. [`Noise`] includes it in `sigma`.
     pub correlation: f64,
-    /// Mean of a healthy rank: skewed noise has its mean above its median.
+    /// Mean of a healthy rank. It differs from the median, because skewed noise has its mean above its median.
     pub center: f64,
-    /// Share of observations that are further above the level than the noise explains, 0 to 1 and never 0.
+    /// Share of observations that are further above the level than the noise explains. It is between 0 and 1 and never
+    /// 0.
     pub outliers: f64,
 }
 
 /// With at least this many ranks, one slow rank does not change the spread between them.
 const MANY: usize = 8;
 
-/// Observations this many sigma above their level are outliers.
+/// Observations that are this many sigma above their level are outliers.
 const OUTLYING: f64 = 4.0;
 
-/// Pools the noise of a role's ranks. `None` until there is enough data. `windows`: the latest observations of each.
+/// Pools the noise of a role's ranks. Returns `None` until there is enough data. `windows` holds the latest
+/// observations of each rank.
 pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Spread> {
     let mut sigmas = Vec::new();
     let mut correlations = Vec::new();
@@ -45,7 +47,7 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
     let own = stats::median(&mut sigmas)?.max(table.sigma_floor);
     let (center, sigma) = if windows.len() >= MANY {
         let center = center(&windows);
-        // Only a spread beyond chance counts as more than the noise that each rank shows by itself.
+        // Use the spread between ranks only if it exceeds each rank's own noise by more than chance.
         let wide = about_peers(&windows, center);
         let chance = 1.0 + 2.0 * doubt(&windows);
         (center, if wide > own * chance { wide } else { own })
@@ -53,10 +55,11 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
         (0.0, own)
     };
     let unsure = 1.0 + doubt(&windows);
-    // If noise lasts, a few consecutive steps look calmer than they are, however many ranks there are.
+    // If noise changes slowly, a few consecutive steps look calmer than they are, however many ranks there are. Enlarge
+    // sigma for short windows.
     let longest = windows.iter().map(Vec::len).max().unwrap_or(0) as f64;
     let early = 1.5 - 0.5 * (longest / f64::from(table.noise_window_steps.max(1))).min(1.0);
-    // So small a correlation counts as none.
+    // A correlation this small counts as none.
     let correlation = stats::median(&mut correlations)
         .filter(|correlation| *correlation > 2.0 * doubt(&windows))
         .map_or(0.0, |correlation| correlation.clamp(0.0, 0.95));
@@ -69,19 +72,20 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
     })
 }
 
-/// One standard error of a robust spread estimate, as a share of it: 1.16 / sqrt(n) for the MAD of normal noise.
+/// Returns one standard error of a robust spread estimate, as a share of the estimate. For the MAD of normal noise it
+/// is 1.16 / sqrt(n).
 fn doubt(windows: &[Vec<f64>]) -> f64 {
     let samples: usize = windows.iter().map(Vec::len).sum();
     1.16 / (samples.max(1) as f64).sqrt()
 }
 
-/// The typical rank's mean.
+/// Returns the mean of the typical rank.
 fn center(windows: &[Vec<f64>]) -> f64 {
     let means = windows.iter().map(|window| stats::mean(window));
     stats::median(&mut means.collect::<Vec<f64>>()).unwrap_or(0.0)
 }
 
-/// Spread of the typical rank about its own level.
+/// Returns the spread of the typical rank about its own level.
 pub fn typical_sigma(windows: Vec<Vec<f64>>) -> Option<f64> {
     let sigmas = windows
         .into_iter()
@@ -89,15 +93,15 @@ pub fn typical_sigma(windows: Vec<Vec<f64>>) -> Option<f64> {
     stats::median(&mut sigmas.collect::<Vec<f64>>())
 }
 
-/// Spread of all ranks about their peers. Noise that lasts does not show within a short window, but it does between
-/// ranks: a usual difference between them makes no rank a suspect.
+/// Returns the spread of all ranks about their peers. It shows slowly changing noise, which a short window of one rank
+/// does not. If ranks usually differ this much, a difference makes no rank a suspect.
 fn about_peers(windows: &[Vec<f64>], center: f64) -> f64 {
     let mut distances: Vec<f64> = windows.iter().flatten().map(|x| (x - center).abs()).collect();
     stats::MAD_TO_SIGMA * stats::median(&mut distances).unwrap_or(0.0)
 }
 
-/// The share of outliers. The quarter of the ranks with the most is left out: a rank that has just become slow must not
-/// affect the estimate for the others.
+/// Returns the share of outliers. The quarter of the ranks with the most outliers is left out, so that a rank that has
+/// just become slow does not affect the estimate for the others.
 fn outliers(windows: Vec<Vec<f64>>, sigma: f64) -> f64 {
     let count = |mut values: Vec<f64>| {
         let level = stats::median(&mut values).unwrap_or(0.0);
@@ -118,22 +122,22 @@ fn outliers(windows: Vec<Vec<f64>>, sigma: f64) -> f64 {
     (found as f64 + 1.0) / (samples as f64 + 2.0)
 }
 
-/// The noise of one role. It changes slowly and is expensive to measure: early on it is measured at each row, later at
-/// every eighth.
+/// The noise of one role. It changes slowly and is expensive to measure, so it is measured at each row early on, and
+/// later at every eighth row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Noise {
     rows: u32,
     spread: Option<Spread>,
-    /// Sigma and correlation over about the last [`USUAL`] measurements, and their number.
+    /// Sigma and correlation as means over about the last [`USUAL`] measurements, and the number of measurements.
     usual: (f64, f64),
     measured: f64,
 }
 
-/// Measurements over which noise is smoothed.
+/// Number of measurements over which noise is smoothed.
 const USUAL: f64 = 16.0;
 
 impl Noise {
-    /// The present noise; `measure` is called when it is due.
+    /// Returns the present noise. `measure` is called when a measurement is due.
     pub fn spread(&mut self, measure: impl FnOnce() -> Option<Spread>) -> Option<Spread> {
         if self.rows < 64 || self.rows.is_multiple_of(8) {
             self.spread = measure().map(|now| self.with_usual(now));
@@ -142,8 +146,8 @@ impl Noise {
         self.spread
     }
 
-    /// The short windows of few ranks may look calmer than the noise is: the present or the recent noise counts,
-    /// whichever is larger.
+    /// Returns the larger of the present and the recent noise, because the short windows of few ranks may look calmer
+    /// than the noise is.
     fn with_usual(&mut self, now: Spread) -> Spread {
         self.measured = (self.measured + 1.0).min(USUAL);
         self.usual.0 += (now.sigma - self.usual.0) / self.measured;
@@ -168,13 +172,13 @@ pub struct WarmUp {
     over: bool,
 }
 
-/// Rows that must agree for a role to count as warmed up.
+/// Number of rows that must agree for a role to count as warmed up.
 pub const SETTLED_ROWS: usize = 8;
 
 impl WarmUp {
-    /// Takes the role's level (ln of its median self-time); returns true once level and noise have settled: the last
-    /// four rows are where the four before them were, and `sigma` of a rank over them is that of work and not of
-    /// compilation; or once the longest warm-up has passed.
+    /// Takes the role's level (ln of its median self-time). Returns true once level and noise have settled, or once the
+    /// longest warm-up has passed. They have settled if the last four rows are at the level of the four before them,
+    /// and `sigma` of a rank over these rows is that of work and not of compilation.
     pub fn is_over(&mut self, level: f64, sigma: impl FnOnce() -> f64, table: &StragglerThresholds) -> bool {
         if self.over {
             return true;

@@ -1,4 +1,4 @@
-//! Whether a role has warmed up, and the bar of its tests.
+//! Determines whether a role has warmed up, and the bar of its tests.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::detect::view::View;
 use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 
-/// All roles, by their index in the plan.
+/// The state of all roles, by their index in the plan.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Readiness {
     roles: Vec<Role>,
@@ -25,12 +25,12 @@ struct Role {
 }
 
 impl Readiness {
-    /// The bar for the tests of a role; `None` while it warms up, or without peers.
+    /// Returns the bar for the tests of a role, or `None` while the role warms up or if it has no peers.
     pub fn bar(&self, role: usize) -> Option<Bar> {
         self.roles.get(role)?.bar
     }
 
-    /// Whether every role has warmed up.
+    /// Returns true if every role has warmed up.
     pub fn have_warmed_up(&self) -> bool {
         self.all_warm
     }
@@ -64,13 +64,13 @@ impl Readiness {
     }
 }
 
-/// The recent noise of a role's ranks.
+/// Returns the recent noise of a role's ranks.
 fn pool(members: &[Rank], history: &History, table: &StragglerThresholds) -> Option<noise::Spread> {
     let window = table.noise_window_steps as usize;
     noise::pool(columns(members, history.latest(window), window), table)
 }
 
-/// The last `count` observations of some of the ranks.
+/// Returns the last `count` observations of some of the ranks.
 fn columns<'a>(
     members: &[Rank],
     rows: impl DoubleEndedIterator<Item = &'a Kept> + Clone,

@@ -1,4 +1,4 @@
-//! The rank that looks slow and has no finding yet, and the steps that the sequential test still needs.
+//! The rank that looks slow but has no finding yet, and how many steps the sequential test still needs.
 
 use super::StragglerRule;
 use crate::detect::step::plan::Plan;
@@ -7,11 +7,13 @@ use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 use crate::report::Undecided;
 
-/// Likelihood ratio from which a rank is worth mentioning, for one rank: a hundred times likelier slow than not.
+/// Minimum likelihood ratio for a rank to be mentioned, in a job of one rank: a hundred times more likely slow than
+/// not. It is multiplied by the number of ranks.
 const ODDS: f64 = 100.0;
 
 impl StragglerRule {
-    /// The rank whose test is furthest without a decision; `None` if that may be chance, or after too few steps.
+    /// Returns the rank with the most evidence that has not raised an alarm yet. Returns `None` if its progress may be
+    /// chance or there were too few steps.
     pub fn undecided(&self, plan: &Plan, table: &StragglerThresholds) -> Option<Undecided> {
         let least = (ODDS * plan.ranks.max(1) as f64).ln();
         let mut furthest: Option<(Rank, Progress)> = None;
@@ -45,7 +47,7 @@ impl StragglerRule {
         if steps < table.min_steps || slowdown_ratio <= table.tolerated_ratio {
             return None;
         }
-        // At the rate so far.
+        // The number of steps that are still needed assumes that the evidence grows at the rate so far.
         let a_step = progress.height / f64::from(steps);
         Some(Undecided {
             rank,

@@ -1,8 +1,9 @@
-//! Inherited lateness: a rank that waits elsewhere is late for its peers without being slow.
+//! Inherited lateness: a rank that waits elsewhere is late for its peers although it is not slow.
 //!
-//! A hook may see a wait as work (the receives of a pipeline run inside the forward pass), and a rank that is late for
-//! one communicator because it was delayed in another looks slow there. Its time in the other one decides: a slow rank
-//! waits less than its peers do, a victim waits more, and it waits for the member that waits least.
+//! A hook may see a wait as work, because the receives of a pipeline run inside the forward pass. A rank that was
+//! delayed in one communicator is late for another one, and looks slow there. Its time in the communicator that delayed
+//! it decides: a slow rank waits less there than its peers do, and a victim waits more. A victim waits for the member
+//! that waits least.
 
 use crate::detect::comm::communicator::Comm;
 use crate::detect::comm::communicators::Comms;
@@ -10,16 +11,17 @@ use crate::detect::step::plan::Plan;
 use crate::id::Rank;
 use crate::stats;
 
-/// Maximum peers that are compared.
+/// Maximum number of peers that are compared.
 const PEERS: usize = 64;
-/// Minimum share of its excess that a rank must spend waiting to be a victim.
+/// A rank counts as a victim only if it spends at least this share of its excess waiting.
 const MOST: f64 = 0.5;
-/// Maximum stages through which lateness is traced.
+/// Maximum number of stages through which lateness is traced.
 const MAX_HOPS: usize = 16;
 
 impl Comms {
-    /// The rank that a rank waits for if it works `excess_s` longer per step than its peers, as far as lateness can be
-    /// traced; `None`: it waits no longer than they do, and is late on its own.
+    /// Returns the rank for which a rank waits if it works `excess_s` longer per step than its peers, as far as
+    /// lateness can be traced. Returns `None` if the rank waits no longer than its peers do, which means that it is
+    /// late on its own.
     pub fn victim_of(&self, rank: Rank, excess_s: f64, plan: &Plan) -> Option<Rank> {
         let mut culprit = None;
         let mut at = rank;
@@ -36,8 +38,8 @@ impl Comms {
         culprit
     }
 
-    /// The member that a rank waits for in the communicator with its longest wait beyond its peers, if that is most of
-    /// its excess.
+    /// Returns the member for which a rank waits in the communicator with the longest wait beyond its peers, if that
+    /// wait is most of the rank's excess.
     fn waits_for(&self, rank: Rank, excess_s: f64, plan: &Plan) -> Option<Rank> {
         let (_, comm, waits_s) = self
             .of(rank)
@@ -53,7 +55,7 @@ impl Comms {
             .map(|(member, _)| member)
     }
 
-    /// How much longer a rank is in a communicator than its peers are in theirs of the same kind, seconds.
+    /// Returns how many seconds longer a rank is in a communicator than its peers are in theirs of the same kind.
     fn beyond_peers(&self, rank: Rank, comm: &Comm, plan: &Plan) -> Option<f64> {
         let own_s = comm.own_s(rank)?;
         let role = &plan.roles[plan.place(rank)?.role as usize].members;

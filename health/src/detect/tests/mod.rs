@@ -1,4 +1,4 @@
-//! Tests of the detector on handmade frames; whole worlds are in the transcripts.
+//! Tests of the detector with handmade frames. Tests with complete simulated jobs are in the transcripts.
 
 mod sampled;
 
@@ -11,7 +11,7 @@ use crate::frame::{Provenance, SCHEMA_VERSION};
 use crate::id::Rank;
 use crate::verdict::{Finding, Severity, State, Subject};
 
-/// Ranks on one node, stepping together.
+/// A job whose ranks are on one node and step together.
 struct Job {
     detector: Detector,
     seq: u64,
@@ -55,7 +55,7 @@ impl Job {
         self.detector.observe(self.at, &frame);
     }
 
-    /// -1 to 1, of no particular quality.
+    /// Returns noise from -1 to 1 of no particular quality.
     fn noise(&mut self) -> f64 {
         self.chance = self
             .chance
@@ -68,7 +68,7 @@ impl Job {
         self.step_of(step, selfs, true);
     }
 
-    /// A step with timed phases, or without.
+    /// Sends a step of all ranks. Phases are included if `is_timed` is true.
     fn step_of(&mut self, step: u64, selfs: &[f64], is_timed: bool) {
         let noisy: Vec<f64> = selfs
             .iter()
@@ -200,7 +200,7 @@ fn an_unheard_node_is_blind_at_its_deadline_whoever_asks_when() {
     assert_eq!(live[0].finding, Finding::TelemetryBlind);
 }
 
-/// A rank's end is reported at once; its last steps may arrive after it.
+/// The end of a rank is reported at once, although its last steps may arrive after it.
 #[test]
 fn a_rank_died_in_the_step_after_its_last() {
     let mut job = Job::new(4);
@@ -255,7 +255,7 @@ fn a_rank_that_cannot_be_is_told_and_nobody_waits_for_it() {
     }
 }
 
-/// A number beyond all limits does not affect earlier data; nor does a repeated frame.
+/// A number beyond all limits must not affect earlier data, and neither must a repeated frame.
 #[test]
 fn what_is_not_to_be_believed_changes_nothing() {
     let mut job = Job::new(4);
@@ -294,7 +294,7 @@ fn what_is_not_to_be_believed_changes_nothing() {
     assert_eq!(report.coverage.frames_lost, 5);
 }
 
-/// A job's log stands for all of its ranks: no others are expected, and no time is lost because of that.
+/// The log of a job covers all of its ranks, so no others are expected, and no time counts as lost because of that.
 #[test]
 fn a_log_speaks_for_all() {
     let mut job = Job::new(0);
@@ -315,7 +315,7 @@ fn a_log_speaks_for_all() {
     assert!(cost.lost_gpu_hours < 0.01 * cost.gpu_hours, "{cost:?}");
 }
 
-/// Frames of an earlier sidecar of the node, delayed by a network: they fill their gap, and nothing else of them
+/// Frames of an earlier sidecar of the node were delayed by a network. They fill their gap, and nothing else of them
 /// counts.
 #[test]
 fn late_frames_of_an_earlier_incarnation() {
@@ -328,7 +328,8 @@ fn late_frames_of_an_earlier_incarnation() {
         provenance: Provenance::Live,
         event,
     };
-    // Frames 1 and 2 of the first arrived, 3 to 5 are in flight; a second one has replaced it, with a smaller number.
+    // Frames 1 and 2 of the first sidecar have arrived, and 3 to 5 are still in flight. A second sidecar, which has a
+    // smaller number, has replaced it.
     let first = job.detector.roster.members().count();
     let mut second = 0;
     for rank in 0..2 {
@@ -359,7 +360,7 @@ fn late_frames_of_an_earlier_incarnation() {
         framework: "test".into(),
     };
     let at = Time(9_000_000_000);
-    // The fifth arrives first: two are missing until they arrive too, and each of them once.
+    // The fifth frame arrives first. Two frames are missing until they arrive too, and each counts only once.
     let bye = crate::event::Bye {
         reason: "exit".into(),
     };
@@ -383,7 +384,7 @@ fn late_frames_of_an_earlier_incarnation() {
     let (_, node) = roster.nodes().next().unwrap();
     assert!(!node.left && node.exit.is_none());
     assert_eq!(roster.gaps.iter().count(), 1, "one sidecar followed one");
-    // The second continues where it was.
+    // The second sidecar continues where it was.
     job.detector
         .observe(at, &frame(0x11, second + 1, Event::Beat(Beat::default())));
     assert_eq!((lost(&job), job.detector.roster.gaps.iter().count()), (0, 1));

@@ -1,4 +1,5 @@
-//! Jobs in which the hook times the phases of one step in a fixed number, as it does on GPUs to spare the host.
+//! Jobs in which the hook times the phases of only one step in a fixed number, as it does on GPUs to reduce the load on
+//! the host.
 
 use super::*;
 use crate::event::{Comm, Group};
@@ -9,8 +10,8 @@ const PERIOD: u64 = 32;
 const EQUAL: [f64; 4] = [0.04; 4];
 const SLOW: [f64; 4] = [0.04, 0.04, 0.05, 0.04];
 
-/// 1,200 steps, with rank 2 slow in those that `is_slow` selects. With `beside`, the NCCL plugin reports an all-reduce
-/// that overlaps with the work and shows nothing of rank 2's slowness.
+/// Runs 1,200 steps. Rank 2 is slow in those that `is_slow` selects. With `beside`, the NCCL plugin reports an
+/// all-reduce that overlaps with the work and shows nothing of rank 2's slowness.
 fn run(period: u64, beside: bool, is_slow: impl Fn(u64) -> bool) -> (Vec<Verdict>, Report) {
     let selfs = |step| if is_slow(step) { SLOW } else { EQUAL };
     run_of(period, beside, selfs)
@@ -49,7 +50,8 @@ fn run_of(period: u64, beside: bool, selfs: impl Fn(u64) -> [f64; 4]) -> (Vec<Ve
     (job.verdicts(), job.detector.report())
 }
 
-/// A rank found while every step was timed stays found when few are, at the same cost, however little collectives show.
+/// A rank that was found slow while every step was timed must stay reported, at the same cost, when few steps are
+/// timed, however little collectives show.
 #[test]
 fn what_was_found_holds_between_samples() {
     let (_, all) = run(1, false, |step| step > 20);
@@ -69,8 +71,8 @@ fn what_was_found_holds_between_samples() {
     }
 }
 
-/// A rank that becomes slow later is reported after a few samples, as a rank and not as the whole job, with its cost
-/// since then; and is cleared when it is as fast as its peers.
+/// A rank that becomes slow later must be reported after a few samples, as a rank and not as the whole job, with its
+/// cost since then. The finding must end when the rank is as fast as its peers.
 #[test]
 fn a_rank_that_becomes_slow_between_samples() {
     for beside in [false, true] {
@@ -89,7 +91,7 @@ fn a_rank_that_becomes_slow_between_samples() {
     }
 }
 
-/// All ranks become slower: this is a finding of the job, within a few samples.
+/// If all ranks become slower, it must be a finding of the job, within a few samples.
 #[test]
 fn all_ranks_that_become_slow_between_samples() {
     for beside in [false, true] {

@@ -12,11 +12,13 @@ pub const MAX_ENTERED: usize = 32;
 pub struct Entered {
     /// Global rank.
     pub rank: Rank,
-    /// Its epoch.
+    /// Restart count of the rank's epoch.
     pub restart: u32,
-    /// By communicator, the one with the latest collective first, at most [`MAX_ENTERED`].
+    /// The last collectives by communicator, at most [`MAX_ENTERED`]. The communicator with the latest collective is
+    /// first.
     pub comms: Vec<CommEntered>,
-    /// All collectives that the rank ever enqueued were seen: it has not entered any that is missing here.
+    /// True if all collectives that the rank ever enqueued were observed. The rank has then not entered any collective
+    /// that is missing here.
     pub whole: bool,
 }
 
@@ -44,12 +46,12 @@ pub struct LastCollective {
 }
 
 impl LastCollective {
-    /// Whether its function is one that has a name here.
+    /// Returns true if the function is one that [`LastCollective::name`] can name.
     pub fn is_known(&self) -> bool {
         (1..=5).contains(&self.function)
     }
 
-    /// `all_reduce`.
+    /// Returns the function's name, for example `all_reduce`.
     pub fn name(&self) -> &'static str {
         match self.function {
             1 => "all_reduce",

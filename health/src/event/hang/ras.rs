@@ -7,20 +7,21 @@ use serde::{Deserialize, Serialize};
 use crate::id::Rank;
 
 /// See [`crate::event::Event::Ras`]: an answer of NCCL's RAS service. Each process of the job can report on all
-/// communicators (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>). Counts
-/// identify lagging ranks only while the job is stalled: in a running job they differ all the time.
+/// communicators (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>). Launch counts
+/// identify lagging ranks only while the job is stalled, because in a running job they differ all the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RasReport {
     /// Whether the service answered.
     pub state: RasAccess,
-    /// The query was sent because ranks are stalled: counts are meaningful. Otherwise only dead ranks and errors are
-    /// reported.
+    /// True if the query was sent because ranks are stalled. Counts are meaningful only then; otherwise only dead ranks
+    /// and errors are reported.
     pub still: bool,
-    /// Version of NCCL; empty: not known.
+    /// Version of NCCL. Empty if not known.
     pub nccl: Arc<str>,
     /// Number of communicators in the answer.
     pub comms: u32,
-    /// Of these, the ones whose ranks have launched different numbers of collectives, or with missing ranks.
+    /// Number of communicators in the answer that have missing ranks or whose ranks have launched different numbers of
+    /// collectives.
     pub uneven: u32,
     /// Ranks of the largest communicator.
     pub size: u32,
@@ -30,7 +31,7 @@ pub struct RasReport {
     pub more: u32,
     /// Unusable answers since monitoring began.
     pub errors: u64,
-    /// Why there is no answer, for people.
+    /// Why there is no answer, as text for people.
     pub text: Arc<str>,
 }
 
@@ -38,9 +39,9 @@ pub struct RasReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RasAccess {
-    /// It answers.
+    /// The service answers.
     Answered,
-    /// Nothing listens on the port: no NCCL (2.24 or later) runs here, or its service is off.
+    /// Nothing listens on the port, either because no NCCL (2.24 or later) runs here or because its service is off.
     Absent,
     /// The port is open, but no understandable answer came in time.
     Failing,
@@ -51,16 +52,16 @@ pub enum RasAccess {
 pub struct RasRank {
     /// Its state.
     pub state: RasState,
-    /// Its rank in the largest communicator, which is the global rank if that one contains all ranks of the job;
-    /// `None`: it is not a member, or the answer does not contain it.
+    /// Its rank in the largest communicator, which is the global rank if that one contains all ranks of the job. `None`
+    /// if it is not a member or if the answer does not contain its rank.
     pub rank: Option<Rank>,
-    /// The communicator; zero: not known.
+    /// The communicator. Zero if not known.
     pub comm: u64,
-    /// Its host as NCCL names it, an address; empty: not known.
+    /// The address by which NCCL identifies its host. Empty if not known.
     pub host: Arc<str>,
-    /// Its process on that host; zero: not known.
+    /// Its process on that host. Zero if not known.
     pub pid: u32,
-    /// The collective with a launch count different from its peers'; empty: none.
+    /// The collective with a launch count different from that of its peers. Empty if there is none.
     pub collective: Arc<str>,
     /// Its launch count.
     pub launched: u64,
@@ -82,6 +83,6 @@ pub enum RasState {
     Aborted,
     /// It has launched fewer collectives than most.
     Behind,
-    /// It has launched more than most: the ranks do not run the same code.
+    /// It has launched more collectives than most. The ranks do not run the same code.
     Ahead,
 }

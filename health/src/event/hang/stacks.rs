@@ -21,12 +21,12 @@ const LIBRARIES: [&str; 5] = [
 /// Most distinct activities of a rank's loader workers.
 pub const MAX_WORKERS: usize = 4;
 
-/// See [`crate::event::Event::Stacks`]. Ranks of a node with the same activity share an event.
+/// See [`crate::event::Event::Stacks`]. Ranks of a node that have the same activity are sent in one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stacks {
     /// The ranks with this activity.
     pub ranks: Vec<Rank>,
-    /// Their restart count.
+    /// Restart count of their epoch.
     pub restart: u32,
     /// The main thread.
     pub main: Activity,
@@ -50,12 +50,12 @@ pub struct Activity {
     pub state: ThreadState,
     /// Python frames, innermost first, at most [`MAX_FRAMES`].
     pub frames: Vec<StackFrame>,
-    /// Index of the innermost frame of the user's own code; `None`: there is none.
+    /// Index of the innermost frame of the user's own code, or `None` if there is none.
     pub own: Option<u8>,
-    /// The system call in which it sleeps, with the file and its file system: `read of /data/x.bin (nfs4 at /data)`;
-    /// empty: not known, or not sleeping.
+    /// The system call in which it sleeps, with the file and its file system, for example `read of /data/x.bin (nfs4 at
+    /// /data)`. Empty if it is not known or if the thread does not sleep.
     pub waits_in: Arc<str>,
-    /// Why there are no frames; empty: there are frames.
+    /// Why there are no frames. Empty if there are frames.
     pub missing: Arc<str>,
     /// The resource for which it sleeps.
     #[serde(default)]
@@ -66,7 +66,7 @@ pub struct Activity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitFor {
-    /// Not known, or not sleeping.
+    /// The resource is not known, or the thread does not sleep.
     #[default]
     Unknown,
     /// A file on a local file system.
@@ -79,7 +79,7 @@ pub enum WaitFor {
     Pipe,
     /// A socket.
     Socket,
-    /// Another thread: a lock, an event, a queue.
+    /// Another thread, through a lock, an event or a queue.
     Lock,
     /// A timer.
     Time,
@@ -96,23 +96,23 @@ pub struct StackFrame {
     pub function: Arc<str>,
     /// The file's path.
     pub file: Arc<str>,
-    /// The line; zero: not known.
+    /// The line. Zero if not known.
     pub line: u32,
 }
 
 impl StackFrame {
-    /// Whether it is in the user's own code.
+    /// Returns true if the frame is in the user's own code.
     pub fn is_own(&self) -> bool {
         is_own_code(&self.file)
     }
 }
 
-/// Whether a path is the user's own code: not a library, Python or the hook.
+/// Returns true if a path is in the user's own code rather than in a library, Python or the hook.
 pub fn is_own_code(file: &str) -> bool {
     !LIBRARIES.iter().any(|part| file.contains(part))
 }
 
-/// `data.py:88 in next_batch`.
+/// Prints as `data.py:88 in next_batch`.
 impl fmt::Display for StackFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.rsplit('/').next().unwrap_or(&self.file);
@@ -136,13 +136,13 @@ pub enum ThreadState {
     Traced,
     /// Z, X: exited.
     Zombie,
-    /// Not known.
+    /// The state is not known.
     #[default]
     Unknown,
 }
 
 impl ThreadState {
-    /// Parses the letter.
+    /// Converts the state's letter in `/proc/PID/stat`.
     pub fn from_letter(letter: &str) -> ThreadState {
         match letter {
             "R" => ThreadState::Running,

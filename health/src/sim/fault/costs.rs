@@ -1,4 +1,5 @@
-//! The cost of each fault, and of each imbalance of the job itself: the same step is simulated again without it.
+//! The cost of each fault, and of each imbalance of the job itself. To find the cost, the same step is simulated again
+//! without the fault or imbalance.
 
 use super::drag::{Drag, Without};
 use super::truth::{Expected, OwnCost, Truth, job};
@@ -8,13 +9,13 @@ use crate::sim::step::pace::Pace;
 use crate::sim::step::timeline::{Own, Timeline};
 use crate::verdict::{Cause, Finding};
 
-/// Counterfactual worlds, each without one effect.
+/// Simulated worlds that each lack one effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     ledgers: Vec<Ledger>,
     shadow: Timeline,
     own: Vec<Own>,
-    /// Time that a hung job stays hung, seconds.
+    /// How long a hung job stays hung, in seconds.
     hang_s: f64,
     /// Duration of all steps so far, seconds.
     of_s: f64,
@@ -23,12 +24,12 @@ pub(crate) struct Costs {
 #[derive(Clone, Debug)]
 struct Ledger {
     without: Without,
-    /// The optimizer time of each rank in the last step, if that step was simulated without the effect.
+    /// The optimizer time of each rank in the last step, if the last step was simulated without the effect.
     lag: Option<Vec<f64>>,
     lost_s: f64,
 }
 
-/// The step as simulated with everything.
+/// The step as simulated with all effects.
 #[derive(Clone, Copy)]
 pub(crate) struct Lived<'a> {
     pub step: u64,
@@ -76,7 +77,7 @@ impl Costs {
         }
     }
 
-    /// Accounts for a step.
+    /// Adds the costs of a step.
     pub fn settle(&mut self, lived: Lived<'_>, truth: &mut [Truth]) {
         self.of_s += lived.meet_s.min(self.hang_s);
         let ranks = lived.own.len() as f64;
@@ -115,14 +116,14 @@ impl Costs {
         }
     }
 
-    /// Restarted ranks have no optimizer time from a previous step.
+    /// Handles a restart. Restarted ranks have no optimizer time from a previous step.
     pub fn restart(&mut self) {
         for ledger in &mut self.ledgers {
             ledger.lag = None;
         }
     }
 
-    /// Seconds that each rank lost to all faults together.
+    /// Returns the seconds that each rank lost to all faults together.
     pub fn lost_s(&self) -> f64 {
         let of = |wanted: fn(&Without) -> bool| self.ledgers.iter().find(|ledger| wanted(&ledger.without));
         of(|without| *without == Without::Faults)
@@ -130,7 +131,7 @@ impl Costs {
             .map_or(0.0, |ledger| ledger.lost_s)
     }
 
-    /// The cost of the job's own imbalances.
+    /// Returns the cost of the job's own imbalances.
     pub fn own_costs(&self, spec: &WorldSpec) -> Vec<OwnCost> {
         let ranks = f64::from(spec.ranks());
         let cost = |ledger: &Ledger| {
@@ -167,7 +168,7 @@ fn run(own: &mut Vec<Own>, ledger: &Ledger, lived: &Lived<'_>) {
     }));
 }
 
-/// Records the affected ranks.
+/// Records the ranks that the fault affects.
 fn feel(truth: &mut Truth, lived: &Lived<'_>, without: &[Own], strikes: bool) {
     for (rank, (real, without)) in (0..).zip(lived.own.iter().zip(without)) {
         truth.feel(lived.step, rank, real.total(), without.total());

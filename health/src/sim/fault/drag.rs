@@ -1,4 +1,5 @@
-//! The effect of faults on a step: pure, so that a world without one of them can be simulated next to the real one.
+//! The effect of faults on a step. It has no side effects, so that a world without one of the faults can be simulated
+//! next to the real one.
 
 use super::Fault;
 use crate::sim::chance::Chance;
@@ -7,13 +8,14 @@ use crate::sim::spec::shape::{House, Target};
 use crate::sim::telemetry::gpu::GpuScript;
 use crate::verdict::Cause;
 
-/// Time for a GPU's clock to recover from heat, seconds: its fault lasts that much longer.
+/// Time that a GPU's clock needs to recover from heat, in seconds. The fault's effect lasts that much longer than the
+/// fault.
 const COOLING_S: f64 = 60.0;
 
 /// The effect that a counterfactual world omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Without {
-    /// Nothing: the complete world.
+    /// Omits nothing. The world is complete.
     Nothing,
     /// One fault, by its index in the spec.
     Fault(usize),
@@ -30,7 +32,7 @@ pub(crate) enum Without {
 }
 
 impl Without {
-    /// Whether this fault is omitted.
+    /// Returns true if this fault is omitted.
     pub fn skips(self, index: usize) -> bool {
         self == Without::Faults || self == Without::Fault(index)
     }
@@ -39,18 +41,18 @@ impl Without {
 /// The effect of faults on one rank in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pull {
-    /// Its self-time is multiplied by this...
+    /// The factor by which the rank's self-time is multiplied.
     pub factor: f64,
-    /// ...and this share of it is added to the data phase...
+    /// The share of self-time that is added to the data phase.
     pub data: f64,
-    /// ...and this in garbage collection...
+    /// The share of self-time that is added in garbage collection.
     pub gc: f64,
-    /// ...and this in one micro-batch.
+    /// The share of self-time that is added in one micro-batch.
     pub held: f64,
     pub held_at: u32,
-    /// It stalls, seconds.
+    /// Time for which the rank stalls, in seconds.
     pub stall_s: f64,
-    /// It writes a checkpoint, seconds.
+    /// Time for which the rank writes a checkpoint, in seconds.
     pub write_s: f64,
 }
 
@@ -58,7 +60,7 @@ pub(crate) struct Pull {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Occasion {
     pub step: u64,
-    /// When it begins, seconds.
+    /// When the step begins, in seconds.
     pub at_s: f64,
     pub warming: bool,
     /// Duration of a checkpoint in this step, seconds.
@@ -102,22 +104,22 @@ impl Drag {
         }
     }
 
-    /// The GPUs including faults.
+    /// Returns the GPUs' state including faults.
     pub fn gpus(&self) -> &GpuScript {
         &self.hot
     }
 
-    /// The placement of ranks.
+    /// Returns the placement of ranks.
     pub fn house(&self) -> &House {
         &self.house
     }
 
-    /// The faults of this step.
+    /// Returns the faults of this step.
     pub fn blows(&self) -> &[Blow] {
         &self.blows
     }
 
-    /// Begins a step.
+    /// Begins a step and selects the targets of its faults.
     pub fn aim(&mut self, occasion: Occasion) {
         self.occasion = occasion;
         self.blows.clear();
@@ -135,7 +137,7 @@ impl Drag {
         }
     }
 
-    /// The target of a fault in this step, if it is active.
+    /// Returns the target of a fault in this step, if the fault is active.
     fn on(&self, index: usize, fault: &Fault) -> Option<Target> {
         let Occasion { step, at_s, .. } = self.occasion;
         let whom = |rank: Option<u32>| rank.map_or(Target::All, Target::Rank);
@@ -163,7 +165,7 @@ impl Drag {
         there.then_some(on)
     }
 
-    /// The effect of the faults on a rank in this step.
+    /// Returns the effect of the faults on a rank in this step.
     pub fn pull(&self, rank: u32, without: Without) -> Pull {
         let Occasion { step, write_s, .. } = self.occasion;
         let writes = rank == 0 || !self.occasion.first_rank_only;
@@ -206,7 +208,7 @@ impl Drag {
         pull
     }
 
-    /// Duration for which this step's collective stalls with all ranks in it, seconds.
+    /// Returns the duration for which this step's collective stalls with all ranks in it, seconds.
     pub fn collective_stall(&self, without: Without) -> f64 {
         let blows = self.blows.iter().filter(|blow| !without.skips(blow.index));
         blows
@@ -227,7 +229,7 @@ impl Pull {
         match cause {
             Cause::DataLoading => self.data += excess,
             Cause::GcPause => self.gc += excess,
-            // Both batches and kernels are transferred over the bus.
+            // Half of the excess is in the data phase, because both batches and kernels are transferred over the bus.
             Cause::Pcie => {
                 self.data += excess / 2.0;
                 self.factor *= 1.0 + excess / 2.0;

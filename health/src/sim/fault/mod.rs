@@ -1,4 +1,4 @@
-//! Faults of a world. `parse` reads their text form: `slow rank=3 factor=1.25 from=100 until=400`.
+//! Faults of a world. `parse` reads their text form, for example `slow rank=3 factor=1.25 from=100 until=400`.
 //!
 //! Plain numbers for `from` and `until` are steps, numbers with a unit are times since the first frame.
 
@@ -16,39 +16,40 @@ use crate::verdict::Cause;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// Ranks are slower: `slow rank=3 factor=1.25 from=100 until=400 cause=thermal`, or `node=1`, `rack=0`, `rank=all`.
-    /// Self-time is multiplied by the factor, and the counters of the cause change as on real machines. With
-    /// `cause=nvlink` and `cause=network` the factor applies to the transfers of the rank or node instead.
+    /// Ranks are slower: `slow rank=3 factor=1.25 from=100 until=400 cause=thermal`. Instead of a rank, the target can
+    /// be `node=1`, `rack=0` or `rank=all`. Self-time is multiplied by the factor, and the counters of the cause change
+    /// as on real machines. With `cause=nvlink` and `cause=network` the factor applies to the transfers of the rank or
+    /// node instead.
     Slow {
         /// Its first target.
         on: Target,
-        /// Self-time, or transfer, is multiplied by this.
+        /// The factor by which self-time or transfer time is multiplied.
         factor: f64,
         /// Its time range.
         when: When,
-        /// The cause; `unknown`: no counter shows it.
+        /// The cause. With `unknown`, no counter shows it.
         cause: Cause,
-        /// The micro-batch that contains the delay, from 0; `None`: it is spread over all work.
+        /// The micro-batch that contains the delay, from 0. With `None`, the delay is spread over all work.
         #[serde(default)]
         micro: Option<u32>,
     },
     /// A rank has occasional slow steps: `spikes rank=2 share=0.05 factor=3`.
     Spikes {
-        /// The rank; `None`: all.
+        /// The rank, or `None` for all ranks.
         rank: Option<u32>,
         /// Share of slow steps.
         share: f64,
-        /// Their slowdown.
+        /// The factor by which they are slower.
         factor: f64,
     },
     /// A rank stalls during its compute: `silent rank=2 from=50`, forever or `for=10s`. With `rank=all` the collective
     /// itself never ends, and no rank is behind.
     Silent {
-        /// The rank; `None`: all.
+        /// The rank, or `None` for all ranks.
         rank: Option<u32>,
         /// The step that it does not finish.
         from: u64,
-        /// Duration of the stall, seconds.
+        /// Duration of the stall, in seconds. `None` if it lasts forever.
         for_s: Option<f64>,
     },
     /// A GPU heats up, throttles and slows its rank: `heat gpu=3 from=60s until=300s`.
@@ -71,11 +72,11 @@ pub enum Fault {
     },
     /// Transfers between two nodes take longer, or between one and all others: `link node=1 peer=2 factor=4`.
     Link {
-        /// One end.
+        /// The first node.
         node: u32,
-        /// The other end; `None`: all other nodes.
+        /// The second node, or `None` for all other nodes.
         peer: Option<u32>,
-        /// Transfer time is multiplied by this.
+        /// The factor by which transfer time is multiplied.
         factor: f64,
         /// Its time range.
         when: When,
@@ -84,29 +85,29 @@ pub enum Fault {
     CheckpointSlow {
         /// The rank.
         rank: u32,
-        /// Its checkpoints take this many times as long.
+        /// The factor by which its checkpoints take longer.
         factor: f64,
         /// Its time range.
         when: When,
     },
-    /// A rank warms up slowly, but is then as fast as its peers: `warm-up-slow rank=2 factor=3`; `rank=all`.
+    /// A rank warms up slowly, but is then as fast as its peers: `warm-up-slow rank=2 factor=3`, or `rank=all`.
     WarmUpSlow {
-        /// The rank; `None`: all.
+        /// The rank, or `None` for all ranks.
         rank: Option<u32>,
-        /// Its first steps take this many times as long.
+        /// The factor by which its first steps take longer.
         factor: f64,
     },
     /// The job itself becomes slower, equally on all ranks: `regress factor=1.1 from=500`. If it begins with the first
     /// step after a restart, it looks like a changed program.
     Regress {
-        /// Self-time is multiplied by this.
+        /// The factor by which self-time is multiplied.
         factor: f64,
         /// First slow step.
         from: u64,
     },
     /// Every rank is slow from the first step on, and only a baseline reveals it: `birth factor=1.2`.
     Birth {
-        /// Self-time is multiplied by this.
+        /// The factor by which self-time is multiplied.
         factor: f64,
     },
     /// A node has another driver than the others: `skew node=1`.
@@ -114,19 +115,19 @@ pub enum Fault {
         /// The node.
         node: u32,
     },
-    /// A node's sidecar is gone and comes back as a new one: `gap node=1 from=20s for=10s`. The steps in between are
-    /// lost, or stay in their rings (`steps=kept`).
+    /// A node's sidecar disappears, and later a new one starts: `gap node=1 from=20s for=10s`. The steps in between are
+    /// lost, or stay in their rings with `steps=kept`.
     Gap {
         /// The node.
         node: u32,
-        /// When it goes.
+        /// When the sidecar disappears.
         from_s: f64,
-        /// Duration, seconds; `None`: it never comes back.
+        /// Time until the new sidecar starts, in seconds. `None` if none starts.
         for_s: Option<f64>,
-        /// The steps stay in their rings.
+        /// True if the steps stay in their rings.
         kept: bool,
     },
-    /// A node's link stalls; its data arrives in one burst afterwards: `hold node=1 from=20s for=10s`.
+    /// A node's link stalls, and its data arrives in one burst afterwards: `hold node=1 from=20s for=10s`.
     Hold {
         /// The node.
         node: u32,
@@ -160,7 +161,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Its target as key and number: rank, GPU, node or rack.
+    /// Returns its target as key and number: rank, GPU, node or rack.
     pub(super) fn names(&self) -> Option<(&'static str, u32)> {
         match *self {
             Fault::Slow { on, .. } => on.names(),
@@ -181,7 +182,7 @@ impl Fault {
         }
     }
 
-    /// The slowdown of the affected work, and the affected share.
+    /// Returns the factor by which the affected work is slower, and the affected share of the work.
     pub(super) fn magnitude(&self) -> (f64, f64) {
         match *self {
             Fault::Slow { factor, .. }
@@ -196,7 +197,7 @@ impl Fault {
         }
     }
 
-    /// Whether it can change the duration of a step.
+    /// Returns true if the fault can change the duration of a step.
     pub(super) fn is_felt(&self) -> bool {
         matches!(
             self,
@@ -212,7 +213,7 @@ impl Fault {
         )
     }
 
-    /// Whether it slows transfers instead of a rank's own work.
+    /// Returns true if the fault slows transfers instead of a rank's own work.
     pub(super) fn is_of_transfer(&self) -> bool {
         match self {
             Fault::Slow { cause, .. } => matches!(cause, Cause::Nvlink | Cause::Network),
@@ -221,12 +222,12 @@ impl Fault {
         }
     }
 
-    /// Whether it affects only communication, and no rank's own work.
+    /// Returns true if the fault affects only communication, and no rank's own work.
     pub(super) fn is_of_all(&self) -> bool {
         self.is_of_transfer() || matches!(self, Fault::Silent { rank: None, .. })
     }
 
-    /// Whether only host counters reveal the cause.
+    /// Returns true if only host counters reveal the cause.
     pub(super) fn needs_host(&self) -> bool {
         match self {
             Fault::Slow { cause, .. } => {

@@ -1,4 +1,4 @@
-//! The text form of a fault, parsed and formatted: `slow rank=3 factor=1.25 from=100 until=400`.
+//! Parses and formats the text form of a fault, for example `slow rank=3 factor=1.25 from=100 until=400`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ const KNOWN: &str = "slow, spikes, silent, heat, warm, link, checkpoint-slow, wa
 const CAUSES: &str = "none, thermal, power, clock-stuck, ecc, pcie, nvlink, network, data-loading, \
                       cpu-contention or gc";
 
-/// The keys that each fault accepts.
+/// Returns the keys that each fault accepts.
 fn keys_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "slow" => "rank, node, rack, factor, from, until, every, for, moves, cause, micro",
@@ -34,7 +34,7 @@ fn keys_of(name: &str) -> Option<&'static str> {
     })
 }
 
-/// All keys of all faults, as parsed; a fault's allowed keys are checked before.
+/// All keys of all faults, as parsed. Which of them a fault allows has been checked before.
 #[derive(Default)]
 struct Keys {
     rank: Option<Option<u32>>,
@@ -137,7 +137,7 @@ impl Keys {
         }
     }
 
-    /// The target: one of `rank`, `node` and `rack`.
+    /// Returns the target, which is given by one of the keys `rank`, `node` and `rack`.
     fn target(&self) -> Result<Target, ScriptError> {
         match (self.rank, self.node, self.rack) {
             (Some(rank), None, None) => Ok(rank.map_or(Target::All, Target::Rank)),
@@ -235,7 +235,7 @@ impl Keys {
     }
 }
 
-/// The cause of this name; `none` and `gc` are abbreviations.
+/// Returns the cause of this name. `none` and `gc` are abbreviations.
 fn cause(name: &str) -> Option<Cause> {
     match name {
         "none" => Some(Cause::Unknown),

@@ -1,4 +1,4 @@
-//! The actual faults of a world, kept next to the frames: the reference for verdicts.
+//! The actual faults of a world, which are recorded in addition to the frames. Verdicts are checked against them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::sim::spec::WorldSpec;
 use crate::sim::spec::shape::Target;
 use crate::verdict::{Cause, Finding, Subject};
 
-/// A fault has begun when it makes its rank's step this much longer.
+/// A fault counts as begun when it multiplies the duration of its rank's step by more than this factor.
 const FELT: f64 = 1.01;
 
 /// The actual state of one fault so far.
@@ -18,22 +18,23 @@ const FELT: f64 = 1.01;
 pub struct Truth {
     /// The fault.
     pub fault: Fault,
-    /// The expected verdict; `None`: none, or it depends on the duration.
+    /// The expected verdict. `None` if no verdict is expected, or if that depends on the duration.
     pub expected: Option<Expected>,
-    /// The affected rank; `None`: several, all, or none.
+    /// The affected rank. `None` if several ranks, all or none are affected.
     pub rank: Option<Rank>,
-    /// Its GPU.
+    /// The GPU of the affected rank.
     pub gpu: Option<GpuId>,
-    /// Its node, or the node with affected telemetry.
+    /// The node of the affected rank, or the node whose telemetry is affected.
     pub node: Option<NodeId>,
     /// All ranks whose own work it has made at least 1 % slower, in order.
     pub ranks: Vec<Rank>,
-    /// The first affected step: a rank, or a transfer, was at least 1 % slower.
+    /// The first affected step, in which a rank or a transfer was at least 1 % slower.
     pub since_step: Option<u64>,
-    /// The last such step.
+    /// The last affected step.
     pub last_step: Option<u64>,
-    /// GPU-seconds that the whole job lost to it: the excess of each step over the same step without this one fault,
-    /// times the number of ranks. With several faults at once the shares need not add up to the total.
+    /// GPU-seconds that the whole job lost to the fault. This is the excess of each step over the same step without
+    /// this one fault, times the number of ranks. If there are several faults at once, their losses need not add up to
+    /// the total.
     pub lost_gpu_s: f64,
 }
 
@@ -42,13 +43,14 @@ pub struct Truth {
 pub struct Expected {
     /// The finding.
     pub finding: Finding,
-    /// Its subject; for a fault that moves, its first target.
+    /// Its subject. For a fault that moves, this is the first target.
     pub subject: Subject,
     /// Its cause.
     pub cause: Cause,
 }
 
-/// A cost of the job itself without any fault: measured against the same steps without this imbalance.
+/// A cost of the job itself, which exists without any fault. It is measured by comparison with the same steps without
+/// this imbalance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
     /// The expected verdict.
@@ -60,7 +62,7 @@ pub struct OwnCost {
 }
 
 impl Truth {
-    /// A fault without any effect so far.
+    /// Creates the state of a fault that has had no effect yet.
     pub(crate) fn untold(fault: Fault, spec: &WorldSpec, places: &Places<'_>) -> Truth {
         let named = fault.names();
         let rank = named
@@ -84,7 +86,7 @@ impl Truth {
         }
     }
 
-    /// Records a rank's step: its work took `work` seconds instead of `without`.
+    /// Records a step of a rank, whose work took `work` seconds instead of `without`.
     pub(super) fn feel(&mut self, step: u64, rank: u32, work: f64, without: f64) {
         if work > without * FELT {
             self.feel_step(step);
@@ -107,12 +109,13 @@ pub(crate) struct Places<'a> {
     pub gpu: &'a dyn Fn(u32) -> GpuId,
 }
 
-/// The name of a rack.
+/// Returns the name of a rack.
 pub(crate) fn rack_name(rack: u32) -> Arc<str> {
     Arc::from(format!("rack{rack}"))
 }
 
-/// The expected verdict of a fault: each row of `docs/findings.md` once; none for delayed or lost frames.
+/// Returns the expected verdict of a fault. Each row of `docs/findings.md` occurs once. Delayed or lost frames have no
+/// expected verdict.
 fn expected(fault: &Fault, spec: &WorldSpec, places: &Places<'_>) -> Option<Expected> {
     let node = |node: u32| places.names[node as usize].clone();
     let node_of = |rank: u32| node(rank / spec.gpus_per_node);
@@ -128,7 +131,7 @@ fn expected(fault: &Fault, spec: &WorldSpec, places: &Places<'_>) -> Option<Expe
     };
     let (finding, subject, cause) = match *fault {
         Fault::Slow { on, when, cause, .. } => {
-            // A fault that moves between ranks, or is everywhere, is attributed to the job.
+            // A fault that moves between targets or affects all ranks is attributed to the job.
             let everywhere = on == Target::All || when.moves.is_some();
             match (cause, on) {
                 (Cause::DataLoading, _) if everywhere => (Finding::DataLoading, job(), cause),
@@ -193,7 +196,7 @@ fn expected(fault: &Fault, spec: &WorldSpec, places: &Places<'_>) -> Option<Expe
     })
 }
 
-/// The job of a spec, as a subject.
+/// Returns the job of a spec, as a subject.
 pub(crate) fn job(spec: &WorldSpec) -> Subject {
     Subject::Job {
         job: JobId(Arc::clone(&spec.job)),

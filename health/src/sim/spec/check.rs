@@ -1,4 +1,4 @@
-//! Checks whether a spec can be simulated; if not, the error names the value.
+//! Checks that a spec can be simulated. If it cannot, the error names the value.
 
 use super::shape::{Target, When};
 use super::{Framework, MOST_RANKS, SpecError, WorldSpec};
@@ -22,11 +22,11 @@ fn within(
     })
 }
 
-/// Most micro-batch parts per step of an interleaved pipeline.
+/// Maximum number of micro-batch parts per step of an interleaved pipeline.
 const MOST_PARTS: u64 = 1 << 22;
 
 impl WorldSpec {
-    /// Checks whether it can be simulated.
+    /// Checks that the spec can be simulated.
     ///
     /// # Errors
     /// [`SpecError`], which names the value.
@@ -157,7 +157,7 @@ impl WorldSpec {
         }
     }
 
-    /// Why a fault could never have an effect in this world.
+    /// Returns why a fault could never have an effect in this world, or `None` if it could.
     fn futile(&self, fault: &Fault) -> Option<&'static str> {
         let alone = "a link needs two nodes";
         match *fault {

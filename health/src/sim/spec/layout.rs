@@ -1,7 +1,7 @@
-//! Parallel layout: the ranks' positions on the axes of parallelism, in the order of Megatron-LM.
+//! The parallel layout, which defines the ranks' positions on the axes of parallelism, in the order of Megatron-LM.
 //!
-//! Ranks are numbered with the tensor axis fastest, then context, data and pipeline:
-//! <https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py>, order `tp-cp-ep-dp-pp`. Expert
+//! Ranks are numbered along the tensor axis first, then along the context, data and pipeline axes. This is the order
+//! `tp-cp-ep-dp-pp` of <https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py>. Expert
 //! parallelism divides the data-parallel ranks into blocks.
 
 use serde::{Deserialize, Serialize};
@@ -11,26 +11,26 @@ use crate::event::Axis;
 use crate::event::Layout as Declared;
 use crate::id::Rank;
 
-/// Sizes of the axes; their product is the number of ranks.
+/// Sizes of the axes. Their product is the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Layout {
-    /// Data-parallel replicas; zero: what the other axes leave.
+    /// Number of data-parallel replicas. Zero means the number that results from the other axes.
     pub dp: u32,
-    /// Tensor parallel.
+    /// Size of the tensor-parallel axis.
     pub tp: u32,
-    /// Pipeline stages.
+    /// Number of pipeline stages.
     pub pp: u32,
-    /// Expert parallel: divides `dp`.
+    /// Size of the expert-parallel axis. It must divide `dp`.
     pub ep: u32,
-    /// Context parallel.
+    /// Size of the context-parallel axis.
     pub cp: u32,
-    /// Micro-batches in a step.
+    /// Number of micro-batches in a step.
     pub micro: u32,
-    /// Parts of the model on each pipeline stage, which the micro-batches pass in turn: more than one in interleaved
-    /// pipelines.
+    /// Number of parts of the model on each pipeline stage, which the micro-batches pass one after the other. More than
+    /// one in interleaved pipelines.
     pub chunks: u32,
-    /// Ranks declare their position.
+    /// True if ranks declare their position.
     pub declared: bool,
 }
 
@@ -88,27 +88,27 @@ impl Layout {
         Ok(self)
     }
 
-    /// Distance in ranks between neighbors on the data axis.
+    /// Returns the distance in ranks between neighbors on the data axis.
     pub(crate) fn block(&self) -> u32 {
         self.tp * self.cp
     }
 
-    /// Ranks of one pipeline stage.
+    /// Returns the number of ranks of one pipeline stage.
     pub(crate) fn stage(&self) -> u32 {
         self.block() * self.dp
     }
 
-    /// Ranks that communicate inside each layer.
+    /// Returns the number of ranks of a cell. The ranks of a cell communicate inside each layer.
     pub(crate) fn cell(&self) -> u32 {
         self.block() * self.ep
     }
 
-    /// Parallel pipelines: cells of a stage.
+    /// Returns the number of parallel pipelines, which is the number of cells of a stage.
     pub(crate) fn pipelines(&self) -> u32 {
         self.dp / self.ep
     }
 
-    /// The position of a rank.
+    /// Returns the position of a rank.
     pub(crate) fn coordinates(&self, rank: u32) -> Coordinates {
         Coordinates {
             tp: rank % self.tp,
@@ -118,7 +118,7 @@ impl Layout {
         }
     }
 
-    /// The layout that a rank declares.
+    /// Returns the layout that a rank declares.
     pub(crate) fn declared(&self, rank: u32, restart: u32) -> Declared {
         let coordinates = self.coordinates(rank);
         let axis = |index, size| Axis { index, size };

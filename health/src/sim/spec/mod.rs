@@ -1,4 +1,5 @@
-//! Specification of a world: size, layout, behavior of its steps, faults. `parse` reads its text form.
+//! The specification of a world: its size, its layout, the behavior of its steps, and its faults. `parse` reads its
+//! text form.
 
 mod check;
 pub(crate) mod layout;
@@ -13,10 +14,10 @@ pub use self::layout::Layout;
 use self::shape::House;
 use super::fault::Fault;
 
-/// Most ranks of a world.
+/// Maximum number of ranks of a world.
 pub const MOST_RANKS: u32 = 1 << 17;
 
-/// The complete input of a [`World`](super::World): the same spec gives the same frames.
+/// The complete input of a [`World`](super::World). The same spec always gives the same frames.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorldSpec {
@@ -28,13 +29,13 @@ pub struct WorldSpec {
     pub nodes: u32,
     /// GPUs, and therefore ranks, per node.
     pub gpus_per_node: u32,
-    /// Racks, to which the nodes are assigned in order; zero: racks are not reported.
+    /// Number of racks, to which the nodes are assigned in order. Zero if racks are not reported.
     pub racks: u32,
     /// The parallel layout.
     pub layout: Layout,
     /// How replicas synchronize their weights.
     pub framework: Framework,
-    /// The role that ranks declare; empty: none.
+    /// The role that ranks declare. Empty if they declare none.
     pub role: Arc<str>,
     /// Optimizer steps until training ends.
     pub steps: u64,
@@ -44,30 +45,31 @@ pub struct WorldSpec {
     pub restart_s: f64,
     /// Step durations and their variation.
     pub step: StepModel,
-    /// Relative work of each pipeline stage, 1 for the ordinary one; empty: all equal.
+    /// Relative work of each pipeline stage, where 1 is ordinary work. Empty if all stages are equal.
     pub stages: Vec<f64>,
     /// Work that differs from step to step.
     pub work: Work,
-    /// Whether GPUs are read.
+    /// True if GPUs are read.
     pub readings: bool,
-    /// Whether hosts are read; `None`: if a fault can only be recognized by it.
+    /// True if hosts are read. With `None`, they are read if a fault can only be recognized by that.
     pub host: Option<bool>,
-    /// Share of a GPU's readings between two kernels: its link is in power saving, and its utilization reflects the
-    /// past as much as the present.
+    /// The share of a GPU's readings that are taken between two kernels. In these readings, its link is in power
+    /// saving, and its utilization reflects the past as much as the present.
     pub idle: f64,
-    /// Seconds per second of work that each rank's process waits for a CPU, on every node: more threads than cores.
+    /// Seconds per second of work that each rank's process waits for a CPU, on every node, as if there were more
+    /// threads than cores.
     pub oversubscribed: f64,
-    /// Whether communicators are declared and timed.
+    /// True if communicators are declared and timed.
     pub comms: bool,
-    /// Communication is timed by the GPU, as by the NCCL plugin: including sends and receives of pipelines, and single
-    /// collectives on request.
+    /// True if communication is timed by the GPU, as by the NCCL plugin. This includes sends and receives of pipelines,
+    /// and single collectives on request.
     pub comms_by_gpu: bool,
-    /// Number of layers (FSDP) or buckets (DDP) of a step whose collectives overlap with compute, as timed by the GPU:
-    /// the exposed part is unknown. Zero: the time in collectives between replicas is fully exposed.
+    /// Number of layers (FSDP) or buckets (DDP) of a step whose collectives overlap with compute, as timed by the GPU.
+    /// The exposed part is unknown then. If zero, the time in collectives between replicas is fully exposed.
     pub beside: u32,
-    /// Whether ranks report the phases of their steps.
+    /// True if ranks report the phases of their steps.
     pub phases: bool,
-    /// Whether the job reports its earlier speed as a baseline.
+    /// True if the job reports its earlier speed as a baseline.
     pub baseline: bool,
     /// Time after which a hung job is killed, seconds.
     pub hang_s: f64,
@@ -79,10 +81,10 @@ pub struct WorldSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Framework {
-    /// Gradients are reduced in buckets that overlap the backward pass; replicas synchronize at its end.
+    /// Gradients are reduced in buckets that overlap the backward pass. Replicas synchronize at its end.
     #[default]
     Ddp,
-    /// Weights are sharded: replicas synchronize at every layer, one layer ahead.
+    /// Weights are sharded. Replicas therefore synchronize at every layer, and each layer is requested one layer ahead.
     Fsdp,
 }
 
@@ -92,25 +94,28 @@ pub enum Framework {
 pub struct StepModel {
     /// Median self-time of a rank, seconds.
     pub self_s: f64,
-    /// The exposed part of the reduction over replicas, after all have arrived, seconds.
+    /// Exposed time of the reduction over replicas, after all of them have entered it, in seconds.
     pub transfer_s: f64,
-    /// Exchanges inside the layers of a step (tensor, context, expert parallel), seconds per axis in use.
+    /// Time of the exchanges inside the layers of a step (tensor, context, expert parallel), in seconds per axis in
+    /// use.
     pub exchange_s: f64,
     /// Transfer from one pipeline stage to the next, seconds.
     pub hop_s: f64,
     /// Share of self-time spent waiting for data.
     pub data_share: f64,
-    /// Standard deviation of log self-time between steps: 0.005 homogeneous, [`PACKED_SIGMA`] packed sequences.
+    /// Standard deviation of log self-time between steps. It is 0.005 for homogeneous data and [`PACKED_SIGMA`] for
+    /// packed sequences.
     pub sigma: f64,
-    /// Share of steps that take longer by an exponential tail in the logarithm.
+    /// Share of steps that take longer. The logarithm of the factor by which they are longer is exponentially
+    /// distributed.
     pub tail_share: f64,
-    /// Mean of that tail, in the logarithm.
+    /// Mean of the logarithm of that factor.
     pub tail_scale: f64,
     /// Correlation of the noise of consecutive steps (AR(1)), 0 to below 1.
     pub autocorrelation: f64,
     /// Standard deviation of the lasting difference between identical GPUs, in the logarithm.
     pub offset: f64,
-    /// First steps that take up to three times as long, again after each restart.
+    /// Number of first steps that take up to three times as long. This applies again after each restart.
     pub warm_up_steps: u64,
     /// Checkpoints.
     pub checkpoint: Checkpoint,
@@ -127,13 +132,14 @@ pub const PACKED_SIGMA: f64 = 0.11;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checkpoint {
-    /// Interval in steps; zero: never.
+    /// Interval in steps. Zero means never.
     pub every: u64,
     /// Duration relative to other steps.
     pub factor: f64,
-    /// The probe reports it: the time is in the checkpoint phase, and the step has the kind. Otherwise it is self-time.
+    /// True if the probe reports the checkpoint. Its time is then in the checkpoint phase, and the step has the kind
+    /// `Checkpoint`. Otherwise, its time counts as self-time.
     pub declared: bool,
-    /// Only rank 0 writes.
+    /// True if only rank 0 writes.
     pub first_rank_only: bool,
 }
 
@@ -141,11 +147,11 @@ pub struct Checkpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Evaluation {
-    /// Interval in steps; zero: never.
+    /// Interval in steps. Zero means never.
     pub every: u64,
     /// Compute time relative to other steps.
     pub factor: f64,
-    /// The step has the kind.
+    /// True if the step has the kind `Evaluation`.
     pub declared: bool,
 }
 
@@ -153,7 +159,7 @@ pub struct Evaluation {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gc {
-    /// Interval in a rank's steps; zero: never.
+    /// Interval in steps of a rank. Zero means never.
     pub every: u64,
     /// Duration, seconds.
     pub pause_s: f64,
@@ -163,11 +169,13 @@ pub struct Gc {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Work {
-    /// Sequences are packed to a token budget; the resulting 1.4826 × MAD of log self-time. Zero: all equal.
+    /// If not zero, sequences are packed to a token budget. The value is the resulting 1.4826 × MAD of log self-time.
+    /// If zero, all sequences are equal.
     pub packed: f64,
-    /// Standard deviation of the log of tokens routed to the experts of a rank, with slow drift. Zero: all equal.
+    /// Standard deviation of the log of tokens routed to the experts of a rank. It drifts slowly. If zero, all ranks
+    /// get equally many tokens.
     pub experts: f64,
-    /// Steps declare their work.
+    /// True if steps declare their work.
     pub declared: bool,
 }
 
@@ -226,7 +234,7 @@ impl Default for StepModel {
 
 impl Default for Checkpoint {
     fn default() -> Checkpoint {
-        // From a real 32-GPU run: every 500th step takes 1.7 times as long.
+        // The factor is from a real 32-GPU run, in which every 500th step takes 1.7 times as long.
         Checkpoint {
             every: 0,
             factor: 1.7,
@@ -248,8 +256,8 @@ impl Default for Evaluation {
 
 impl Default for Gc {
     fn default() -> Gc {
-        // Typical duration of a full collection of a trainer's heap: https://docs.python.org/3/library/gc.html;
-        // Megatron-LM's --manual-gc exists because of it.
+        // The pause is a typical duration of a full collection of a trainer's heap
+        // (https://docs.python.org/3/library/gc.html). Megatron-LM's --manual-gc exists because of such pauses.
         Gc {
             every: 0,
             pause_s: 0.1,
@@ -270,7 +278,7 @@ impl Default for Work {
 /// Why a spec is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
-    /// A number outside of the valid range.
+    /// A number is outside of the valid range.
     #[error("{what} is {value}; expected {expected}")]
     Range {
         /// The value's name.
@@ -285,14 +293,14 @@ pub enum SpecError {
     NoSuch {
         /// The fault.
         fault: String,
-        /// `rank`, `gpu`, `node` or `rack`.
+        /// The kind of target: `rank`, `gpu`, `node` or `rack`.
         what: &'static str,
-        /// The number it names.
+        /// The number that the fault gives.
         number: u32,
-        /// The number of targets.
+        /// How many such targets exist.
         count: u32,
     },
-    /// A fault that has no effect in this world.
+    /// A fault has no effect in this world.
     #[error("fault \"{fault}\": {why}")]
     Futile {
         /// The fault.
@@ -300,7 +308,7 @@ pub enum SpecError {
         /// The reason.
         why: &'static str,
     },
-    /// Axes whose product is not the number of ranks.
+    /// The product of the axes is not the number of ranks.
     #[error("{}", misfit(.layout, *.ranks))]
     Layout {
         /// The axes.
@@ -311,12 +319,12 @@ pub enum SpecError {
     /// Expert parallelism does not divide the replicas.
     #[error("ep={ep} does not divide dp={dp}")]
     Experts {
-        /// Expert parallel.
+        /// Size of the expert-parallel axis.
         ep: u32,
-        /// Data parallel.
+        /// Size of the data-parallel axis.
         dp: u32,
     },
-    /// Contradicting parts of a spec.
+    /// Parts of the spec contradict each other.
     #[error("{0}")]
     Conflict(&'static str),
 }
@@ -331,12 +339,12 @@ fn misfit(layout: &Layout, ranks: u32) -> String {
 }
 
 impl WorldSpec {
-    /// Number of ranks in the world.
+    /// Returns the number of ranks in the world.
     pub fn ranks(&self) -> u32 {
         self.nodes.saturating_mul(self.gpus_per_node)
     }
 
-    /// The placement of the ranks.
+    /// Returns the placement of the ranks.
     pub(super) fn house(&self) -> House {
         House {
             ranks: self.ranks(),
@@ -346,13 +354,14 @@ impl WorldSpec {
         }
     }
 
-    /// Whether hosts are read.
+    /// Returns true if hosts are read.
     pub(super) fn reads_hosts(&self) -> bool {
         self.host
             .unwrap_or_else(|| self.oversubscribed > 0.0 || self.faults.iter().any(Fault::needs_host))
     }
 
-    /// Whether a baseline is reported: on request, or if it is needed to recognize a job that is slow from its start.
+    /// Returns true if a baseline is reported. That is the case on request, or if it is needed to recognize a job that
+    /// is slow from its start.
     pub(super) fn tells_baseline(&self) -> bool {
         self.baseline
             || self

@@ -1,4 +1,4 @@
-//! The text form of a spec: `nodes=2 gpus=8 tp=2 pp=4 micro=8 steps=500 seed=1 sigma=0.11`.
+//! Parses the text form of a spec, for example `nodes=2 gpus=8 tp=2 pp=4 micro=8 steps=500 seed=1 sigma=0.11`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const KNOWN: &str = "job, nodes, gpus, racks, dp, tp, pp, ep, cp, micro, chunks,
                      idle, oversubscribed, comms, beside, phases, baseline";
 
 impl WorldSpec {
-    /// Parses `nodes=2 gpus=8 steps=500 seed=1 sigma=0.11`, every key optional.
+    /// Parses a spec such as `nodes=2 gpus=8 steps=500 seed=1 sigma=0.11`. Every key is optional.
     ///
     /// # Errors
     /// [`ScriptError`], which gives the column and the known words.
@@ -27,7 +27,7 @@ impl WorldSpec {
         Ok(spec)
     }
 
-    /// Size, layout and length.
+    /// Reads a key of size, layout or length. Returns false if the word is another key.
     fn read_size(&mut self, word: &Word) -> Result<bool, ScriptError> {
         match word.key.as_str() {
             "job" => self.job = name(word)?,
@@ -64,7 +64,7 @@ impl WorldSpec {
         Ok(true)
     }
 
-    /// Step durations.
+    /// Reads a key of step durations. Returns false if the word is another key.
     fn read_step(&mut self, word: &Word) -> Result<bool, ScriptError> {
         let positive = || word.decimal("a number above 0", f64::MIN_POSITIVE..=1e6);
         let share = || word.decimal("a number, 0 to 1", 0.0..=1.0);
@@ -84,7 +84,8 @@ impl WorldSpec {
             "warm-up" => step.warm_up_steps = word.number()?,
             "checkpoint-every" => step.checkpoint.every = word.number()?,
             "checkpoint" => step.checkpoint.factor = positive()?,
-            // Both are bare words: undeclared=first is one rank that writes without declaring it.
+            // `undeclared=first` means that only rank 0 writes a checkpoint, and that it does not declare it. With
+            // `all`, every rank does so.
             "undeclared" => {
                 step.checkpoint.declared = false;
                 step.checkpoint.first_rank_only = !choice(word, "all or first", ["all", "first"])?;
@@ -99,7 +100,7 @@ impl WorldSpec {
         Ok(true)
     }
 
-    /// The signals that are reported.
+    /// Reads a key that selects the reported signals. Returns false if the word is another key.
     fn read_signals(&mut self, word: &Word) -> Result<bool, ScriptError> {
         let switch = || choice(word, "on or off", ["on", "off"]);
         match word.key.as_str() {
@@ -130,7 +131,7 @@ fn name(word: &Word) -> Result<Arc<str>, ScriptError> {
     word.read("a name", |text| Some(Arc::from(text)))
 }
 
-/// Whether the value is the first of two choices.
+/// Returns true if the value is the first of two choices, and false if it is the second.
 fn choice(word: &Word, expected: &'static str, [yes, no]: [&str; 2]) -> Result<bool, ScriptError> {
     word.read(expected, |text| {
         (text == yes).then_some(true).or((text == no).then_some(false))

@@ -1,4 +1,5 @@
-//! Target and time range of a fault: a rank, a node, a rack or all; permanent, intermittent or moving.
+//! The target and time range of a fault. The target is a rank, a node, a rack or all ranks. The fault can be permanent,
+//! intermittent or moving.
 
 use std::fmt;
 
@@ -26,13 +27,13 @@ pub enum Target {
 pub struct When {
     /// First step.
     pub from: u64,
-    /// First step without it; `None`: it never ends.
+    /// First step after the fault, or `None` if it never ends.
     pub until: Option<u64>,
-    /// Intermittent: it recurs at this interval in steps...
+    /// For an intermittent fault, the interval in steps at which it recurs.
     pub every: Option<u64>,
-    /// ...and lasts this many.
+    /// For an intermittent fault, the number of steps that it lasts each time.
     pub lasts: Option<u64>,
-    /// Moving: after this many steps its target changes to another rank, node or rack.
+    /// For a moving fault, the number of steps after which its target changes to another rank, node or rack.
     pub moves: Option<u64>,
 }
 
@@ -62,7 +63,7 @@ impl House {
         rank / self.gpus_per_node
     }
 
-    /// Nodes are assigned to racks in order, as evenly as possible.
+    /// Returns the rack of a node. Nodes are assigned to racks in order, as evenly as possible.
     pub fn rack_of(&self, node: u32) -> u32 {
         let rack = u64::from(node) * u64::from(self.racks.max(1)) / u64::from(self.nodes.max(1));
         rack as u32
@@ -70,7 +71,7 @@ impl House {
 }
 
 impl When {
-    /// Whether it is active in this step.
+    /// Returns true if the fault is active in this step.
     pub(crate) fn holds(&self, step: u64) -> bool {
         if step < self.from || self.until.is_some_and(|until| step >= until) {
             return false;
@@ -81,7 +82,8 @@ impl When {
         }
     }
 
-    /// The target in this step, if it starts at `target`. `key` gives each fault its own path.
+    /// Returns the target in this step of a fault that starts at `target`. `key` gives each fault its own sequence of
+    /// targets.
     pub(crate) fn target(&self, target: Target, step: u64, house: &House, key: &[u64]) -> Target {
         let (Some(moves), true) = (self.moves, step >= self.from) else {
             return target;
@@ -91,8 +93,8 @@ impl When {
             if hop == 0 || of < 2 {
                 return from;
             }
-            // A stride below the count never returns to the same place; two alternating strides visit more than one
-            // cycle.
+            // A stride below the count always leads to another target. Two alternating strides are used, because a
+            // single one might visit only some of the targets.
             let stride = |n: u64| 1 + Chance::of(n, key).bits() % u64::from(of - 1);
             let way = hop.div_ceil(2) * stride(0) + hop / 2 * stride(1);
             ((u64::from(from) + way) % u64::from(of)) as u32
@@ -105,14 +107,14 @@ impl When {
         }
     }
 
-    /// Whether it is neither intermittent nor moving.
+    /// Returns true if the fault is neither intermittent nor moving.
     pub fn is_steady(&self) -> bool {
         self.every.is_none() && self.moves.is_none()
     }
 }
 
 impl Target {
-    /// Whether a rank is part of the target.
+    /// Returns true if a rank is part of the target.
     pub(crate) fn strikes(self, rank: u32, house: &House) -> bool {
         match self {
             Target::Rank(whom) => whom == rank,
@@ -122,7 +124,7 @@ impl Target {
         }
     }
 
-    /// The kind and number of the target, if it is a single one.
+    /// Returns the kind and number of the target, if it is a single one.
     pub(crate) fn names(self) -> Option<(&'static str, u32)> {
         match self {
             Target::Rank(rank) => Some(("rank", rank)),

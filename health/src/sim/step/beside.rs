@@ -1,5 +1,5 @@
-//! Collectives that overlap with compute: their begin and end on a GPU. FSDP gathers weights layer by layer, with the
-//! next layer requested while the current one computes; DDP reduces gradients bucket by bucket.
+//! Collectives that overlap with compute, and when they begin and end on a GPU. FSDP gathers weights layer by layer,
+//! and requests the next layer while the current one computes. DDP reduces gradients bucket by bucket.
 //!
 //! Collectives of one communicator run one after the other, in the order of enqueueing, and end when all members have
 //! begun and the transfer is complete. Times are seconds since the last synchronization of all ranks.
@@ -19,8 +19,8 @@ pub(crate) struct Met {
 }
 
 impl Timeline {
-    /// A step with sharded weights: each layer is gathered twice, forward and backward, and its gradients are
-    /// scattered.
+    /// Simulates a step with sharded weights. Each layer is gathered twice, in the forward and in the backward pass,
+    /// and its gradients are scattered.
     pub(super) fn gather_layers(&mut self, roads: &Roads) {
         let layers = self.beside_layers;
         let cells = self.begin.len();
@@ -50,7 +50,7 @@ impl Timeline {
         self.end.copy_from_slice(&end);
     }
 
-    /// Runs a collective of all cells, which request it at different times; returns its end.
+    /// Runs a collective of all cells, which request it at different times. Returns when it ends.
     fn meet(&mut self, function: u8, asked: &[f64], free_s: f64, transfer_s: f64) -> f64 {
         let end_s = asked.iter().copied().fold(free_s, f64::max) + transfer_s;
         for (met, asked) in self.met.iter_mut().zip(asked) {
@@ -64,7 +64,7 @@ impl Timeline {
         end_s
     }
 
-    /// Gradient buckets, stage by stage. The last one ends with the group's reduction.
+    /// Simulates the reduction of gradient buckets, stage by stage. The last bucket ends with the group's reduction.
     pub(super) fn reduce_buckets(&mut self, micro: usize, roads: &Roads) {
         let buckets = self.beside_layers;
         let per_stage = self.met.len() / (roads.reduce.len() / self.tensor_groups()).max(1);
@@ -99,7 +99,8 @@ impl Timeline {
         }
     }
 
-    /// Collectives of a cell's ranks by function, and their total time in nanoseconds and number.
+    /// Sums the collectives of a cell's ranks by function. Also returns their total time in nanoseconds and their
+    /// number.
     pub(super) fn sums(&self, cell: usize) -> (Vec<FunctionSum>, u64, u32) {
         let met = &self.met[cell];
         let first_s = met.iter().map(|met| met.begin_s).fold(f64::INFINITY, f64::min);
@@ -119,7 +120,7 @@ impl Timeline {
     }
 }
 
-/// Share of a cell's work in each layer, forward and then backward.
+/// Returns the share of a cell's work in each layer, for the forward pass and then for the backward pass.
 fn slots(cell: usize, layers: usize, roads: &Roads) -> Vec<f64> {
     let uneven = |slot: usize| {
         let shard = slot * SHARDS / (2 * layers);

@@ -8,7 +8,7 @@ use crate::sim::spec::layout::Layout;
 
 /// Number of buckets in which gradients are reduced.
 const BUCKETS: u32 = 8;
-/// Gradients of the whole model, and activations of a micro-batch, bytes.
+/// Size of the gradients of the whole model, and of the activations of a micro-batch, in bytes.
 const GRADIENTS: u64 = 4 << 30;
 const ACTIVATIONS: u64 = 32 << 20;
 
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// The number and size of a rank's communicator of this kind.
+    /// Returns the number and size of a rank's communicator of this kind.
     fn of(self, layout: &Layout, rank: u32) -> (u32, u32) {
         let (stage, block) = (layout.stage(), layout.block());
         match self {
@@ -53,7 +53,7 @@ impl Kind {
             Kind::Context => (rank / block * layout.tp + rank % layout.tp, layout.cp),
             Kind::Expert => (rank / layout.cell() * block + rank % block, layout.ep),
             Kind::Pipeline => (rank % stage, layout.pp),
-            // If the data-parallel group is the world, one communicator serves both.
+            // If the data-parallel group is the whole world, no separate communicator is created for the world.
             Kind::World if layout.tp * layout.pp == 1 => (0, 1),
             Kind::World => (0, stage * layout.pp),
         }
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// The communicators of a rank.
+/// Returns the communicators of a rank.
 pub(crate) fn groups(layout: &Layout, rank: u32, restart: u32) -> Vec<Group> {
     let group = |kind: &Kind| {
         let (number, size) = kind.of(layout, rank);
@@ -87,13 +87,13 @@ pub(crate) struct Ran<'a> {
     pub roads: &'a Roads,
     pub sharded: bool,
     pub by_gpu: bool,
-    /// Share of each micro-batch, replica by replica.
+    /// Share of each micro-batch, for one replica after another.
     pub shares: &'a [f64],
     pub meet_s: f64,
 }
 
 impl Ran<'_> {
-    /// A rank's sums by communicator.
+    /// Returns a rank's sums by communicator.
     pub fn comms(&self, rank: u32, restart: u32, step: u64) -> impl Iterator<Item = Comm> + '_ {
         Kind::ALL.iter().filter_map(move |kind| {
             let (number, size) = kind.of(self.layout, rank);
@@ -119,7 +119,7 @@ impl Ran<'_> {
         })
     }
 
-    /// A rank's sums in its replicas' communicator, if it overlaps with compute.
+    /// Returns a rank's sums in the communicator of its replicas, if its collectives overlap with compute.
     fn beside(&self, rank: u32, restart: u32, step: u64, comm: u64) -> Comm {
         let (functions, dur_ns, collectives) = self.timeline.sums(self.timeline.cell_of(rank));
         let (_, _, bytes) = self.spent(Kind::Data, rank);
@@ -138,8 +138,8 @@ impl Ran<'_> {
         }
     }
 
-    /// The single exchanges of a rank's layers in a tensor-parallel group, if the group is requested. The first one of
-    /// each micro-batch includes the wait, because the rank enters it after its work.
+    /// Returns the single exchanges of a rank's layers in a tensor-parallel group, if the group is requested. The first
+    /// one of each micro-batch includes the wait, because the rank enters it after its work.
     pub fn alone(&self, rank: u32, restart: u32, step: u64, wants: &[Want]) -> Option<Collectives> {
         let layout = self.layout;
         let (number, size) = Kind::Tensor.of(layout, rank);
@@ -187,7 +187,8 @@ impl Ran<'_> {
         })
     }
 
-    /// Seconds in a communicator, collectives and bytes. All of a rank's seconds add up to its wait.
+    /// Returns the seconds in a communicator, and the number of collectives and bytes. The seconds of all communicators
+    /// of a rank add up to its wait.
     fn spent(&self, kind: Kind, rank: u32) -> (f64, u32, u64) {
         let (layout, line) = (self.layout, self.timeline);
         let (cell, group) = (line.cell_of(rank), line.group_of(rank));
@@ -210,8 +211,8 @@ impl Ran<'_> {
         }
     }
 
-    /// Seconds in the exchanges of one axis inside the layers: ranks synchronize on the tensor axis first, and a cell's
-    /// remaining wait is attributed to its outermost axis.
+    /// Returns the seconds in the exchanges of one axis inside the layers. Ranks synchronize on the tensor axis first.
+    /// A cell's remaining wait is attributed to its outermost axis.
     fn inside(&self, kind: Kind, rank: u32, cell: usize) -> f64 {
         let layout = self.layout;
         let work = |own: &Own| own.compute + own.extra;

@@ -1,4 +1,4 @@
-//! Durations of the parts of a step: work, transfers and collectives, for every rank.
+//! Computes the durations of the parts of a step (work, transfers and collectives) for every rank.
 
 mod beside;
 pub mod comms;

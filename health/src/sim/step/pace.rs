@@ -1,4 +1,4 @@
-//! Durations of work and transfers without faults: the noise of a step, which is independent of faults.
+//! Durations of work and transfers without faults. They contain the noise of a step, which is independent of faults.
 
 use super::timeline::{Own, Roads, SHARDS};
 use super::work::Loads;
@@ -24,14 +24,14 @@ struct Noise {
     chance: Chance,
     offset: f64,
     drift: f64,
-    /// Steps until the next garbage collection.
+    /// Number of steps until the next garbage collection.
     gc_in: f64,
 }
 
 /// The random values of a rank for one step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base {
-    /// Self-time at stage weight and work 1, seconds.
+    /// Self-time in seconds if the stage weight and the work were 1.
     self_s: f64,
     gc_s: f64,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Pace {
     model: StepModel,
     sharded: bool,
     piped: bool,
-    /// Whether there are replicas that reduce gradients.
+    /// True if there are replicas that reduce gradients.
     reduces: bool,
     /// Number of axes on which ranks exchange data inside the layers.
     exchanges: f64,
@@ -61,7 +61,7 @@ pub(crate) struct Pace {
     /// The work of the step.
     pub loads: Loads,
     even_shares: Vec<f64>,
-    /// The durations of its transfers.
+    /// The durations of the step's transfers.
     pub roads: Roads,
     evaluates: bool,
 }
@@ -80,15 +80,15 @@ impl Noise {
         }
     }
 
-    /// The rank's self-time in its next step, seconds.
+    /// Returns the rank's self-time in its next step, in seconds.
     fn next(&mut self, model: &StepModel, warming: bool) -> f64 {
         let phi = model.autocorrelation;
         self.drift = phi * self.drift + (1.0 - phi * phi).sqrt() * model.sigma * self.chance.normal();
         let mut log = self.offset + self.drift;
-        // Drawn even if unused, so that each setting changes only its own effect.
+        // These numbers are drawn even if they are not used, so that each setting changes only its own effect.
         let (tail, warm_up) = (self.chance.unit(), self.chance.unit());
         if tail < model.tail_share {
-            // Reuses the draw: given that it is below the threshold, it is uniform there.
+            // The draw is reused. Given that it is below the threshold, it is uniform below it.
             log -= model.tail_scale * (1.0 - tail / model.tail_share).ln();
         }
         let warming = if warming {
@@ -99,7 +99,7 @@ impl Noise {
         model.self_s * warming * log.exp()
     }
 
-    /// Duration of garbage collection in this step, seconds.
+    /// Returns the duration of garbage collection in this step, in seconds.
     fn gc(&mut self, model: &StepModel) -> f64 {
         if model.gc.every == 0 {
             return 0.0;
@@ -156,7 +156,8 @@ impl Pace {
         })
     }
 
-    /// Draws the next step. `warming`: it is one of the first; `evaluates`: it contains an evaluation.
+    /// Draws the next step. `warming` is true if the step is one of the first. `evaluates` is true if it contains an
+    /// evaluation.
     pub fn draw(&mut self, warming: bool, evaluates: bool) {
         self.evaluates = evaluates;
         for (noise, base) in self.noises.iter_mut().zip(&mut self.bases) {
@@ -185,7 +186,8 @@ impl Pace {
         }
     }
 
-    /// Layers of a step vary like steps do: uniform with the same variance, zero on average.
+    /// Draws the variation of the layers of a step. It is uniform, with the same variance as that of steps, and zero on
+    /// average.
     fn roughen(&mut self) {
         let width = self.model.sigma * (3.0 * SHARDS as f64).sqrt();
         for layers in self.roads.uneven.chunks_mut(SHARDS) {
@@ -199,7 +201,7 @@ impl Pace {
         }
     }
 
-    /// Shares of the micro-batches, replica by replica.
+    /// Returns the shares of the micro-batches, for one replica after another.
     pub fn shares(&self, without: Without) -> &[f64] {
         if without == Without::Sequences {
             &self.even_shares
@@ -208,7 +210,7 @@ impl Pace {
         }
     }
 
-    /// A rank's work in the step, with the faults of `pull` and without one effect.
+    /// Returns a rank's work in the step, with the faults of `pull` and without one effect.
     pub fn own(&self, rank: u32, pull: &Pull, lag: f64, without: Without) -> Own {
         let (base, place) = (self.bases[rank as usize], self.places[rank as usize]);
         let replica = self.loads.replica(place.dp);
@@ -241,7 +243,7 @@ impl Pace {
             lag,
             write: pull.write_s,
             data: data + whole * pull.data,
-            // A slow rank is slow in everything; the loader prefetches, so its delay appears in compute.
+            // A slow rank is slow in everything. The data loader prefetches, so its delay appears in compute.
             compute: compute * pull.factor + data * (pull.factor - 1.0),
             extra: gc + pull.stall_s + (compute + data) * pull.held,
             extra_at: pull.held_at,

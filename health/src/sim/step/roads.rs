@@ -1,4 +1,4 @@
-//! Effect of link faults on the transfers of a step: transfers over the link take longer.
+//! The effect of link faults on the transfers of a step. Transfers over the affected link take longer.
 
 use super::timeline::Roads;
 use crate::sim::fault::Fault;
@@ -8,7 +8,7 @@ use crate::sim::spec::shape::Target;
 use crate::verdict::Cause;
 
 impl Drag {
-    /// The transfers of this step including link faults; `None`: there are none.
+    /// Returns the transfers of this step including link faults, or `None` if there are no link faults.
     pub(crate) fn roads(&self, plain: &Roads, layout: &Layout, without: Without) -> Option<Roads> {
         let struck = |index: usize, fault: &Fault| fault.is_of_transfer() && !without.skips(index);
         if !self.blows().iter().any(|blow| struck(blow.index, &blow.fault)) {
@@ -33,7 +33,7 @@ impl Drag {
         Some(roads)
     }
 
-    /// The slowdown of a transfer among these ranks.
+    /// Returns the factor by which a transfer among these ranks is slower.
     fn toll(&self, members: impl Iterator<Item = u32> + Clone, without: Without) -> f64 {
         let mut toll = 1.0;
         for blow in self.blows() {
@@ -58,7 +58,7 @@ impl Drag {
         toll
     }
 
-    /// Whether the ranks include an affected one and another one on its node.
+    /// Returns true if the ranks include an affected one and another one on its node.
     fn within(&self, members: impl Iterator<Item = u32> + Clone, on: Target) -> bool {
         let house = self.house();
         members.clone().any(|rank| {
@@ -68,7 +68,7 @@ impl Drag {
         })
     }
 
-    /// Whether these ranks communicate over the network of an affected node, or over its link to `peer`.
+    /// Returns true if these ranks communicate over the network of an affected node, or over its link to `peer`.
     fn across(&self, members: impl Iterator<Item = u32> + Clone, on: Target, peer: Option<u32>) -> bool {
         let house = self.house();
         let struck = |node: u32| match on {

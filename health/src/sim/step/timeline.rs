@@ -5,8 +5,8 @@
 //! training on GPU clusters using Megatron-LM", SC 2021, <https://arxiv.org/abs/2104.04473>), interleaved if a stage
 //! has several parts of the model (section 2.2 there). Replicas reduce their gradients at the end, or synchronize at
 //! every layer if their weights are sharded (<https://docs.pytorch.org/docs/stable/fsdp.html>, with the next layer
-//! prefetched). Finally all ranks synchronize: the norm of the gradient is one number. Times are seconds since the last
-//! such synchronization.
+//! prefetched). Finally all ranks synchronize, because the norm of the gradient is computed over all of them. Times are
+//! seconds since the last such synchronization.
 
 use super::beside::Met;
 use crate::sim::spec::Framework;
@@ -17,31 +17,32 @@ pub(super) const FORWARD: f64 = 1.0 / 3.0;
 /// Groups of layers whose weights are gathered together.
 pub(super) const SHARDS: usize = 4;
 
-/// A rank's own work in a step, seconds.
+/// A rank's own work in a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Own {
-    /// Its optimizer time from the last step, which follows the synchronization.
+    /// Its optimizer time of the last step, which it spends after the synchronization.
     pub lag: f64,
-    /// Writing a checkpoint.
+    /// Time writing a checkpoint.
     pub write: f64,
     pub data: f64,
-    /// Over all micro-batches.
+    /// Compute time over all micro-batches.
     pub compute: f64,
-    /// Stall in one micro-batch, by default the first, including garbage collection.
+    /// Additional time in one micro-batch, by default the first one: stalls and garbage collection.
     pub extra: f64,
     pub extra_at: u32,
-    /// Garbage collection.
+    /// Time in garbage collection.
     pub gc: f64,
     pub optimizer: f64,
 }
 
 impl Own {
-    /// From the last synchronization to its last work before the next one, without any wait.
+    /// Returns the time from the last synchronization to the end of the rank's work before the next one, without any
+    /// wait.
     pub fn total(&self) -> f64 {
         self.lag + self.write + self.data + self.compute + self.extra
     }
 
-    /// Its work in a micro-batch that is `share` of the step's.
+    /// Returns its work in a micro-batch that has `share` of the step's work.
     pub fn in_micro(&self, index: usize, share: f64) -> f64 {
         let extra = if index == self.extra_at as usize {
             self.extra
@@ -57,11 +58,11 @@ impl Own {
 pub(crate) struct Roads {
     /// Exposed part of the reduction of each data-parallel group.
     pub reduce: Vec<f64>,
-    /// Exchanges inside the layers, by cell.
+    /// Time of the exchanges inside the layers, by cell.
     pub exchange: Vec<f64>,
-    /// From each cell to the next one in its pipeline.
+    /// Time of the transfer from each cell to the next one in its pipeline.
     pub hop: Vec<f64>,
-    /// Variation of the layers of a cell, [`SHARDS`] for each, zero on average; empty: none.
+    /// Variation of the layers of a cell, [`SHARDS`] for each, zero on average. Empty if there is none.
     pub uneven: Vec<f64>,
 }
 
@@ -73,23 +74,24 @@ struct Op {
     forward: bool,
 }
 
-/// The engine; it keeps the times of the latest step.
+/// Simulates steps, and keeps the times of the latest one.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     layout: Layout,
     sharded: bool,
-    /// Number of layers or buckets whose overlapping collectives are simulated one by one; 0: they are not.
+    /// Number of layers or buckets whose overlapping collectives are simulated one by one. 0 if they are not.
     pub beside_layers: usize,
     order: Vec<Op>,
-    /// By cell: time at which all its ranks have arrived, end of its work, and duration of its work.
+    /// For each cell, when all its ranks have begun, the end of its work, and the duration of its work.
     pub begin: Vec<f64>,
     pub end: Vec<f64>,
     pub busy: Vec<f64>,
-    /// By data-parallel group: end of its reduction.
+    /// For each data-parallel group, the end of its reduction.
     pub reduced: Vec<f64>,
-    /// By cell: its collectives between replicas, if they are simulated one by one.
+    /// For each cell, its collectives between replicas, if they are simulated one by one.
     pub met: Vec<Vec<Met>>,
-    /// By stage, chunk and micro-batch: duration, end of forward, end of backward.
+    /// For each stage, chunk and micro-batch, its duration, the end of its forward pass and the end of its backward
+    /// pass.
     marks: Vec<[f64; 3]>,
 }
 
@@ -110,8 +112,8 @@ impl Timeline {
         }
     }
 
-    /// Simulates a step and returns the time of the synchronization. `shares` are those of each micro-batch, replica by
-    /// replica.
+    /// Simulates a step and returns the time of the synchronization. `shares` contains the share of each micro-batch,
+    /// for one replica after another.
     pub fn run(&mut self, own: &[Own], shares: &[f64], roads: &Roads) -> f64 {
         for pipeline in 0..self.layout.pipelines() as usize {
             for stage in 0..self.layout.pp as usize {
@@ -130,27 +132,27 @@ impl Timeline {
         self.reduce(roads)
     }
 
-    /// Data-parallel groups of a stage.
+    /// Returns the number of data-parallel groups of a stage.
     pub fn tensor_groups(&self) -> usize {
         self.layout.tp as usize
     }
 
-    /// A cell's index.
+    /// Returns a cell's index.
     pub fn cell(&self, stage: usize, pipeline: usize) -> usize {
         stage * self.layout.pipelines() as usize + pipeline
     }
 
-    /// The cell of a rank: ranks of a cell are consecutive.
+    /// Returns the cell of a rank. Ranks of a cell are consecutive.
     pub fn cell_of(&self, rank: u32) -> usize {
         (rank / self.layout.cell()) as usize
     }
 
-    /// The data-parallel group of a rank.
+    /// Returns the data-parallel group of a rank.
     pub fn group_of(&self, rank: u32) -> usize {
         (rank / self.layout.stage() * self.layout.tp + rank % self.layout.tp) as usize
     }
 
-    /// Computes the duration of each micro-batch of a cell, set by its slowest rank.
+    /// Computes the duration of each micro-batch of a cell, which is that of its slowest rank.
     fn fill(&mut self, stage: usize, pipeline: usize, own: &[Own], shares: &[f64], roads: &Roads) {
         let cell = self.cell(stage, pipeline);
         let (size, block) = (self.layout.cell() as usize, self.layout.block() as usize);
@@ -211,7 +213,8 @@ impl Timeline {
         }
     }
 
-    /// Sharded weights: a layer's weights arrive when all cells have begun the previous layer, and so requested them.
+    /// Simulates sharded weights. A layer's weights arrive when all cells have begun the previous layer, because each
+    /// cell requests them then.
     fn gather(&mut self, roads: &Roads) {
         let mut gate = self.begin.iter().copied().fold(0.0, f64::max);
         let mut starts = self.begin.clone();
@@ -228,7 +231,7 @@ impl Timeline {
         }
     }
 
-    /// Each data-parallel group reduces its gradients; then all ranks synchronize.
+    /// Simulates the end of a step. Each data-parallel group reduces its gradients. Then all ranks synchronize.
     fn reduce(&mut self, roads: &Roads) -> f64 {
         let cells = self.layout.pipelines() as usize;
         let mut meet: f64 = 0.0;
@@ -248,7 +251,8 @@ impl Timeline {
 /// A stage and one of its chunks.
 type Part = (usize, usize);
 
-/// The previous and next part of a micro-batch: chunk after chunk, each through all stages.
+/// Returns the previous and next part that a micro-batch passes. It passes one chunk after another, each through all
+/// stages.
 fn neighbors((stage, chunk): Part, pp: usize, chunks: usize) -> [Option<Part>; 2] {
     let place = chunk * pp + stage;
     let at = |place: usize| (place % pp, place / pp);
@@ -256,10 +260,10 @@ fn neighbors((stage, chunk): Part, pp: usize, chunks: usize) -> [Option<Part>; 2
     [place.checked_sub(1).map(at), after]
 }
 
-/// The operations of one pipeline, ordered by their dependencies.
+/// Returns the operations of one pipeline, ordered by their dependencies.
 fn order(pp: usize, chunks: usize, micro: usize) -> Vec<Op> {
     let total = chunks * micro;
-    // A stage passes as many micro-batches as there are stages through one chunk, then through the next.
+    // A stage processes as many micro-batches as there are stages in one chunk, and then in the next chunk.
     let turn = |count: usize, forward: bool| {
         let (group, within) = (count / (pp * chunks), count % (pp * chunks));
         let chunk = within / pp;

@@ -14,7 +14,7 @@ fn still(layout: &Layout) -> Roads {
     }
 }
 
-/// The synchronization time of a step in which rank r only computes for `compute(r)` seconds.
+/// Returns the synchronization time of a step in which rank r only computes, for `compute(r)` seconds.
 fn meet(layout: Layout, framework: Framework, compute: impl Fn(u32) -> f64) -> f64 {
     let ranks = layout.stage() * layout.pp;
     let own = |rank| Own {
@@ -30,7 +30,8 @@ fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-9, "{found} for {expected}");
 }
 
-/// Narayanan et al. 2021, section 2.2: with p stages and m micro-batches the step takes (m + p - 1) of one.
+/// According to Narayanan et al. 2021, section 2.2, a step with p stages and m micro-batches takes (m + p - 1) times as
+/// long as one micro-batch.
 #[test]
 fn an_even_pipeline_takes_what_the_formula_says() {
     for (pp, micro) in [(2, 4), (4, 8), (4, 4), (8, 32), (4, 2)] {
@@ -40,7 +41,7 @@ fn an_even_pipeline_takes_what_the_formula_says() {
     }
 }
 
-/// Section 2.2 there: with v chunks on each stage the idle time is a v-th of that.
+/// According to the same section, if each stage has v chunks, the idle time is a v-th of that without chunks.
 #[test]
 fn an_interleaved_pipeline_takes_what_the_formula_says() {
     for (pp, chunks, micro) in [(2, 2, 4), (4, 2, 8), (4, 4, 4), (4, 3, 16), (8, 2, 32)] {
@@ -53,7 +54,8 @@ fn an_interleaved_pipeline_takes_what_the_formula_says() {
     }
 }
 
-/// With a slower last stage every micro-batch waits for it; each other stage adds its time once, forward and backward.
+/// If the last stage is slower, every micro-batch waits for it. Each other stage adds its time once, forward and
+/// backward.
 #[test]
 fn a_slow_last_stage_sets_the_pace_of_the_pipeline() {
     let layout = layout("pp=4 micro=8", 4);
@@ -62,12 +64,12 @@ fn a_slow_last_stage_sets_the_pace_of_the_pipeline() {
     assert_near(found, (8.0 * heavy + 3.0) / 8.0);
 }
 
-/// One slow rank of one stage of one replica delays its pipeline, and through the synchronization all others.
+/// One slow rank of one stage of one replica delays its pipeline. The synchronization then delays all others.
 #[test]
 fn a_slow_rank_holds_up_its_pipeline_and_then_everybody() {
     let layout = layout("pp=4 tp=2 micro=8", 16);
     let even = meet(layout, Framework::Ddp, |_| 1.0);
-    // Ranks 12 to 15 are the last stage: two replicas of two.
+    // Ranks 12 to 15 are the last stage, which has two replicas of two ranks.
     let slow = meet(layout, Framework::Ddp, |rank| if rank == 15 { 1.2 } else { 1.0 });
     assert_near(slow - even, 8.0 * 0.2 / 8.0);
     // Its partner in the same cell would have waited for it anyway.
@@ -75,7 +77,7 @@ fn a_slow_rank_holds_up_its_pipeline_and_then_everybody() {
     assert_near(both, slow);
 }
 
-/// A pipeline with slack costs nothing as long as it is not the slowest.
+/// A slow rank costs nothing as long as its pipeline stage has slack.
 #[test]
 fn slack_hides_what_is_not_critical() {
     let layout = layout("pp=4 micro=8", 8);
@@ -91,7 +93,7 @@ fn slack_hides_what_is_not_critical() {
 
 #[test]
 fn ranks_of_a_cell_meet_in_every_micro_batch() {
-    // Two experts' ranks with alternating long micro-batches: over the whole step neither is slower.
+    // The ranks of two experts have long micro-batches alternately, so over the whole step neither is slower.
     let layout = layout("ep=2 micro=2", 2);
     let own = vec![
         Own {

@@ -1,17 +1,17 @@
-//! Legitimate differences in work: packed sequences, with the cost of attention for their squared lengths, and routed
-//! tokens.
+//! Legitimate differences in work. They come from packed sequences, whose attention costs time in proportion to their
+//! squared lengths, and from tokens that are routed to experts.
 //!
-//! A micro-batch is a pack of sequences that fills a token budget. Its time is a·tokens + b·(sum of squared lengths); b
-//! is chosen so that the log self-time of whole steps has the spread in the spec.
+//! A micro-batch is a pack of sequences that fills a token budget. Its time is a·tokens + b·(sum of squared lengths).
+//! The factor b is chosen so that the log self-time of whole steps has the spread in the spec.
 
 use super::pace::OPTIMIZER_SHARE;
 use crate::sim::chance::Chance;
 use crate::sim::spec::layout::Layout;
 use crate::sim::spec::{SpecError, WorldSpec};
 
-/// Tokens of a micro-batch, and longest sequence.
+/// Number of tokens of a micro-batch, which is also the length of the longest sequence.
 const BUDGET: u64 = 32_768;
-/// Sequence lengths are log-normal, as those of text corpora are.
+/// Sequence lengths are log-normal, as they are in text corpora.
 const LENGTH_MEDIAN: f64 = 600.0;
 const LENGTH_SIGMA: f64 = 1.6;
 /// Number of packs to draw from, and of steps for measuring their spread.
@@ -19,12 +19,12 @@ const PACKS: u64 = 1024;
 const TRIALS: usize = 2000;
 /// Share of compute that is spent in experts.
 const EXPERT_SHARE: f64 = 0.5;
-/// Correlation of an expert's popularity between steps: it decays in about 500 steps.
+/// Correlation of an expert's popularity between steps. It decays in about 500 steps.
 const DRIFT: f64 = 0.998;
 /// Uniform variation of routing between batches.
 const ROUTING_JITTER: f64 = 0.02;
 
-/// The work of a step, relative to the ordinary one.
+/// The work of a step, relative to ordinary work.
 #[derive(Clone, Debug)]
 pub(crate) struct Loads {
     layout: Layout,
@@ -33,7 +33,7 @@ pub(crate) struct Loads {
     declared: bool,
     chance: Chance,
     popularity: Vec<f64>,
-    /// Share of each micro-batch in its replica's compute, replica by replica.
+    /// Share of each micro-batch in its replica's compute, for one replica after another.
     shares: Vec<f64>,
     replicas: Vec<Replica>,
 }
@@ -41,9 +41,9 @@ pub(crate) struct Loads {
 /// The work of one data-parallel replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Replica {
-    /// Compute for its sequences, relative to the mean.
+    /// Compute time for its sequences, relative to the mean.
     pub sequences: f64,
-    /// Compute for the tokens routed to its experts, relative to the mean.
+    /// Compute time for the tokens routed to its experts, relative to the mean.
     pub experts: f64,
     pub tokens: u64,
     pub sum_sq: u64,
@@ -114,22 +114,23 @@ impl Loads {
         }
     }
 
-    /// The work of a replica.
+    /// Returns the work of a replica.
     pub fn replica(&self, dp: u32) -> &Replica {
         &self.replicas[dp as usize]
     }
 
-    /// Share of each micro-batch in its replica's compute, replica by replica.
+    /// Returns the share of each micro-batch in its replica's compute, for one replica after another.
     pub fn shares(&self) -> &[f64] {
         &self.shares
     }
 
-    /// The same with equal micro-batches.
+    /// Returns the shares that equal micro-batches would have.
     pub fn even_shares(&self) -> Vec<f64> {
         vec![1.0 / f64::from(self.layout.micro); self.shares.len()]
     }
 
-    /// Tokens, sum of squares and expert tokens that a rank declares; zeros: none.
+    /// Returns the tokens, the sum of squared lengths and the expert tokens that a rank declares. Values that it does
+    /// not declare are zero.
     pub fn declared(&self, dp: u32) -> (u64, u64, u64) {
         if !self.declared {
             return (0, 0, 0);
@@ -148,18 +149,18 @@ impl Loads {
 /// Packs of sequences to draw from.
 #[derive(Clone, Debug)]
 struct Packs {
-    /// Tokens and sum of squared lengths of each, and its compute relative to the mean.
+    /// For each pack, its tokens, the sum of its squared lengths, and its compute relative to the mean.
     table: Vec<(u64, u64, f64)>,
 }
 
 impl Packs {
     fn new(spec: &WorldSpec) -> Result<Packs, SpecError> {
-        // The packs are the same in every world: the seed only changes the draws from them.
+        // The packs are the same in every world. The world's seed only changes which of them are drawn.
         let mut chance = Chance::new(0x7061_636b);
         let found: Vec<(u64, u64)> = (0..PACKS).map(|_| pack(&mut chance)).collect();
         let mean = |of: fn(&(u64, u64)) -> u64| found.iter().map(of).sum::<u64>() as f64 / PACKS as f64;
         let (tokens, squares) = (mean(|pack| pack.0), mean(|pack| pack.1));
-        // Relative tokens and squares of whole steps.
+        // Relative tokens and sums of squares of whole steps.
         let micro = spec.layout.micro;
         let mut step = || {
             let mut sum = (0.0, 0.0);
@@ -215,7 +216,8 @@ impl Packs {
     }
 }
 
-/// Tokens and sum of squared lengths of one pack: sequences until little room is left, the last one truncated.
+/// Returns the tokens and the sum of squared lengths of one pack. Sequences are added until little room is left, and
+/// the last one is truncated.
 fn pack(chance: &mut Chance) -> (u64, u64) {
     let (mut tokens, mut squares) = (0, 0);
     while BUDGET - tokens > BUDGET / 32 {
@@ -227,7 +229,7 @@ fn pack(chance: &mut Chance) -> (u64, u64) {
     (tokens, squares)
 }
 
-/// 1.4826 × the median absolute deviation: the standard deviation of a normal distribution.
+/// Returns 1.4826 × the median absolute deviation, which for a normal distribution is the standard deviation.
 fn mad(mut values: Vec<f64>) -> f64 {
     let middle = |values: &mut Vec<f64>| {
         let half = values.len() / 2;

@@ -1,7 +1,7 @@
-//! Simulated GPUs: NVML readings and speed, as a pure function of a script and time.
+//! Simulated GPUs. Their NVML readings and speed are a pure function of a script and the time.
 //!
-//! Every value and every counter is in closed form, so any instant can be computed in any order, and a counter is the
-//! exact integral of its reason. GPUs are independent of each other.
+//! Every value and every counter has a closed form. Any instant can therefore be computed in any order, and a counter
+//! is the exact integral of the condition that it measures. GPUs are independent of each other.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::id::GpuId;
 use crate::sim::chance::Chance;
 use crate::sim::text::{Quoted, ScriptError, Word, seconds, words};
 
-/// Temperature at which throttling starts, degrees: an H100 SXM slows down in software at 87.
+/// Temperature at which throttling starts, in degrees. An H100 SXM slows down in software at 87.
 const LIMIT_C: f64 = 87.0;
-/// Rise of a heated GPU over its normal temperature if it did not throttle, degrees.
+/// How far a heated GPU would rise above its normal temperature if it did not throttle, in degrees.
 const RISE_C: f64 = 60.0;
 /// Time constant of die and heat sink, seconds.
 const THERMAL_TAU_S: f64 = 5.0;
-/// Time constant of the clock, down and up, seconds.
+/// Time constant with which the clock falls and recovers, in seconds.
 const CLOCK_TAU_S: f64 = 1.0;
 /// Distance to the limit of a GPU that is warm but not slow, degrees.
 const WARM_MARGIN_C: f64 = 4.0;
@@ -25,22 +25,22 @@ const WARM_MARGIN_C: f64 = 4.0;
 const SM_CLOCK_MAX_MHZ: f64 = 1980.0;
 /// Power limit of an H100 SXM.
 const POWER_LIMIT_W: f64 = 700.0;
-/// Idle power, and the addition at full clock.
+/// Idle power, and the additional power at full clock.
 const POWER_IDLE_W: f64 = 90.0;
 const POWER_BUSY_W: f64 = 520.0;
 /// Variation of a healthy GPU's clock below its maximum, as a share.
 const CLOCK_JITTER: f64 = 0.002;
-/// Most GPUs in a script.
+/// Maximum number of GPUs in a script.
 const MOST_GPUS: u32 = 1 << 20;
 
 const KNOWN: &str = "gpus=N model=NAME seed=N clock=RATIO heat=gpuN@TIME[..TIME] warm=gpuN@TIME[..TIME]";
 const HEAT_FORM: &str = "gpuN@TIME or gpuN@TIME..TIME, such as gpu3@6s";
 
-/// What to simulate: number and model of the GPUs, and which of them heat up when.
+/// Defines what to simulate: the number and model of the GPUs, and which of them heat up when.
 ///
-/// As text: `gpus=8 model="Simulated H100" heat=gpu3@6s`. `heat` may occur once for each GPU and ends at the second
-/// time if there is one; `warm` is a GPU that runs hot without being slow; `clock` is the share of its maximum clock to
-/// which a hot GPU falls (0.75); `seed` changes UUIDs and variation.
+/// Its text form is, for example, `gpus=8 model="Simulated H100" heat=gpu3@6s`. `heat` may occur once for each GPU. If
+/// it has a second time, the heat ends then. `warm` selects a GPU that runs hot without being slow. `clock` is the
+/// share of its maximum clock to which a hot GPU falls (0.75). `seed` changes UUIDs and variation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuScript {
     gpus: u32,
@@ -60,7 +60,7 @@ struct Heat {
 }
 
 impl GpuScript {
-    /// `gpus` healthy GPUs.
+    /// Creates a script of `gpus` healthy GPUs.
     pub fn healthy(gpus: u32, seed: u64) -> GpuScript {
         GpuScript {
             gpus,
@@ -101,7 +101,8 @@ impl GpuScript {
         Ok(script)
     }
 
-    /// The same script with one more GPU that heats up at `from_s` until `until_s` (forever: infinity).
+    /// Returns the script with one more GPU that heats up from `from_s` until `until_s`, which is infinity if it never
+    /// ends.
     #[must_use]
     pub fn with_heat(mut self, gpu: u32, from_s: f64, until_s: f64) -> GpuScript {
         self.heats.push(Heat {
@@ -113,7 +114,7 @@ impl GpuScript {
         self
     }
 
-    /// The same script with one more GPU that runs hot from `from_s` until `until_s` without being slow.
+    /// Returns the script with one more GPU that runs hot from `from_s` until `until_s` without being slow.
     #[must_use]
     pub fn with_warmth(mut self, gpu: u32, from_s: f64, until_s: f64) -> GpuScript {
         self.heats.push(Heat {
@@ -138,29 +139,30 @@ impl GpuScript {
         Ok(())
     }
 
-    /// Number of GPUs; their indices start at 0.
+    /// Returns the number of GPUs. Their indices start at 0.
     pub fn gpus(&self) -> u32 {
         self.gpus
     }
 
-    /// The UUID of a GPU, as 16 bytes in the ring's attach record.
+    /// Returns the UUID of a GPU as 16 bytes, as in the ring's attach record.
     pub fn uuid_bytes(&self, index: u32) -> [u8; 16] {
         let mut chance = Chance::of(self.seed, &[0x0075_7569, u64::from(index)]);
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&chance.bits().to_be_bytes());
         bytes[8..].copy_from_slice(&chance.bits().to_be_bytes());
-        // The version and variant bits of a random UUID (RFC 9562, version 4); they also prevent an all-zero UUID.
+        // These are the version and variant bits of a random UUID (RFC 9562, version 4). They also prevent an all-zero
+        // UUID.
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         bytes
     }
 
-    /// The UUID of a GPU in NVML's format.
+    /// Returns the UUID of a GPU in NVML's format.
     pub fn gpu(&self, index: u32) -> GpuId {
         GpuId::from_uuid_bytes(self.uuid_bytes(index))
     }
 
-    /// SM clock over its maximum at `t` seconds: the divisor of a trainer's compute time.
+    /// Returns the SM clock divided by its maximum at `t` seconds. A trainer's compute time is divided by it.
     pub fn speed(&self, index: u32, t: f64) -> f64 {
         let t = instant(t);
         let slow = self
@@ -169,7 +171,7 @@ impl GpuScript {
         (1.0 - CLOCK_JITTER * self.jitter(index, 1, t).unit()) * (1.0 - slow)
     }
 
-    /// All NVML readings of a GPU at `t` seconds.
+    /// Returns all NVML readings of a GPU at `t` seconds.
     pub fn reading(&self, index: u32, t: f64) -> GpuReading {
         GpuReading {
             gpu: self.gpu(index),
@@ -183,17 +185,18 @@ impl GpuScript {
         }
     }
 
-    /// The product's name.
+    /// Returns the product's name.
     pub(crate) fn model(&self) -> &Arc<str> {
         &self.model
     }
 
-    /// The readings of [`GpuScript::reading`].
+    /// Returns the readings of [`GpuScript::reading`].
     pub(super) fn signals(&self, index: u32, t: f64) -> [(GpuSignal, f64); 10] {
         let t = instant(t);
         let (rest, speed) = (self.rest_c(index), self.speed(index, t));
         let heat = self.heat(index);
-        // Whole degrees, as in NVML; at the limit the core varies above it and never below.
+        // Use whole degrees, as NVML does. At the limit, the core temperature varies above the limit and never below
+        // it.
         let noise = self.jitter(index, 2, t).around();
         let core = heat.map_or(rest, |heat| heat.temperature(rest, t));
         let temperature = if core >= LIMIT_C {
@@ -226,12 +229,13 @@ impl GpuScript {
         self.heats.iter().find(|heat| heat.gpu == index)
     }
 
-    /// Temperature under load, degrees: GPUs at the back of the airflow run warmer.
+    /// Returns the temperature under load, in degrees. It differs between GPUs, because GPUs at the back of the airflow
+    /// run warmer.
     fn rest_c(&self, index: u32) -> f64 {
         60.0 + 3.0 * Chance::of(self.seed, &[5, u64::from(index)]).around()
     }
 
-    /// Random numbers that stay the same for one second.
+    /// Returns random numbers that stay the same for one second.
     fn jitter(&self, index: u32, what: u64, t: f64) -> Chance {
         Chance::of(self.seed, &[what, u64::from(index), t as u64])
     }
@@ -242,7 +246,7 @@ fn instant(t: f64) -> f64 {
     if t > 0.0 { t.min(1e9) } else { 0.0 }
 }
 
-/// Bus addresses as on an eight-GPU board; further boards have their own PCI domain.
+/// Returns a bus address as on an eight-GPU board. Further boards have their own PCI domain.
 pub(super) fn pci(index: u32) -> Arc<str> {
     const BUSES: [u8; 8] = [0x18, 0x2a, 0x3a, 0x5d, 0x9a, 0xab, 0xba, 0xdb];
     format!("{:04x}:{:02x}:00.0", index / 8, BUSES[index as usize % 8]).into()
@@ -272,7 +276,7 @@ impl Heat {
         }
     }
 
-    /// Core temperature: rises towards rest + rise, is limited by throttling, and falls back.
+    /// Returns the core temperature. It rises toward `rest` plus the rise, is limited by throttling, and falls back.
     fn temperature(&self, rest: f64, t: f64) -> f64 {
         let hot = |t: f64| {
             let risen = self.rise(rest) * (1.0 - (-(t - self.from_s).max(0.0) / THERMAL_TAU_S).exp());
@@ -284,7 +288,7 @@ impl Heat {
         rest + (hot(self.until_s) - rest) * (-(t - self.until_s) / THERMAL_TAU_S).exp()
     }
 
-    /// When the core reaches the limit, seconds; infinity if it does not.
+    /// Returns when the core reaches the limit, in seconds, or infinity if it does not.
     fn limit_at(&self, rest: f64) -> f64 {
         let (rise, room) = (self.rise(rest), LIMIT_C - rest);
         let at = self.from_s + THERMAL_TAU_S * (rise / (rise - room)).ln();
@@ -295,12 +299,12 @@ impl Heat {
         }
     }
 
-    /// Time so far for which the thermal reason has been active, seconds.
+    /// Returns for how long thermal throttling has been active so far, in seconds.
     fn throttled(&self, rest: f64, t: f64) -> f64 {
         (t.min(self.until_s) - self.limit_at(rest)).max(0.0)
     }
 
-    /// The missing share of the clock.
+    /// Returns the missing share of the clock.
     fn slowed(&self, rest: f64, clock: f64, t: f64) -> f64 {
         let fallen = (1.0 - clock) * (1.0 - (-self.throttled(rest, t) / CLOCK_TAU_S).exp());
         fallen * (-(t - self.until_s).max(0.0) / CLOCK_TAU_S).exp()

@@ -53,10 +53,10 @@ fn a_heated_gpu_warms_then_slows_and_the_others_do_not() {
     let script = GpuScript::parse("gpus=8 heat=gpu3@6s").expect("script");
     let reason = GpuSignal::ThrottleThermalSwNs;
     let at = |t, signal| value(&script, 3, t, signal);
-    // Before: cool, fast, no reason.
+    // Before it heats up, the GPU is cool and fast, and no throttle reason is active.
     assert!(at(5.0, GpuSignal::MarginC) > 20.0);
     assert!(script.speed(3, 5.0) > 0.99);
-    // Warming: hotter, and not slow yet.
+    // While it heats up, the GPU is hotter but not slow yet.
     assert!(
         (5.0..22.0).contains(&at(7.5, GpuSignal::MarginC)),
         "{}",
@@ -64,7 +64,7 @@ fn a_heated_gpu_warms_then_slows_and_the_others_do_not() {
     );
     assert!(script.speed(3, 7.5) > 0.99);
     assert_eq!(at(7.5, reason), at(0.0, reason));
-    // At the limit: no margin, reason active, three quarters of the clock.
+    // At the limit, there is no margin, the throttle reason is active, and the clock is at three quarters.
     assert!(at(20.0, GpuSignal::MarginC) <= 0.0);
     assert!(
         (script.speed(3, 20.0) - 0.75).abs() < 0.003,
@@ -73,7 +73,7 @@ fn a_heated_gpu_warms_then_slows_and_the_others_do_not() {
     );
     assert!((at(20.0, GpuSignal::SmClockMhz) / 1980.0 - 0.75).abs() < 0.003);
     assert!(at(20.0, GpuSignal::PowerW) < at(5.0, GpuSignal::PowerW) - 100.0);
-    // The counter is the integral of its reason: one second per second.
+    // The counter is the integral of the throttle reason, so it grows by one second per second.
     assert_eq!(at(21.0, reason) - at(20.0, reason), 1e9);
     for t in [0.0, 8.0, 20.0, 1e6] {
         assert!(script.speed(4, t) > 0.99);

@@ -1,4 +1,5 @@
-//! Host counters: a node's cgroup and ports, and each rank's process. Healthy hosts are never all zeros.
+//! Counters of hosts: those of a node's cgroup and ports, and those of each rank's process. Even on healthy hosts, not
+//! all counters are zero.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use crate::sim::chance::Chance;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Increase of a healthy node's counters per second: a little of everything.
+/// Increase of a healthy node's counters per second. Each counter grows a little.
 const NODE_RATES: [(HostSignal, f64); 7] = [
     (HostSignal::CpuThrottledNs, 2e5),
     (HostSignal::RunQueueNs, 2e7),
@@ -19,15 +20,15 @@ const NODE_RATES: [(HostSignal, f64); 7] = [
     (HostSignal::NetRetransmits, 0.2),
     (HostSignal::NetErrors, 0.001),
 ];
-/// The same for a rank's process.
+/// Increase of the counters of a healthy rank's process per second.
 const RANK_RATES: [(HostSignal, f64); 3] = [
     (HostSignal::RunQueueNs, 2e6),
     (HostSignal::DiskWaitNs, 1e6),
     (HostSignal::MajorFaults, 0.05),
 ];
-/// A port of 400 Gb/s.
+/// Rate of a port of 400 Gb/s.
 const PORT_BPS: f64 = 4e11;
-/// Threads of a trainer that need a CPU while it launches kernels and loads data.
+/// Number of threads of a trainer that need a CPU while it launches kernels and loads data.
 const THREADS: f64 = 4.0;
 
 /// Uniform variation of the time waiting for a core from second to second, if cores are oversubscribed.
@@ -52,7 +53,7 @@ impl HostMeter {
         let rates = rates(rank);
         let mut counters: BTreeMap<HostSignal, f64> = BTreeMap::new();
         for (signal, rate) in rates {
-            // A node's counters start at boot, a process's at its start.
+            // The counters of a node start when it boots, and those of a process when the process starts.
             let age_s = if rank.is_some() { 60.0 } else { 1e6 };
             counters.insert(*signal, (rate * age_s * (1.0 + chance.unit())).floor());
         }
@@ -64,12 +65,13 @@ impl HostMeter {
         }
     }
 
-    /// Reads it at `at`, with the faults of its ranks. `wanting`: runnable threads without a CPU.
+    /// Reads the meter at `at`, with the faults of its ranks. `wanting` is the number of runnable threads without a
+    /// CPU.
     pub fn read(&mut self, at: Time, ills: &[Ill], wanting: f64) -> HostReading {
         let span_s = at.since(self.read_at).as_secs_f64();
         self.read_at = at;
         for (signal, rate) in rates(self.rank) {
-            // Host load is bursty: mostly below the mean, sometimes several times the mean.
+            // Host load is bursty. It is mostly below the mean, and sometimes several times the mean.
             let burst = -(1.0 - self.chance.unit()).ln();
             self.add(*signal, rate * span_s * burst);
         }
@@ -100,9 +102,9 @@ impl HostMeter {
         }
     }
 
-    /// Adds the effect of a fault in `span_s`; counters that this meter lacks are skipped.
+    /// Adds the effect of a fault in `span_s`. Counters that this meter lacks are skipped.
     fn suffer(&mut self, ill: &Ill, span_s: f64) {
-        // The share of time by which the work is longer.
+        // The share of time that the fault adds.
         let excess = (1.0 - 1.0 / ill.factor) * (0.9 + 0.2 * self.chance.unit());
         match ill.cause {
             Cause::DataLoading => {

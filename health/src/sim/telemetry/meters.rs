@@ -1,5 +1,5 @@
-//! GPU counters and readings beyond [`GpuScript`](crate::sim::GpuScript): each cause changes the counters that it
-//! changes in reality, and healthy GPUs are not all zeros.
+//! GPU counters and readings beyond [`GpuScript`](crate::sim::GpuScript). Each cause changes the counters that it
+//! changes in reality. Even on healthy GPUs, not all counters are zero.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::sim::spec::WorldSpec;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Share of a step that scales with the SM clock; the rest waits for memory and does not.
+/// Share of a step that scales with the SM clock. The rest waits for memory and does not.
 const CLOCK_BOUND: f64 = 0.6;
 /// Clock and power of an idle GPU.
 const IDLE_CLOCK_MHZ: f64 = 345.0;
@@ -26,16 +26,16 @@ const WIDTH_MAX: f64 = 16.0;
 pub(super) struct Ill {
     pub cause: Cause,
     pub factor: f64,
-    /// Selects one of the counters in which a cause can show; it differs between faults.
+    /// A random number that selects one of the counters in which the cause can show. It differs between faults.
     pub way: u64,
 }
 
-/// Selects the counter for a fault.
+/// Returns the random number that selects the counter for a fault.
 pub(crate) fn way(seed: u64, index: usize) -> u64 {
     Chance::of(seed, &[0x0077_6179, index as u64]).bits()
 }
 
-/// The cause of a fault, if counters show it.
+/// Returns the cause of a fault, if counters show it.
 pub(super) fn ill(seed: u64, index: usize, fault: &Fault) -> Option<Ill> {
     match *fault {
         Fault::Slow { factor, cause, .. } => Some(Ill {
@@ -56,12 +56,13 @@ pub(super) fn ill(seed: u64, index: usize, fault: &Fault) -> Option<Ill> {
 #[derive(Clone, Debug)]
 pub(super) struct Meter {
     chance: Chance,
-    /// Share of the readings between two kernels.
+    /// Share of the readings that are taken between two kernels.
     idle: f64,
     gpu: GpuId,
     pci: Arc<str>,
     read_at: Time,
-    /// Share of time at the power cap, as on any loaded GPU.
+    /// Share of time at the power cap. It is not zero on a healthy GPU, because any loaded GPU reaches the cap at
+    /// times.
     capped: f64,
     power_ns: f64,
     thermal_ns: f64,
@@ -92,7 +93,7 @@ struct Look {
 impl Meter {
     pub fn new(spec: &WorldSpec, index: u32, gpu: GpuId, pci: Arc<str>) -> Meter {
         let mut chance = Chance::of(spec.seed, &[0x006d_6574, u64::from(index)]);
-        // Lifetime totals: a GPU that has been in use for months has some errors.
+        // These are lifetime totals. A GPU that has been in use for months has some errors.
         let lifetime = |chance: &mut Chance, most: f64| (chance.unit().powi(3) * most).floor();
         Meter {
             idle: spec.idle,
@@ -113,7 +114,8 @@ impl Meter {
         }
     }
 
-    /// Reads the GPU at `at`. `idle`: nothing runs on it. `script`: its temperature and clock without faults.
+    /// Reads the GPU at `at`. `idle` is true if nothing runs on it. `script` contains its temperature and clock without
+    /// faults.
     pub fn read(&mut self, at: Time, idle: bool, ills: &[Ill], script: &Script<'_>) -> GpuReading {
         let span_ns = at.since(self.read_at).as_nanos() as f64;
         self.read_at = at;
@@ -126,7 +128,7 @@ impl Meter {
         };
         let load = if idle { 0.0 } else { self.capped };
         self.power_ns += (span_ns * load * (1.0 + 0.3 * self.chance.around())).round();
-        // Background soft errors on any GPU: about one an hour, and a rare replay.
+        // Any GPU has background soft errors, about one an hour, and a rare replay.
         self.count_noise(span_ns / 1e9);
         for ill in ills {
             self.suffer(ill, span_ns, &mut look);
@@ -136,7 +138,8 @@ impl Meter {
         if idle || pause {
             look.gen_now = look.gen_now.min(1.0);
         }
-        // Utilization is an average over the past; if pauses are rare, a single one fills the whole interval.
+        // Utilization is an average over the past. If pauses are rare, a single one is assumed to fill the whole
+        // interval.
         let pause = pause.then(|| {
             if self.idle > 0.05 {
                 self.chance.unit()
@@ -169,7 +172,7 @@ impl Meter {
 
     /// Adds the effect of a fault to the counters in `span_ns`, and to the current values.
     fn suffer(&mut self, ill: &Ill, span_ns: f64, look: &mut Look) {
-        // Only part of a step scales with the clock, so the clock falls further than the step grows.
+        // Only part of a step scales with the clock, so the clock must fall by a larger factor than the step grows.
         let clock = CLOCK_BOUND / (ill.factor - 1.0 + CLOCK_BOUND);
         let share = |chance: &mut Chance| 0.8 + 0.2 * chance.unit();
         let span_s = span_ns / 1e9;
@@ -237,7 +240,7 @@ impl Meter {
         let mut power = base(S::PowerW) * (0.35 + 0.65 * look.clock * look.clock);
         let mut busy = base(S::UtilizationRatio);
         if look.hotter_c > 50.0 {
-            // Throttled at its limit, it varies above the limit and never below.
+            // While it is throttled at its limit, the temperature varies above the limit and never below it.
             temperature = temperature.max(limit_c + (temperature as u64 % 3) as f64);
         } else {
             temperature += look.hotter_c;

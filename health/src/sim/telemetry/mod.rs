@@ -1,4 +1,4 @@
-//! Readings of a world's GPUs and hosts: each source once a second, with the faults of the current step.
+//! Readings of a world's GPUs and hosts. Each source is read once a second, with the faults of the current step.
 
 pub mod gpu;
 mod hosts;
@@ -14,7 +14,7 @@ use super::spec::shape::House;
 use crate::event::{GpuReading, HostReading};
 use crate::time::Time;
 
-/// All meters of a world; none for sources that are not read.
+/// All meters of a world. Sources that are not read have no meters.
 #[derive(Clone, Debug)]
 pub(super) struct Telemetry {
     seed: u64,
@@ -71,7 +71,7 @@ impl Telemetry {
     }
 }
 
-/// The active faults for which `here` is true.
+/// Returns the active faults for which `here` is true.
 fn ills(seed: u64, drag: &Drag, here: impl Fn(&Blow, &House) -> bool) -> Vec<Ill> {
     let blows = drag.blows().iter().filter(|blow| here(blow, drag.house()));
     blows

@@ -1,14 +1,14 @@
-//! Evidence in words: names include their units (`sm_clock_mhz`), so that even evidence unknown to this version is
-//! readable.
+//! Formats evidence in words. Names of evidence include their units (`sm_clock_mhz`), so that even evidence unknown to
+//! this version is readable.
 
 use super::{percent, span, span_beside};
 use crate::verdict::{Evidence, Finding, Subject, Verdict};
 
-/// The form of one kind of evidence.
+/// How one kind of evidence is displayed.
 enum Reading {
     /// A label and a value, followed by the peers' value.
     Measure(&'static str, fn(f64) -> String),
-    /// Only words.
+    /// Only words, without a value.
     Fact(&'static str),
 }
 
@@ -74,7 +74,7 @@ const UNITS: [Unit; 15] = [
     ("_x", |value| format!("{value:.2}x")),
 ];
 
-/// Words with a different spelling in text.
+/// Words of names that are spelled differently in text.
 const SPELLED: [(&str, &str); 13] = [
     ("gemm", "GEMM"),
     ("sm", "SM"),
@@ -101,8 +101,9 @@ const EXPLAINS: [(&str, &str); 6] = [
     ("explained_by_gc_pause_ratio", "garbage collection"),
 ];
 
-/// One piece of evidence in words: label, the subject's value, and the peers' value; empty if there is none. Of several
-/// GPUs it begins with the name of one: `GPU-25bf1e78: thermal_throttled_ratio`.
+/// Formats one piece of evidence in words: a label, the subject's value, and the peers' value. A missing value is
+/// empty. In evidence on several GPUs, the name begins with that of one GPU, as in `GPU-25bf1e78:
+/// thermal_throttled_ratio`.
 pub fn told(evidence: &Evidence) -> [String; 3] {
     let Some((gpu, what)) = evidence.what.split_once(": ") else {
         return measured(evidence, &evidence.what);
@@ -135,7 +136,7 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
     };
     let (value, peers) = (evidence.value, evidence.peers);
     match peers {
-        // Avoids 45 us next to 3.2 ms. The unit is a time if it formats like one.
+        // Use the same unit for both times, to avoid 45 us next to 3.2 ms. The unit is a time if it formats like one.
         Some(peers) if unit(1.0) == span(1.0) => {
             [label, span_beside(value, peers), span_beside(peers, value)]
         }
@@ -143,7 +144,7 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
     }
 }
 
-/// All evidence of a verdict in the form of [`told`]; text comes first.
+/// Returns all evidence of a verdict in the form of [`told`]. Text comes first.
 pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
     let label = match verdict.finding {
         Finding::RankSilent | Finding::JobHang => "stacks",
@@ -154,24 +155,25 @@ pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
     says.chain(verdict.evidence.iter().map(told)).collect()
 }
 
-/// The evidence as a phrase, for a subject that has peers.
+/// Formats the evidence as a phrase, for a subject that has peers.
 pub fn phrase(evidence: &Evidence) -> String {
     join_with(&told(evidence), "peers")
 }
 
-/// The evidence as a phrase, in a verdict: a whole job has no peers, and is compared with its past.
+/// Formats a verdict's evidence as a phrase. The verdict is needed because a whole job has no peers and is compared
+/// with its past.
 pub fn phrase_of(verdict: &Verdict, evidence: &Evidence) -> String {
     join_with(&told(evidence), reference(verdict))
 }
 
-/// All evidence of a verdict in the form of [`phrase_of`].
+/// Returns all evidence of a verdict in the form of [`phrase_of`].
 pub fn phrases(verdict: &Verdict) -> Vec<String> {
     let reference = reference(verdict);
     let pieces = all(verdict);
     pieces.iter().map(|piece| join_with(piece, reference)).collect()
 }
 
-/// The reference of a verdict's slowdown: `1.3x as long as` this.
+/// Returns what a verdict's slowdown is compared with. It completes the phrase `1.3x as long as`.
 pub fn beside(verdict: &Verdict) -> &'static str {
     match reference(verdict) {
         "peers" => "its peers",
@@ -180,7 +182,7 @@ pub fn beside(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// The source of the second value in a verdict's evidence.
+/// Returns what the second value in a verdict's evidence is.
 pub fn reference(verdict: &Verdict) -> &'static str {
     use Finding as F;
     match (verdict.finding, &verdict.subject) {
@@ -193,7 +195,7 @@ pub fn reference(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Joins the parts from [`told`] into a phrase; `reference`: the source of the second value.
+/// Joins the parts from [`told`] into a phrase. `reference` says what the second value is.
 pub fn join_with([label, value, other]: &[impl AsRef<str>; 3], reference: &str) -> String {
     let mut phrase = label.as_ref().to_owned();
     let other_head = format!(", {reference} ");
@@ -214,7 +216,7 @@ fn spelled(name: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A number without a unit, with significant digits only.
+/// Formats a number without a unit, with significant digits only.
 fn plain(value: f64) -> String {
     let digits = match value.abs() {
         large if large >= 100.0 => 0,
@@ -233,7 +235,7 @@ fn steps(value: f64) -> String {
     super::count(value as u64, "step")
 }
 
-/// How often the driver reported it.
+/// Formats how often the driver reported something.
 fn times(value: f64) -> String {
     if value == 1.0 {
         "once".to_owned()

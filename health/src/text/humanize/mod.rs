@@ -7,10 +7,10 @@ use crate::verdict::{Cause, Finding, Severity, Subject, Verdict};
 
 pub mod evidence;
 
-/// Most ranges of ranks that are listed.
+/// Maximum number of ranges of ranks that are listed.
 const MAX_RANGES: usize = 6;
 
-/// A duration: `850 us`, `44.1 ms`, `1.34 s`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
+/// Formats a duration: `850 us`, `44.1 ms`, `1.34 s`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
 pub fn span(seconds: f64) -> String {
     let s = seconds.max(0.0);
     match s {
@@ -28,7 +28,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// A count with its noun: `1 rank`, `4 ranks`.
+/// Formats a count with its noun: `1 rank`, `4 ranks`.
 pub fn count(n: u64, noun: &str) -> String {
     if n == 1 {
         format!("1 {noun}")
@@ -37,7 +37,8 @@ pub fn count(n: u64, noun: &str) -> String {
     }
 }
 
-/// `rank 2`, `ranks 0-1, 3`; with too many ranges, the number of ranks.
+/// Formats ranks, for example as `rank 2` or `ranks 0-1, 3`. If there are too many ranges, it formats the number of
+/// ranks.
 pub fn ranks(ranks: &[Rank]) -> String {
     if let [rank] = ranks {
         return format!("rank {rank}");
@@ -60,17 +61,17 @@ pub fn ranks(ranks: &[Rank]) -> String {
     format!("ranks {}", ranges.join(", "))
 }
 
-/// `3 other ranks have`.
+/// Formats, for example, `3 other ranks have`.
 pub fn other_ranks_have(ranks: usize) -> String {
     format!("{} {}", count(ranks as u64, "other rank"), has(ranks))
 }
 
-/// The verb for this number of ranks.
+/// Returns the verb for this number of ranks.
 pub fn has(ranks: usize) -> &'static str {
     if ranks == 1 { "has" } else { "have" }
 }
 
-/// A share: `0.4 %`, `12 %`.
+/// Formats a share: `0.4 %`, `12 %`.
 pub fn percent(ratio: f64) -> String {
     let value = ratio * 100.0;
     if value != 0.0 && value.abs() < 9.95 {
@@ -80,7 +81,7 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
-/// The impact of a finding: a share of every step, or of the job's time if it occurs rarely.
+/// Formats the impact of a finding. It is a share of every step, or of the job's time if the finding occurs rarely.
 pub fn impact(finding: &str, ratio: f64) -> String {
     let of = match finding {
         "single-rank-pause" | "slow-checkpoint" | "slow-warm-up" => "the job's time",
@@ -89,7 +90,7 @@ pub fn impact(finding: &str, ratio: f64) -> String {
     format!("{} of {of}", percent(ratio))
 }
 
-/// GPU-hours (or rank-hours without GPUs): small numbers in seconds, for readability.
+/// Formats GPU-hours (or rank-hours without GPUs). Small amounts are in seconds, for readability.
 pub fn hours(hours: f64, whose: &str) -> String {
     if hours < 0.05 {
         format!("{:.1} {whose}-seconds", hours * 3600.0)
@@ -106,7 +107,7 @@ pub struct GpuTime {
 }
 
 impl GpuTime {
-    /// For amounts up to this one, hours.
+    /// Creates the format for amounts up to this many hours.
     pub fn of(largest_hours: f64, whose: &'static str) -> GpuTime {
         GpuTime {
             whose,
@@ -114,8 +115,8 @@ impl GpuTime {
         }
     }
 
-    /// For a part and its whole, hours: seconds if the part would be unreadable in hours and the whole is readable in
-    /// seconds.
+    /// Creates the format for a part and its whole, given in hours. Seconds are used if the part would be unreadable in
+    /// hours and the whole is readable in seconds.
     pub fn of_part(part_hours: f64, whole_hours: f64, whose: &'static str) -> GpuTime {
         GpuTime {
             whose,
@@ -123,18 +124,18 @@ impl GpuTime {
         }
     }
 
-    /// An amount with its unit.
+    /// Formats an amount with its unit.
     pub fn text(self, hours: f64) -> String {
         let unit = if self.in_seconds { "seconds" } else { "hours" };
         format!("{} {}-{unit}", self.number(hours), self.whose)
     }
 
-    /// An amount without its unit, next to another one that has it.
+    /// Formats an amount without its unit, for use next to another one that has the unit.
     pub fn number(self, hours: f64) -> String {
         if self.in_seconds {
             format!("{:.1}", hours * 3600.0)
         } else if hours > 0.0 && hours < 0.01 {
-            // Two significant digits.
+            // Use two significant digits.
             format!(
                 "{:.*}",
                 (1.0 - hours.log10().floor()).clamp(2.0, 8.0) as usize,
@@ -146,7 +147,7 @@ impl GpuTime {
     }
 }
 
-/// A duration next to another one: both in the unit of the longer one, for easy comparison.
+/// Formats a duration next to another one. Both use the unit of the longer one, for easy comparison.
 pub fn span_beside(seconds: f64, other: f64) -> String {
     let longest = seconds.max(other);
     let (value, unit) = match longest {
@@ -155,7 +156,7 @@ pub fn span_beside(seconds: f64, other: f64) -> String {
         _ if longest < 0.9995 => (seconds.max(0.0) * 1e3, "ms"),
         _ => (seconds.max(0.0), "s"),
     };
-    // Same format as `span` for the longer one; for a short one, the significant digits.
+    // The longer duration has the same format as in `span`. The shorter one has significant digits only.
     let digits = match value {
         _ if value == 0.0 => 0,
         _ if value < 0.1 => (1.0 - value.log10().floor()).clamp(2.0, 6.0) as usize,
@@ -166,7 +167,8 @@ pub fn span_beside(seconds: f64, other: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Why the heat map of ranks and steps does not show a finding: it compares ranks with each other.
+/// Returns why the heat map of ranks and steps does not show a finding, if it does not. The reason is that it compares
+/// ranks with each other.
 pub fn calm_picture(finding: Finding) -> Option<&'static str> {
     match finding {
         Finding::ExpertImbalance | Finding::SequenceImbalance => Some(
@@ -187,7 +189,7 @@ pub fn calm_picture(finding: Finding) -> Option<&'static str> {
     }
 }
 
-/// The unit of a job's hours: rank-hours if no GPU was seen.
+/// Returns the unit of a job's hours, which is rank-hours if no GPU was seen.
 pub fn whose(report: &Report) -> &'static str {
     let mut subjects = report.verdicts.iter().map(|verdict| &verdict.subject);
     let has_gpu = |subject: &Subject| match subject {
@@ -201,7 +203,7 @@ pub fn whose(report: &Report) -> &'static str {
     }
 }
 
-/// A severity as the first word of a finding.
+/// Returns a severity as the first word of a finding.
 pub fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "INFO",
@@ -210,7 +212,7 @@ pub fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// An amount of money, in the currency of the price.
+/// Formats an amount of money, in the currency of the price.
 pub fn money(amount: f64) -> String {
     if amount < 1000.0 {
         format!("{amount:.2}")
@@ -219,7 +221,7 @@ pub fn money(amount: f64) -> String {
     }
 }
 
-/// When the trouble began and when it was raised.
+/// Describes when the problem began and when the verdict was raised.
 pub fn since(verdict: &Verdict) -> String {
     let mut text = match verdict.since_step {
         Some(step) => format!("step {step} ({} after the start)", span(verdict.since_s)),
@@ -240,7 +242,7 @@ pub fn since(verdict: &Verdict) -> String {
     text
 }
 
-/// A cause in a few words.
+/// Returns a cause in a few words.
 pub fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::Unknown => "no cause found",

@@ -16,7 +16,7 @@ pub(super) struct Explained {
     schema_version: u32,
     cause: &'static str,
     means: &'static str,
-    /// Action by finding.
+    /// The recommended action, by finding.
     actions: BTreeMap<&'static str, String>,
 }
 

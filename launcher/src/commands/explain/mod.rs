@@ -1,4 +1,5 @@
-//! `paceline explain`: the meaning of an XID or a finding, from the detector's own tables; no network, no GPU.
+//! `paceline explain`: shows the meaning of an XID or a finding from the detector's own tables. Uses no network and no
+//! GPU.
 
 mod cause;
 
@@ -14,7 +15,7 @@ use serde::Serialize;
 use crate::output::{self, Color, Paint, Style, Usage, nearest};
 use crate::report::runbook;
 
-/// Version of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
 const CATALOGUE: &str = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html";
 
@@ -60,26 +61,27 @@ enum ExplainWhat {
 struct Xid {
     schema_version: u32,
     xid: u32,
-    /// NVIDIA's name; empty: the number is not in its catalog.
+    /// NVIDIA's name for the XID. Empty if the number is not in NVIDIA's catalog.
     name: String,
     description: String,
     class: Class,
     severity: Severity,
-    /// The meaning depends on the log message, and none was given: the fields below hold for the number alone.
+    /// True if the meaning depends on the log message and none was given. The fields below then hold for the number
+    /// alone.
     needs_message: bool,
-    /// Recommended action, and when.
+    /// The recommended action, and when to take it.
     action: Remedy,
     when: When,
-    /// Whether the GPU or its node is taken out of service: reset, reboot, inspection.
+    /// True if the action takes the GPU or its node out of service (reset, reboot or inspection).
     acts_on_node: bool,
-    /// Number of occurrences on one link until the action applies; 1: the first.
+    /// The number of occurrences on one link after which the action applies. 1 means that it applies to the first.
     after: u32,
-    /// Whether results since the last checkpoint may be wrong.
+    /// True if results computed since the last checkpoint may be wrong.
     results_suspect: bool,
     finding: Finding,
-    /// The meaning of the class, or of the registers in the message.
+    /// The meaning of the XID's class, or of the registers in the message.
     means: String,
-    /// Further context.
+    /// Further information about the XID.
     context: String,
     immediate_action: String,
     investigatory_action: String,
@@ -94,7 +96,7 @@ struct Explained {
     title: String,
     means: String,
     look: String,
-    /// Action by cause; `unknown` if no other applies.
+    /// The recommended action, by cause. `unknown` applies if no other cause does.
     actions: std::collections::BTreeMap<&'static str, String>,
     runbook: String,
 }
@@ -136,7 +138,7 @@ fn by_name(policy: &Policy, name: &str, style: Style) -> anyhow::Result<(String,
     }
     let is_cause = |cause: &&Cause| cause.name() == name && **cause != Cause::Unknown;
     let is_finding = Finding::ALL.iter().any(|finding| finding.name() == name);
-    // If both have this name (data-loading), the finding has more detail.
+    // If a finding and a cause have the same name (data-loading), explain the finding, because it has more detail.
     if let Some(cause) = Cause::ALL.iter().find(is_cause).filter(|_| !is_finding) {
         let explained = cause::Explained::of(policy, *cause);
         return Ok((serde_json::to_string(&explained)?, explained.render(style)));
@@ -296,7 +298,7 @@ fn ordinal(number: u32) -> String {
     }
 }
 
-/// Rows of a label and a wrapped text; rows without text are omitted.
+/// Formats rows that consist of a label and a wrapped text. Rows without text are omitted.
 fn table(style: Style, rows: &[(&str, String)]) -> String {
     let rows = || rows.iter().filter(|(_, text)| !text.is_empty());
     let label = rows().map(|(label, _)| label.len()).max().unwrap_or(0) + 4;

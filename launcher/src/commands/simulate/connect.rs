@@ -1,4 +1,4 @@
-//! `paceline simulate --connect`: runs the sidecars of a simulated job against a real aggregator. docs/scale.md.
+//! `paceline simulate --connect`: runs the sidecars of a simulated job against a real aggregator (docs/scale.md).
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -18,12 +18,12 @@ use crate::output::{self, Color, Style, Usage};
 
 /// Default interval between steps, seconds.
 const STEP_S: f64 = 1.0;
-/// Time for all nodes to join; then training starts without the missing ones.
+/// The time for all nodes to join. Training then starts without the missing ones.
 const JOIN: Duration = Duration::from_secs(120);
-/// Delay of the warning that no node could join.
+/// A warning is printed if no node could join within this time.
 const SILENT: Duration = Duration::from_secs(3);
 
-/// Where the job's aggregator is, and how it is played to.
+/// Options of a simulation that connects to a real aggregator.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectArgs {
     /// Number of ranks; sets the number of nodes.
@@ -61,7 +61,7 @@ fn speed(text: &str) -> Result<f64, String> {
     speed.ok_or_else(|| "expected a number, 0.01 to 1000".to_owned())
 }
 
-/// Plays the world to the aggregator at `address`.
+/// Simulates the job and sends its frames to the aggregator at `address`.
 pub(super) fn command(
     args: &ConnectArgs,
     mut spec: WorldSpec,
@@ -84,7 +84,7 @@ pub(super) fn command(
     if args.part.is_none() && args.processes > 1 {
         return in_processes(args.processes.min(nodes), json);
     }
-    // In a node's order: relays first, the aggregator last.
+    // The addresses in the order in which a node uses them: relays first, the aggregator last.
     let mut ways = address
         .split(',')
         .map(resolve)
@@ -103,7 +103,7 @@ pub(super) fn command(
         join: JOIN,
         acked: args.acked.clone(),
     };
-    // With several processes, only the first prints, and only problems.
+    // If there are several processes, only the first one prints, and it prints only problems.
     let is_first = args.part.is_none_or(|(part, _)| part == 0);
     let mut shown = Shown {
         style: Style::stderr(color),
@@ -117,12 +117,12 @@ pub(super) fn command(
     told(&report, json)
 }
 
-/// Progress output.
+/// State of the progress output.
 struct Shown {
     style: Style,
     steps: u64,
     bar: Option<(Progress, &'static str)>,
-    /// Only this process draws a bar.
+    /// True if this is the only process. Only then is a progress bar drawn.
     is_alone: bool,
     complain_at: Option<Instant>,
 }
@@ -170,7 +170,7 @@ fn resolve(address: &str) -> Result<SocketAddr, Usage> {
     }
 }
 
-/// `2/8`: the third of eight.
+/// Parses `2/8`, which is the third of eight parts.
 fn part(text: &str) -> Result<(u32, u32), String> {
     let parsed = text
         .split_once('/')
@@ -180,7 +180,7 @@ fn part(text: &str) -> Result<(u32, u32), String> {
         .ok_or_else(|| "expected I/N".to_owned())
 }
 
-/// Runs the same command once for each share of the nodes. Each process builds the whole world and plays its share.
+/// Runs the same command once for each share of the nodes. Each process builds the whole world and simulates its share.
 fn in_processes(processes: u32, json: bool) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("where this program is")?;
     let start = |part: u32| -> anyhow::Result<Child> {

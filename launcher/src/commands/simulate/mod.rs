@@ -1,4 +1,4 @@
-//! `paceline simulate`: a job in virtual time, evaluated by the same detector as a real one.
+//! `paceline simulate`: simulates a job in virtual time, and evaluates it with the same detector as a real one.
 
 mod connect;
 
@@ -25,7 +25,7 @@ use crate::report::{self, block};
 
 pub(crate) use connect::ConnectArgs;
 
-/// Frames between two progress updates.
+/// Number of frames between two progress updates.
 const LOOK_EVERY: u64 = 4096;
 
 /// Simulates a job.
@@ -53,7 +53,7 @@ pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitC
             world.want(run.detector.wants());
         }
         if first {
-            // Directly after the journal's opening entry, as a real aggregator writes them.
+            // Write the policy changes directly after the journal's opening entry, as a real aggregator does.
             for (seq, (key, value)) in (2..).zip(&changes) {
                 let event = Event::Policy(PolicyChange {
                     key: Arc::from(key.as_str()),
@@ -137,7 +137,7 @@ impl Run {
             journal.append(&entry)?;
         }
         self.detector.read(&entry);
-        // Single verdicts are not needed here; the report holds the last state of each.
+        // Drop the single verdicts, because the report has the last state of each.
         while self.detector.poll().is_some() {}
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Writer {
     }
 }
 
-/// The simulated faults, printed below the findings.
+/// Lists the simulated faults, to be printed below the findings.
 fn truths(world: &World, style: Style) -> String {
     let mut text = String::new();
     for truth in world.truth() {

@@ -1,4 +1,4 @@
-//! Dumps of PyTorch's flight recorder: of runs that PyTorch's watchdog ended, and of jobs without Paceline.
+//! Reads dumps of PyTorch's flight recorder, for runs that PyTorch's watchdog ended and for jobs without Paceline.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,18 +18,18 @@ use crate::run::FLIGHT_RECORDER_PREFIX;
 
 /// Maximum size of a dump. The recorder's default of 2,000 entries takes about a megabyte.
 const MAX_BYTES: u64 = 256 << 20;
-/// If a rank's last operation is older than the newest one by more than this, its dump is from a hang in an earlier
-/// attempt.
+/// If a rank's last operation is older than the newest operation of all ranks by more than this, its dump belongs to a
+/// hang in an earlier attempt.
 const OF_ONE_HANG: Duration = Duration::from_secs(300);
 /// Maximum number of rank groups shown.
 const MAX_POSITIONS: usize = 16;
-/// Maximum characters of a dump's line.
+/// Maximum number of characters in a line of the output.
 const MAX_LINE: usize = 240;
 
-/// The dumps in a run's directory; `None`: there are none, or a warning says why they cannot be read. Findings and
-/// stacks are shown anyway.
+/// Reads the dumps in a run's directory. Returns `None` if there are none, or if they cannot be read, in which case it
+/// also prints a warning. Findings and stacks are shown anyway.
 pub(super) fn of_run(run_dir: &Path, style: Style) -> Option<Comparison> {
-    // The parent of a bare `report.json`.
+    // The path is a bare `report.json`, so its directory is the current one.
     let run_dir = if run_dir == Path::new("") {
         Path::new(".")
     } else {
@@ -46,7 +46,7 @@ pub(super) fn of_run(run_dir: &Path, style: Style) -> Option<Comparison> {
     })
 }
 
-/// The dumps in a directory, under any file names that end with the rank.
+/// Reads the dumps in a directory. Their file names only have to end with the rank.
 pub(super) fn of_directory(dir: &Path, style: Style) -> anyhow::Result<Comparison> {
     let files = files(dir, &|_| true)?;
     if files.is_empty() {
@@ -78,7 +78,7 @@ fn files(dir: &Path, is_dump: &dyn Fn(&str) -> bool) -> anyhow::Result<Vec<Found
     Ok(found.collect())
 }
 
-/// The rank at the end of `nccl_trace_rank_7` or `_dump_7.pkl`.
+/// Returns the rank at the end of a file name such as `nccl_trace_rank_7` or `_dump_7.pkl`.
 fn rank(name: &str) -> Option<Rank> {
     let stem = ["pkl", "pickle", "bin", "dump"]
         .iter()
@@ -147,7 +147,7 @@ fn read(path: &Path) -> anyhow::Result<Dump> {
     Ok(Dump::decode(&bytes)?)
 }
 
-/// The human-readable text.
+/// Formats the comparison as human-readable text.
 pub(super) fn text(compared: &Comparison, style: Style) -> String {
     let dumps = count(compared.ranks.len() as u64, "rank");
     let head = format!("PyTorch's flight recorder, {dumps}");
@@ -164,7 +164,7 @@ pub(super) fn text(compared: &Comparison, style: Style) -> String {
     text
 }
 
-/// `ranks 0-1, 3: in all_reduce #151 of dp (16.2 KiB), at train.py:88 in step`.
+/// Formats a position, such as `ranks 0-1, 3: in all_reduce #151 of dp (16.2 KiB), at train.py:88 in step`.
 fn says_of(position: &Position) -> String {
     let state = if position.is_pending { "in" } else { "after" };
     let at = match position.at.as_str() {
@@ -257,14 +257,14 @@ mod tests {
         (0..4).for_each(|rank| copy("missing", rank));
         let compared = of_run(dir.path(), PLAIN).unwrap();
         assert_eq!(compared.suspects, [Rank(2)]);
-        // A dump of a job five minutes earlier.
+        // Add a dump of another job, taken five minutes earlier.
         copy("another-collective", 2);
         let compared = of_run(dir.path(), PLAIN).unwrap();
         assert_eq!(
             (&*compared.suspects, &*compared.without_dump),
             (&[][..], &[Rank(2)][..])
         );
-        // A damaged dump does not hide the other information.
+        // Damaged dumps do not hide the other information.
         (0..4).for_each(|rank| {
             fs::write(dir.path().join(format!("{FLIGHT_RECORDER_PREFIX}{rank}")), "").unwrap()
         });

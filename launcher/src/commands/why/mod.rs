@@ -1,4 +1,4 @@
-//! `paceline why`: why a job hangs: which ranks make no progress, and what every rank is doing.
+//! `paceline why`: shows why a job hangs, which ranks make no progress, and what every rank is doing.
 
 mod flight_recorder;
 
@@ -30,7 +30,7 @@ const HANGS: [Finding; 4] = [
 ];
 /// Maximum number of findings shown in full.
 const MAX_FINDINGS: usize = 4;
-/// Maximum characters of a file or function name.
+/// Maximum number of characters of a file or function name.
 const MAX_NAME: usize = 160;
 
 /// `paceline why`.
@@ -54,7 +54,7 @@ pub(crate) struct WhyArgs {
 
 #[derive(Serialize)]
 struct Why<'a> {
-    /// None: no run was given.
+    /// The job's name, or `None` if no run was given.
     job: Option<&'a str>,
     findings: Vec<&'a Verdict>,
     stacks: &'a [StackGroup],
@@ -76,7 +76,7 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
     let recorded = match (&args.flight_recorder, &run) {
         (Some(dir), _) => Some(flight_recorder::of_directory(dir, stderr)?),
         (None, Some(run)) => {
-            // For a report or a journal, the dumps next to it.
+            // For a report or a journal, use the dumps in the same directory.
             let beside = run.with_file_name("");
             flight_recorder::of_run(if run.is_dir() { run } else { &beside }, stderr)
         }
@@ -95,7 +95,7 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
         let mut text = String::new();
         if let Some(report) = &report {
             text += &block::findings(report, &findings, &Policy::default(), stdout);
-            // If PyTorch's watchdog ended the job, its dumps show why.
+            // If there are dumps, do not say that nothing was found: they show why PyTorch's watchdog ended the job.
             if findings.is_empty() && recorded.is_none() {
                 text += &nothing(report);
             }
@@ -110,14 +110,14 @@ pub(crate) fn command(args: &WhyArgs, color: Color) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Hang findings that are active, or were active when the job ended.
+/// Returns the hang findings that are active, or were active when the job ended.
 fn hangs(report: &Report) -> Vec<&Verdict> {
     let all = by_weight(report).into_iter();
     let hangs = all.filter(|verdict| HANGS.contains(&verdict.finding) && verdict.state == State::Raised);
     hangs.take(MAX_FINDINGS).collect()
 }
 
-/// The text if no finding names a rank.
+/// Returns the text to print if no finding names a rank.
 fn nothing(report: &Report) -> String {
     let steps = count(report.steps, "step");
     if !report.stacks.is_empty() {
@@ -135,7 +135,7 @@ fn nothing(report: &Report) -> String {
     format!(" No rank is stuck, after {steps}{hint}.\n")
 }
 
-/// The newest run in this directory.
+/// Returns the newest run in this directory.
 fn newest(place: &Path) -> anyhow::Result<PathBuf> {
     let entries = fs::read_dir(place).with_context(|| place.display().to_string())?;
     let runs = entries.filter_map(|entry| {

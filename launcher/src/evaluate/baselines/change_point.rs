@@ -1,10 +1,10 @@
-//! Change-point rules such as Greyhound's: a rank's own series splits best into two levels that differ by 10 % or more,
-//! Greyhound's floor (Greyhound adds its own check afterwards).
+//! The change-point rule, as in Greyhound: a rank is slow if its own series splits best into two levels that differ by
+//! 10 % or more, which is Greyhound's floor. (Greyhound adds its own check afterwards, which is not part of this rule.)
 //!
-//! Least squares over the last 100 steps, evaluated every 10: the split that explains most variance, if it explains
-//! enough compared with the remaining noise and the second level is higher.
-//! Sources: Wu and others 2025, <https://www.usenix.org/conference/atc25/presentation/wu-tianyuan>; the two-segment
-//! model, Hinkley 1970, <https://doi.org/10.1093/biomet/57.1.1>.
+//! Fits the last 100 steps by least squares, every 10 steps. It takes the split that explains most of the variance,
+//! provided that this is enough compared with the remaining noise and that the second level is higher. Sources: Wu and
+//! others 2025, <https://www.usenix.org/conference/atc25/presentation/wu-tianyuan>; the two-segment model, Hinkley
+//! 1970, <https://doi.org/10.1093/biomet/57.1.1>.
 
 use std::collections::VecDeque;
 
@@ -15,13 +15,14 @@ const EVERY_STEPS: u32 = 10;
 const LEAST_CHANGE: f64 = 0.10;
 /// Minimum number of steps in a level.
 const LEAST_STEPS: usize = 5;
-/// Squared difference of the levels over its variance: about three standard deviations, for a search over all splits.
+/// Threshold of the squared difference of the levels over its variance. It corresponds to about three standard
+/// deviations, after a search over all splits.
 const LIMIT: f64 = 13.0;
 
 #[derive(Default)]
 pub(super) struct ChangePoint {
     rows: u32,
-    /// By rank.
+    /// The last step times of each rank.
     series: Vec<VecDeque<f64>>,
 }
 
@@ -46,7 +47,7 @@ impl Rule for ChangePoint {
     }
 }
 
-/// Whether the best split of the series into two levels is a significant rise.
+/// Returns true if the best split of the series into two levels is a significant rise.
 fn rises(series: &[f64]) -> bool {
     let n = series.len();
     if n < 2 * LEAST_STEPS {

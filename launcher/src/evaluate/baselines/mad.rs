@@ -1,4 +1,4 @@
-//! Modified z-score above 3.5 against all ranks, step by step: the textbook outlier test.
+//! The textbook outlier test: in each step, names a rank whose modified z-score among all ranks is above 3.5.
 //!
 //! Source: Iglewicz and Hoaglin 1993, <https://www.itl.nist.gov/div898/handbook/eda/section3/eda35h.htm>.
 

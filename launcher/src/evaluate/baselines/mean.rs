@@ -1,8 +1,8 @@
-//! The slowest rank's mean over 50 steps exceeds 1.2 times the mean of all, in three consecutive checks, one every 10
-//! steps: Microsoft's post-training toolkit.
+//! The rule of Microsoft's post-training toolkit: the slowest rank is named if its mean over 50 steps exceeds 1.2 times
+//! the mean of all ranks in three consecutive checks. There is one check every 10 steps.
 //!
-//! The toolkit uses step time; here it gets self-time, since all ranks of a synchronous job have the same wall time.
-//! Source: <https://github.com/microsoft/post-training-toolkit>.
+//! The toolkit uses step time. Here the rule gets self-time, since all ranks of a synchronous job have the same wall
+//! time. Source: <https://github.com/microsoft/post-training-toolkit>.
 
 use super::{Rule, Sample, Window};
 

@@ -1,7 +1,8 @@
-//! Above twice the median in two consecutive rounds: DLRover.
+//! The rule of DLRover: a rank is named if it takes more than twice the median in two consecutive rounds.
 //!
-//! DLRover's round is a benchmark before training; here it is a window of training steps, which DLRover never sees.
-//! Source: <https://github.com/intelligent-machine-learning/dlrover/blob/master/docs/design/straggler-detection.md>.
+//! DLRover's round is a benchmark before training. Here a round is a window of training steps, which DLRover itself
+//! never measures. Source:
+//! <https://github.com/intelligent-machine-learning/dlrover/blob/master/docs/design/straggler-detection.md>.
 
 use std::collections::BTreeSet;
 

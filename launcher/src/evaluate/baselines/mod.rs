@@ -1,8 +1,10 @@
-//! Published rules of other projects on the same samples, implemented from their public descriptions.
+//! Applies published rules of other projects to the same samples. The rules are implemented from their public
+//! descriptions.
 //!
-//! Each gets the input of its description: self-time if the rule times kernels or sections, the wait in collectives if
-//! it uses that. None of them supports roles or declared work; they get ordinary steps only, so that no rule is charged
-//! for a declared checkpoint or warm-up. Each names a rank at most once, which favors them.
+//! Each rule gets the input of its description: self-time if the rule times kernels or sections, the wait in
+//! collectives if it uses that. None of the rules supports roles or declared work. They get ordinary steps only, so
+//! that no rule is charged for a declared checkpoint or warm-up. Each rule names a rank at most once, which favors the
+//! rules.
 
 mod change_point;
 mod mad;
@@ -15,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use paceline_health::event::{Step, StepKind};
 
-/// Initial steps that are hidden from all rules: kernels are compiled and caches filled.
+/// Number of initial steps that are hidden from all rules, because kernels are compiled and caches filled in them.
 const WARM_UP_STEPS: u64 = 10;
-/// A row is evaluated without ranks that are this many steps behind: their samples were lost.
+/// A step is evaluated without the ranks that are this many steps behind, because their samples were lost.
 const PATIENCE_STEPS: u64 = 8;
 
 /// One rank's times in a step, seconds.
@@ -73,7 +75,7 @@ pub(super) struct Baselines {
 }
 
 impl Baselines {
-    /// For a job of `ranks`.
+    /// Creates all rules for a job of `ranks` ranks.
     pub(super) fn new(ranks: u32) -> Baselines {
         Baselines {
             rules: rules(),
@@ -121,7 +123,7 @@ impl Baselines {
         }
     }
 
-    /// All named ranks, in order.
+    /// Returns all named ranks, in order.
     pub(super) fn finish(self) -> Vec<Naming> {
         self.namings
     }
@@ -131,7 +133,7 @@ impl Baselines {
             return;
         };
         let row: Vec<Sample> = open.samples.into_iter().flatten().collect();
-        // Fewer than half of the ranks give no reliable median.
+        // Skip the step if fewer than half of the ranks are present, because their median is not reliable.
         if 2 * row.len() < self.ranks || row.len() < 2 {
             return;
         }
@@ -156,7 +158,7 @@ fn rules() -> [Box<dyn Rule>; NAMES.len()] {
     ]
 }
 
-/// Steps between two evaluations of a rule with a window.
+/// Number of steps between two evaluations of a rule with a window.
 const LOOK_EVERY: u32 = 10;
 
 /// Sums of each rank's samples over the last steps.
@@ -164,13 +166,13 @@ const LOOK_EVERY: u32 = 10;
 struct Window {
     rows: VecDeque<Vec<Sample>>,
     taken: u32,
-    /// Sum and count by rank.
+    /// The sum and the number of samples of each rank.
     sums: Vec<(f64, u32)>,
 }
 
 impl Window {
-    /// Adds a row. Returns each rank's mean over the last `length` rows, once there are that many and then every
-    /// [`LOOK_EVERY`] rows.
+    /// Adds a row. Returns each rank's mean over the last `length` rows. It does so for the first time when there are
+    /// that many rows, and then every [`LOOK_EVERY`] rows.
     fn take(&mut self, row: &[Sample], length: usize, value: fn(&Sample) -> f64) -> Option<Vec<(u32, f64)>> {
         for sample in row {
             let (sum, count) = at(&mut self.sums, sample.rank);
@@ -198,7 +200,7 @@ impl Window {
     }
 }
 
-/// A rank's element in a list that grows as needed.
+/// Returns a rank's element in a list, which grows as needed.
 fn at<T: Default + Clone>(list: &mut Vec<T>, rank: u32) -> &mut T {
     let index = rank as usize;
     if list.len() <= index {
@@ -207,7 +209,7 @@ fn at<T: Default + Clone>(list: &mut Vec<T>, rank: u32) -> &mut T {
     &mut list[index]
 }
 
-/// The median of `values`, which it reorders.
+/// Returns the median of `values`, which it reorders.
 fn middle(values: &mut [f64]) -> f64 {
     let at = values.len() / 2;
     if values.is_empty() {
@@ -222,7 +224,7 @@ mod tests {
     use paceline_health::event::{Phases, Signal};
     use paceline_health::id::Rank;
 
-    /// Ranks named by each rule when rank 3 of 16 is `factor` times slower from step 100 of 400 on.
+    /// Returns the ranks named by each rule if rank 3 of 16 is `factor` times slower from step 100 of 400 on.
     fn named(factor: f64) -> BTreeMap<usize, BTreeSet<u32>> {
         let mut all = Baselines::new(16);
         for step in 1..=400 {
@@ -260,7 +262,8 @@ mod tests {
     #[test]
     fn each_rule_does_what_its_description_says() {
         let only = BTreeSet::from([3]);
-        // 2.5 times: all rules detect it. 1.3: all but twice the median. 1.1: nor do the score and the mean.
+        // At 2.5 times, all rules detect the rank. At 1.3, all do except "twice the median". At 1.1, the score and the
+        // mean miss it too.
         let seen = |factor| -> Vec<usize> {
             let named = named(factor);
             assert!(named.values().all(|ranks| *ranks == only), "{factor}: {named:?}");

@@ -1,8 +1,8 @@
-//! The best rank's time divided by a rank's own is below 0.75: NVIDIA's resiliency extension.
+//! The rule of NVIDIA's resiliency extension: a rank is named if the best rank's time divided by its own is below 0.75.
 //!
-//! Scores compare kernel times of a reporting interval with those of the fastest rank. Its interval is 60 s or more;
-//! here it is the last 50 steps, evaluated every 10, which lets it decide sooner.
-//! Source: <https://nvidia.github.io/nvidia-resiliency-ext/straggler_det/usage_guide.html>.
+//! The extension's scores compare kernel times of a reporting interval with those of the fastest rank. Its interval is
+//! 60 s or more. Here the interval is the last 50 steps, evaluated every 10, which lets the rule decide sooner. Source:
+//! <https://nvidia.github.io/nvidia-resiliency-ext/straggler_det/usage_guide.html>.
 
 use super::{Rule, Sample, Window};
 

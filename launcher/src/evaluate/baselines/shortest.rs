@@ -1,7 +1,7 @@
-//! The rank with the shortest wait in collectives delays its peers: C4D, TraceML.
+//! The rule of C4D and TraceML: the rank with the shortest wait in collectives delays its peers.
 //!
-//! Names a rank with the shortest wait in at least 80 % of the last 50 steps whose mean wait is at most half of the
-//! median. The descriptions leave the thresholds to the operator; these avoid most of the noise.
+//! Names a rank if it had the shortest wait in at least 80 % of the last 50 steps and its mean wait is at most half of
+//! the median. The descriptions leave the thresholds to the operator. These thresholds avoid most of the noise.
 //! Sources: Dong and others 2024, <https://arxiv.org/abs/2406.04594>; <https://github.com/traceopt-ai/traceml>.
 
 use std::collections::VecDeque;

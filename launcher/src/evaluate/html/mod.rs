@@ -19,7 +19,7 @@ text-align:left}.yes{color:#0b7a4b}.no{color:#b3261e;font-weight:600}.note{color
 @media(prefers-color-scheme:dark){body{background:#11171c;color:#dce4ea}th,td{border-color:#2b363f}td.hit{\
 background:#123f2b}td.miss{background:#54211d}svg{background:#f6f8fa;border-radius:4px}}";
 
-/// Maximum number of scenarios in the list of the weakest.
+/// Maximum number of scenarios in the list of those with the most mistakes.
 const WEAKEST: usize = 25;
 
 /// Renders the page.
@@ -117,7 +117,7 @@ fn others(table: &Table) -> String {
     text + "</table></div>"
 }
 
-/// The confusion matrix of causes.
+/// Renders the confusion matrix of causes.
 fn confusion(cases: &[Case<'_>]) -> String {
     let confusion = score::confusion(cases);
     let causes = confusion.causes();
@@ -158,7 +158,7 @@ fn confusion(cases: &[Case<'_>]) -> String {
     text + "</table></div>"
 }
 
-/// Mistakes in one scenario over all its seeds.
+/// The number of mistakes in one scenario, over all its seeds.
 #[derive(Default)]
 struct Weakness<'a> {
     worlds: u64,
@@ -167,7 +167,7 @@ struct Weakness<'a> {
     mistakes: BTreeMap<String, u64>,
 }
 
-/// The scenarios with the most mistakes, and one command for each.
+/// Lists the scenarios with the most mistakes, with one command for each that repeats a failed simulation.
 fn weakest(cases: &[Case<'_>]) -> String {
     let mut by_name: BTreeMap<&str, Weakness<'_>> = BTreeMap::new();
     for case in cases {
@@ -185,7 +185,7 @@ fn weakest(cases: &[Case<'_>]) -> String {
         }
     }
     let mut all: Vec<(&str, Weakness<'_>)> = by_name.into_iter().filter(|(_, one)| one.bad > 0).collect();
-    // Worst first; ties keep the order of names.
+    // Sort by the share of mistakes, largest first. Equal ones stay in the order of their names.
     all.sort_by(|(_, a), (_, b)| (b.bad * a.worlds).cmp(&(a.bad * b.worlds)));
     if all.is_empty() {
         return "<h2>Weakest scenarios</h2><p>None: every world was judged as declared.".to_owned();

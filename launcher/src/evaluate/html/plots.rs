@@ -1,4 +1,4 @@
-//! Plots: recall by slowdown, and time to decision.
+//! The plots of recall by slowdown, and of the time to decision.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::evaluate::baselines::NAMES;
 use crate::evaluate::score::{self, Case};
 use crate::evaluate::suite::Suite;
 
-/// Name, suites, title.
+/// The name, suites and title of each recall plot.
 const RECALLS: [(&[Suite], &str); 2] = [
     (
         &[Suite::Floor, Suite::Quiet],
@@ -22,7 +22,7 @@ const PACES: [(&str, &str); 3] = [
     ("pace-10-noisy", "10 %, sigma 11 %"),
 ];
 
-/// Titles and SVG of all plots with samples.
+/// Returns the titles and SVG of all plots that have samples.
 pub(super) fn all(cases: &[Case<'_>]) -> Vec<(String, String)> {
     let recalls = RECALLS
         .iter()
@@ -36,7 +36,8 @@ pub(super) fn all(cases: &[Case<'_>]) -> Vec<(String, String)> {
     recalls.chain(pace).collect()
 }
 
-/// Found and not found, by slowdown in permille; ours, then the other rules.
+/// Plots the share of slow ranks that were found, by slowdown in permille. Our curve comes first, then those of the
+/// other rules.
 fn recall(cases: &[Case<'_>], suites: &[Suite]) -> Option<String> {
     let mut counts: BTreeMap<u64, (f64, [f64; NAMES.len() + 1])> = BTreeMap::new();
     for case in cases.iter().filter(|case| suites.contains(&case.scenario.suite)) {
@@ -82,7 +83,7 @@ fn pace(cases: &[Case<'_>]) -> Option<String> {
         }
         delays.sort_by(f64::total_cmp);
         let all = delays.len() as f64;
-        // A step at each delay; missing decisions leave the curve below one.
+        // Draw a step at each delay. Missing decisions keep the curve below one.
         let mut points = vec![(1.0, 0.0)];
         for (index, delay) in delays.iter().enumerate().filter(|(_, delay)| delay.is_finite()) {
             points.push((*delay, index as f64 / all));

@@ -10,31 +10,31 @@ const LEFT: f64 = 60.0;
 const RIGHT: f64 = 190.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 44.0;
-/// Ours first; the others in an order in which neighbors are distinguishable for everyone (Okabe and Ito 2008,
-/// <https://jfly.uni-koeln.de/color/>).
+/// Colors of the lines, ours first. The others are in an order in which everyone can distinguish neighbors (Okabe and
+/// Ito 2008, <https://jfly.uni-koeln.de/color/>).
 const COLORS: [&str; 8] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000",
 ];
 
-/// One line.
+/// One line of a plot.
 pub(super) struct Line {
-    /// Its label.
+    /// The line's label.
     pub(super) name: String,
-    /// Its points, in x order.
+    /// The line's points, in x order.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The axes: their ranges and marks.
+/// The axes, with their ranges and tick marks.
 pub(super) struct Frame<'a> {
-    /// Label of x.
+    /// Label of the x axis.
     pub(super) x: &'a str,
-    /// Label of y.
+    /// Label of the y axis.
     pub(super) y: &'a str,
-    /// Whether x is logarithmic.
+    /// True if the x axis is logarithmic.
     pub(super) log_x: bool,
-    /// Marks of x with their labels; the first and the last are the ends.
+    /// Tick marks of the x axis with their labels. The first and the last one are the ends of the axis.
     pub(super) x_marks: Vec<(f64, String)>,
-    /// Marks of y with their labels; the first and the last are the ends.
+    /// Tick marks of the y axis with their labels. The first and the last one are the ends of the axis.
     pub(super) y_marks: Vec<(f64, String)>,
 }
 

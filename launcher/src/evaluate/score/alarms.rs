@@ -1,4 +1,4 @@
-//! Scores of worlds without a culprit.
+//! Scores the worlds in which no rank is at fault.
 
 use super::detection::{Tally, each_rule};
 use super::{Case, INNOCENT};
@@ -26,7 +26,7 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     rows
 }
 
-/// Alarms in worlds without faults, per ten million rank-steps: the upper bound counts.
+/// Counts the alarms in worlds without faults, per ten million rank-steps. The upper bound is compared with the target.
 fn false_alarms(cases: &[Case<'_>]) -> Option<Row> {
     let (mut steps, mut ours, mut others) = (0, 0, [0; NAMES.len()]);
     for case in cases.iter().filter(|case| case.is_of(&INNOCENT)) {
@@ -50,7 +50,7 @@ fn false_alarms(cases: &[Case<'_>]) -> Option<Row> {
     })
 }
 
-/// Worlds with imbalanced work: the finding must be raised for the job, and for no rank or node.
+/// Scores worlds with imbalanced work. The finding must be raised for the job, and for no rank or node.
 fn imbalance(cases: &[Case<'_>], finding: Finding) -> Option<Row> {
     let mut ours = Tally::default();
     for case in cases.iter().filter(|case| case.is_of(&[Suite::Imbalance])) {
@@ -76,7 +76,8 @@ fn nobody_named(cases: &[Case<'_>]) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// Restarts, loss, disorder: no false alarms, and coverage must report what was not seen.
+/// Scores worlds with restarts, loss and disorder. They must cause no false alarms, and coverage must report what was
+/// not seen.
 pub(super) fn rough_rows(cases: &[Case<'_>]) -> Vec<Row> {
     let rough: Vec<&Case<'_>> = cases.iter().filter(|case| case.is_of(&[Suite::Rough])).collect();
     if rough.is_empty() {

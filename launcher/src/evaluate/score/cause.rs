@@ -1,4 +1,4 @@
-//! Scores of causes: the stated cause against the true one.
+//! Scores the stated causes against the true ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use super::Case;
 use crate::evaluate::row::{Better, Row};
 use crate::evaluate::suite::Suite;
 
-/// How often each cause was stated for each true cause; a missed straggler counts as no cause.
+/// Counts how often each cause was stated for each true cause. A missed straggler counts as no stated cause.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::evaluate) struct Confusion {
-    /// By true and stated cause.
+    /// The counts, by true and stated cause.
     pub(in crate::evaluate) counts: BTreeMap<(Cause, Option<Cause>), u64>,
-    /// Causes stated for subjects without a fault: false verdicts in the same worlds. Only verdicts with a cause count
-    /// here; precision counts all.
+    /// Number of false verdicts in the same worlds, by the stated cause. Their subjects have no fault. Verdicts without
+    /// a cause do not count here, but they do count for precision.
     pub(in crate::evaluate) invented: BTreeMap<Cause, u64>,
 }
 
@@ -34,12 +34,12 @@ impl Confusion {
         confusion
     }
 
-    /// All true causes.
+    /// Returns all true causes.
     pub(in crate::evaluate) fn causes(&self) -> BTreeSet<Cause> {
         self.counts.keys().map(|(truth, _)| *truth).collect()
     }
 
-    /// The harmonic mean of precision and recall of a cause.
+    /// Returns the harmonic mean of precision and recall of a cause.
     pub(in crate::evaluate) fn f1(&self, cause: Cause) -> f64 {
         let count = |wanted: &dyn Fn(Cause, Option<Cause>) -> bool| -> u64 {
             let counts = self.counts.iter();
@@ -110,7 +110,7 @@ mod tests {
             ]),
             invented: BTreeMap::from([(Cause::Thermal, 2)]),
         };
-        // Precision 6 of 10, recall 6 of 8.
+        // Precision is 6 of 10, and recall is 6 of 8.
         assert!((confusion.f1(Cause::Thermal) - 12.0 / 18.0).abs() < 1e-12);
         assert!((confusion.f1(Cause::Power) - 6.0 / 8.0).abs() < 1e-12);
         assert_eq!(confusion.f1(Cause::Ecc), 0.0);

@@ -1,4 +1,4 @@
-//! Scores of verdicts from collectives alone.
+//! Scores verdicts that are based on collectives alone.
 
 use super::Case;
 use super::detection::Tally;
@@ -10,7 +10,7 @@ use crate::evaluate::suite::Suite;
 /// Rank-steps per unit of the alarm rate.
 const TEN_MILLION: f64 = 1e7;
 
-/// Suites and their row labels.
+/// The suites and the labels of their rows.
 const SUITES: [(Suite, &str); 3] = [
     (Suite::Collectives, "collectives alone"),
     (Suite::Overlap, "collectives beside the work"),
@@ -34,7 +34,7 @@ fn rows_of(suite: &str, label: &str, cases: &[&Case<'_>]) -> Vec<Row> {
         };
         cases.iter().filter(is_of).copied().collect()
     };
-    // The same targets as with known phases.
+    // The targets are the same as with known phases.
     let is_asked = suite != Suite::Collectives.name();
     let mut rows = Vec::new();
     for (name, least, cases) in [
@@ -70,7 +70,7 @@ fn recall(cases: &[&Case<'_>], name: &str, target: Option<f64>) -> Option<Row> {
     (tally.of > 0).then(|| tally.row(row(name, target)))
 }
 
-/// The share of worlds with one slow rank in which only that rank was named.
+/// Returns the share of worlds with one slow rank in which only that rank was named.
 fn first(cases: &[&Case<'_>], label: &str, target: Option<f64>) -> Option<Row> {
     let mut tally = Tally::default();
     for case in cases {

@@ -1,11 +1,11 @@
-//! Cost estimates, against the same world without the fault.
+//! Scores the cost estimates by comparing each world with the same world without the fault.
 
 use super::Case;
 use crate::evaluate::interval::{median, quantile};
 use crate::evaluate::row::{Better, Row};
 use crate::evaluate::suite::Suite;
 
-/// Tolerated relative error of a verdict.
+/// Tolerated relative error of a verdict's cost.
 const WITHIN: f64 = 0.05;
 
 pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
@@ -27,7 +27,7 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     ]
 }
 
-/// Relative errors of the cost estimates in the verdicts on each slow rank.
+/// Returns the relative errors of the cost estimates for each slow rank.
 pub(in crate::evaluate) fn errors(cases: &[Case<'_>]) -> Vec<f64> {
     let suites = [Suite::Quiet, Suite::Noisy, Suite::Pace];
     let cases = cases.iter().filter(|case| case.is_of(&suites));
@@ -35,8 +35,8 @@ pub(in crate::evaluate) fn errors(cases: &[Case<'_>]) -> Vec<f64> {
     costs.map(|(said, lost)| (said - lost).abs() / lost).collect()
 }
 
-/// The estimated cost of the slow rank, all its incidents together, and the true cost, GPU-seconds. `None`: no rank was
-/// slow, or it was not found, or cost nothing.
+/// Returns the estimated cost of the slow rank, summed over its incidents, and the true cost, both in GPU-seconds.
+/// Returns `None` if no rank was slow, if it was not found, or if it cost nothing.
 pub(super) fn of(case: &Case<'_>) -> Option<(f64, f64)> {
     let (expected, _) = case.culprit()?;
     let truth = case.outcome.truths.get(expected.fault?)?;

@@ -1,4 +1,4 @@
-//! Detection scores: recall, precision, time to decision.
+//! Scores detection by recall, precision and time to decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use crate::evaluate::interval::{median, wilson};
 use crate::evaluate::row::{Better, Row, Unit};
 use crate::evaluate::suite::Suite;
 
-/// A slowdown counts as caught if it is found in this share of the worlds.
+/// A slowdown counts as caught if it is found in at least this share of its worlds.
 const CAUGHT: f64 = 0.95;
 
-/// Hits out of a total.
+/// The number of hits, and the total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) hits: u64,
@@ -77,7 +77,7 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     rows
 }
 
-/// One number for each other rule, by name.
+/// Computes one number for each of the other rules, by the rule's name.
 pub(super) fn each_rule(mut value: impl FnMut(usize) -> f64) -> BTreeMap<String, Option<f64>> {
     let named = |(rule, name): (usize, &&str)| {
         let value = Some(value(rule)).filter(|value| value.is_finite());
@@ -101,7 +101,7 @@ fn recall(cases: &[Case<'_>], suite: Suite, row: Row) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// The share of true verdicts among all verdicts in all worlds, with and without faults.
+/// Returns the share of true verdicts among all verdicts in all worlds, with and without faults.
 fn precision(cases: &[Case<'_>]) -> Option<Row> {
     let mut ours = Tally::default();
     let mut others = [Tally::default(); NAMES.len()];
@@ -120,7 +120,8 @@ fn precision(cases: &[Case<'_>]) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// The share of worlds with one slow rank in which the first named rank is that rank. Naming none counts as wrong.
+/// Returns the share of worlds with one slow rank in which the first named rank is that rank. Naming no rank counts as
+/// wrong.
 fn first_named(cases: &[Case<'_>]) -> Option<Row> {
     let mut ours = Tally::default();
     let mut others = [Tally::default(); NAMES.len()];
@@ -144,9 +145,9 @@ fn first_named(cases: &[Case<'_>]) -> Option<Row> {
     (ours.of > 0).then(|| ours.row(row).beside(each_rule(|rule| others[rule].share())))
 }
 
-/// The smallest slowdown from which on all larger ones are caught.
+/// Finds the smallest slowdown from which on all larger ones are caught.
 fn floor(cases: &[Case<'_>]) -> Option<Row> {
-    // Slowdowns in tenths of a percent: integers, because keys must be ordered.
+    // Count slowdowns in tenths of a percent. They are integers because the keys of a map must be ordered.
     let mut ours: BTreeMap<u64, Tally> = BTreeMap::new();
     let mut others: BTreeMap<u64, [Tally; NAMES.len()]> = BTreeMap::new();
     for case in cases.iter().filter(|case| case.is_of(&[Suite::Floor])) {
@@ -184,7 +185,8 @@ fn floor(cases: &[Case<'_>]) -> Option<Row> {
     })
 }
 
-/// Steps from the first slow step to the verdict, by the scenario's name; infinity: never.
+/// Returns the number of steps from the first slow step to the verdict in each world of the scenario. Infinity means
+/// that there was no verdict.
 pub(in crate::evaluate) fn delays(cases: &[Case<'_>], scenario: &str, rule: Option<usize>) -> Vec<f64> {
     let named = cases.iter().filter(|case| case.scenario.name == scenario);
     named
@@ -212,7 +214,7 @@ fn pace(cases: &[Case<'_>], scenario: &str, row: Row) -> Option<Row> {
     })))
 }
 
-/// All other expected findings, without a target.
+/// Returns rows for all other expected findings. They have no target.
 pub(super) fn other_rows(cases: &[Case<'_>]) -> Vec<Row> {
     let mut by_finding: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut whom: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! Worlds with mistakes, each with the command that simulates it again.
+//! Lists the worlds with mistakes, each with the command that simulates it again.
 
 use super::{Case, cost};
 
-/// Larger relative errors of the cost are listed.
+/// A cost estimate is listed as a mistake if its relative error is larger than this.
 const FAR_OFF: f64 = 0.10;
 
 /// The mistakes in one world.
@@ -12,11 +12,11 @@ pub(in crate::evaluate) struct Failure {
     pub(in crate::evaluate) scenario: String,
     /// One line for each mistake.
     pub(in crate::evaluate) mistakes: Vec<String>,
-    /// The command.
+    /// The command that simulates the world again.
     pub(in crate::evaluate) command: String,
 }
 
-/// The mistakes in this world, if any.
+/// Returns the mistakes in this world, or `None` if there are none.
 pub(in crate::evaluate) fn of(case: &Case<'_>) -> Option<Failure> {
     let mut mistakes = Vec::new();
     for expected in case.required() {
@@ -51,7 +51,8 @@ pub(in crate::evaluate) fn of(case: &Case<'_>) -> Option<Failure> {
             claim.step
         )
     }));
-    // With several simultaneous faults, the truth has no separate share for each.
+    // Check the cost only for a single fault. With several simultaneous faults, the truth has no separate share for
+    // each.
     let cost = cost::of(case).filter(|_| case.job.spec.faults.len() == 1);
     if let Some((said, lost)) = cost.filter(|(said, lost)| (said - lost).abs() > FAR_OFF * lost) {
         mistakes.push(format!("cost: {said:.0} GPU-s said and {lost:.0} lost"));

@@ -1,8 +1,9 @@
-//! Verdicts against truth. Pure: outcomes in, rows out.
+//! Compares verdicts with the truth. This module is pure: it converts outcomes to rows.
 //!
-//! Strict where there is a choice. A verdict is false if no expectation of the world matches its finding *and* subject
-//! (a rank of a slow node is not the node), or if it comes before the fault or more than [`GRACE_STEPS`] after its end,
-//! whatever its severity. The same true verdict raised twice is one hit; the same mistake made twice is two.
+//! It is strict where there is a choice. A verdict is false, whatever its severity, if no expectation of the world
+//! matches both its finding and its subject. (A rank of a slow node is not the node.) A verdict is also false if it
+//! comes before the fault or more than [`GRACE_STEPS`] after the fault's end. If the same true verdict is raised twice,
+//! it is one hit. If the same mistake is made twice, it counts twice.
 
 mod alarms;
 mod cause;
@@ -23,21 +24,21 @@ use super::row::Row;
 use super::suite::{Job, Scenario, Suite};
 use super::watch::{Claim, Outcome};
 
-/// Permitted delay of a verdict after the end of its fault: its last step must arrive first.
+/// Number of steps by which a verdict may follow the end of its fault, because the fault's last step must arrive first.
 const GRACE_STEPS: u64 = 20;
 
 /// One world with its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
-    /// Its scenario.
+    /// The scenario of this world.
     pub(super) scenario: &'a Scenario,
-    /// The world.
+    /// The simulation job of this world.
     pub(super) job: &'a Job,
-    /// Its outcome.
+    /// The outcome of this world.
     pub(super) outcome: &'a Outcome,
 }
 
-/// All rows, in the order of the table.
+/// Returns all rows, in the order of the table.
 pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     [
         detection::rows(cases),
@@ -51,12 +52,13 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     .concat()
 }
 
-/// The confusion matrix of causes.
+/// Returns the confusion matrix of causes.
 pub(super) fn confusion(cases: &[Case<'_>]) -> Confusion {
     Confusion::of(cases)
 }
 
-/// Whether the slow rank was found, by the detector and by each other rule; `None`: there is no single slow rank.
+/// Returns if the slow rank was found by the detector and by each other rule. Returns `None` if there is no single slow
+/// rank.
 pub(super) fn found_by(case: &Case<'_>) -> Option<[bool; NAMES.len() + 1]> {
     let (expected, rank) = case.culprit()?;
     Some(std::array::from_fn(|index| match index.checked_sub(1) {
@@ -65,13 +67,13 @@ pub(super) fn found_by(case: &Case<'_>) -> Option<[bool; NAMES.len() + 1]> {
     }))
 }
 
-/// Every world with a mistake.
+/// Returns a failure for every world with a mistake.
 pub(super) fn failures(cases: &[Case<'_>]) -> Vec<Failure> {
     cases.iter().filter_map(failure).collect()
 }
 
 impl<'a> Case<'a> {
-    /// The steps in which `expected` holds.
+    /// Returns the first and the last step in which `expected` holds.
     fn window(&self, expected: &Expectation) -> (u64, u64) {
         let fault = expected.fault.and_then(|fault| self.outcome.truths.get(fault));
         let since = fault.and_then(|truth| truth.since_step).unwrap_or(0);
@@ -81,7 +83,7 @@ impl<'a> Case<'a> {
 
     fn is_in_time(&self, expected: &Expectation, step: u64) -> bool {
         let (since, last) = self.window(expected);
-        // A hang is reported before its step ends.
+        // Allow one step less, because a hang is reported before its step ends.
         step + 1 >= since && step <= last.saturating_add(GRACE_STEPS)
     }
 
@@ -92,7 +94,7 @@ impl<'a> Case<'a> {
             && self.is_in_time(expected, claim.step)
     }
 
-    /// Whether a rank is among the affected ones, for expectations that permit several.
+    /// Returns true if the rank is among the affected ones, for expectations that permit several ranks.
     fn was_struck(&self, who: Who, expected: &Expectation) -> bool {
         let fault = expected.fault.and_then(|fault| self.outcome.truths.get(fault));
         match (expected.who, who) {
@@ -102,7 +104,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The first claim that satisfies an expectation.
+    /// Returns the first claim that satisfies an expectation.
     pub(super) fn answer(&self, expected: &Expectation) -> Option<&'a Claim> {
         self.outcome
             .claims
@@ -110,7 +112,7 @@ impl<'a> Case<'a> {
             .find(|claim| self.answers(claim, expected))
     }
 
-    /// Claims that satisfy no expectation.
+    /// Returns the claims that satisfy no expectation.
     pub(super) fn wrong(&self) -> impl Iterator<Item = &'a Claim> {
         let case = *self;
         self.outcome.claims.iter().filter(move |claim| {
@@ -119,12 +121,12 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The required expectations.
+    /// Returns the expectations that are required.
     pub(super) fn required(&self) -> impl Iterator<Item = &'a Expectation> {
         self.job.expect.iter().filter(|expected| expected.required)
     }
 
-    /// The rank that must be named, if there is one.
+    /// Returns the rank that must be named, if there is one.
     pub(super) fn culprit(&self) -> Option<(&'a Expectation, u32)> {
         self.required().find_map(|expected| match expected.who {
             Who::Rank(rank) => Some((expected, rank)),
@@ -132,7 +134,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The step in which another rule named the slow rank, if it did so while the rank was slow.
+    /// Returns the step in which another rule named the slow rank, if it did so while the rank was slow.
     fn named_by(&self, rule: usize, expected: &Expectation, rank: u32) -> Option<u64> {
         let mut namings = self.outcome.namings.iter();
         namings
@@ -142,8 +144,8 @@ impl<'a> Case<'a> {
             .map(|naming| naming.step)
     }
 
-    /// Whether a rank was slow in that step, alone or with others. Other rules name ranks only: for them, a rank of a
-    /// slow node counts as correct.
+    /// Returns true if the rank was slow in that step, alone or with others. The other rules name only ranks, so for
+    /// them a rank of a slow node counts as correct.
     fn is_slow(&self, rank: u32, step: u64) -> bool {
         let node = rank / self.outcome.per_node;
         self.job.expect.iter().any(|expected| {
@@ -164,7 +166,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Suites in which only the job may be named.
+/// Suites in which only the job may be named, and no rank.
 const INNOCENT: [Suite; 2] = [Suite::Healthy, Suite::Imbalance];
 
 #[cfg(test)]

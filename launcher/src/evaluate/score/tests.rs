@@ -44,7 +44,8 @@ fn outcome(claims: Vec<Claim>, truths: Vec<Truth>) -> Outcome {
     }
 }
 
-/// Scores `outcomes`, all of the scenario with this name, in which the first required rank is the culprit.
+/// Scores `outcomes`. All of them are outcomes of the scenario with this name, and its first required rank is the
+/// culprit.
 fn judge<T>(suite: Suite, name: &str, outcomes: &[Outcome], look: impl Fn(&[Case<'_>], Who) -> T) -> T {
     let scenarios = of(&[suite]);
     let scenario = scenarios.iter().find(|one| one.name == name).unwrap();
@@ -169,10 +170,10 @@ fn any_verdict_on_a_healthy_world_is_a_false_alarm() {
         row.unwrap()
     };
     let quiet = rate(&still);
-    // 3.0 over 99 million.
+    // The bound is 3.0 events over 99 million rank-steps.
     assert!((quiet.value.unwrap() - 0.3026).abs() < 1e-3, "{quiet:?}");
     let row = rate(&[still, vec![loud]].concat());
-    // 6.30 over 100 million.
+    // The bound is 6.30 events over 100 million rank-steps.
     assert!((row.value.unwrap() - 0.6296).abs() < 1e-3, "{row:?}");
     assert!((row.baselines["MAD z > 3.5"].unwrap() - 0.4744).abs() < 1e-3);
 }

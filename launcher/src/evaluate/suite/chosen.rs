@@ -1,4 +1,4 @@
-//! The chosen subjects: values of `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a scenario's texts.
+//! Chooses the values of `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a scenario's texts.
 
 use paceline_health::sim::WorldSpec;
 use paceline_health::sim::chance::Chance;
@@ -13,13 +13,14 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// The choice for the world's seed.
+    /// Chooses the subjects by the world's seed.
     pub(super) fn of(spec: &WorldSpec) -> Chosen {
         let mut chance = Chance::of(spec.seed, &[0x0073_7569_7465]);
         let mut below = |count: u32| (chance.unit() * f64::from(count.max(1))) as u32;
         let (ranks, nodes) = (spec.ranks(), spec.nodes);
         let (rank, node) = (below(ranks), below(nodes));
-        // Two slow ranks of one node could be the node's fault: the other rank is on another node if there is one.
+        // Put the other rank on another node if there is one, because two slow ranks of one node could be the node's
+        // fault.
         let other = if nodes > 1 {
             let elsewhere = (rank / spec.gpus_per_node + 1 + below(nodes - 1)) % nodes;
             elsewhere * spec.gpus_per_node + below(spec.gpus_per_node)
@@ -35,7 +36,7 @@ impl Chosen {
         }
     }
 
-    /// A text with the placeholders filled in.
+    /// Returns the text with its placeholders filled in.
     pub(super) fn fill(&self, text: &str) -> String {
         [
             ("{rank}", self.rank),

@@ -1,4 +1,4 @@
-//! Jobs without a hook: ranks report only the duration of their steps and of their collectives.
+//! Scenarios of jobs without a hook. Their ranks report only the duration of their steps and of their collectives.
 
 use super::{Scenario, Suite};
 
@@ -7,7 +7,7 @@ const BLIND: &str = "comms=on phases=off";
 /// Rank-steps of each healthy world.
 const RANK_STEPS: u64 = 18_000;
 
-/// Jobs by name, and their ranks.
+/// The jobs: name, number of ranks, and specification.
 const JOBS: [(&str, u64, &str); 6] = [
     ("ddp-16", 16, "nodes=2 gpus=8"),
     ("fsdp-32", 32, "nodes=4 gpus=8 framework=fsdp"),
@@ -21,7 +21,7 @@ const JOBS: [(&str, u64, &str); 6] = [
     ),
 ];
 
-/// Noise by name, with the slowdowns to detect and the steps available for each.
+/// Noise: name, specification, and the slowdowns to detect (in percent) with the number of steps for each.
 type Noise = (&'static str, &'static str, [(u32, u64); 3]);
 const NOISES: [Noise; 2] = [
     ("quiet", "", [(5, 400), (10, 250), (20, 200)]),

@@ -1,4 +1,4 @@
-//! All other faults, and causes of slowness.
+//! Scenarios of all other faults, and of the causes of slowness.
 
 use super::{Scenario, Seen, Suite};
 
@@ -19,7 +19,7 @@ fn case(name: &str, world: &str) -> Scenario {
     Scenario::new(Suite::Faults, name, world)
 }
 
-/// Slowness that is temporary, intermittent, in several places, or moving.
+/// Returns scenarios in which slowness is temporary, intermittent, moves, or is in several places.
 fn shapes() -> Vec<Scenario> {
     let world = "nodes=4 gpus=8 steps=500";
     vec![
@@ -59,7 +59,7 @@ fn shapes() -> Vec<Scenario> {
     ]
 }
 
-/// Nodes, racks, links.
+/// Returns scenarios with slow nodes, racks and links.
 fn places() -> Vec<Scenario> {
     let mut all = Vec::new();
     for percent in [10, 30] {
@@ -91,7 +91,7 @@ fn places() -> Vec<Scenario> {
         )
         .fault("link node={node} factor=3 from=200")
         .expect("slow-link link={node}"),
-        // Node 5 holds the second stage of node 1's pipeline: no other communicator uses this link.
+        // Node 5 has the second stage of node 1's pipeline, so no other communicator uses this link.
         case(
             "link-of-two",
             "nodes=8 gpus=4 comms=on steps=500 dp=4 tp=4 pp=2 micro=4 hop=5ms",
@@ -102,7 +102,7 @@ fn places() -> Vec<Scenario> {
     all
 }
 
-/// Faults of the whole job, and of one rank at certain steps only.
+/// Returns scenarios with faults of the whole job, and of one rank at certain steps only.
 fn job_wide() -> Vec<Scenario> {
     vec![
         case("all-slow", "nodes=4 gpus=8 steps=500")
@@ -133,7 +133,7 @@ fn job_wide() -> Vec<Scenario> {
         case("cpu-contention-moving", "nodes=4 gpus=8 steps=800")
             .fault("slow rank={rank} factor=1.3 from=100 moves=10 cause=cpu-contention")
             .expect("cpu-contention job")
-            // Until it is known to move, the currently slow rank may be named.
+            // Permit naming the currently slow rank until the detector knows that the fault moves.
             .expect("?straggler any-rank of=0"),
         case("gc-everywhere", "nodes=4 gpus=8 steps=800 gc-every=40 gc=150ms").expect("gc-pause job"),
         case("communication-bound", "nodes=4 gpus=8 steps=400 transfer=150ms")
@@ -141,7 +141,7 @@ fn job_wide() -> Vec<Scenario> {
     ]
 }
 
-/// Hangs.
+/// Returns scenarios with hangs.
 fn hangs() -> Vec<Scenario> {
     vec![
         case("silent-rank", "nodes=2 gpus=8 steps=300")
@@ -160,7 +160,7 @@ fn hangs() -> Vec<Scenario> {
     ]
 }
 
-/// Slow ranks, nodes and links with the counters of their cause, and one without counters.
+/// Returns scenarios with slow ranks, nodes and links. All have the counters of their cause, except one that has none.
 fn causes() -> Vec<Scenario> {
     let of = |cause: &str| {
         let shown = if cause == "gc" { "gc-pause" } else { cause };
@@ -228,7 +228,7 @@ fn causes() -> Vec<Scenario> {
                 .shows(cause, "rank-on={node}"),
         );
     }
-    // The cause of the first simulator: the GPU's own physics.
+    // Here the cause comes from the simulator's original model, which is the physics of the GPU itself.
     all.push(
         Scenario::new(Suite::Causes, "cause-heat", "nodes=4 gpus=8 host=on steps=1500")
             .fault("heat gpu={rank} from=60s")
@@ -238,8 +238,8 @@ fn causes() -> Vec<Scenario> {
     all
 }
 
-/// Misleading counters: links of GPUs that idle between kernels, and cores that are oversubscribed on all ranks,
-/// together with ranks that are slow for another reason.
+/// Returns scenarios with misleading counters: links of GPUs that idle between kernels, and cores that are
+/// oversubscribed on all ranks. In addition, ranks are slow for another reason.
 fn unlike_their_counters() -> Vec<Scenario> {
     let mut all = Vec::new();
     for cause in ["none", "pcie", "data-loading"] {
@@ -270,7 +270,7 @@ fn unlike_their_counters() -> Vec<Scenario> {
             .expect(format!("straggler rank={{rank}} cause={shown}"));
         all.push(scenario);
     }
-    // No rank is slow: one rank writes or evaluates periodically, or sequences differ.
+    // No rank is slow in these. One rank writes or evaluates periodically, or the sequences differ.
     all.push(
         Scenario::new(Suite::Causes, "writer-oversubscribed", crowded)
             .world("checkpoint-every=50 checkpoint=12 undeclared=first")
@@ -284,7 +284,8 @@ fn unlike_their_counters() -> Vec<Scenario> {
     all
 }
 
-/// Heat and power limits on all GPUs at once: peers are alike, and only the history shows it.
+/// Returns scenarios with heat and power limits on all GPUs at once. The peers are alike, so only the history shows the
+/// fault.
 fn job_wide_causes() -> Vec<Scenario> {
     let mut all = Vec::new();
     for cause in ["thermal", "power", "none"] {

@@ -1,8 +1,9 @@
-//! Healthy jobs: every noise with every kind of step at several sizes, and jobs with a bad path to the detector.
+//! Scenarios of healthy jobs: every noise with every kind of step at several sizes, and jobs with a bad path to the
+//! detector.
 
 use super::{Scenario, Seen, Suite};
 
-/// Rank-steps of each healthy world: with 20 seeds they are over 65 million in all.
+/// Number of rank-steps of each healthy world. With 20 seeds, all worlds together have over 65 million.
 const RANK_STEPS: u64 = 18_000;
 
 /// Noise of healthy steps.
@@ -25,7 +26,7 @@ const KINDS: [(&str, &str); 6] = [
     ("evaluation", "evaluate-every=120"),
 ];
 
-/// Sizes and layouts: ranks, and the matching specification.
+/// The sizes: number of ranks, name, and specification.
 const SIZES: [(u64, &str, &str); 6] = [
     (4, "4", "nodes=1 gpus=4"),
     (8, "8", "nodes=1 gpus=8"),
@@ -48,14 +49,15 @@ fn healthy() -> Vec<Scenario> {
     for (noise, noise_words) in NOISES {
         for (kind, kind_words) in KINDS {
             for (ranks, size, size_words) in SIZES {
-                // Pipelines cost more simulation time than they add information about noise.
+                // Simulate pipelines for only half of the steps, because they take more time than they add information
+                // about noise.
                 let steps = RANK_STEPS / ranks / if size_words.contains("pp=") { 2 } else { 1 };
                 let scenario = Scenario::new(
                     Suite::Healthy,
                     format!("healthy-{noise}-{kind}-{size}"),
                     format!("{size_words} steps={steps} {noise_words} {kind_words}"),
                 );
-                // All ranks wait for the one that writes, whether it declares the checkpoint or not.
+                // Permit the pause, because all ranks wait for the one that writes, declared as a checkpoint or not.
                 let scenario = scenario.aside(kind == "first-writes", "single-rank-pause rank=0");
                 let small = scenario.name == "healthy-sigma-11-checkpoint-128";
                 all.push(if small { scenario.smoke() } else { scenario });

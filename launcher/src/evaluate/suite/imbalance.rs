@@ -1,4 +1,4 @@
-//! Jobs with imbalanced work: no rank is slow, the work is divided unevenly.
+//! Scenarios of jobs with imbalanced work. No rank is slow, but the work is divided unevenly.
 
 use super::{Scenario, Suite};
 
@@ -55,7 +55,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         let scenario = job(name, world, 900).expect("sequence-imbalance job");
         all.push(scenario.aside(world.contains("undeclared=first"), "single-rank-pause rank=0"));
     }
-    // The amount of work is not declared: the variance stays noise, and no rank may be named for it.
+    // The amount of work is not declared here, so its variance appears as noise. No rank may be named for it.
     all.push(
         job("packed-untold", "nodes=4 gpus=8 packed=0.11 work=undeclared", 900)
             .expect("?sequence-imbalance job"),

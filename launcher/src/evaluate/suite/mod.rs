@@ -1,8 +1,8 @@
 //! The scenarios: worlds as text, their faults, and the expected verdicts.
 //!
-//! `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a text are chosen by the seed. Scored seeds are [`SCORED`]
-//! and up; to tune the detector, use [`TUNING`] and up (`--tuning`, and every transcript and test), so that nothing is
-//! fitted to the scored seeds.
+//! The seed chooses the values of `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a text. Scored seeds are
+//! [`SCORED`] and up. To tune the detector, use [`TUNING`] and up, as `--tuning`, every transcript and every test do,
+//! so that nothing is fitted to the scored seeds.
 
 mod chosen;
 mod collectives;
@@ -17,11 +17,11 @@ use paceline_health::sim::WorldSpec;
 use self::chosen::Chosen;
 use super::expect::Expectation;
 
-/// Seeds from here on are scored.
+/// The first scored seed.
 pub(super) const SCORED: u64 = 29_000_000_000;
-/// Seeds from here to [`SCORED`] are for tuning.
+/// The first seed for tuning. The seeds from here to [`SCORED`] are for tuning.
 pub(super) const TUNING: u64 = 1_000_000_000;
-/// Maximum seeds of one scenario: each has this many reserved.
+/// Maximum number of seeds of one scenario. Each scenario has this many seeds reserved.
 pub(super) const MOST_SEEDS: u64 = 1000;
 
 /// Groups of scenarios.
@@ -29,38 +29,38 @@ pub(super) const MOST_SEEDS: u64 = 1000;
 pub(super) enum Suite {
     /// A few small worlds: a quick check of everything.
     Smoke,
-    /// One rank persistently slower by 5 % or more, step times varying by 0.5 %.
+    /// One rank is persistently slower by 5 % or more, and step times vary by 0.5 %.
     Quiet,
-    /// One rank persistently slower by 10 % or more, step times varying by 11 %.
+    /// One rank is persistently slower by 10 % or more, and step times vary by 11 %.
     Noisy,
-    /// Time to decision: the three cases with 64 ranks.
+    /// Three cases with 64 ranks, to measure the time to decision.
     Pace,
     /// Slowdowns around the smallest that can be detected.
     Floor,
-    /// All other faults.
+    /// All other kinds of faults.
     Faults,
     /// Slow ranks with a cause that counters show.
     Causes,
     /// Jobs with imbalanced work.
     Imbalance,
-    /// Ranks do not report phases: only collectives.
+    /// Jobs whose ranks report collectives but no phases.
     Collectives,
-    /// The same with collectives that overlap with compute.
+    /// Jobs whose ranks report only collectives, which overlap with compute.
     Overlap,
-    /// The job does not declare its parallel layout.
+    /// Jobs that do not declare their parallel layout.
     Undeclared,
     /// Healthy jobs.
     Healthy,
     /// Healthy jobs with a bad path to the detector.
     Rough,
-    /// Replayed journals give the same verdicts.
+    /// Checks that replayed journals give the same verdicts.
     Replay,
-    /// 16,384 ranks: decision latency and throughput.
+    /// Measures decision latency and throughput with 16,384 ranks.
     Scale,
 }
 
 impl Suite {
-    /// All suites, with their descriptions.
+    /// All suites: name and description.
     pub(super) const ALL: [(Suite, &'static str, &'static str); 15] = [
         (
             Suite::Smoke,
@@ -131,7 +131,7 @@ impl Suite {
         ),
     ];
 
-    /// The suite with this name.
+    /// Returns the suite with this name.
     pub(super) fn named(name: &str) -> Option<Suite> {
         Suite::ALL
             .iter()
@@ -147,15 +147,15 @@ impl Suite {
     }
 }
 
-/// What coverage must report for a run.
+/// What the report's coverage must show for a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// No requirement.
+    /// Coverage is not checked.
     #[default]
     Any,
     /// All steps were seen.
     Whole,
-    /// Steps were lost.
+    /// Some steps were lost.
     Part,
     /// A node was not monitored for a while.
     Gap,
@@ -164,9 +164,9 @@ pub(super) enum Seen {
 /// A world, its faults, and the expected verdicts.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
-    /// Its unique name.
+    /// The unique name of the scenario.
     pub(super) name: String,
-    /// Its suite.
+    /// The suite that the scenario belongs to.
     pub(super) suite: Suite,
     /// The world, as [`WorldSpec::parse`] reads it.
     pub(super) world: String,
@@ -174,26 +174,26 @@ pub(super) struct Scenario {
     pub(super) faults: Vec<String>,
     /// The expected verdicts, as [`Expectation::parse`] reads them.
     pub(super) expect: Vec<String>,
-    /// Slowdown of the slow rank, as a fraction.
+    /// Slowdown of the slow rank as a fraction, if there is one.
     pub(super) slower: Option<f64>,
     /// Multiplier of the number of seeds.
     pub(super) times: u64,
-    /// What coverage must report.
+    /// What the report's coverage must show.
     pub(super) seen: Seen,
-    /// Whether it also belongs to the smoke suite.
+    /// True if the scenario also belongs to the smoke suite.
     pub(super) smoke: bool,
 }
 
 /// One world to simulate.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
-    /// Index of its scenario in the current selection.
+    /// Index of the scenario in the current selection.
     pub(super) scenario: usize,
-    /// Its specification, including faults.
+    /// The specification of the world, including its faults.
     pub(super) spec: WorldSpec,
     /// The expected verdicts.
     pub(super) expect: Vec<Expectation>,
-    /// The command that simulates it again.
+    /// The command that simulates the world again.
     pub(super) command: String,
 }
 
@@ -222,7 +222,7 @@ impl Scenario {
         self
     }
 
-    /// Permits a further verdict if `holds`: it is true in the world, but not the scenario's subject.
+    /// If `holds`, permits a further verdict that is true in the world but is not what the scenario tests.
     fn aside(self, holds: bool, expectation: &str) -> Scenario {
         if holds {
             self.expect(format!("?{expectation}"))
@@ -231,7 +231,8 @@ impl Scenario {
         }
     }
 
-    /// Permits findings from the hardware itself: true for the affected ranks, but no evidence yet that a rank is slow.
+    /// Permits findings that come from the hardware itself. They are true for the affected ranks, but do not yet show
+    /// that a rank is slow.
     fn shows(self, cause: &str, whom: &str) -> Scenario {
         let findings: &[&str] = match cause {
             "thermal" => &["gpu-throttled"],
@@ -253,7 +254,7 @@ impl Scenario {
         self
     }
 
-    /// Adds to the world's specification.
+    /// Adds words to the world's specification.
     fn world(mut self, words: &str) -> Scenario {
         self.world = format!("{} {words}", self.world);
         self
@@ -274,10 +275,10 @@ impl Scenario {
         self
     }
 
-    /// The world for the seed number `index` after `base`.
+    /// Returns the world for the seed number `index` after `base`.
     ///
     /// # Errors
-    /// A message about an invalid scenario, which is a bug.
+    /// Returns a message if the scenario is invalid, which is a bug.
     pub(super) fn job(&self, scenario: usize, base: u64, index: u64) -> Result<Job, String> {
         let complain = |what: &str, problem: &dyn std::fmt::Display| {
             format!("scenario {}: {what}: {problem}", self.name)
@@ -306,18 +307,18 @@ impl Scenario {
 }
 
 impl Job {
-    /// The approximate amount of work.
+    /// Returns the approximate amount of work, in rank-steps.
     pub(super) fn rank_steps(&self) -> u64 {
         u64::from(self.spec.ranks()) * self.spec.steps
     }
 
-    /// The rack of a node.
+    /// Returns the rack of a node.
     pub(super) fn rack_of(&self, node: u32) -> u32 {
         node * self.spec.racks.max(1) / self.spec.nodes.max(1)
     }
 }
 
-/// All scenarios, in display order.
+/// Returns all scenarios, in display order.
 pub(super) fn all() -> Vec<Scenario> {
     [
         slow::scenarios(),
@@ -330,14 +331,14 @@ pub(super) fn all() -> Vec<Scenario> {
     .concat()
 }
 
-/// The scenarios of `suites`.
+/// Returns the scenarios of `suites`.
 pub(super) fn of(suites: &[Suite]) -> Vec<Scenario> {
     let smoke = suites.contains(&Suite::Smoke);
     let wanted = |scenario: &Scenario| suites.contains(&scenario.suite) || (smoke && scenario.smoke);
     all().into_iter().filter(wanted).collect()
 }
 
-/// FNV-1a, so that a scenario keeps its seeds when other scenarios are added or removed.
+/// Hashes a scenario's name with FNV-1a, so that it keeps its seeds when other scenarios are added or removed.
 fn fnv(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

@@ -1,5 +1,5 @@
-//! Jobs without a hook whose collectives overlap with compute, as the NCCL plugin reports them: no exposed wait.
-//! Interleaved pipelines. And jobs that do not declare their layout.
+//! Scenarios without a hook in which collectives overlap with compute, as the NCCL plugin reports them, so that no wait
+//! is exposed. There are also interleaved pipelines, and jobs that do not declare their layout.
 
 use super::{Scenario, Suite};
 
@@ -8,7 +8,7 @@ const BESIDE: &str = "comms=gpu phases=off";
 /// Rank-steps of each healthy world.
 const RANK_STEPS: u64 = 54_000;
 
-/// Jobs by name, and their ranks.
+/// A job: name, number of ranks, and specification.
 type Job = (&'static str, u64, &'static str);
 const OVERLAP: [Job; 9] = [
     ("fsdp-8", 8, "gpus=8 framework=fsdp beside=32"),
@@ -63,7 +63,7 @@ const UNDECLARED: [Job; 7] = [
     ("context-hook-32", 32, "nodes=4 gpus=8 dp=8 cp=4 comms=on"),
 ];
 
-/// Noise by name, with the slowdowns to detect and the steps available for each.
+/// Noise: name, specification, and the slowdowns to detect (in percent) with the number of steps for each.
 type Noise = (&'static str, &'static str, [(u32, u64); 3]);
 const NOISES: [Noise; 2] = [
     ("quiet", "", [(5, 400), (10, 250), (25, 200)]),
@@ -93,7 +93,7 @@ fn of(suite: Suite, jobs: &[(&str, u64, String)]) -> Vec<Scenario> {
     for (place, (job, ranks, world)) in jobs.iter().enumerate() {
         for (noise, words, slowdowns) in NOISES {
             for (turn, (percent, steps)) in slowdowns.into_iter().enumerate() {
-                // Alternately from the start and later, so that each job and each slowdown gets both.
+                // Start the fault alternately with the job and later, so that each job and each slowdown gets both.
                 let from = if (place + turn) % 2 == 0 { 1 } else { 200 };
                 let share = f64::from(percent) / 100.0;
                 let name = format!("{}-{noise}-{job}-{percent}", suite.name());

@@ -1,12 +1,12 @@
-//! One slow rank: whether it is found, how soon, and the smallest slowdown that is found.
+//! Scenarios with one slow rank. They show if it is found, how soon, and the smallest slowdown that is found.
 
 use super::{Scenario, Suite};
 
-/// Steps before a fault that does not start with the job.
+/// Number of steps before a fault that does not start with the job.
 const ONSET: u64 = 200;
 
-/// Jobs by name; one rank in each will be slow. The first is combined with every slowdown at every onset, the others in
-/// turn.
+/// The jobs: name and specification. One rank in each will be slow. The first job is combined with every slowdown at
+/// every onset, the others with one at a time.
 const QUIET: [(&str, &str); 8] = [
     ("ddp-16", "nodes=2 gpus=8"),
     ("ddp-64", "nodes=8 gpus=8"),
@@ -21,7 +21,7 @@ const QUIET: [(&str, &str); 8] = [
     ),
 ];
 
-/// The same with step times varying by 11 %: for a declared reason (packed), or an undeclared one.
+/// Jobs whose step times vary by 11 %, for a declared reason (packed) or an undeclared one.
 const NOISY: [(&str, &str); 5] = [
     ("sigma-64", "nodes=8 gpus=8 sigma=0.11"),
     ("sigma-16", "nodes=2 gpus=8 sigma=0.11"),
@@ -47,7 +47,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     [quiet, noisy, pace(), floor()].concat()
 }
 
-/// Each job with each slowdown, percent, for the given number of steps, from the first step or from [`ONSET`] on.
+/// Combines each job with each slowdown. A slowdown is in percent and has a number of steps. The fault starts with the
+/// first step or after [`ONSET`].
 fn persistent(suite: Suite, jobs: &[(&str, &str)], slowdowns: &[(u32, u64)]) -> Vec<Scenario> {
     let mut all = Vec::new();
     for (place, job) in jobs.iter().enumerate() {
@@ -65,7 +66,7 @@ fn persistent(suite: Suite, jobs: &[(&str, &str)], slowdowns: &[(u32, u64)]) -> 
     all
 }
 
-/// One slow rank of a job, slower by `percent`, from step `from` on, for `steps` steps.
+/// Creates a job of `steps` steps in which one rank is slower by `percent` from step `from` on.
 fn slow(suite: Suite, job: (&str, &str), percent: u32, from: u64, steps: u64) -> Scenario {
     let (name, world) = job;
     let onset = if from > 1 { "later" } else { "birth" };
@@ -81,7 +82,7 @@ fn slow(suite: Suite, job: (&str, &str), percent: u32, from: u64, steps: u64) ->
     .slower(share)
 }
 
-/// The three cases with a target for the number of steps.
+/// Returns the three cases that have a target for the number of steps.
 fn pace() -> Vec<Scenario> {
     let case = |name: &str, noise: &str, factor: f64, steps: u64| {
         Scenario::new(
@@ -101,7 +102,7 @@ fn pace() -> Vec<Scenario> {
     ]
 }
 
-/// Slowdowns around the smallest that can be detected.
+/// Returns cases with slowdowns around the smallest that can be detected.
 fn floor() -> Vec<Scenario> {
     let case = |permille: u32| {
         let share = f64::from(permille) / 1000.0;
@@ -115,7 +116,8 @@ fn floor() -> Vec<Scenario> {
         .slower(share)
         .times(2)
     };
-    // The detector tolerates two percent: naming the rank is correct, and not naming it is no mistake.
+    // Make the verdict optional, because the detector tolerates two percent. Naming the rank is correct, and not naming
+    // it is no mistake.
     let tolerated = Scenario {
         expect: vec!["?straggler rank={rank}".to_owned()],
         ..case(20)

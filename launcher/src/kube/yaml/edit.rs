@@ -1,11 +1,11 @@
-//! Applies a JSON patch to a tree: parts that the patch does not name keep their format and position.
+//! Applies a JSON patch to a tree. Parts that the patch does not name keep their format and position.
 
 use paceline_inject::patch::words;
 use serde_json::Value;
 
 use super::Node;
 
-/// Applies it. `None`: the patch does not match this tree.
+/// Applies the patch. Returns `None` if the patch does not match this tree.
 pub(in crate::kube) fn apply(node: &mut Node, patch: &[Value]) -> Option<()> {
     for operation in patch {
         let path = words(operation["path"].as_str()?);

@@ -1,5 +1,5 @@
-//! YAML as kubectl reads it, in a tree that preserves the user's text: the order of keys, and plain words as written
-//! (`defaultMode: 0400` is a number to kubectl and is kept as is). Comments are not kept.
+//! Reads YAML as kubectl does, into a tree that preserves the order of keys and the user's spelling of plain words. For
+//! example, `defaultMode: 0400` is a number to kubectl, and is kept as written. Comments are not kept.
 
 mod edit;
 mod scalar;
@@ -13,18 +13,19 @@ use serde_json::Value;
 pub(super) use edit::apply;
 pub(super) use write::text;
 
-/// Maximum nesting, more than real manifests have.
+/// Maximum nesting, which is more than real manifests have.
 const DEEPEST: usize = 100;
-/// Maximum nodes of a stream with aliases expanded: a few lines of aliases can mean billions.
+/// Maximum number of nodes of a stream after aliases are expanded, because a few lines of aliases can mean billions of
+/// nodes.
 const MOST: usize = 1_000_000;
 
-/// A value.
+/// A YAML value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
-    /// Keys in their order.
+    /// A mapping, with its keys in order.
     Map(Vec<(String, Node)>),
     List(Vec<Node>),
-    /// A word without quotes: a number, a boolean, null or a string, depending on its text.
+    /// A word without quotes. It is a number, a boolean, null or a string, depending on its text.
     Plain(String),
     /// A string.
     Text(String),
@@ -34,11 +35,11 @@ pub(super) enum Node {
 #[derive(Clone, Debug)]
 pub(super) struct Document {
     pub(super) node: Node,
-    /// Its first line.
+    /// The number of the document's first line.
     pub(super) line: usize,
 }
 
-/// An error with its position: line and column start at 1.
+/// An error with its position. Line and column start at 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{line}:{column}: {says}")]
 pub(super) struct Problem {
@@ -68,7 +69,7 @@ impl From<ScanError> for Problem {
     }
 }
 
-/// Reads a stream; empty documents are omitted.
+/// Reads a stream. Empty documents are omitted.
 pub(super) fn read(text: &str) -> Result<Vec<Document>, Problem> {
     let mut reader = Reader {
         events: Parser::new_from_str(text),
@@ -204,7 +205,7 @@ impl Node {
         }
     }
 
-    /// Its value.
+    /// Returns the node as a JSON value.
     pub(super) fn json(&self) -> Value {
         match self {
             Node::Map(map) => map.iter().map(|(key, node)| (key.clone(), node.json())).collect(),
@@ -214,10 +215,10 @@ impl Node {
         }
     }
 
-    /// A tree with this value.
+    /// Converts a JSON value to a tree.
     pub(super) fn of(value: &Value) -> Node {
         match value {
-            // The name first, as is customary.
+            // Put the name first, as is customary.
             Value::Object(map) => {
                 let (names, others): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "name");
                 let entries = names.into_iter().chain(others);
@@ -293,12 +294,12 @@ mod tests {
         ] {
             let written = text(&Node::of(&value));
             assert_eq!(one(&written).json(), value, "{written}");
-            // And text that was read is written unchanged.
+            // Text that was read is also written unchanged.
             assert_eq!(text(&one(&written)), written);
         }
     }
 
-    /// kubectl parses the first as numbers that JSON does not have, and others as numbers in various ways.
+    /// kubectl parses the first word as a number that JSON does not have, and the others as numbers in various ways.
     #[test]
     fn what_some_reader_takes_for_a_number_is_quoted() {
         for word in [

@@ -1,10 +1,10 @@
-//! The meaning of a plain word. kubectl reads YAML 1.1 (<https://yaml.org/type/>), as implemented by gopkg.in/yaml.v2;
-//! our output must have the same meaning to a reader of YAML 1.2.
+//! Determines the meaning of a plain word. kubectl reads YAML 1.1 (<https://yaml.org/type/>), as implemented by
+//! gopkg.in/yaml.v2. Our output must have the same meaning to a reader of YAML 1.2.
 
 use paceline_health::codec::base64;
 use serde_json::Value;
 
-/// Its value for kubectl.
+/// Returns the value that a word has for kubectl.
 pub(super) fn meaning(word: &str) -> Value {
     match word {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
@@ -51,13 +51,13 @@ fn number(word: &str) -> Option<Value> {
     number.is_finite().then(|| number.into())
 }
 
-/// The value of a `!!binary`, if it is a text.
+/// Returns the value of a `!!binary`, if it is text.
 pub(super) fn decoded(text: &str) -> Option<String> {
     let digits: String = text.split_whitespace().collect();
     String::from_utf8(base64::decode(&digits)?).ok()
 }
 
-/// Whether every reader takes the text for a string without quotes.
+/// Returns true if every reader takes the text for a string even without quotes.
 pub(super) fn can_be_plain(text: &str) -> bool {
     let bytes = text.as_bytes();
     let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
@@ -77,7 +77,8 @@ pub(super) fn can_be_plain(text: &str) -> bool {
         && meaning(text).is_string()
 }
 
-/// Dates, times, base-60 numbers, and numbers that are not finite: some readers do not take them for strings.
+/// Returns true for dates, times, base-60 numbers, and numbers that are not finite, which some readers do not take for
+/// strings.
 fn is_like_number(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let has_only = |more: &[u8]| {
@@ -91,7 +92,7 @@ fn is_like_number(text: &str) -> bool {
     is_time || is_huge || matches!(digits.to_ascii_lowercase().as_str(), ".inf" | ".nan")
 }
 
-/// Whether a character must be escaped.
+/// Returns true if the character must be escaped.
 pub(super) fn is_special(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }

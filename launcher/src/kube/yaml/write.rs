@@ -1,9 +1,9 @@
-//! A tree as text, in kubectl's style: indented by two spaces, lists not indented under their key.
+//! Writes a tree as text in kubectl's style, which indents by two spaces but does not indent lists under their key.
 
 use super::Node;
 use super::scalar::{can_be_plain, is_special};
 
-/// One document, with a final newline.
+/// Returns one document as text, with a final newline.
 pub(in crate::kube) fn text(node: &Node) -> String {
     let mut out = String::new();
     match node {
@@ -66,7 +66,7 @@ fn list_at(list: &[Node], at: usize, mut is_inline: bool, out: &mut String) {
     }
 }
 
-/// Without a final newline. `at`: indentation of further lines.
+/// Writes a scalar without a final newline. `at` is the indentation of further lines.
 fn scalar(node: &Node, at: usize, out: &mut String) {
     match node {
         Node::Map(_) => out.push_str("{}"),
@@ -99,7 +99,7 @@ fn block(text: &str, at: usize, out: &mut String) {
             out.push_str(line);
         }
     }
-    // The caller writes the last one.
+    // Leave out the last newline, because the caller writes it.
     out.extend(std::iter::repeat_n('\n', newlines.saturating_sub(1)));
 }
 

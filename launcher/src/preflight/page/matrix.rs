@@ -1,4 +1,4 @@
-//! The paths between all nodes: a bad node is a full line, a bad path one cell.
+//! Draws the paths between all nodes as a matrix. A bad node shows as a full line, and a bad path as one cell.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use paceline_health::preflight::{Metric, PreflightTable, Report};
 use super::show;
 use crate::html::escape;
 
-/// Maximum number of nodes in a matrix; more are unreadable.
+/// Maximum number of nodes in a matrix. Larger ones are unreadable.
 const MOST: usize = 64;
-/// Maximum number of nodes for which each cell shows its value.
+/// Maximum number of nodes with which each cell shows its value.
 const VALUES: usize = 16;
 
-/// Bus bandwidth of each measured path; empty with too few paths, or too many.
+/// Draws the bus bandwidth of each measured path. Returns an empty text if there are too few paths or too many.
 pub(super) fn ways(report: &Report, table: &PreflightTable) -> String {
     let ways = show::ways(report);
     let nodes: Vec<&NodeId> = report.nodes.keys().collect();

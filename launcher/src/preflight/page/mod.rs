@@ -1,5 +1,5 @@
-//! A preflight as one HTML page without external resources: the result, a plot of each metric, the paths between nodes,
-//! the table.
+//! Renders a preflight as one HTML page without external resources. It has the result, a plot of each metric, the paths
+//! between nodes, and the table.
 
 mod matrix;
 mod strip;
@@ -26,7 +26,7 @@ li{margin:.3rem 0}svg{max-width:100%;height:auto;display:block}svg text{fill:var
 svg .faint{fill:var(--faint)}@media(prefers-color-scheme:dark){body{--ink:#dce4ea;--faint:#98a6b1;--line:#2b363f;\
 --well:#6fb1de;--warn:#f0b04d;--bad:#ff8a80;--well-bg:#16303f;--warn-bg:#46340f;--bad-bg:#4d1f1b;background:#11171c}}";
 
-/// Maximum rows of the table; with more nodes, only those with findings.
+/// Maximum number of rows of the table. With more nodes, only those with findings are shown.
 const ROWS: usize = 128;
 
 /// Renders the page.

@@ -1,5 +1,5 @@
-//! One strip plot for each metric: every GPU, node or path is a mark at its value, so that outliers stand apart. Shapes
-//! convey the same as colors.
+//! Draws one strip plot for each metric. Every GPU, node or path is a mark at its value, so that outliers stand apart.
+//! The shapes of the marks convey the same as their colors.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,9 +16,9 @@ const RIGHT: f64 = 12.0;
 const LANE: f64 = 9.0;
 const LANES: usize = 7;
 const TOP: f64 = 22.0;
-/// Maximum number of marks without findings; of more, an even sample is drawn.
+/// Maximum number of marks without findings. If there are more, an evenly spaced sample is drawn.
 const DRAWN: usize = 1500;
-/// Numbers closer to each other than this would overlap.
+/// Two numbers closer to each other than this would overlap.
 const CROWDED: f64 = 50.0;
 /// Maximum number of labeled marks.
 const NAMED: usize = LANES;
@@ -29,12 +29,12 @@ struct Mark {
     severity: Option<Severity>,
 }
 
-/// All strip plots.
+/// Draws all strip plots.
 pub(super) fn all(report: &Report, table: &PreflightTable) -> String {
     let mut text = String::new();
     for metric in Metric::ALL {
         let marks = marks(report, table, metric);
-        // A single value has nothing to compare with.
+        // Draw no plot for a single value, because it has nothing to compare with.
         if marks.len() > 1 {
             text += &strip(metric, &marks, table);
         }
@@ -48,7 +48,7 @@ pub(super) fn all(report: &Report, table: &PreflightTable) -> String {
     )
 }
 
-/// The best value of each place, with the severity of its findings.
+/// Returns the best value of each place, with the severity of the findings about it.
 fn marks(report: &Report, table: &PreflightTable, metric: Metric) -> Vec<Mark> {
     let row = table.metric(metric);
     let mut best: BTreeMap<&Place, f64> = BTreeMap::new();
@@ -104,7 +104,7 @@ fn strip(metric: Metric, marks: &[Mark], table: &PreflightTable) -> String {
         (median, "middle"),
         (values[values.len() - 1], "end"),
     ] {
-        // Where two numbers would overlap, only the median is printed.
+        // If two numbers would overlap, print only the median.
         if anchor != "middle" && (x(value) - x(median)).abs() < CROWDED {
             continue;
         }
@@ -133,7 +133,7 @@ fn dots(marks: &[Mark], x: &dyn Fn(f64) -> f64) -> String {
     let lane = |number: usize| TOP + LANE * (number as f64 + 0.5);
     let quiet = marks.iter().filter(|mark| mark.severity.is_none());
     for (number, mark) in quiet.enumerate().filter(|(number, _)| number % one_in == 0) {
-        // Spread over the lanes; the vertical position has no meaning.
+        // Spread the marks over the lanes. The vertical position has no meaning.
         let y = lane(number * 3 % LANES);
         let _ = write!(
             text,

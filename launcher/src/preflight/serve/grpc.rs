@@ -1,6 +1,7 @@
-//! The only call of the service, as published: `nvhcd.HealthCheckService/RunHealthCheck`, with arguments for a site's
-//! script as the request (ignored: there is no script here) and four fields as the response
-//! (<https://github.com/NVIDIA/nvidia-resiliency-ext/blob/main/src/nvidia_resiliency_ext/shared_utils/proto/nvhcd.proto>).
+//! Implements the only call of the service, `nvhcd.HealthCheckService/RunHealthCheck`, which
+//! <https://github.com/NVIDIA/nvidia-resiliency-ext/blob/main/src/nvidia_resiliency_ext/shared_utils/proto/nvhcd.proto>
+//! defines. The request has arguments for a site's script, which are ignored because there is no script here. The
+//! response has four fields.
 //!
 //! Framing: <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
 
@@ -12,18 +13,18 @@ use std::time::{Duration, Instant};
 
 use super::http2::{Code, Connection, Reply, Request, hpack};
 
-/// The path of the call.
+/// The HTTP path of the call.
 pub(super) const PATH: &str = "/nvhcd.HealthCheckService/RunHealthCheck";
 /// gRPC status codes.
 const INVALID_ARGUMENT: &str = "3";
 const RESOURCE_EXHAUSTED: &str = "8";
 const UNIMPLEMENTED: &str = "12";
 
-/// Maximum simultaneous connections. A client makes one call and disconnects.
+/// Maximum number of simultaneous connections. A client makes one call and disconnects.
 pub(super) const MOST: usize = 16;
-/// Timeout for a peer's greeting, request, or reading of the response.
+/// Time limit for a peer to send its greeting, to send its request, or to read the response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Timeout of an idle connection.
+/// Time limit of an idle connection.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// The four fields of the response.
@@ -41,7 +42,7 @@ pub(super) fn serve(listener: &UnixListener, answer: impl Fn() -> Answer + Send 
     let places = Arc::new(());
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Usually too many open files, which is temporary.
+            // Wait and try again. The error is usually too many open files, which is temporary.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -49,10 +50,10 @@ pub(super) fn serve(listener: &UnixListener, answer: impl Fn() -> Answer + Send 
         if Arc::strong_count(&places) > MOST + 1 {
             continue;
         }
-        // If the thread does not start, the connection is closed, and the client can retry.
+        // Ignore the error: if the thread does not start, the connection is closed, and the client can retry.
         let _ = thread::Builder::new().spawn(move || {
             let _place = place;
-            // A disconnect by the peer is not an error here.
+            // Ignore the error, because a peer may disconnect at any time.
             let _ = attend(stream, &*answer, PATIENCE, IDLE);
         });
     }
@@ -115,7 +116,7 @@ fn respond(request: &Request, answer: &impl Fn() -> Answer) -> Reply {
     }
 }
 
-/// Checks for one whole, uncompressed message. Its contents are for a script, and ignored.
+/// Checks that the request is one whole, uncompressed message. Its contents are meant for a script and are ignored.
 fn check(question: &[u8]) -> Result<(), (&'static str, &'static str)> {
     match question {
         [0, a, b, c, d, message @ ..] if u32::from_be_bytes([*a, *b, *c, *d]) as usize == message.len() => {
@@ -126,7 +127,7 @@ fn check(question: &[u8]) -> Result<(), (&'static str, &'static str)> {
     }
 }
 
-/// The headers of every response.
+/// The headers that every response has.
 const HEAD: [(&str, &str); 2] = [(":status", "200"), ("content-type", "application/grpc")];
 
 fn refusal(code: &str, why: &str) -> Reply {
@@ -151,7 +152,7 @@ fn reply(answer: &Answer) -> Reply {
 }
 
 impl Answer {
-    /// In proto3 encoding: zero and empty fields are omitted.
+    /// Encodes the answer in proto3, in which zero and empty fields are omitted.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if self.success {
@@ -190,7 +191,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// Everything that a peer receives after it has sent `said` and then waits.
+    /// Returns everything that a peer receives if it sends `said` and then waits.
     fn heard(said: &[u8], patience: Duration, idle: Duration) -> Vec<u8> {
         let (mut peer, ours) = UnixStream::pair().unwrap();
         peer.write_all(said).unwrap();
@@ -203,12 +204,12 @@ mod tests {
     #[test]
     fn who_takes_too_long_is_sent_away() {
         let away = |last: u8| [&[0, 0, 8, 7, 0, 0, 0, 0, 0][..], &[0, 0, 0, last], &[0; 4]].concat();
-        // A silent peer; one that has only greeted; one with half a request.
+        // Cases: a peer that sends nothing, one that has only greeted, and one that has sent half a request.
         assert!(heard(b"", SHORT, LONG).ends_with(&away(0)));
         assert!(heard(GREETING, LONG, SHORT).ends_with(&away(0)));
         let half = [GREETING, &CALL[..CALL.len() - 20]].concat();
         assert!(heard(&half, SHORT, LONG).ends_with(&away(1)));
-        // And a peer that has its response.
+        // The last case is a peer that has its response.
         let whole = [GREETING, CALL].concat();
         let heard = heard(&whole, LONG, SHORT);
         assert!(heard.ends_with(&away(1)));

@@ -1,9 +1,9 @@
 //! `paceline preflight serve`: answers a launcher that requests a node's health before its rendezvous.
 //!
 //! NVIDIA's resiliency launcher (`ft_launcher --ft-node-health-check-endpoint`) sends requests by gRPC on a Unix socket
-//! (<https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/services.html>), before every rendezvous, so the
-//! response must be fast: the last preflight's findings about this node, and its current readings. It measures nothing:
-//! on a restart, other ranks may still be running.
+//! (<https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/services.html>). It does so before every
+//! rendezvous, so the response must be fast. The response has the last preflight's findings about this node, and the
+//! node's current readings. The server measures nothing, because other ranks may still be running on a restart.
 
 mod grpc;
 mod http2;
@@ -29,18 +29,18 @@ use super::{CRITICAL, FILE, show, work};
 use crate::output;
 use crate::run::identity;
 
-/// Time limit for reading the node, since the client is waiting.
+/// Time limit for reading the node. It is short because the client is waiting.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The result, as JSON in the response's `output`.
+/// The result of the check, which is sent as JSON in the response's `output`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Health {
     schema_version: u32,
     node: String,
-    /// One entry for each reason to exclude the node; empty: none.
+    /// One entry for each reason to exclude the node. Empty if there is no reason.
     failed_checks: Vec<String>,
     fail_count: usize,
-    /// What could not be checked.
+    /// One note for each thing that could not be checked.
     notes: Vec<String>,
 }
 
@@ -62,18 +62,18 @@ pub(super) fn command(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     grpc::serve(&listener, move || clinic.answer())
 }
 
-/// Current readings of a node.
+/// The current readings of a node.
 #[derive(Debug)]
 pub(crate) struct NodeRead {
-    /// Reasons to exclude it.
+    /// The reasons to exclude the node.
     pub(crate) bad: Vec<String>,
-    /// What could not be checked.
+    /// One note for each thing that could not be checked.
     pub(crate) notes: Vec<String>,
-    /// Number of its GPUs.
+    /// Number of the node's GPUs.
     pub(crate) gpus: u32,
 }
 
-/// Reads this node without any load on it.
+/// Reads this node without putting any load on it.
 pub(crate) fn read_node(node: &NodeId) -> Result<NodeRead, String> {
     read_by(&work::machine(), node)
 }
@@ -97,7 +97,7 @@ struct Clinic {
     node: NodeId,
     run_dir: Option<PathBuf>,
     tools: Box<dyn Tools>,
-    /// Only one check at a time.
+    /// Locked during a check, so that only one runs at a time.
     busy: Mutex<()>,
 }
 
@@ -117,7 +117,7 @@ impl Clinic {
         let _one = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut failed_checks, mut notes) = (Vec::new(), Vec::new());
         match self.last() {
-            // A simulated result excludes no node.
+            // Do not use a simulated result, because it must exclude no node.
             Ok(Some(report)) if report.simulated => notes.push("the preflight was simulated".to_owned()),
             Ok(Some(report)) => {
                 if report.bad_nodes().contains(&self.node) {
@@ -147,7 +147,7 @@ impl Clinic {
         }
     }
 
-    /// The last preflight of the run directory, if there was one.
+    /// Returns the last preflight of the run directory, if there was one.
     fn last(&self) -> anyhow::Result<Option<Report>> {
         let Some(dir) = &self.run_dir else {
             return Ok(None);
@@ -165,7 +165,7 @@ impl Clinic {
         Ok(Some(report))
     }
 
-    /// The reasons for which the preflight would exclude this node.
+    /// Returns the reasons for which the preflight would exclude this node.
     fn accused(&self, report: &Report) -> Vec<String> {
         let of_it = report.findings.iter();
         let of_it = of_it.filter(|noted| noted.place.node() == Some(&self.node) && noted.condemns());
@@ -178,7 +178,8 @@ impl Clinic {
     }
 }
 
-/// Listens for this user only. Replaces the socket of a killed process, but not one on which a process listens.
+/// Listens on a socket that only this user can access. Replaces the socket of a killed process, but not one on which a
+/// process still listens.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let is_socket = |path: &Path| {
         use std::os::unix::fs::FileTypeExt;

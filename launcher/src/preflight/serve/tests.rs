@@ -7,7 +7,7 @@ use paceline_nccl_bench::preflight::{Failed, Found, Limits, TransportChoice};
 use super::*;
 use crate::preflight::gate::sample::report;
 
-/// A machine with this reading.
+/// A simulated machine with this reading.
 struct Seen(Option<(&'static str, &'static str)>);
 
 impl Tools for Seen {
@@ -87,7 +87,8 @@ fn a_node_is_ill_by_its_preflight_or_by_what_is_read_now() {
     assert!(broken.fail_count == 0 && broken.notes[0].starts_with("the preflight cannot be read"));
 }
 
-/// Sends a request by HTTP/2 like a gRPC client: the message, `grpc-status`, and whether it came as a trailer.
+/// Sends a request by HTTP/2 like a gRPC client. Returns the message, `grpc-status`, and true if the status came as a
+/// trailer.
 async fn ask(socket: &Path, path: &str, question: &'static [u8]) -> (Vec<u8>, String, bool) {
     let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -142,7 +143,7 @@ fn a_client_of_grpc_is_answered() {
         let (message, status, is_trailer) = ask(&socket, grpc::PATH, question).await;
         assert_eq!((&*status, is_trailer), ("0", true));
         let text = String::from_utf8_lossy(&message);
-        // success is absent (false), exit code 2, then the JSON.
+        // The message has no `success` (so it is false), then exit code 2, then the JSON.
         assert_eq!(message[5..7], [0x10, 2]);
         assert!(
             text.contains("\"fail_count\":1") && text.contains("could not be remapped"),
@@ -165,13 +166,13 @@ fn only_so_many_are_attended_at_once() {
     start(listen(&socket).unwrap(), clinic(None, None));
     let connect = |_| UnixStream::connect(&socket).unwrap();
     let mut taken: Vec<_> = (0..grpc::MOST).map(connect).collect();
-    // Accepted peers get our settings; one connection too many is closed.
+    // All accepted peers get our settings, but one connection too many is closed.
     for peer in &mut taken {
         assert_eq!(peer.read(&mut [0]).unwrap(), 1);
     }
     assert_eq!(connect(0).read(&mut [0]).unwrap(), 0);
     drop(taken);
-    // After one has disconnected, another is accepted.
+    // After one peer has disconnected, another is accepted.
     while connect(0).read(&mut [0]).unwrap() == 0 {
         std::thread::yield_now();
     }

@@ -1,5 +1,5 @@
-//! What limits the job's speed: a decision tree of questions, each with the number that answers it, and when a profiler
-//! would help.
+//! Determines what limits the job's speed, and when a profiler would help. It uses a decision tree of questions, each
+//! with the numbers that answer it.
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
@@ -8,21 +8,22 @@ use serde::Serialize;
 
 use super::block::Block;
 
-/// The limit if findings slow down the job; the findings themselves have the ranks and causes.
+/// Names the limit if findings slow down the job. The findings themselves have the ranks and causes.
 const FOUND: &str = "slowed down by findings";
-/// Share of the job's time lost to findings above which no other question matters: they distort all measurements.
+/// If at least this share of the job's time was lost to findings, no other question matters, because the findings
+/// distort all measurements.
 const LOST: f64 = 0.10;
-/// Share of the step for data loading above which it is the limit; like `shares.data_warning_ratio`.
+/// If data loading has at least this share of the step, it is the limit. Corresponds to `shares.data_warning_ratio`.
 const DATA: f64 = 0.10;
-/// Share of exposed transfer in the step.
+/// If exposed transfer has at least this share of the step, it is the limit.
 const TRANSFER: f64 = 0.20;
-/// Share of DRAM bandwidth in use above which memory is the limit.
+/// If at least this share of the DRAM bandwidth is in use, memory is the limit.
 const DRAM: f64 = 0.60;
-/// A GPU that runs kernels for at least this share of the time
+/// Minimum share of the time in which a GPU with small kernels runs kernels.
 const BUSY: f64 = 0.80;
-/// and on which at most this share of the SMs is active runs small kernels.
+/// Maximum share of active SMs on a GPU with small kernels.
 const SM: f64 = 0.40;
-/// The SMs are active and the tensor cores are not.
+/// Minimum share of active SMs, and maximum share of active tensor cores, if the tensor cores are not used.
 const SM_WORKS: f64 = 0.50;
 const TENSOR: f64 = 0.05;
 
@@ -31,35 +32,35 @@ const TENSOR: f64 = 0.05;
 pub(crate) struct Question {
     /// The text of the question.
     pub(crate) asks: &'static str,
-    /// The numbers that answer it, with their limits.
+    /// The numbers that answer the question, with their limits.
     pub(crate) numbers: Vec<Number>,
-    /// `None`: a number was not measured.
+    /// The answer, or `None` if a number was not measured.
     pub(crate) answer: Option<bool>,
-    /// How to measure it.
+    /// How to measure the missing numbers.
     pub(crate) how: &'static str,
 }
 
 /// A number with its limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Number {
-    /// Its description.
+    /// A description of the number.
     pub(crate) name: &'static str,
-    /// A share; `None`: not measured.
+    /// A share, or `None` if it was not measured.
     pub(crate) value: Option<f64>,
-    /// The answer is yes from here on up; if `below`, from here on down.
+    /// If the number is at least this limit, the answer is yes. If `below` is true, it must be at most this limit.
     pub(crate) limit: f64,
-    /// See `limit`.
+    /// Reverses the meaning of `limit`.
     pub(crate) below: bool,
 }
 
-/// The limit, and what to do about it.
+/// What limits the job's speed, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Advice {
     /// The limit, in a few words.
     pub(crate) bound: &'static str,
     /// What to do.
     pub(crate) action: &'static str,
-    /// The path through the tree: the last question decided.
+    /// The path through the tree. The last question decided.
     pub(crate) questions: Vec<Question>,
 }
 
@@ -67,7 +68,7 @@ const HOOK: &str = "it needs the Python hook, which paceline run loads into the 
 const NCCL: &str = "it needs the Python hook or the NCCL plugin, for at most 512 ranks in the report";
 const GPM: &str = "it needs GPM of Hopper and later; on other GPUs use a profiler";
 
-/// Walks the tree from its root, or returns why that is impossible.
+/// Walks the tree from its root. Returns an error with the reason if that is impossible.
 pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
     let Some(step) = part(report, Part::Step).filter(|step| step.sum_s > 0.0) else {
         return Err("Not measured: no steps were observed.");
@@ -184,7 +185,7 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
 }
 
 impl Block {
-    /// Prints what limits the speed, if a number shows it.
+    /// Prints what limits the speed, if the numbers show it.
     pub(super) fn bound(&mut self, report: &Report) {
         let Ok(advice) = of(report) else { return };
         let decided = advice
@@ -207,7 +208,8 @@ impl Block {
     }
 }
 
-/// True if all numbers are true; known as soon as the known ones decide it.
+/// Returns true if all numbers meet their limits, and false if one of them does not. Returns `None` if a number that
+/// was not measured could decide this.
 fn answer(numbers: &[Number]) -> Option<bool> {
     let holds = |number: &Number| {
         let value = number.value?;
@@ -224,7 +226,7 @@ fn answer(numbers: &[Number]) -> Option<bool> {
     (!each.contains(&None)).then_some(true)
 }
 
-/// The share of its time that the job lost to findings, active or ended.
+/// Returns the share of its time that the job lost to findings, active or ended.
 fn lost(report: &Report) -> f64 {
     let lost: f64 = report.verdicts.iter().map(|verdict| verdict.lost_gpu_hours).sum();
     if lost > 0.0 {
@@ -238,8 +240,8 @@ pub(crate) fn part(report: &Report, part: Part) -> Option<&PartTimes> {
     report.times.parts.iter().find(|times| times.part == part)
 }
 
-/// The exposed transfer: the wait of the rank with the shortest wait. Its peers wait for this rank, but it waits for
-/// the network.
+/// Returns the exposed transfer, which is the wait of the rank with the shortest wait. Its peers wait for this rank,
+/// but this rank waits only for the network.
 pub(crate) fn transfer(report: &Report, step: &PartTimes) -> Option<f64> {
     let waits = report.times.ranks.iter();
     let waits = waits.filter_map(|rank| Some(rank.parts.get(&Part::Wait)?.p50_s));

@@ -7,7 +7,8 @@ use paceline_health::verdict::{Cause, Finding};
 use super::*;
 use crate::report::samples;
 
-/// A job of four ranks: shares of a second for data and for the shortest wait, and the GPUs' signals.
+/// Returns a report of a job of four ranks. `data` and `wait` are the shares of a second for data loading and for the
+/// shortest wait, and `gpus` are the GPUs' signals.
 fn job(data: Option<f64>, wait: Option<f64>, gpus: &[(GpuSignal, f64)]) -> Report {
     let mut report = samples::report(Vec::new());
     let times = |part, seconds: f64| PartTimes {
@@ -72,7 +73,7 @@ fn the_first_question_that_holds_decides() {
         (Some(0.02), Some(0.1), &healthy, "compute bound", 6),
         (Some(0.02), Some(0.1), &[], "not known", 6),
         (None, None, &[], "not known", 6),
-        // An unmeasured number does not count as good, but does not hide the others.
+        // A number that was not measured does not count as good, but it does not hide the others either.
         (None, Some(0.3), &[], "communication bound", 3),
     ] {
         let advice = of(&job(data, wait, gpus)).unwrap();
@@ -84,7 +85,7 @@ fn the_first_question_that_holds_decides() {
     }
 }
 
-/// A straggler's distortion is not the job's own limit, and the findings already name it.
+/// The distortion by a straggler is not the job's own limit, and the findings already name it.
 #[test]
 fn a_job_that_is_held_up_is_told_so_first() {
     let mut report = job(Some(0.4), Some(0.5), &[]);

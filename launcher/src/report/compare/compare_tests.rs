@@ -12,10 +12,11 @@ const STYLE: Style = Style {
     width: 90,
 };
 
-/// A history of `columns` columns with ten steps each of about `mean_s`, which vary by the share `scatter`.
+/// Returns a history of `columns` columns with ten steps each. A step takes about `mean_s`, and varies by the share
+/// `scatter`.
 fn history(columns: u64, mean_s: f64, scatter: f64) -> History {
     let column = |number: u64| {
-        // A periodic walk: consecutive steps are correlated like this.
+        // The values follow a periodic pattern, because consecutive steps are correlated in a similar way.
         let off = [0.0, 0.6, 1.0, 0.5, -0.2, -0.9, -0.7, -0.3][number as usize % 8];
         Column {
             step: (number + 1) * 10,
@@ -55,7 +56,7 @@ fn a_shift_is_told_when_it_is_beyond_what_the_runs_scatter() {
     }
 }
 
-/// One hang in the middle: counted as lost time, and not as variance that hides the speed of the steps.
+/// One hang in the middle counts as lost time, and not as variance that hides the speed of the steps.
 #[test]
 fn a_standstill_hides_no_regression() {
     let (a, mut b) = (timed(0.2, 0.02), timed(0.3, 0.02));
@@ -129,7 +130,7 @@ fn two() -> Comparison {
     ]
     .into();
     let mut b = timed(0.125, 0.02);
-    // Includes stalls and the start, unlike the sentence.
+    // These numbers include stalls and the start. The sentence does not.
     a.times.parts[0].p50_s = 0.12;
     b.times.parts = vec![
         times(Part::Step, 0.125),

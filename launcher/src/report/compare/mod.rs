@@ -1,5 +1,5 @@
-//! `paceline report --compare A B`: whether the second run was better than the first, by how much, and whether that
-//! exceeds the variation within the runs.
+//! `paceline report --compare A B`: shows if the second run was better than the first, by how much, and if that exceeds
+//! the variation within the runs.
 
 mod shift;
 mod show;
@@ -16,27 +16,27 @@ use self::shift::{Shift, Told};
 use super::{ReportArgs, advice};
 use crate::output::{self, Color, Style};
 
-/// Version of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
-/// A part below this share of the step in both runs is omitted.
+/// A part is omitted if it is below this share of the step in both runs.
 const WORTH_TELLING: f64 = 0.005;
 
 /// The comparison of two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Comparison {
     schema_version: u32,
-    /// The result in a sentence.
+    /// The result as text.
     says: String,
     told: Told,
-    /// Step times; `null`: too little data for one of the runs.
+    /// The change of step times, or `null` if one of the runs has too little data.
     step: Option<Shift>,
-    /// Mean parts of a step in both runs, seconds.
+    /// The mean parts of a step in both runs, in seconds.
     parts: Vec<PartShift>,
     runs: [Run; 2],
-    /// Findings only in the second run, and only in the first.
+    /// The findings that only the second run has. (`gone`: those that only the first run has.)
     new: Vec<Found>,
     gone: Vec<Found>,
-    /// By name: the most common version in both runs; empty: not reported.
+    /// The most common version in both runs, by the name of the software. Empty if it was not reported.
     versions: BTreeMap<String, [String; 2]>,
 }
 
@@ -47,7 +47,7 @@ struct Run {
     job: String,
     ranks: u32,
     steps: u64,
-    /// Percentiles of all ranks' steps, seconds.
+    /// The median and the 99th percentile of all ranks' steps, in seconds.
     p50_s: Option<f64>,
     p99_s: Option<f64>,
     goodput_ratio: Option<f64>,
@@ -60,12 +60,12 @@ struct PartShift {
     mean_s: [f64; 2],
 }
 
-/// A finding, without what always differs between two runs.
+/// A finding, without those details that always differ between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Found {
     finding: &'static str,
     cause: &'static str,
-    /// The subject; without the job's name, which may differ.
+    /// The subject, without the job's name, which may differ.
     whom: String,
 }
 
@@ -125,7 +125,7 @@ fn parts(a: &Report, b: &Report) -> Vec<PartShift> {
     let step = mean(a, Part::Step)
         .unwrap_or(0.0)
         .max(mean(b, Part::Step).unwrap_or(0.0));
-    // The parts that add up to a step.
+    // Take the parts that add up to a step.
     let parts = [Part::Data, Part::Compute, Part::Wait, Part::Optimizer];
     let both = parts.into_iter().filter_map(|part| {
         let mean_s = [mean(a, part)?, mean(b, part)?];
@@ -147,7 +147,7 @@ fn findings(report: &Report) -> BTreeSet<Found> {
     report.verdicts.iter().map(found).collect()
 }
 
-/// The versions that differ.
+/// Returns the versions that differ.
 fn versions(a: &Report, b: &Report) -> BTreeMap<String, [String; 2]> {
     let names: BTreeSet<_> = a.versions.keys().chain(b.versions.keys()).collect();
     let of = |report: &Report, name: &str| {

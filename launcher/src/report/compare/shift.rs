@@ -1,9 +1,9 @@
-//! Whether steps are longer in one run than in another, beyond their variation.
+//! Determines if steps are longer in one run than in another, beyond their variation.
 //!
-//! Consecutive steps are correlated, so thousands of steps are not thousands of measurements: the means of up to
-//! sixteen batches of each run are ([batch means](https://doi.org/10.1287/opre.30.3.556)). The natural difference
-//! between two runs of the same job on the same machines cannot be determined from two runs, and is reported as
-//! unknown.
+//! Consecutive steps are correlated, so thousands of steps are not thousands of independent measurements. Therefore
+//! each run is divided into up to sixteen batches, and their means count as the measurements ([batch
+//! means](https://doi.org/10.1287/opre.30.3.556)). The natural difference between two runs of the same job on the same
+//! machines cannot be determined from two runs, and is reported as unknown.
 
 use paceline_health::report::Report;
 use paceline_health::report::history::History;
@@ -11,43 +11,43 @@ use paceline_health::stats;
 use paceline_health::text::humanize::{percent, span};
 use serde::Serialize;
 
-/// Number of batches of a run, and the minimum to estimate the variance.
+/// Number of batches of a run, and the minimum number to estimate the variance.
 const STRETCHES: usize = 16;
 const FEWEST: usize = 4;
-/// Share of the start that is skipped: caches fill, kernels are compiled.
+/// Share of the run that is skipped at its start, because caches fill and kernels are compiled then.
 const BEGINNING: f64 = 0.05;
-/// Steps this many times longer than usual are stalls, if they are rare.
+/// Steps that take this many times longer than usual are stalls, provided that they are rare.
 const STOOD: f64 = 4.0;
 const FEW: f64 = 0.05;
 /// A smaller shift is not worth acting on.
 const NOTEWORTHY: f64 = 0.01;
-/// Student's t at 97.5 % by degrees of freedom from 1 on; beyond the end, the last value.
+/// Student's t at 97.5 %, by degrees of freedom from 1 on. The last value is used for all larger ones.
 const T: [f64; 15] = [
     12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13,
 ];
 
-/// The result of a comparison, for the second run.
+/// The result of a comparison. It describes the second run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Told {
-    /// Its steps are shorter, beyond the noise.
+    /// The second run's steps are shorter, beyond the noise.
     Better,
-    /// Its steps are longer, beyond the noise.
+    /// The second run's steps are longer, beyond the noise.
     Worse,
-    /// They differ by less than one percent, or by less than the noise.
+    /// The steps differ by less than one percent, or by less than the noise.
     Same,
     /// One of the runs has too few steps.
     Unknown,
 }
 
-/// The change of the mean of ordinary steps.
+/// The change of the mean duration of ordinary steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Shift {
-    /// Means in both runs, seconds: of the ranks' medians.
+    /// The means in both runs, in seconds. They are means of the ranks' medians.
     pub(super) mean_s: [f64; 2],
-    /// Ratio of the second to the first, minus one.
+    /// The ratio of the second mean to the first, minus one.
     pub(super) ratio: f64,
-    /// The 95 % interval of the ratio, from the variance within the runs; `null`: too few steps.
+    /// The 95 % interval of the ratio, from the variance within the runs. `null` if there are too few steps.
     pub(super) interval: Option<[f64; 2]>,
 }
 
@@ -71,7 +71,7 @@ impl Told {
     }
 }
 
-/// The mean and its variance, and the number of batches.
+/// The mean, its variance, and the number of batches.
 struct Scatter {
     mean_s: f64,
     variance: f64,
@@ -129,7 +129,8 @@ fn scatter(history: &History) -> Option<Scatter> {
     })
 }
 
-/// Removes the stalls: rare steps that took many times as long as the median. They count as lost time, not as pace.
+/// Removes the stalls, which are rare steps that took many times as long as the median. They count as lost time, not as
+/// pace.
 fn without_stalls(columns: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let mut sorted: Vec<f64> = columns.iter().map(|(p50_s, _)| *p50_s).collect();
     let Some(usual_s) = stats::median(&mut sorted) else {
@@ -146,7 +147,7 @@ fn mean(weighed: &[(f64, f64)]) -> f64 {
     weighed.iter().map(|(value, weight)| value * weight).sum::<f64>() / weights
 }
 
-/// The result in one or two sentences.
+/// Formats the result in one or two sentences.
 pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> String {
     let Some(Shift {
         mean_s,
@@ -189,7 +190,7 @@ pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> S
     text
 }
 
-/// A signed percentage: `+4.2 %`.
+/// Formats a signed percentage, such as `+4.2 %`.
 pub(super) fn signed(ratio: f64) -> String {
     if ratio > 0.0 {
         format!("+{}", percent(ratio))

@@ -1,4 +1,4 @@
-//! A comparison as text and HTML.
+//! Formats a comparison as text and HTML.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::html::Html;
 use crate::output::{Column, Paint, Style, columns, wrap};
 use crate::report::page::{Head, STYLE, table};
 
-/// Maximum number of findings of each list.
+/// Maximum number of findings in each list.
 const FOUND: usize = 20;
 /// Width of the labels.
 const LABEL: usize = 13;
@@ -71,7 +71,7 @@ pub(super) fn text(found: &Comparison, style: Style) -> String {
     text
 }
 
-/// `text` in lines next to `head`, with the following lines indented by its width.
+/// Wraps `text` into lines next to `head`. The following lines are indented by the width of `head`.
 fn hanging(head: &str, text: &str, style: Style) -> Vec<String> {
     let room = style.width.saturating_sub(head.len()).max(20);
     let lines = wrap(text, room).into_iter().enumerate();
@@ -80,7 +80,7 @@ fn hanging(head: &str, text: &str, style: Style) -> Vec<String> {
         .collect()
 }
 
-/// The numbers side by side, if both runs have them.
+/// Returns rows with the numbers of both runs side by side, if both runs have them.
 fn rows(found: &Comparison) -> Vec<[String; 4]> {
     let mut rows = Vec::new();
     let mut row = |name: &str, values: [Option<f64>; 2], words: fn(f64) -> String, points: bool| {
@@ -93,7 +93,8 @@ fn rows(found: &Comparison) -> Vec<[String; 4]> {
         rows.push([name.to_owned(), told(values[0]), told(values[1]), change]);
     };
     let of = |value: fn(&Run) -> Option<f64>| [value(&found.runs[0]), value(&found.runs[1])];
-    // The sentence above the table is about these; the other rows include every step, with stalls and the start.
+    // Add the steady steps, which the sentence above the table is about. The other rows include every step, with stalls
+    // and the start.
     if let Some(step) = &found.step {
         row("steady step", step.mean_s.map(Some), span, false);
     }
@@ -122,7 +123,7 @@ fn version(text: &str) -> String {
     }
 }
 
-/// The comparison as an HTML page.
+/// Formats the comparison as an HTML page.
 pub(super) fn page(found: &Comparison) -> String {
     let mut html = Html::default();
     html.tag("<header><h1>Two runs compared</h1></header><main>");

@@ -1,4 +1,5 @@
-//! The answer: where, since when, why, what it costs and what to do now; the most important finding first.
+//! Renders the answer: where, since when, why, what it costs and what to do now. The most important finding comes
+//! first.
 
 use paceline_health::report::Report;
 use paceline_health::text::cards::{Card, cards};
@@ -13,9 +14,9 @@ use crate::report::cost::of_finding;
 use crate::report::heading::short_subject;
 use crate::report::runbook;
 
-/// Maximum number of findings in full.
+/// Maximum number of findings that are shown in full.
 const IN_FULL: usize = 3;
-/// Maximum number of findings with a line; the rest is counted.
+/// Maximum number of findings that get a line. The rest is only counted.
 const IN_SHORT: usize = 60;
 
 pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
@@ -78,7 +79,7 @@ pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
     html
 }
 
-/// Absence of data is never health.
+/// Says that nothing was found. Absence of data never counts as health.
 fn nothing_found(report: &Report) -> Html {
     let (good, text) = crate::report::block::nothing_found(report);
     let mut html = Html::default();
@@ -147,7 +148,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
                     _ => format!("{ratio:.2}x as long as {beside} ({own}, {beside} {other})"),
                 }
             }
-            // Steps of the whole job have no peers: they are compared with its own past.
+            // The steps of the whole job have no peers, so they are compared with the job's own past.
             None => format!("{ratio:.2}x as long as it should be"),
         };
         reasons = format!("{slower}; {reasons}");
@@ -179,7 +180,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     html
 }
 
-/// Text in which commands between backticks are marked as code.
+/// Marks the commands between backticks in a text as code.
 fn with_code(text: &str) -> Html {
     let mut html = Html::default();
     let is_paired = text.matches('`').count().is_multiple_of(2);
@@ -194,7 +195,7 @@ fn with_code(text: &str) -> Html {
     html
 }
 
-/// A sign of its severity without color.
+/// Returns a sign that shows the severity without color.
 pub(super) fn mark(verdict: &Verdict) -> &'static str {
     match (verdict.state, verdict.severity) {
         _ if verdict.unresolved_at_exit => "●",

@@ -1,4 +1,4 @@
-//! Step times, and where the time went, on the heat map's axis.
+//! Draws the step times, and how the time was spent, on the heat map's axis.
 
 use paceline_health::report::history::{Column, History};
 use paceline_health::text::humanize::span;
@@ -7,10 +7,10 @@ use super::heat::frame;
 use super::{LEFT, RIGHT, WIDE};
 use crate::html::Html;
 
-/// Height of a plot, and of the numbers below it.
+/// Height of a plot, and of the space below it for the numbers.
 const TALL: f64 = 110.0;
 const BELOW: f64 = 18.0;
-/// A step this many times longer than usual is cut off at the top: else the others would be a flat line.
+/// A step this many times longer than usual is cut off at the top. Otherwise the other steps would be a flat line.
 const TOP: f64 = 4.0;
 /// Names and classes of the phases, in the order of [`Column::phases_s`].
 const PHASES: [(&str, &str); 5] = [
@@ -28,14 +28,14 @@ const SWATCHES: [&str; 5] = [
     "<i class=\"p4\"></i>",
 ];
 
-/// Both plots, one below the other.
+/// Draws both plots, one below the other.
 pub(super) fn draw(history: &History) -> Html {
     let mut html = steps(history);
     html.part(phases(history));
     html
 }
 
-/// The median and the longest step of each column.
+/// Draws the median and the longest step of each column.
 fn steps(history: &History) -> Html {
     let columns = &history.columns;
     let longest = columns.iter().map(|column| column.max_s).fold(0.0, f64::max);
@@ -80,7 +80,7 @@ fn steps(history: &History) -> Html {
     html
 }
 
-/// The parts of a step, stacked.
+/// Draws the parts of a step, stacked.
 fn phases(history: &History) -> Html {
     let columns = &history.columns;
     let mut html = Html::default();
@@ -117,7 +117,7 @@ fn phases(history: &History) -> Html {
     html
 }
 
-/// The median of the columns' medians.
+/// Returns the median of the columns' medians.
 fn usual(columns: &[Column]) -> Option<f64> {
     let mut medians: Vec<f64> = columns.iter().filter_map(|column| column.p50_s).collect();
     medians.sort_by(f64::total_cmp);
@@ -135,12 +135,12 @@ fn open(html: &mut Html, says: &'static str) {
     frame(html, TALL);
 }
 
-/// The x coordinate of a column's left edge.
+/// Returns the x coordinate of a column's left edge.
 fn x(index: usize, columns: usize) -> f64 {
     LEFT + (WIDE - LEFT - RIGHT) * index as f64 / columns.max(1) as f64
 }
 
-/// Grid lines at zero, the half and the top.
+/// Draws grid lines at zero, the middle and the top.
 fn scale(html: &mut Html, top: f64) {
     for share in [0.0, 0.5, 1.0] {
         let y = 2.0 + TALL * (1.0 - share);
@@ -162,7 +162,7 @@ fn scale(html: &mut Html, top: f64) {
     }
 }
 
-/// A line through the columns' centers; missing values are gaps.
+/// Draws a line through the columns' centers. Missing values are gaps.
 fn line(
     html: &mut Html,
     path: &'static str,
@@ -178,7 +178,7 @@ fn line(
             continue;
         };
         let at = x(index, columns);
-        // A single column also gets a line.
+        // Draw a line also for a single column.
         html.tag(if drawn { "L" } else { "M" })
             .number(if drawn { at + half } else { at })
             .tag(" ")
@@ -191,7 +191,7 @@ fn line(
     html.tag("\"/>");
 }
 
-/// The area below the columns' heights, in steps: a mean must not be interpolated.
+/// Draws the area below the columns' heights as a staircase, because a mean must not be interpolated.
 fn area(html: &mut Html, columns: &[Column], top: impl Fn(&Column) -> Option<f64>) {
     let bottom = 2.0 + TALL;
     html.tag("M").number(LEFT).tag(" ").number(bottom);
@@ -228,7 +228,7 @@ fn restarts(html: &mut Html, columns: &[Column]) {
     }
 }
 
-/// Step numbers.
+/// Draws the step numbers.
 fn axis(html: &mut Html, columns: &[Column]) {
     let last = columns.len().saturating_sub(1);
     let mut before = None;
@@ -248,7 +248,7 @@ fn axis(html: &mut Html, columns: &[Column]) {
             4 => WIDE - RIGHT,
             _ => x(index, columns.len()),
         };
-        // The first column starts with its first step.
+        // Label the first column with its first step.
         let step = if place == 0 {
             (column.step + 1).saturating_sub(column.steps)
         } else {
@@ -307,7 +307,7 @@ mod tests {
         assert!(page.contains(">step 1<") && page.contains(">step 10<"));
     }
 
-    /// The live page and the report use the same names and colors.
+    /// The live page and the report use the same names and colors for phases.
     #[test]
     fn a_phase_has_one_name_and_one_colour_on_all_pages() {
         let live = include_str!("../../../../sidecar/src/sink/page/web/band.js");

@@ -1,4 +1,4 @@
-//! What limits the job's speed, how well it scales, and whether a profiler would help.
+//! Renders what limits the job's speed, how well the job scales, and if a profiler would help.
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
@@ -64,7 +64,7 @@ fn capital(text: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// The mean GPU signals of the job.
+/// Renders the mean GPU signals of the job.
 fn gpus(report: &Report) -> Html {
     let of = |signal: &GpuSignal, value: &f64| {
         let (name, text) = match signal {
@@ -97,7 +97,7 @@ fn gpus(report: &Report) -> Html {
     html
 }
 
-/// Each rank's own share of the step.
+/// Renders each rank's own share of the step.
 fn scaling(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<p>Scaling efficiency: ");
@@ -135,7 +135,7 @@ fn scaling(report: &Report) -> Html {
     html
 }
 
-/// Percentiles of the parts of a step.
+/// Renders percentiles of the parts of a step.
 fn parts(report: &Report) -> Html {
     let row = |times: &PartTimes| {
         let mut row = vec![times.part.name().to_owned(), times.samples.to_string()];

@@ -1,4 +1,4 @@
-//! The basis of the answer: outlier ranks, coverage, versions, and the preflight.
+//! Renders the data behind the answer: outlier ranks, coverage, versions, and the preflight.
 
 use paceline_health::report::{Part, RankTimes, Report};
 use paceline_health::text::humanize::{count, percent, span};
@@ -9,7 +9,7 @@ use crate::html::Html;
 use crate::preflight::show;
 use crate::report::block::coverage_words;
 
-/// Maximum number of ranks, gaps, notes, versions and the like with a line.
+/// Maximum number of lines for ranks, gaps, notes, versions and the like.
 const RANKS: usize = 12;
 const GAPS: usize = 12;
 const NOTES: usize = 16;
@@ -28,13 +28,13 @@ pub(super) fn draw(report: &Report) -> Html {
     html
 }
 
-/// Whether its evidence has a checkpoint to return to, or the lack of one.
+/// Returns true if the evidence has a checkpoint to return to, or says that there is none.
 fn names_checkpoint(verdict: &Verdict) -> bool {
     let names = ["last_clean_checkpoint_step", "no_clean_checkpoint"];
     verdict.evidence.iter().any(|piece| names.contains(&&*piece.what))
 }
 
-/// The steps that may be wrong, and the checkpoint to return to.
+/// Renders the steps that may be wrong, and the checkpoint to return to.
 fn suspect(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<h2>Results</h2>");
@@ -75,7 +75,7 @@ fn suspect(report: &Report) -> Html {
     html
 }
 
-/// The ranks with the longest self-time.
+/// Renders the ranks with the longest self-time.
 fn ranks(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<h2>Slowest ranks</h2>");
@@ -133,7 +133,7 @@ fn ranks(report: &Report) -> Html {
     html
 }
 
-/// Coverage.
+/// Renders the coverage.
 fn seen(report: &Report) -> Html {
     let seen = &report.coverage;
     let mut html = Html::default();
@@ -217,7 +217,7 @@ fn exits(report: &Report) -> Html {
     html
 }
 
-/// The preflight's results.
+/// Renders the preflight's results.
 pub(super) fn preflight(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<section><h2>Preflight</h2>");

@@ -1,4 +1,5 @@
-//! A heat map of ranks by steps: each rank's self-time relative to its peers, from the first step to the last.
+//! Draws a heat map of ranks by steps. It shows each rank's self-time relative to its peers, from the first step to the
+//! last.
 
 use paceline_health::report::Report;
 use paceline_health::report::history::{Column, History};
@@ -10,17 +11,19 @@ use super::png::{self, Color};
 use super::{LEFT, RIGHT, WIDE};
 use crate::html::Html;
 
-/// Height of a row, and maximum height of the heat map.
+/// Height of a row, and maximum height of the whole heat map.
 const ROW: f64 = 16.0;
 const TALLEST: f64 = 260.0;
-/// Minimum height of a row's label.
+/// Minimum distance between the labels of two rows.
 const NAME: f64 = 13.0;
-/// During warm-up, columns take at least this many times longer than usual: caches fill and kernels are compiled.
+/// A column counts as warm-up if it takes at least this many times longer than usual, because caches fill and kernels
+/// are compiled.
 const WARM: f64 = 1.2;
-/// Maximum number of verdicts marked next to their rows.
+/// Maximum number of verdicts that are marked next to their rows.
 const MARKED: usize = 24;
 
-/// From a ratio to a color that is visible on white and on black: the peers' pace is transparent.
+/// Color stops, by the ratio to the peers. The colors are visible on white and on black. The peers' own pace is
+/// transparent.
 const STOPS: [(f64, [f64; 4]); 7] = [
     (0.6, [60.0, 130.0, 195.0, 230.0]),
     (0.97, [60.0, 130.0, 195.0, 0.0]),
@@ -41,7 +44,7 @@ const KEYS: [(f64, &str); 5] = [
     (1.6, "1.6x and more"),
 ];
 
-/// The heat map with its axes and its legend.
+/// Draws the heat map with its axes and its legend.
 pub(super) fn draw(report: &Report, history: &History) -> Html {
     let rows = rows(history);
     let height = (rows as f64 * ROW).min(TALLEST);
@@ -76,7 +79,7 @@ pub(super) fn draw(report: &Report, history: &History) -> Html {
     html
 }
 
-/// The background of a plot, visible where nothing stands out.
+/// Draws the background of a plot. It is visible where nothing stands out.
 pub(super) fn frame(html: &mut Html, height: f64) {
     html.tag("<rect class=\"field\" x=\"")
         .number(LEFT)
@@ -92,13 +95,13 @@ fn rows(history: &History) -> usize {
     rows.max().unwrap_or(0).max(1)
 }
 
-/// Row by row. A rank that is missing in a column was not part of the job then.
+/// Returns the pixels row by row. A rank that is missing in a column was not part of the job then.
 fn pixels(history: &History, rows: usize) -> Vec<u8> {
     let columns = &history.columns;
     let line = |row: usize| columns.iter().map(move |column| cell(column, row));
     let warm = warm(history);
     let mut pixels: Vec<u8> = (0..rows).flat_map(line).collect();
-    // Ranks that differ in a warm-up are not slow: it is hatched, whatever its cells contain.
+    // Hatch the warm-ups, whatever their cells contain, because ranks that differ in a warm-up are not slow.
     for (place, pixel) in pixels.iter_mut().enumerate() {
         if warm[place % columns.len()] && *pixel != ABSENT {
             *pixel = LEVEL;
@@ -107,8 +110,8 @@ fn pixels(history: &History, rows: usize) -> Vec<u8> {
     pixels
 }
 
-/// The columns of warm-ups: the first after each start, as long as they take longer than usual or contain no ordinary
-/// step.
+/// Returns true for the columns of warm-ups. These are the first columns after each start, as long as they take longer
+/// than usual or contain no ordinary step.
 fn warm(history: &History) -> Vec<bool> {
     let columns = &history.columns;
     let mut medians: Vec<f64> = columns.iter().filter_map(|column| column.p50_s).collect();
@@ -203,7 +206,7 @@ fn swatch(html: &mut Html, [r, g, b, cover]: Color) {
         .tag(")\"></i>");
 }
 
-/// Rank numbers on the left.
+/// Draws the rank numbers on the left.
 fn names(html: &mut Html, history: &History, rows: usize, height: f64) {
     let tall = height / rows as f64;
     let apart = ((NAME / tall).ceil() as usize).max(1).next_power_of_two();
@@ -220,7 +223,7 @@ fn names(html: &mut Html, history: &History, rows: usize, height: f64) {
     }
 }
 
-/// Labels of the ranks with findings, next to their rows, as many as fit.
+/// Draws labels of the ranks with findings next to their rows, as many as fit.
 fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, height: f64) {
     let tall = height / rows as f64;
     let bin = history.ranks_a_row.max(1) as usize;
@@ -243,7 +246,7 @@ fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, heigh
             .text(rank.0)
             .tag("</text>");
         if verdict.unresolved_at_exit {
-            // Its row ends with a mark for a finding that was active when the job ended.
+            // End the row with a mark if the finding was active when the job ended.
             html.tag("<rect class=\"unresolved\" width=\"4\" x=\"")
                 .number(WIDE - RIGHT)
                 .tag("\" y=\"")
@@ -257,7 +260,7 @@ fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, heigh
     }
 }
 
-/// A description of the heat map, for readers who cannot see it.
+/// Describes the heat map, for readers who cannot see it.
 fn says(report: &Report, history: &History) -> String {
     let ranks = u64::from(report.world_size);
     let steps: u64 = history
@@ -312,7 +315,7 @@ mod tests {
             column(9.0, 0, slow),
             column(1.5, 0, ABSENT),
             column(1.0, 0, LEVEL),
-            // Long, but not at a start: a slow rank is visible.
+            // These columns are long but not at a start, so a slow rank is visible in them.
             column(2.0, 0, slow),
             column(3.0, 1, slow),
             column(1.0, 1, slow),

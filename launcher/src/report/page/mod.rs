@@ -1,7 +1,7 @@
-//! `report.html`: the report as one self-contained page, for screens and paper. It is rendered from `report.json`
-//! alone, by the same code at a job's end and for `paceline report RUN --html`.
+//! Renders `report.html`, which is the report as one self-contained page for screens and paper. The only input is
+//! `report.json`. The same code runs at a job's end and for `paceline report RUN --html`.
 //!
-//! The answer comes first, then the cost, then plots, then their basis.
+//! The answer comes first, then the cost, then the plots, then the data behind them.
 
 mod answer;
 mod bands;
@@ -24,14 +24,14 @@ use paceline_sidecar::sink::write_whole;
 use super::{by_weight, heading};
 use crate::html::Html;
 
-/// Its name in a run directory.
+/// Name of the page in a run directory.
 pub(crate) const FILE: &str = "report.html";
-/// The end of its title, which also identifies our pages.
+/// The end of the page's title, which also identifies our own pages.
 const TITLE: &str = ": paceline report";
 const OURS: &str = ": paceline report</title>";
 pub(crate) const STYLE: &str = include_str!("style.css");
 
-/// Width of the plots in their own units, and of the margins.
+/// Width of the plots in their own units, and of their margins.
 const WIDE: f64 = 1100.0;
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 78.0;
@@ -72,7 +72,7 @@ pub(crate) fn page(report: &Report, policy: &Policy) -> String {
 /// Writes the page into a run directory.
 ///
 /// # Errors
-/// If writing fails, or a file of that name exists that Paceline did not write.
+/// If writing fails, or if a file of that name exists that Paceline did not write.
 pub(crate) fn write(run_dir: &Path, report: &Report, policy: &Policy) -> io::Result<PathBuf> {
     let path = run_dir.join(FILE);
     let old = safe_file::open(&path).and_then(io::read_to_string);
@@ -117,16 +117,16 @@ fn foot(report: &Report) -> Html {
     html
 }
 
-/// The heading of a column.
+/// The heading of a table's column.
 #[derive(Clone, Copy)]
 pub(crate) enum Head {
-    /// For text.
+    /// The heading of a column with text.
     Words(&'static str),
-    /// For numbers, right-aligned.
+    /// The heading of a column with numbers, which is right-aligned.
     Number(&'static str),
 }
 
-/// A table: headings, and rows of cells.
+/// Renders a table from its headings and rows of cells.
 pub(crate) fn table(heads: &[Head], rows: impl IntoIterator<Item = Vec<String>>) -> Html {
     let mut html = Html::default();
     html.tag("<div class=\"wide\" tabindex=\"0\"><table><tr>");

@@ -15,7 +15,7 @@ fn made(report: &Report) -> String {
     page
 }
 
-/// All text of a page, without markup, in order.
+/// Returns all text of a page without markup, in order.
 fn words(page: &str) -> String {
     let body = page.split("</head>").nth(1).unwrap();
     let mut text = String::new();
@@ -111,7 +111,7 @@ fn the_answer_comes_first_then_cost_then_pictures_then_details() {
 fn it_needs_nothing_from_outside_and_runs_nothing() {
     let page = made(&slow());
     assert!(page.contains("default-src 'none'"));
-    // A link to the runbook loads nothing; the hatch of warm-ups is in the page itself.
+    // A link to the runbook is allowed, because it loads nothing. The hatch of warm-ups is in the page itself.
     let runbook = "href=\"https://github.com/paceline/paceline/blob/main/docs/findings.md#straggler\"";
     assert!(page.contains(runbook) && page.contains("<code>paceline explain straggler</code>"));
     let page = page.replace(runbook, "").replace("url(#warm)", "");
@@ -270,7 +270,7 @@ fn a_report_of_sixteen_thousand_ranks_is_a_small_page() {
     assert!(page.len() < 120_000, "{} bytes", page.len());
 }
 
-/// A history that no version of Paceline writes, from a modified report.
+/// Uses a history that no version of Paceline writes, as in a modified report.
 #[test]
 fn a_damaged_history_is_drawn_somehow() {
     for columns in [

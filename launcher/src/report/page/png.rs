@@ -1,22 +1,22 @@
-//! A small image with a palette as PNG (<https://www.w3.org/TR/png-3/>), uncompressed: the savings are not worth a
-//! dependency.
+//! Encodes a small image with a palette as PNG (<https://www.w3.org/TR/png-3/>). It is not compressed, because the
+//! savings are not worth a dependency.
 
 use paceline_health::codec::hash::crc32;
 
 const MAGIC: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
-/// Maximum bytes of a stored block (RFC 1951, section 3.2.4).
+/// Maximum number of bytes of a stored block (RFC 1951, section 3.2.4).
 const BLOCK: usize = 65_535;
 
-/// Red, green, blue, alpha.
+/// The red, green, blue and alpha of a color.
 pub(super) type Color = [u8; 4];
 
-/// Rows of `width` palette indices, top row first.
+/// Encodes an image. `pixels` are rows of `width` palette indices, top row first.
 pub(super) fn encode(width: usize, pixels: &[u8], palette: &[Color; 256]) -> Vec<u8> {
     let height = pixels.len() / width.max(1);
     let mut head = Vec::with_capacity(13);
     head.extend((width as u32).to_be_bytes());
     head.extend((height as u32).to_be_bytes());
-    // Eight bits, a palette, and the only valid value for the other fields.
+    // The fields are a depth of eight bits, a palette, and the only valid value for each of the others.
     head.extend([8, 3, 0, 0, 0]);
     let colors: Vec<u8> = palette.iter().flat_map(|color| color[..3].to_vec()).collect();
     let cover: Vec<u8> = palette.iter().map(|color| color[3]).collect();
@@ -43,7 +43,7 @@ fn chunk(bytes: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
     bytes.extend(sum.to_be_bytes());
 }
 
-/// A zlib stream (RFC 1950) of stored blocks.
+/// Returns a zlib stream (RFC 1950) of stored blocks.
 fn stored(data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x78, 0x01];
     let blocks = data.len().div_ceil(BLOCK).max(1);
@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(crc32(body).to_be_bytes(), sum);
             names.push(String::from_utf8_lossy(&body[..4]).into_owned());
             if &body[..4] == b"IDAT" {
-                // One stored block of 2 rows of 3 bytes, each after its filter type.
+                // The stream has one stored block with 2 rows of 3 bytes, each after its filter type.
                 assert_eq!(
                     body[4..],
                     [0x78, 1, 1, 6, 0, 249, 255, 0, 0, 1, 0, 1, 0, 0, 12, 0, 3]

@@ -1,4 +1,4 @@
-//! The job's total cost, its losses, and their causes.
+//! Renders the job's total cost, its losses, and their causes.
 
 use paceline_health::report::Report;
 use paceline_health::text::humanize::{GpuTime, money, percent, span_beside, whose};
@@ -6,7 +6,7 @@ use paceline_health::text::humanize::{GpuTime, money, percent, span_beside, whos
 use crate::html::Html;
 use crate::report::cost::losses;
 
-/// Maximum number of causes with a line.
+/// Maximum number of causes that get a line.
 const CAUSES: usize = 12;
 /// Length of the longest bar, in rem.
 const BAR: f64 = 12.0;

@@ -1,4 +1,4 @@
-//! Events in order: findings, gaps, remedies, restarts, the end.
+//! Renders events in order: findings, gaps, remedies, restarts, and the job's end.
 
 use paceline_health::report::Report;
 use paceline_health::text::cards::cards;
@@ -11,13 +11,13 @@ use crate::html::Html;
 use crate::report::heading::short_subject;
 use crate::report::{clock, ending, remedies};
 
-/// Maximum number of lines visible at once, and of expandable lines; the rest is counted.
+/// Maximum number of lines that are always visible, and of those in total. The rest is only counted.
 const SEEN: usize = 24;
 const MOST: usize = 120;
 
 pub(super) fn draw(report: &Report) -> Html {
     let mut found = happenings(report);
-    // NaN does not come from a journal; anywhere, it must not cause a failure.
+    // Sort with total_cmp, because a NaN must not cause a failure. No journal contains one.
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut html = Html::default();
     html.tag("<section><h2>Timeline</h2>");
@@ -73,7 +73,7 @@ fn happenings(report: &Report) -> Vec<(f64, String, String)> {
         let (whom, finding) = (short_subject(verdict), verdict.finding);
         let raised = match verdict.state {
             State::Raised => mark(verdict),
-            // Its mark at that time.
+            // Use the mark that the finding had while it was active.
             State::Cleared => "▲",
         };
         let what = format!("{raised} {} {finding}", severity(verdict.severity));

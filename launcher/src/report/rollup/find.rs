@@ -11,39 +11,40 @@ use paceline_sidecar::aggregator::journal::owner;
 
 use crate::report;
 
-/// Maximum depth: run directories are in a directory, or in subdirectories by user, project or month.
+/// Maximum depth. Run directories are in the directory itself, or in subdirectories by user, project or month.
 const DEEP: usize = 4;
-/// Maximum number of entries; a directory with more contains other things.
+/// Maximum number of entries. A directory with more entries contains other things than runs.
 const ENTRIES: usize = 1_000_000;
-/// Maximum size of a report.
+/// Maximum size of a report in bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Seconds, GPU-hours or money beyond any real run: ten million GPUs for ten years.
+/// A larger number of seconds, GPU-hours or money is beyond any real run, such as ten million GPUs for ten years.
 const MOST_AMOUNT: f64 = 1e12;
 
-/// The kind of a file.
+/// What a file turned out to be.
 pub(super) enum Seen {
-    /// A report and the time that it covers, milliseconds since 1970.
+    /// A report, with the time that it covers, in milliseconds since 1970.
     Report {
         report: Box<Report>,
         until_unix_ms: u64,
-        /// Whether its run is still in progress.
+        /// True if the run is still in progress.
         running: bool,
     },
-    /// A file of that name from another program.
+    /// A file with the name of a report, but from another program.
     Foreign,
-    /// Its path and the error.
+    /// A damaged report: its path and the error.
     Damaged(String),
 }
 
-/// All reports, sorted by path. Symbolic links are not followed: their targets are counted in their own place.
+/// Returns the paths of all reports, sorted. Symbolic links are not followed, because their targets are counted in
+/// their own place.
 pub(super) fn reports(below: &Path) -> anyhow::Result<Vec<PathBuf>> {
     fs::read_dir(below).with_context(|| below.display().to_string())?;
     let mut found = Vec::new();
     let mut left = ENTRIES;
     let mut waiting = vec![(below.to_owned(), 0)];
     while let Some((dir, depth)) = waiting.pop() {
-        // Unreadable directories belong to other users.
+        // Skip directories that cannot be read, because they belong to other users.
         let Ok(entries) = fs::read_dir(&dir) else { continue };
         for entry in entries.flatten() {
             left = left.saturating_sub(1);
@@ -67,7 +68,8 @@ pub(super) fn reports(below: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Reads a report. The end of the run is its start plus its duration; without a start, the file's modification time.
+/// Reads a report. The run's end is its start plus its duration or, if the start is not known, the file's modification
+/// time.
 pub(super) fn read(path: &Path) -> Seen {
     let shown = path.display();
     let (text, written_ms) = match text(path) {
@@ -95,7 +97,7 @@ pub(super) fn read(path: &Path) -> Seen {
     }
 }
 
-/// The first impossible number: one such report would ruin all sums.
+/// Describes the first impossible number in a report, if there is one. One such report would ruin all sums.
 fn impossible(report: &Report) -> Option<String> {
     let cost = &report.cost;
     let causes = cost.by_cause.values().map(|lost| ("cost.by_cause", *lost));
@@ -122,7 +124,7 @@ fn impossible(report: &Report) -> Option<String> {
     if let Some(ratio) = cost.goodput_ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
         return Some(format!("cost.goodput_ratio is {ratio}"));
     }
-    // Each is rounded to nine decimals.
+    // Allow a small excess, because each number is rounded to nine decimals.
     let is_more = cost.lost_gpu_hours > cost.gpu_hours * 1.001 + 1e-6;
     is_more.then(|| {
         format!(

@@ -1,4 +1,5 @@
-//! `paceline report --since 7d [DIR]`: summarizes all runs below a directory: the losses, their causes and nodes.
+//! `paceline report --since 7d [DIR]`: summarizes the losses of all runs below a directory, with their causes and
+//! nodes.
 
 mod find;
 mod show;
@@ -19,46 +20,46 @@ use super::ReportArgs;
 use crate::output::progress::Progress;
 use crate::output::{self, Color, Style};
 
-/// Version of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
 
-/// The summary.
+/// The summary of many runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Rollup {
     schema_version: u32,
-    /// The directory, and the time span until now in seconds.
+    /// The directory. (`since_s` is the time span until now, in seconds.)
     below: String,
     since_s: u64,
     total: Total,
-    /// Losses by cause: a cause, a finding, `checkpoint`, `warm-up`, `restart`.
+    /// The losses by cause: a cause, a finding, `checkpoint`, `warm-up` or `restart`.
     by_cause: BTreeMap<String, Share>,
-    /// By the node in the findings; findings without a single node are not included.
+    /// The findings by their node. Findings without a single node are not included.
     by_node: BTreeMap<String, Node>,
-    /// In the order of their ends.
+    /// The runs in the order of their ends.
     runs: Vec<Run>,
-    /// Reports that could not be read, and why.
+    /// The reports that could not be read, with the reason.
     damaged: Vec<String>,
-    /// Files of that name from other programs.
+    /// Number of files that have a report's name but come from other programs.
     foreign: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Total {
     runs: u64,
-    /// Runs still in progress: their losses so far are included.
+    /// Number of runs still in progress. Their losses so far are included.
     running: u64,
-    /// Runs with GPUs.
+    /// Number of runs with GPUs.
     with_gpus: u64,
-    /// Runs that are at least partly based on simulated, replayed or injected data.
+    /// Number of runs that are at least partly based on simulated, replayed or injected data.
     not_live: u64,
-    /// GPU-hours; rank-hours of runs without GPUs.
+    /// GPU time in hours. For runs without GPUs, rank time.
     gpu_hours: f64,
     lost_gpu_hours: f64,
-    /// In the currency of the prices; `null`: no run had one.
+    /// The lost cost in the currency of the prices, or `null` if no run had a price.
     lost_cost: Option<f64>,
-    /// Runs that had a price.
+    /// Number of runs that had a price.
     priced: u64,
-    /// Share of all GPU time that made progress at full speed, for runs that report it.
+    /// Share of all GPU time that made progress at full speed, over the runs that report it.
     goodput_ratio: Option<f64>,
 }
 
@@ -71,7 +72,7 @@ struct Share {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Node {
-    /// Findings about this node, its ranks, GPUs or ports. Overlapping findings all count.
+    /// Number of findings about this node, its ranks, GPUs or ports. Overlapping findings all count.
     findings: u64,
     critical: u64,
     runs: u64,
@@ -85,7 +86,7 @@ struct Node {
 struct Run {
     place: PathBuf,
     job: String,
-    /// Whether it is still in progress; the other values are then current.
+    /// True if the run is still in progress. The other values are then those so far.
     running: bool,
     ended_unix_ms: u64,
     ranks: u32,
@@ -143,7 +144,7 @@ pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyho
     Ok(ExitCode::SUCCESS)
 }
 
-/// `7d`, `12h`, `90m`, `2w`, `30s`.
+/// Parses a time span such as `7d`, `12h`, `90m`, `2w` or `30s`.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
     let wanted = || format!("`{text}`: a number and s, m, h, d or w, such as 7d");
     let unit = text.chars().next_back().ok_or_else(wanted)?;
@@ -160,7 +161,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(wanted)
 }
 
-/// The directory by its name: `.` would not be meaningful later.
+/// Returns the directory with its name, because `.` would not be meaningful later.
 fn shown(below: &Path) -> PathBuf {
     let named = below.file_name().is_some();
     let whole = (!named).then(|| below.canonicalize().ok()).flatten();
@@ -183,7 +184,7 @@ impl Rollup {
         add(&mut self.total.lost_cost, cost.lost_cost);
         self.total.priced += u64::from(cost.lost_cost.is_some());
         if let Some(goodput) = cost.goodput_ratio {
-            // Weighted by GPU time; divided by the total at the end.
+            // Weight the ratio by GPU time. The sum is divided by the total at the end.
             *self.total.goodput_ratio.get_or_insert(0.0) += known(goodput) * known(cost.gpu_hours);
         }
         for (cause, lost) in cost.by_cause.iter().filter(|(_, lost)| **lost > 0.0) {
@@ -214,7 +215,7 @@ impl Rollup {
         });
     }
 
-    /// The unit that fits the largest amount, so that all amounts are easy to compare.
+    /// Returns the unit that fits the largest amount, so that all amounts are easy to compare.
     fn unit(&self) -> humanize::GpuTime {
         humanize::GpuTime::of(self.total.gpu_hours.max(self.total.lost_gpu_hours), self.whose())
     }
@@ -258,13 +259,13 @@ impl Rollup {
     }
 }
 
-/// Informational findings do not count against a node, except for a hang that had a cost.
+/// Returns true if the finding counts against a node. Informational findings do not, except for a hang that had a cost.
 fn is_blame(verdict: &Verdict) -> bool {
     let stood = verdict.finding == Finding::RankSilent && verdict.lost_gpu_hours > 0.0;
     (verdict.severity != Severity::Info || stood) && verdict.finding != Finding::XidRecorded
 }
 
-/// For a link with two ends, neither node can be identified.
+/// Returns the node of a finding. For a link with two ends, neither node can be identified.
 fn node(verdict: &Verdict) -> Option<&str> {
     match &verdict.subject {
         Subject::Rank { node, .. } | Subject::Node { node } | Subject::Gpu { node, .. } => {
@@ -275,7 +276,7 @@ fn node(verdict: &Verdict) -> Option<&str> {
     }
 }
 
-/// A file may contain any value; sums must stay finite.
+/// Replaces a value that is not finite, because a file may contain any value and sums must stay finite.
 fn known(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }

@@ -200,7 +200,7 @@ fn reports_are_found_below_and_told_apart() {
     own.began_unix_ms = Some(5_000);
     own.duration_s = 2.5;
     fs::write(at("user/paceline-own"), serde_json::to_string(&own).unwrap()).unwrap();
-    // Its aggregator updates this regularly while it runs.
+    // This marks a run in progress: the aggregator updates the file regularly while it runs.
     fs::write(at("user/paceline-own").with_file_name("journal.owner"), "{}").unwrap();
     fs::write(at("broken"), "{\"schema_version\":1,").unwrap();
     fs::write(at("other"), "{\"accuracy\":0.9}").unwrap();

@@ -1,4 +1,4 @@
-//! The summary of many runs as text and HTML.
+//! Formats the summary of many runs as text and HTML.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::output::{Column, Paint, Style, columns, wrap};
 use crate::report::clock;
 use crate::report::page::{Head, STYLE, table};
 
-/// Maximum rows of the tables on a terminal, and on a page.
+/// Maximum number of rows of the tables on a terminal, and on a page.
 const ROWS: usize = 10;
 const PAGE_ROWS: usize = 200;
 /// Maximum number of running jobs that are listed by name.
@@ -77,7 +77,7 @@ pub(super) fn text(rollup: &Rollup, style: Style) -> String {
     text
 }
 
-/// The totals, in a few lines.
+/// Formats the totals in a few lines.
 fn heading(rollup: &Rollup) -> Vec<String> {
     let total = &rollup.total;
     let since = format!(
@@ -126,7 +126,7 @@ fn heading(rollup: &Rollup) -> Vec<String> {
     lines
 }
 
-/// A note about runs in progress.
+/// Returns a note about runs in progress.
 fn running(rollup: &Rollup) -> Option<String> {
     let jobs: Vec<_> = rollup.runs.iter().filter(|run| run.running).collect();
     let named = jobs.iter().take(RUNNING).map(|run| short(&run.job));
@@ -153,7 +153,7 @@ fn left_out(rollup: &Rollup) -> Vec<String> {
     lines
 }
 
-/// `7 days`.
+/// Formats a time span, such as `7 days`.
 fn long(seconds: u64) -> String {
     match seconds {
         _ if seconds.is_multiple_of(86_400) => count(seconds / 86_400, "day"),
@@ -179,7 +179,7 @@ fn short(name: &str) -> String {
     sanitize::clip(name, NAME - 1)
 }
 
-/// The largest loss first.
+/// Returns the causes, the largest loss first.
 fn causes(rollup: &Rollup) -> Vec<(&String, &Share)> {
     let mut causes: Vec<_> = rollup.by_cause.iter().collect();
     causes.sort_by(|a, b| {
@@ -190,7 +190,7 @@ fn causes(rollup: &Rollup) -> Vec<(&String, &Share)> {
     causes
 }
 
-/// The most findings first, then the highest cost.
+/// Returns the nodes, those with the most findings first, then by cost.
 fn nodes(rollup: &Rollup) -> Vec<(&String, &Node)> {
     let mut nodes: Vec<_> = rollup.by_node.iter().collect();
     nodes.sort_by(|a, b| {
@@ -201,7 +201,7 @@ fn nodes(rollup: &Rollup) -> Vec<(&String, &Node)> {
     nodes
 }
 
-/// The most frequent first.
+/// Lists the findings of a node, the most frequent first.
 fn kinds(node: &Node) -> String {
     let mut kinds: Vec<(&&str, &u64)> = node.kinds.iter().collect();
     kinds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
@@ -216,7 +216,7 @@ fn kinds(node: &Node) -> String {
     text
 }
 
-/// The summary as an HTML page.
+/// Formats the summary as an HTML page.
 pub(super) fn page(rollup: &Rollup) -> String {
     let mut html = Html::default();
     html.tag("<header><h1>Runs together</h1></header><main>");

@@ -1,5 +1,5 @@
-//! Temporary directories in memory, or where temporary files are, created for one run and removed with it; among them
-//! one for the hook alone.
+//! Creates temporary directories for one run, in memory or where temporary files are. They are removed with the run.
+//! One of them contains only the hook.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,7 +11,7 @@ use paceline_sidecar::agent::tasks;
 use super::place::places;
 use crate::run::{hook, identity};
 
-/// The hook in its own directory, removed on drop.
+/// A directory that contains only the hook. It is removed on drop.
 #[derive(Debug)]
 pub(crate) struct HookDir {
     dir: PathBuf,
@@ -37,7 +37,7 @@ impl HookDir {
         })
     }
 
-    /// The entry for PYTHONPATH.
+    /// Returns the entry for PYTHONPATH.
     pub(crate) fn python(&self) -> &Path {
         &self.python
     }
@@ -49,7 +49,7 @@ impl Drop for HookDir {
     }
 }
 
-/// The result of `make` in the first of these places where it succeeds.
+/// Returns the result of `make` in the first of these places where it succeeds.
 pub(super) fn first_of<T>(places: &[PathBuf], make: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for place in places {
@@ -61,7 +61,7 @@ pub(super) fn first_of<T>(places: &[PathBuf], make: impl Fn(&Path) -> io::Result
     Err(last)
 }
 
-/// `paceline-<pid>-<random>`. The builder never uses an existing directory.
+/// Creates `paceline-<pid>-<random>` in `place`. The builder never uses an existing directory.
 pub(super) fn make_in(place: &Path) -> io::Result<PathBuf> {
     let name = format!(
         "paceline-{}-{:08x}",

@@ -1,5 +1,5 @@
-//! The directories of a run: the user's, the one in shared memory, the hook's; and how several tasks of a node share
-//! one.
+//! The directories of a run: the user's, the one in shared memory, and the hook's. Also how several tasks of a node
+//! share one of them.
 
 pub(crate) mod hook_dir;
 pub(crate) mod place;

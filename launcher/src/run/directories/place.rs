@@ -18,30 +18,30 @@ use crate::run::identity::cluster::Task;
 use crate::run::{Plan, hook, identity};
 use crate::{output, report};
 
-/// In the ring directory: link to the run directory, so that tools find the jobs on this host.
+/// Name of the link in the ring directory to the run directory, by which tools find the jobs on this host.
 pub(crate) const RUN_LINK: &str = "run";
-/// Size of the rings of a node's ranks: a quarter of a megabyte for each hook, half of one for each NCCL plugin.
+/// Size of the rings of a node's ranks. Each hook needs a quarter of a megabyte, and each NCCL plugin half of one.
 const RINGS_BYTES: u64 = 8 << 20;
-/// Drafts are written quickly; an older one has no writer.
+/// Age from which a draft has no writer any more, because drafts are written quickly.
 const DRAFT_LASTS: Duration = Duration::from_secs(60);
 
-/// Directories of a run. The ring directory is removed on drop, however the run ends; a shared one is removed by the
-/// last task.
+/// The directories of a run. The ring directory is removed on drop, however the run ends. If it is shared, the last
+/// task removes it.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Journal, verdicts, report, the sidecar's log.
+    /// The directory for the journal, verdicts, report and the sidecar's log.
     pub(crate) run_dir: PathBuf,
-    /// Rings of the trainers.
+    /// The directory for the rings of the trainers.
     pub(crate) ring_dir: PathBuf,
-    /// The hook, in most cases inside the ring directory.
+    /// The directory of the hook, in most cases inside the ring directory.
     pub(crate) python: PathBuf,
-    /// Link in the run directory to the rings of this node, for `paceline profiler`.
+    /// The link in the run directory to the rings of this node, for `paceline profiler`.
     link: PathBuf,
-    /// Events from before monitoring starts, also in the ring directory.
+    /// The file with the events from before monitoring starts, which is also in the ring directory.
     pub(crate) told: Option<PathBuf>,
     is_shared: bool,
     _held: Option<File>,
-    /// The hook, if the ring directory has no room for it.
+    /// Keeps the hook's own directory, if the ring directory has no room for the hook.
     _hook: Option<HookDir>,
 }
 
@@ -56,7 +56,8 @@ impl Place {
         };
         let mut place = Place::of(plan, run_dir, ring_dir, share.is_some());
         if let Err(problem) = hook::write_whole(&place.python) {
-            // All tasks of a node share one ring directory, wherever there is room. The hook may be elsewhere.
+            // All tasks of a node must share one ring directory, even if it has no room for the hook. The hook may be
+            // elsewhere.
             let elsewhere = HookDir::make()
                 .map_err(|_| problem)
                 .context("cannot write the hook")?;
@@ -66,7 +67,7 @@ impl Place {
         Ok((place, share))
     }
 
-    /// Uses a ring directory that other tasks created, and that the last of them removes.
+    /// Uses a ring directory that other tasks created. The last of these tasks removes it.
     pub(crate) fn around(plan: &Plan, ring_dir: &Path) -> anyhow::Result<Place> {
         Ok(Place::of(plan, make_run_dir(plan)?, ring_dir.to_owned(), true))
     }
@@ -76,12 +77,13 @@ impl Place {
             .node
             .replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
         let link = run_dir.join(format!("{}{node}", profiler::LINK));
-        // An earlier run's link is dangling. Without the link, only that command fails.
+        // Remove an earlier run's link, which is dangling. If the link cannot be created, only `paceline profiler`
+        // fails.
         if link.is_symlink() {
             let _ = fs::remove_file(&link);
         }
         let _ = std::os::unix::fs::symlink(&ring_dir, &link);
-        // If tasks share a node, the first one has created it.
+        // Ignore an error: if tasks share a node, the first one has already created the link.
         let _ = std::os::unix::fs::symlink(&run_dir, ring_dir.join(RUN_LINK));
         let told = tell(plan, &ring_dir);
         Place {
@@ -97,7 +99,7 @@ impl Place {
     }
 }
 
-/// The run directory, or a temporary one if it cannot be used, so that no results are lost.
+/// Creates the run directory. If it cannot be used, creates a temporary one instead, so that no results are lost.
 fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
     let problem = match make_writable(&plan.run_dir) {
         Ok(run_dir) => return Ok(prepared(plan, &run_dir)),
@@ -116,7 +118,7 @@ fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
     Ok(other)
 }
 
-/// Does not check for a full disk, which may have room later.
+/// Creates a directory and checks that it is writable. A full disk is not an error, because it may have room later.
 fn make_writable(dir: &Path) -> io::Result<PathBuf> {
     let dir = safe_file::make_dir(dir)?;
     rustix::fs::access(&dir, Access::WRITE_OK | Access::EXEC_OK)?;
@@ -124,14 +126,14 @@ fn make_writable(dir: &Path) -> io::Result<PathBuf> {
 }
 
 fn prepared(plan: &Plan, run_dir: &Path) -> PathBuf {
-    // Absolute: the sidecar and the trainers may have another working directory.
+    // Make the path absolute, because the sidecar and the trainers may have another working directory.
     let run_dir = fs::canonicalize(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     spare_foreign_report(plan, &run_dir);
     clear_drafts(&run_dir);
     run_dir
 }
 
-/// Writes the known events for the sidecar.
+/// Writes the known events to a file for the sidecar.
 fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
     let (provenance, events) = &plan.told;
     let path = ring_dir.join("told.ndjson");
@@ -151,17 +153,17 @@ fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_shared {
-            // A trainer that outlives its launcher keeps its mapping, and the memory is freed with it.
+            // A trainer that outlives its launcher keeps its mapping. The memory is freed when the trainer ends.
             let _ = fs::remove_dir_all(&self.ring_dir);
         }
-        // The last task has already removed a shared directory.
+        // Remove the link if the last task has already removed the shared directory.
         if !self.ring_dir.exists() {
             let _ = fs::remove_file(&self.link);
         }
     }
 }
 
-/// Removes files that a killed process had started to write ([`paceline_sidecar::sink::write_whole`]).
+/// Removes files that a killed process was still writing ([`paceline_sidecar::sink::write_whole`]).
 fn clear_drafts(run_dir: &Path) {
     for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
         let is_old = |meta: fs::Metadata| {
@@ -174,7 +176,7 @@ fn clear_drafts(run_dir: &Path) {
     }
 }
 
-/// `<name>.<16 digits>.new`.
+/// Returns true for names such as `<name>.<16 digits>.new`.
 fn is_draft(path: &Path) -> bool {
     let chance = path.file_stem().and_then(|stem| Path::new(stem).extension());
     path.extension().is_some_and(|end| end == "new")
@@ -183,7 +185,7 @@ fn is_draft(path: &Path) -> bool {
         })
 }
 
-/// A report.json from another program is a user's result: it is renamed before ours takes its name.
+/// Renames a report.json of another program, which is a user's result, before our report gets this name.
 fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
     let path = run_dir.join(report::FILE);
     if !report::is_foreign(&path) {
@@ -206,10 +208,10 @@ fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
     }
 }
 
-/// The directory that this task shares with the others of its node.
+/// Enters the directory that this task shares with the others of its node.
 fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
-    // All tasks must choose the same place: the first that exists, and another one only if another user has taken the
-    // name there, which then applies to all of them.
+    // All tasks must choose the same place, so each takes the first one that exists. Another place is used only if
+    // another user already has a directory of that name there, which then applies to all tasks.
     let places = places().into_iter().filter(|place| place.is_dir());
     let mut problem = anyhow::anyhow!("there is no directory for shared data");
     for place in places {
@@ -228,7 +230,7 @@ fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
     Err(problem)
 }
 
-/// Places for ring directories: memory first.
+/// Returns the places for ring directories, those in memory first.
 pub(crate) fn places() -> Vec<PathBuf> {
     let shared = PathBuf::from("/dev/shm");
     let variable = |name: &str| {
@@ -245,13 +247,13 @@ pub(crate) fn places() -> Vec<PathBuf> {
     places.into_iter().flatten().collect()
 }
 
-/// In memory with room for the rings of a node's ranks and the hook, else where there is room for the hook, else
-/// anywhere.
+/// Creates a ring directory. The first choice is in memory, with room for the rings of a node's ranks and the hook. The
+/// second choice is where there is room for the hook, and the last one is anywhere.
 fn make_ring_dir() -> io::Result<PathBuf> {
     let places = places();
     let has_room = |place: &Path| {
         let found = rustix::fs::statvfs(place)?;
-        // A tmpfs without a limit reports no blocks.
+        // A tmpfs without a limit reports no blocks, so it counts as having room.
         let is_roomy = found.f_blocks == 0 || found.f_bavail.saturating_mul(found.f_frsize) >= RINGS_BYTES;
         match is_roomy {
             true => make_with_hook(place),
@@ -271,7 +273,7 @@ fn make_with_hook(place: &Path) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Removes what this user's killed runs have left in memory, if all their processes are gone.
+/// Removes what this user's killed runs have left in memory, if none of their processes is still running.
 pub(crate) fn clear_left_behind() {
     let user = rustix::process::geteuid().as_raw();
     let entries = places().into_iter().filter_map(|place| fs::read_dir(place).ok());
@@ -279,7 +281,7 @@ pub(crate) fn clear_left_behind() {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"paceline-")
             && fs::symlink_metadata(entry.path()).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
         if is_ours && let Some(_held) = tasks::left_behind(&entry.path()) {
-            // Another run may be doing the same.
+            // Ignore an error, because another run may be removing the same directory.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -1,9 +1,10 @@
-//! Several tasks on one node (`srun --ntasks-per-node=8 paceline run -- ...`), each with its own `paceline run`: they
+//! Lets several tasks on one node, each with its own `paceline run` (`srun --ntasks-per-node=8 paceline run -- ...`),
 //! share one directory and one sidecar.
 //!
 //! No task has a permanent role. The task that can lock `sidecar.lock` starts the sidecar, which inherits the lock and
-//! keeps it while it runs; a task that ends leaves it running for the others. Each task reports the result of its
-//! command in its own file ([`paceline_sidecar::agent::tasks`]); the last one waits for the sidecar and cleans up.
+//! keeps it while it runs. If this task ends, it leaves the sidecar running for the others. Each task reports the
+//! result of its command in its own file ([`paceline_sidecar::agent::tasks`]). The last task waits for the sidecar and
+//! cleans up.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -22,20 +23,20 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Pid;
 
-/// Locked by the node's sidecar.
+/// File that the node's sidecar locks.
 const SIDECAR: &str = "sidecar.lock";
-/// Locked by the one task that prints findings.
+/// File that the one task that prints findings locks.
 const PRINTER: &str = "printer.lock";
-/// Maximum bytes of the sidecar's verdicts per read.
+/// Maximum number of bytes of the sidecar's verdicts per read.
 const PIECE: usize = 256 << 10;
-/// Locked by the last task.
+/// File that the last task locks.
 const LAST: &str = "last.lock";
-/// Locked by the watch of tasks without a launcher, and by its sidecar.
+/// File that the watch of tasks without a launcher locks. The watch's sidecar also holds this lock.
 const WATCH: &str = "watch.lock";
-/// How long a task without data waits for a sidecar.
+/// Time that a task without data waits for a sidecar.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// This task among those of its node.
+/// The membership of this task among those of its node.
 #[derive(Debug)]
 pub(crate) struct Share {
     dir: PathBuf,
@@ -47,21 +48,21 @@ pub(crate) struct Share {
     _held: Option<File>,
 }
 
-/// The right to print findings.
+/// State of the task that prints findings, or wants to.
 #[derive(Debug, Default)]
 struct Printer {
     lock: Option<File>,
-    /// Whether it was requested before.
+    /// True if the right to print was requested before.
     has_asked: bool,
-    /// Bytes of the verdicts that were read.
+    /// Number of bytes of the verdicts that were read.
     at: u64,
 }
 
 impl Share {
-    /// Joins the other tasks in `place`; the directory is the same for all tasks of this user, job and node.
+    /// Joins the other tasks in `place`. The directory is the same for all tasks of this user, job and node.
     pub(crate) fn enter(place: &Path, job: &str, node: &str, expected: u32) -> io::Result<Share> {
         let dir = Share::dir_in(place, job, node);
-        // The last task of an earlier group removes the directory, possibly between our two steps.
+        // Try again, because the last task of an earlier group may remove the directory between our two steps.
         let mut problem = io::Error::from(io::ErrorKind::NotFound);
         for _ in 0..3 {
             match Share::enter_dir(&dir, expected) {
@@ -73,7 +74,7 @@ impl Share {
         Err(problem)
     }
 
-    /// The directory's path.
+    /// Returns the path of the directory.
     pub(crate) fn dir_in(place: &Path, job: &str, node: &str) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         place.join(format!(
@@ -99,49 +100,49 @@ impl Share {
         })
     }
 
-    /// The shared directory.
+    /// Returns the path of the shared directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The right to be the node's sidecar, if it is free.
+    /// Claims the right to be the node's sidecar, if it is free.
     pub(crate) fn claim(&self) -> Option<Claim> {
         let file = lock(&self.dir.join(SIDECAR))?;
-        // The process id of an earlier sidecar may belong to another process by now.
+        // Remove the process id of an earlier sidecar, which may belong to another process by now.
         let _ = file.set_len(0);
         Some(Claim(file))
     }
 
-    /// The process that holds it, if its id is known.
+    /// Returns the process of the current sidecar, if its id is known.
     pub(crate) fn sidecar(&self) -> Option<Pid> {
         if self.claim().is_some() {
             return None;
         }
         let text = fs::read_to_string(self.dir.join(SIDECAR)).ok()?;
         let number: i32 = text.trim().parse().ok()?;
-        // In another container, the id may be another process.
+        // Check the command line, because in another container the id may belong to another process.
         let words = fs::read(format!("/proc/{number}/cmdline")).ok()?;
         let is_sidecar = words.starts_with(b"paceline\0sidecar\0");
         Pid::from_raw(number).filter(|_| is_sidecar)
     }
 
-    /// For a task whose command could not be started: reports the code; the last task cleans up.
+    /// Reports the exit code of a command that could not be started. If this is the last task, it cleans up.
     pub(crate) fn leave(mut self, code: i32) {
         self.say(format_args!("{{\"exit\":{{\"code\":{code}}}}}"));
         let until = Instant::now() + PATIENCE;
-        // A sidecar started by another task is still reading.
+        // Wait while a sidecar that another task started is still reading.
         while self.is_last() && self.claim().is_none() && Instant::now() < until {
             thread::sleep(PATIENCE / 100);
         }
     }
 
-    /// Reports about our command to the sidecar.
+    /// Reports a fact about our command to the sidecar.
     pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
-        // If memory is full: the sidecar notices our end.
+        // Ignore an error, which occurs if the memory is full. The sidecar notices our end anyway.
         let _ = self.file.write_all(format!("{line}\n").as_bytes());
     }
 
-    /// After the last report: whether all other tasks have made theirs, and no other one cleans up.
+    /// Called after our last report. Returns true if all other tasks have made theirs, and no other task cleans up.
     pub(crate) fn is_last(&mut self) -> bool {
         if self.last.is_none() && tasks::look(&self.dir, self.expected).is_over() {
             self.last = lock(&self.dir.join(LAST));
@@ -149,13 +150,13 @@ impl Share {
         self.last.is_some()
     }
 
-    /// Whether a sidecar has finished its work.
+    /// Returns true if a sidecar has finished its work.
     pub(crate) fn is_done(&self) -> bool {
         self.dir.join(tasks::DONE).exists()
     }
 
-    /// New verdicts of the sidecar, if we are the task that prints them. If that task ends, another continues from
-    /// there.
+    /// Returns new verdicts of the sidecar, if this is the task that prints them. If that task ends, another one takes
+    /// over.
     pub(crate) fn verdicts(&mut self) -> Vec<Status> {
         let path = self.dir.join(tasks::VERDICTS);
         if self.printer.lock.is_none() {
@@ -164,7 +165,7 @@ impl Share {
             if self.printer.lock.is_none() {
                 return Vec::new();
             }
-            // The previous printer has printed the existing ones.
+            // If we have just taken over, skip the existing verdicts, because the previous task has printed them.
             let printed = if has_asked {
                 fs::metadata(&path).map_or(0, |about| about.len())
             } else {
@@ -176,7 +177,7 @@ impl Share {
         let Ok(count) = File::open(&path).and_then(|file| file.read_at(&mut piece, self.printer.at)) else {
             return Vec::new();
         };
-        // An incomplete line is read next time.
+        // Leave an incomplete line for the next read.
         let whole = piece[..count]
             .iter()
             .rposition(|byte| *byte == b'\n')
@@ -188,7 +189,7 @@ impl Share {
             .collect()
     }
 
-    /// The sidecar's status when it became ready.
+    /// Returns the status that the sidecar wrote when it became ready.
     pub(crate) fn ready(&self) -> Option<Status> {
         let text = fs::read(self.dir.join(tasks::READY)).ok()?;
         serde_json::from_slice(&text).ok()
@@ -197,15 +198,15 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Checked again: another task may have joined while we waited for the sidecar.
+        // Check again, because another task may have joined while we waited for the sidecar.
         if self.last.is_some() && tasks::look(&self.dir, self.expected).is_over() {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
 }
 
-/// Registers in `dir` a task without a launcher: it ends with its process, and its exit code is not known. Creates the
-/// directory if needed.
+/// Registers in `dir` a task that has no launcher. It counts as ended when its process ends, and its exit code is not
+/// known. Creates the directory if needed.
 pub(crate) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()> {
     refuse_foreign(dir)?;
     if let Some(_held) = tasks::left_behind(dir) {
@@ -218,24 +219,24 @@ pub(crate) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()>
     fs::rename(&hidden, folder.join(name))
 }
 
-/// Joins the tasks of `dir`: they do not count as ended while the file is open.
+/// Joins the tasks of `dir`. They do not count as ended while the returned file is open.
 pub(crate) fn stay(dir: &Path) -> io::Result<File> {
     tell_apart(&dir.join(tasks::FOLDER), "watch")
 }
 
-/// The right to watch the tasks in `dir`, if it is free.
+/// Claims the right to watch the tasks in `dir`, if it is free.
 pub(crate) fn claim_watch(dir: &Path) -> Option<Claim> {
     let path = dir.join(WATCH);
     touch(&path).ok()?;
     lock(&path).map(Claim)
 }
 
-/// For a waiting process: the file that is locked while a watch runs in `dir`.
+/// Opens the file that is locked while a watch runs in `dir`, for a process that waits for the watch.
 pub(crate) fn watch_of(dir: &Path) -> io::Result<File> {
     File::open(dir.join(WATCH))
 }
 
-/// Creates a task's file, locked before it gets its name, so that we are not taken for dead.
+/// Creates a task's file. The file is locked before it gets its name, so that the task is not taken for dead.
 fn tell_apart(folder: &Path, name: &str) -> io::Result<File> {
     let hidden = folder.join(format!(".{name}"));
     let file = File::options()
@@ -249,7 +250,7 @@ fn tell_apart(folder: &Path, name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates the directory with everything that tasks need in it, held.
+/// Creates the directory with everything that tasks need in it. Returns a file that keeps it from being removed.
 fn make(dir: &Path) -> io::Result<Option<File>> {
     make_private(dir)?;
     tasks::make_holdable(dir)?;
@@ -268,12 +269,12 @@ fn touch(path: &Path) -> io::Result<()> {
     file.open(path).map(drop)
 }
 
-/// The right to be the sidecar. Released on drop, unless a process has inherited it.
+/// The right to be the sidecar. It is released on drop, unless a process has inherited it.
 #[derive(Debug)]
 pub(crate) struct Claim(File);
 
 impl Claim {
-    /// Lets the command's process inherit it, for its lifetime.
+    /// Lets the command's process inherit this right for as long as it runs.
     pub(crate) fn hand_over(&self, command: &mut Command) {
         let descriptor = self.0.as_raw_fd();
         // SAFETY: fcntl is async-signal-safe, and touches nothing but a descriptor of the child, which is a copy of one
@@ -286,15 +287,15 @@ impl Claim {
         }
     }
 
-    /// Stores the process id, for tasks that are not its parent.
+    /// Stores the sidecar's process id, for tasks that are not its parent.
     pub(crate) fn belongs_to(self, process: u32) {
         let mut file = self.0;
-        // Without it, other tasks cannot end a sidecar that hangs.
+        // Ignore an error. Without the id, other tasks cannot end a sidecar that hangs.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{process}"));
     }
 }
 
-/// Does not create the file: the last task may be about to remove the directory, which must be empty then.
+/// Locks a file without creating it. The last task may be about to remove the directory, which must then be empty.
 fn lock(path: &Path) -> Option<File> {
     let file = File::options().write(true).open(path).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -309,7 +310,7 @@ fn owner(path: &Path) -> io::Result<(u32, u32)> {
     Ok((meta.uid(), meta.mode() & 0o777))
 }
 
-/// The name is predictable: a directory of another user is not used.
+/// Refuses a directory of another user, who could have created it because its name is predictable.
 fn refuse_foreign(dir: &Path) -> io::Result<()> {
     match owner(dir) {
         Ok((user, _)) if user != rustix::process::geteuid().as_raw() => {
@@ -321,7 +322,7 @@ fn refuse_foreign(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// A directory that only this user may enter, created if needed. An existing one of another user is refused.
+/// Creates, if needed, a directory that only this user may enter. An existing one of another user is refused.
 fn make_private(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

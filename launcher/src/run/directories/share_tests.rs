@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 #[test]
 fn the_last_one_clears_up() {
     let place = tempfile::tempdir().unwrap();
-    // A task's file is named by its process id: two in this test would be the same.
+    // Use another node for the second task: a task's file is named by its process id, so two tasks in this test would
+    // have the same file.
     let mut share = Share::enter(place.path(), "j", "n1", 1).unwrap();
     let other = Share::enter(place.path(), "j", "n2", 1).unwrap();
     assert_ne!(share.dir(), other.dir());
@@ -16,7 +17,7 @@ fn the_last_one_clears_up() {
     assert!(!dir.exists() && other.dir().exists());
 }
 
-/// Two tasks that end at once: one removes the directory while the other checks whether it is the last.
+/// Two tasks end at once. One removes the directory while the other checks if it is the last.
 #[test]
 fn what_is_cleared_up_stays_away() {
     let place = tempfile::tempdir().unwrap();
@@ -39,7 +40,7 @@ fn one_task_gets_the_verdicts_and_another_goes_on_from_there() {
     let place = tempfile::tempdir().unwrap();
     let mut first = Share::enter(place.path(), "j", "n", 2).unwrap();
     let mut second = Share::enter(place.path(), "j", "n", 2).unwrap();
-    // Any line of the stream will do.
+    // The content does not matter, so use any line of the stream.
     let line = "{\"progress\":{\"step\":1,\"ranks\":2,\"median_step_s\":null}}\n";
     let write = |text: &str| {
         let path = place

@@ -1,4 +1,5 @@
-//! Launchers of multi-node jobs that are started by hand on each node: their rendezvous, and which agents share a host.
+//! Finds the rendezvous of multi-node jobs that are started by hand on each node, and if all agents of such a job are
+//! on this host.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,21 +8,21 @@ use std::path::{Path, PathBuf};
 
 use super::cluster::{Endpoint, Task, Variable, is_local, split, step, torchrun_option};
 
-/// Maximum size of an accelerate configuration.
+/// Maximum size of an accelerate configuration in bytes.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// A command's agents.
+/// The agents of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Agents {
-    /// Minimum and maximum number; the same for accelerate.
+    /// Minimum and maximum number of agents. For accelerate, the two are the same.
     pub(super) least: u32,
     pub(super) most: u32,
-    /// Their rendezvous.
+    /// The agents' rendezvous.
     pub(super) endpoint: Endpoint,
 }
 
 impl Agents {
-    /// For torchrun or accelerate with more than one node, from arguments or their defaults.
+    /// Returns the agents of torchrun or accelerate if there is more than one node, from arguments or their defaults.
     pub(super) fn of(command: &[OsString], variable: Variable<'_>) -> Option<Agents> {
         let agents =
             Agents::of_torchrun(command, variable).or_else(|| Agents::of_accelerate(command, variable))?;
@@ -32,7 +33,7 @@ impl Agents {
         let option = |name: &str| torchrun_option(command, variable, name);
         let nodes = option("nnodes")?;
         let (least, most) = nodes.split_once(':').unwrap_or((&nodes, &nodes));
-        // A separate store may run on any host.
+        // Skip a separate store such as etcd, because it may run on any host.
         if option("rdzv-backend").is_some_and(|backend| backend.starts_with("etcd")) {
             return None;
         }
@@ -47,8 +48,8 @@ impl Agents {
         })
     }
 
-    /// `accelerate launch` (<https://huggingface.co/docs/accelerate/package_reference/cli>): its arguments, then its
-    /// configuration file.
+    /// Returns the agents of `accelerate launch` (<https://huggingface.co/docs/accelerate/package_reference/cli>), from
+    /// its arguments and then its configuration file.
     fn of_accelerate(command: &[OsString], variable: Variable<'_>) -> Option<Agents> {
         let words = accelerate(command)?;
         let file = file_of(&words, variable);
@@ -62,22 +63,22 @@ impl Agents {
         })
     }
 
-    /// Whether agents with this endpoint would find no others: each chooses its own port.
+    /// Returns true if agents with this endpoint would not find each other, because each chooses its own port.
     fn is_anybodys(&self) -> bool {
         self.endpoint.port == "0"
     }
 }
 
-/// The agents' rendezvous, on this host or another: it names their job. Agents on this host in unknown number are
-/// separate jobs: otherwise one node would appear twice.
+/// Returns the agents' rendezvous, on this host or another, which identifies their job. Agents on this host count as
+/// separate jobs if their number is not known, because otherwise one node would appear twice.
 pub(super) fn meeting(command: &[OsString], variable: Variable<'_>) -> Option<Endpoint> {
     let agents = Agents::of(command, variable)?;
     let is_sure = agents.least == agents.most || !is_local(&agents.endpoint.host);
     (is_sure && !agents.is_anybodys()).then_some(agents.endpoint)
 }
 
-/// Agents with a rendezvous on this host's own address are all here: they are tasks of one node. Their number must be
-/// known.
+/// Returns the tasks of this node if all agents are here, because the host of their rendezvous is this one. Their
+/// number must be known.
 pub(crate) fn on_this_host(command: &[OsString], variable: Variable<'_>) -> Option<Task> {
     if step(variable).is_some() || variable("LOCAL_RANK").is_some() {
         return None;
@@ -87,11 +88,11 @@ pub(crate) fn on_this_host(command: &[OsString], variable: Variable<'_>) -> Opti
     is_sure.then_some(Task { on_node: agents.most })
 }
 
-/// The arguments after `accelerate launch`.
+/// Returns the arguments after `accelerate launch`.
 fn accelerate(command: &[OsString]) -> Option<Vec<&str>> {
     let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
     let is_named = |word: &str, wanted: &str| Path::new(word).file_name().is_some_and(|name| name == wanted);
-    // The words before its options.
+    // Skip the words before accelerate's options.
     let begin = words.iter().enumerate().find_map(|(at, word)| {
         let next = words.get(at + 1).copied();
         let pair = match next {
@@ -107,8 +108,8 @@ fn accelerate(command: &[OsString]) -> Option<Vec<&str>> {
     Some(words[begin..].to_vec())
 }
 
-/// The value of one of its options, with `_` or `-`. Which other options take a value is unknown here, so the script's
-/// words are searched too.
+/// Returns the value of one of accelerate's options, spelled with `_` or `-`. The script's words are searched too,
+/// because it is not known which of the other options take a value.
 fn option(words: &[&str], name: &str) -> Option<String> {
     let found = words.iter().enumerate().rev().find_map(|(at, word)| {
         let (key, value) = word
@@ -122,7 +123,7 @@ fn option(words: &[&str], name: &str) -> Option<String> {
     found.filter(|value| !value.is_empty()).map(str::to_owned)
 }
 
-/// The text of its configuration; empty if there is none.
+/// Returns the text of accelerate's configuration. Empty if there is none.
 fn file_of(words: &[&str], variable: Variable<'_>) -> String {
     let given = option(words, "config_file").map(PathBuf::from);
     let folder = || {
@@ -133,13 +134,13 @@ fn file_of(words: &[&str], variable: Variable<'_>) -> String {
     let mut text = String::new();
     let file = given.or_else(folder).and_then(|path| fs::File::open(path).ok());
     if let Some(file) = file {
-        // An unreadable file counts as empty.
+        // Ignore an error, so that an unreadable file counts as empty.
         let _ = file.take(MOST_BYTES).read_to_string(&mut text);
     }
     text
 }
 
-/// A top-level `key: value`, as accelerate writes it.
+/// Returns the value of a top-level `key: value`, as accelerate writes it.
 fn in_file(text: &str, name: &str) -> Option<String> {
     let value = text
         .lines()

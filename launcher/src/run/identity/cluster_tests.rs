@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The value of the variable `name` in words such as `A=1 B=2`.
+/// Returns the value of the variable `name` in words such as `A=1 B=2`.
 pub(in crate::run) fn among(variables: &str, name: &str) -> Option<String> {
     let mut pairs = variables
         .split_whitespace()
@@ -20,7 +20,7 @@ fn words(command: &str) -> Vec<OsString> {
     command.split_whitespace().map(OsString::from).collect()
 }
 
-/// The variables that deepspeed's launcher sets for local rank 1 of two, on the last of `nodes` nodes.
+/// Returns the variables that deepspeed's launcher sets for local rank 1 of two, on the last of `nodes` nodes.
 fn deepspeed(master: &str, nodes: u32) -> String {
     format!(
         "CUDA_VISIBLE_DEVICES=0,1 MASTER_ADDR={master} MASTER_PORT=29500 WORLD_SIZE={} CROSS_RANK={} CROSS_SIZE={nodes} \
@@ -44,7 +44,7 @@ fn the_first_node() {
             "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n3",
             None,
         ),
-        // The batch script, which runs on one node of the allocation.
+        // The batch script runs on one node of the allocation.
         (
             "python t.py",
             "SLURM_JOB_ID=7 SLURM_STEP_ID=4294967291 SLURM_JOB_NODELIST=n[3-4]",
@@ -74,13 +74,13 @@ fn the_first_node() {
         ("python t.py", &deepspeed("z", 2), Some("z")),
         ("python t.py", "WORLD_SIZE=4 MASTER_ADDR=127.0.0.1", None),
         ("python t.py", mpi, Some("192.0.2.2")),
-        // In an allocation: mpirun has started its daemons as a step of one task on each other node.
+        // In an allocation, mpirun has started its daemons as a step with one task on each other node.
         (
             "python t.py",
             &format!("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n4 {mpi}"),
             Some("192.0.2.2"),
         ),
-        // mpirun runs on a login node.
+        // Here, mpirun runs on a login node.
         (
             "python t.py",
             &format!("SLURM_JOB_NODELIST=n[5-6] {mpi}"),
@@ -113,7 +113,7 @@ fn where_a_preflight_meets() {
     );
     assert_eq!(at("torchrun --nnodes 1:4 --rdzv_endpoint=x:29400 t.py", ""), None);
     assert_eq!(at("torchrun t.py", "PET_NNODES=3 PET_MASTER_ADDR=x"), x(3));
-    // A script's own options.
+    // A script's own options do not count.
     assert_eq!(at("python t.py --nnodes 2 --rdzv-endpoint x", ""), None);
     assert_eq!(at("torchrun --nnodes 2 t.py --rdzv-endpoint x", ""), None);
 
@@ -122,7 +122,7 @@ fn where_a_preflight_meets() {
     assert_eq!(of(whole).as_deref(), Some("n[1-4]"));
     let step = format!("{whole} SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[3-4]");
     assert_eq!(of(&step).as_deref(), Some("n[3-4]"));
-    // The batch script runs on the first node only, and no other node would join.
+    // The batch script runs on the first node only, so no other node would join.
     assert_eq!(of(&format!("{whole} SLURM_STEP_ID=4294967291")), None);
     assert_eq!(of("SLURM_JOB_NODELIST=n1"), None);
 }
@@ -139,7 +139,7 @@ fn which_task_of_a_node() {
             format!("{step} SLURM_NODEID=0 RANK=5 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4"),
             task(4),
         ),
-        // One torchrun agent on each node, and the pod's own RANK.
+        // There is one torchrun agent on each node, and the pod has its own RANK.
         ("RANK=1 WORLD_SIZE=2".to_owned(), None),
         (
             format!(
@@ -149,7 +149,8 @@ fn which_task_of_a_node() {
         ),
         (deepspeed("127.0.0.1", 1), task(2)),
         (format!("{step} SLURM_NODEID=0 {}", deepspeed("n1", 2)), task(2)),
-        // MPICH's mpirun, alone and inside a Slurm step with one task for it on each node; then srun with its own PMI.
+        // MPICH's mpirun runs alone, and inside a Slurm step with one task for it on each node. Then srun runs with its
+        // own PMI.
         (
             "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2".to_owned(),
             task(2),
@@ -159,7 +160,7 @@ fn which_task_of_a_node() {
             task(2),
         ),
         (format!("{step} SLURM_NODEID=0 PMI_RANK=2 PMI_SIZE=5"), task(3)),
-        // An unrelated variable, and no rank.
+        // This variable is unrelated, and there is no rank.
         ("LOCAL_SIZE=4".to_owned(), None),
         (String::new(), None),
     ] {

@@ -1,5 +1,5 @@
-//! Default job, node and directory; and below, their sources from schedulers and launchers: the cluster's variables,
-//! agents started by hand, torchrun's options, other runs on this node.
+//! Determines the default job, node and directory. The submodules read the sources for these: the cluster's variables,
+//! agents started by hand, torchrun's options, and other runs on this node.
 
 pub(super) mod agents;
 pub(crate) mod cluster;
@@ -15,13 +15,13 @@ use paceline_health::text::date::Date;
 
 use self::cluster::Variable;
 
-/// The job's name: that of its launcher or scheduler, else its rendezvous, else a generated one. It must be the same on
-/// every node, so a generated name is for one node only.
+/// Returns the job's name. It is that of its launcher or scheduler, else its rendezvous, else a generated name. The
+/// name must be the same on every node, so a generated one works for a single node only.
 pub(crate) fn job(command: &[OsString], variable: Variable<'_>) -> String {
     found_job(command, variable).unwrap_or_else(made_up)
 }
 
-/// The same; `None`: it would be generated.
+/// Like [`job`], but returns `None` instead of a generated name.
 pub(crate) fn found_job(command: &[OsString], variable: Variable<'_>) -> Option<String> {
     known_job(variable)
         .or_else(|| cluster::torchrun_option(command, variable, "rdzv-id"))
@@ -34,7 +34,8 @@ pub(crate) fn found_job(command: &[OsString], variable: Variable<'_>) -> Option<
         .or_else(|| hydra(variable))
 }
 
-/// Ranks of MPICH's or Intel MPI's mpirun on one node are children of one proxy. Across nodes they have no common name.
+/// Ranks of MPICH's or Intel MPI's mpirun on one node are children of the same proxy, which gives them a common name.
+/// Across nodes there is none.
 fn hydra(variable: Variable<'_>) -> Option<String> {
     let here = cluster::ranks_of_hydra(variable)?;
     let all: u32 = variable("PMI_SIZE")?.parse().ok()?;
@@ -42,14 +43,14 @@ fn hydra(variable: Variable<'_>) -> Option<String> {
     (here == all).then(|| format!("mpi-{proxy}"))
 }
 
-/// The job's name from its launcher's or scheduler's environment.
+/// Returns the job's name from the environment of its launcher or scheduler.
 pub(crate) fn known_job(variable: Variable<'_>) -> Option<String> {
     torchrun(variable)
         .or_else(|| mpirun(variable))
         .or_else(|| slurm(variable))
 }
 
-/// torchrun uses "none" for every job without a name.
+/// Returns torchrun's name for the job. torchrun uses "none" for every job without a name.
 fn torchrun(variable: Variable<'_>) -> Option<String> {
     let id = variable("TORCHELASTIC_RUN_ID")?;
     if id != "none" {
@@ -59,7 +60,8 @@ fn torchrun(variable: Variable<'_>) -> Option<String> {
     slurm(variable).or_else(|| Some(format!("{host}-{port}")))
 }
 
-/// Open MPI numbers the jobs of an mpirun. In an allocation, the step is mpirun's own and differs between nodes.
+/// Returns Open MPI's number of the job. In an allocation, the Slurm step cannot be used, because it is mpirun's own
+/// and differs between nodes.
 fn mpirun(variable: Variable<'_>) -> Option<String> {
     variable("OMPI_COMM_WORLD_RANK")?;
     let number = variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid"))?;
@@ -69,7 +71,7 @@ fn mpirun(variable: Variable<'_>) -> Option<String> {
     })
 }
 
-/// Job and step identify one `srun`.
+/// Returns a name for one `srun`, which the job and step identify.
 fn slurm(variable: Variable<'_>) -> Option<String> {
     let restarts = restarts(variable);
     let id = variable("SLURM_JOB_ID")?;
@@ -77,18 +79,19 @@ fn slurm(variable: Variable<'_>) -> Option<String> {
     Some(format!("{id}{step}{restarts}"))
 }
 
-/// Slurm's job, independent of its steps.
+/// Returns the name of Slurm's job, independent of its steps.
 pub(crate) fn allocation(variable: Variable<'_>) -> Option<String> {
     Some(format!("{}{}", variable("SLURM_JOB_ID")?, restarts(variable)))
 }
 
-/// A requeued job keeps its id and counts its restarts.
+/// Returns the restart count as a suffix, because a requeued job keeps its id.
 fn restarts(variable: Variable<'_>) -> String {
     let count = variable("SLURM_RESTART_COUNT").filter(|count| count != "0");
     count.map_or_else(String::new, |count| format!("-r{count}"))
 }
 
-/// `20261121-035012-7f3a`, in UTC: sorts by time, and two in one second differ.
+/// Returns a name such as `20261121-035012-7f3a`, in UTC. Such names sort by time, and two created in the same second
+/// differ.
 fn made_up() -> String {
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -96,7 +99,7 @@ fn made_up() -> String {
     format!("{}-{:04x}", stamp(seconds), chance() & 0xffff)
 }
 
-/// Seconds since 1970 as UTC.
+/// Formats seconds since 1970 as UTC.
 fn stamp(seconds: u64) -> String {
     let at = Date::of(seconds.saturating_mul(1000));
     format!(
@@ -105,20 +108,20 @@ fn stamp(seconds: u64) -> String {
     )
 }
 
-/// A random number; the standard library seeds its hash tables with one.
+/// Returns a random number, taken from the seed of the standard library's hash tables.
 pub(crate) fn chance() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()
 }
 
-/// The scheduler's name of the node: on a virtual cluster, several nodes share a host name.
+/// Returns the scheduler's name of the node, because several nodes of a virtual cluster may share a host name.
 pub(crate) fn node(variable: Variable<'_>) -> String {
     variable("SLURMD_NODENAME")
         .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
-/// `./paceline-JOB`, with characters replaced that a file name should not contain.
+/// Returns `./paceline-JOB`. Characters that a file name should not contain are replaced.
 pub(crate) fn run_dir(job: &str) -> PathBuf {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let name: String = job
@@ -190,7 +193,7 @@ mod tests {
                 vec![("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "8")],
                 "a-8",
             ),
-            // One of two ranks of one node, each with its own launcher of ours.
+            // This is one of two ranks of one node. Each has its own `paceline run`.
             (
                 "python t.py",
                 vec![
@@ -226,7 +229,7 @@ mod tests {
             assert_eq!(named(command, &variables), expected, "{command} {variables:?}");
         }
         assert_ne!(named("true", &[]), named("true", &[]));
-        // Two ranks of one MPICH mpirun have one parent.
+        // Two ranks of one MPICH mpirun have the same parent.
         let rank = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")];
         assert_eq!(named("python t.py", &rank), named("python t.py", &rank));
         assert_ne!(named("python t.py", &rank[..2]), named("python t.py", &rank[..2]));

@@ -1,4 +1,4 @@
-//! Other monitored jobs on this node: a command without a known job may belong to one of them.
+//! Finds other monitored jobs on this node, because a command whose job is not known may belong to one of them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use super::torchrun;
 /// Maximum number of jobs listed.
 const MOST: usize = 3;
 
-/// A hint to the user, if their jobs are monitored on `node` and the command may be a part of one.
+/// Returns a hint to the user if other jobs of this user are monitored on `node` and the command may be a part of one.
 pub(crate) fn note(command: &[OsString], node: &str) -> Option<String> {
     if !may_be_a_part(command) {
         return None;
@@ -32,7 +32,7 @@ pub(crate) fn note(command: &[OsString], node: &str) -> Option<String> {
     ))
 }
 
-/// Launchers whose ranks may belong to a larger job.
+/// Returns true for launchers whose ranks may belong to a larger job.
 fn may_be_a_part(command: &[OsString]) -> bool {
     let is_named = |word: &OsString| {
         let name = Path::new(word).file_name().and_then(|name| name.to_str());
@@ -41,7 +41,7 @@ fn may_be_a_part(command: &[OsString]) -> bool {
     torchrun::is_in(command) || command.iter().any(is_named)
 }
 
-/// This user's jobs by their sidecars in `proc`, each with its run directory.
+/// Finds this user's jobs by their sidecars in `proc`. Returns each job with its run directory.
 fn watched(proc: &Path, node: &str) -> BTreeMap<String, String> {
     let user = rustix::process::geteuid().as_raw();
     let of = |entry: fs::DirEntry| {

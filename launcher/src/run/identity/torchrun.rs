@@ -1,10 +1,10 @@
-//! torchrun's own options in a command line, before the script: the script's options are its own. NVIDIA's
-//! `ft_launcher` takes the same.
+//! Finds torchrun's own options in a command line. They come before the script, and later options are the script's own.
+//! NVIDIA's `ft_launcher` takes the same options.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// torchrun's options without a value (<https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py>); all
+/// torchrun's options that take no value (<https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py>). All
 /// others take one.
 const BARE: [&str; 8] = [
     "--standalone",
@@ -20,7 +20,8 @@ const BARE: [&str; 8] = [
 /// The positions of torchrun's own options in a command.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    /// Name with dashes, index of the word with the value, and whether the value follows a `=` there.
+    /// The option's name with dashes, the index of the word with the value, and true if the value follows a `=` in that
+    /// word.
     found: Vec<(String, usize, bool)>,
 }
 
@@ -50,13 +51,13 @@ impl Options {
         Options { found }
     }
 
-    /// The last one counts, as in argparse.
+    /// Returns the position of an option. If there are several, the last one counts, as in argparse.
     fn place(&self, option: &str) -> Option<(usize, bool)> {
         let last = self.found.iter().rfind(|(name, ..)| name == option);
         last.map(|(_, at, is_inline)| (*at, *is_inline))
     }
 
-    /// The value of an option.
+    /// Returns the value of an option.
     pub(crate) fn value(&self, command: &[OsString], option: &str) -> Option<String> {
         let (at, is_inline) = self.place(option)?;
         let word = command.get(at)?.to_str()?;
@@ -79,13 +80,13 @@ impl Options {
     }
 }
 
-/// Whether a command starts torchrun, or a launcher with the same options.
+/// Returns true if the command starts torchrun, or a launcher with the same options.
 pub(crate) fn is_in(command: &[OsString]) -> bool {
     let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
     begin(&words).is_some()
 }
 
-/// The index after torchrun, however it is started.
+/// Returns the index of the word after torchrun, however it is started.
 fn begin(words: &[&str]) -> Option<usize> {
     let is_launcher = |(at, word): (usize, &&str)| {
         let file = Path::new(word).file_name().and_then(|name| name.to_str());

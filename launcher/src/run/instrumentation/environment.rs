@@ -9,8 +9,8 @@ use crate::run::Plan;
 /// A variable and its value.
 pub(crate) type Variable = (&'static str, OsString);
 
-/// All additions. `ring_dir`: without one the command runs unmonitored. `python`: path of the hook; without a ring
-/// directory the hook does nothing, but `import paceline` works.
+/// Returns all additions. Without a `ring_dir`, the command runs unmonitored. `python` is the path of the hook. Without
+/// a ring directory the hook does nothing, but `import paceline` works.
 pub(crate) fn additions(plan: &Plan, ring_dir: Option<&Path>, python: Option<&Path>) -> Vec<Variable> {
     let mut added: Vec<Variable> = Vec::new();
     if let Some(ring_dir) = ring_dir {
@@ -29,7 +29,7 @@ pub(crate) fn additions(plan: &Plan, ring_dir: Option<&Path>, python: Option<&Pa
     added
 }
 
-/// For a tracker in the trainer that reads the job's page: what it needs for access.
+/// Returns the variables by which a tracker in the trainer gets access to the job's page.
 fn to_the_page(plan: &Plan) -> Vec<Variable> {
     let page = &plan.settings.page;
     let token = page.token_file.as_ref();

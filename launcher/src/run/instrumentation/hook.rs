@@ -1,11 +1,11 @@
-//! The Python hook: embedded in the binary, written out for one run, prepended to PYTHONPATH.
+//! The Python hook. It is embedded in the binary, written to a directory for one run, and prepended to PYTHONPATH.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Path below the hook's directory, and contents.
+/// The hook's files: path below the hook's directory, and contents.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/hook_files.rs"));
 
 /// Writes the hook under `folder`.
@@ -20,7 +20,7 @@ pub(crate) fn write(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the hook to `folder` atomically; another task may have done it.
+/// Writes the hook to `folder` atomically. Does nothing if another task has already done it.
 pub(crate) fn write_whole(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         return Ok(());
@@ -36,7 +36,7 @@ pub(crate) fn write_whole(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// `before` with `folder` prepended: the user's entries stay in effect after it.
+/// Prepends `folder` to `before`, so that the user's entries stay in effect after it.
 pub(crate) fn python_path(folder: &Path, before: Option<&OsStr>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {

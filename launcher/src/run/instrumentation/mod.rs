@@ -1,5 +1,5 @@
-//! Instrumentation of the command: the Python hook, NCCL's profiler plugin, the path for the dumps of PyTorch's flight
-//! recorder, and the variables for them.
+//! Instruments the command with the Python hook, NCCL's profiler plugin and the path for the dumps of PyTorch's flight
+//! recorder. Also sets the variables for these.
 
 pub(crate) mod environment;
 pub(crate) mod flight_recorder;

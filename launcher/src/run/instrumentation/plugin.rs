@@ -1,4 +1,4 @@
-//! The profiler plugin for NCCL: found next to the binary, and passed to the command, unless another plugin occupies
+//! Finds our profiler plugin for NCCL next to the binary, and passes it to the command unless another plugin occupies
 //! NCCL's only slot.
 
 use std::ffi::{OsStr, OsString};
@@ -9,35 +9,37 @@ use super::environment::Variable;
 use crate::output;
 use crate::run::Plan;
 
-/// NCCL's variable, and cargo's file name.
+/// NCCL's variable for the plugin, and cargo's name of our library.
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
 pub(crate) const LIBRARY: &str = "libpaceline_nccl.so";
-/// Exists where NVIDIA's driver is loaded.
+/// This path exists where NVIDIA's driver is loaded.
 const DRIVER: &str = "/proc/driver/nvidia";
-/// Maximum size of a configuration file, far more than real ones have.
+/// Maximum size of a configuration file in bytes, far more than real ones have.
 const MAX_CONF: u64 = 1 << 20;
 
 /// The state of NCCL's plugin slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Slot {
-    /// NCCL is to load this.
+    /// NCCL is to load our plugin from this path.
     Ours(PathBuf),
-    /// Another plugin is configured, and where.
+    /// Another plugin is configured. `told_in` says where.
     Taken { by: OsString, told_in: String },
-    /// Ours is not installed.
+    /// Our plugin is not installed.
     Missing,
 }
 
-/// The variable that passes the plugin to the command; otherwise a warning with the reason.
+/// Returns the variable that passes our plugin to the command. If this is not possible, prints a warning with the
+/// reason.
 pub(crate) fn offer(plan: &Plan) -> Option<Variable> {
-    // Only one of many instances prints it.
+    // Print only in one of several instances started together.
     let speaks = !plan.settings.quiet && !plan.follows;
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let program = std::env::current_exe().ok();
     let beside = program.as_deref().and_then(Path::parent);
     match slot(&variable, beside) {
         Slot::Ours(library) => return Some((VARIABLE, library.into())),
-        // "none" also excludes our plugin; and ours may be set by an outer `paceline run`.
+        // Print no warning here: "none" deliberately excludes our plugin too, and an outer `paceline run` may have set
+        // ours.
         Slot::Taken { by, .. } if by.eq_ignore_ascii_case("none") || is_ours(&by) => {}
         Slot::Taken { by, told_in } if speaks => output::warning(
             plan.style,
@@ -75,13 +77,13 @@ fn slot(variable: &dyn Fn(&str) -> Option<OsString>, beside: Option<&Path>) -> S
             };
         }
     }
-    // Absolute, because trainers may have another working directory.
+    // Make the path absolute, because trainers may have another working directory.
     beside.and_then(self::beside).map_or(Slot::Missing, |path| {
         Slot::Ours(path.canonicalize().unwrap_or(path))
     })
 }
 
-/// The plugin of a program in this folder.
+/// Returns the plugin that belongs to a program in this folder.
 pub(crate) fn beside(folder: &Path) -> Option<PathBuf> {
     let places = [folder.to_owned(), folder.join("../lib/paceline")];
     let mut files = places.iter().map(|dir| dir.join(LIBRARY));
@@ -92,7 +94,7 @@ fn is_ours(library: &OsStr) -> bool {
     Path::new(library).file_name() == Some(OsStr::new(LIBRARY))
 }
 
-/// NCCL's configuration files, the user's before the site's
+/// Returns NCCL's configuration files, the user's before the site's
 /// (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>).
 fn conf_files(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let of_user = variable("NCCL_CONF_FILE")

@@ -1,4 +1,4 @@
-//! The command's process: its environment, its process group, its end.
+//! Runs the command's process: its environment, its process group, and its end.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::run::Plan;
 use crate::run::directories::place::Place;
 use crate::run::instrumentation::environment::additions;
 
-/// A shell's exit codes for a command that cannot be started (POSIX, 2.8.2).
+/// The exit codes of a shell for a command that cannot be started (POSIX, 2.8.2).
 const NOT_FOUND: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
-/// If a stop ends within this time, we were not really stopped.
+/// If we continue within this time after stopping ourselves, we were not really stopped.
 const AT_ONCE: Duration = Duration::from_millis(10);
 
 /// The command, running in its own process group.
@@ -34,14 +34,14 @@ pub(crate) struct Child {
     ended: Option<i32>,
 }
 
-/// The change since the last poll.
+/// The change of the child's state since the last poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// None.
+    /// Nothing has changed.
     None,
-    /// Stopped by this signal.
+    /// The child was stopped by this signal.
     Stopped(i32),
-    /// Ended: exit code, 128 + n for a signal.
+    /// The child has ended with this exit code, which is 128 + n for signal n.
     Ended(i32),
 }
 
@@ -71,7 +71,7 @@ impl StartError {
         }
     }
 
-    /// The exit code that a shell would return.
+    /// Returns the exit code that a shell would return.
     pub(crate) fn code(&self) -> i32 {
         if self.problem.kind() == io::ErrorKind::NotFound {
             NOT_FOUND
@@ -80,7 +80,7 @@ impl StartError {
         }
     }
 
-    /// Whether the start may have failed because of resources that we use.
+    /// Returns true if the start may have failed because of resources that we use.
     pub(crate) fn is_of_us(&self) -> bool {
         let lacking = [libc::EMFILE, libc::ENFILE, libc::EAGAIN, libc::ENOMEM];
         self.problem
@@ -91,8 +91,8 @@ impl StartError {
 
 impl std::error::Error for StartError {}
 
-/// Replaces this process with the command, unmonitored: the last resort if resources do not suffice for more. Returns
-/// only if the command cannot be started.
+/// Replaces this process with the command, unmonitored. This is the last resort if resources do not suffice for more.
+/// Returns only if the command cannot be started.
 pub(crate) fn become_command(plan: &Plan, why: &dyn fmt::Display) -> StartError {
     output::warning(plan.style, format_args!("the job runs unwatched: {why}"));
     let (program, args) = match plan.command.split_first() {
@@ -125,7 +125,8 @@ impl fmt::Display for StartError {
 }
 
 impl Child {
-    /// Starts it. Without a place it runs unmonitored, but otherwise the same. `python`: path of the hook.
+    /// Starts the command. Without a place it runs unmonitored, but otherwise the same. `python` is the path of the
+    /// hook.
     pub(crate) fn start(
         plan: &Plan,
         place: Option<&Place>,
@@ -164,20 +165,21 @@ impl Child {
         })
     }
 
-    /// Its process id, which is also its group's.
+    /// Returns the child's process id, which is also that of its group.
     pub(crate) fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Signals its whole group until it has been reaped: after that, the id may belong to another process.
+    /// Signals the child's whole group. After the child has been reaped, it does nothing, because the id may belong to
+    /// another process.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
-            // A group that has just ended needs no signal.
+            // Ignore an error, because a group that has just ended needs no signal.
             let _ = kill_process_group(self.pid, signal);
         }
     }
 
-    /// Polls its state without waiting.
+    /// Polls the child's state without waiting.
     pub(crate) fn poll(&mut self) -> Change {
         if let Some(code) = self.ended {
             return Change::Ended(code);
@@ -189,7 +191,7 @@ impl Child {
                 (None, Some(code)) => self.end(code),
                 (None, None) => Change::None,
             },
-            // SIGCHLD was ignored before we started: the exit code is lost.
+            // The exit code is lost, because SIGCHLD was ignored before we started.
             Err(_) => self.end(1),
         }
     }
@@ -202,7 +204,8 @@ impl Child {
         Change::Ended(code)
     }
 
-    /// It was stopped from the terminal: stop as well, so that the shell sees its job stopped; then continue it.
+    /// Called if the child was stopped from the terminal. Stops us too, so that the shell sees its job stopped. When we
+    /// are continued, continues the child.
     pub(crate) fn stop_along(&self, signal: i32) {
         let job_control = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
         let (Some(terminal), true) = (&self.terminal, job_control) else {
@@ -213,17 +216,18 @@ impl Child {
             return;
         };
         let before = Instant::now();
-        // We stop inside this call, until the shell continues us.
+        // We are stopped inside this call, until the shell continues us.
         let _ = kill_current_process_group(signal);
-        // The kernel does not stop us if no shell could continue our group. A child that wants to read in the
-        // background would be stopped again at once: it waits for a SIGCONT.
+        // Leave the child stopped, to wait for a SIGCONT, if the kernel did not really stop us. The kernel does this if
+        // no shell could continue our group. A child that wants to read in the background would be stopped again at
+        // once.
         if signal != Signal::TSTP && before.elapsed() < AT_ONCE {
             return;
         }
         self.continued();
     }
 
-    /// We were continued, perhaps in the foreground: continue the child.
+    /// Continues the child, because we were continued, perhaps in the foreground.
     pub(crate) fn continued(&self) {
         if let Some(terminal) = &self.terminal {
             terminal.give_to(self.pid);

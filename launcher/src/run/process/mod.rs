@@ -1,4 +1,4 @@
-//! The command's process: its start, its process group and terminal, its signals, its output, its end.
+//! Manages the command's process: its start, process group, terminal, signals, output and end.
 
 pub(crate) mod child;
 pub(crate) mod printed;

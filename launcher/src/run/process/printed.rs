@@ -1,5 +1,5 @@
-//! The command's output to stderr, if that is a file: a terminal or a pipe cannot be read without interfering with the
-//! command's output.
+//! Reads what the command printed to stderr, if stderr is a file. A terminal or a pipe cannot be read without
+//! interfering with the command's output.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use paceline_sidecar::source::ends;
 
-/// Maximum bytes read from its end.
+/// Maximum number of bytes that are read from the end of the file.
 const MOST: u64 = 256 << 10;
 
 /// The file, and its length before the command started.
@@ -23,7 +23,7 @@ impl Printed {
         Printed(file.zip(size))
     }
 
-    /// The command has ended with this code: leaves the printed reason for the sidecar.
+    /// Called when the command has ended with this code. Leaves the printed reason for the sidecar.
     pub(crate) fn report(&self, code: i32, ring_dir: Option<&Path>) {
         let (Some((file, before)), Some(dir)) = (&self.0, ring_dir) else {
             return;
@@ -34,7 +34,7 @@ impl Printed {
         let size = file.metadata().map_or(0, |meta| meta.len());
         let from = (*before).max(size.saturating_sub(MOST));
         let mut bytes = vec![0; size.saturating_sub(from) as usize];
-        // The file may have been truncated: then there is less.
+        // The file may have been truncated, so fewer bytes may be read.
         let read = file.read_at(&mut bytes, from).unwrap_or(0);
         bytes.truncate(read);
         ends::note_printed(dir, &String::from_utf8_lossy(&bytes), code);

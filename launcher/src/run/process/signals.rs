@@ -1,4 +1,4 @@
-//! Signals for the child: caught here, in order, as numbers on a pipe.
+//! Catches the signals for the child, and passes them in order as numbers on a pipe.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use signal_hook::low_level;
 
-/// Signals that are forwarded. Ctrl-Z is not among them: the child gets it from the terminal, and we notice its stop.
+/// Signals that are forwarded to the child. Ctrl-Z is not among them, because the child gets it from the terminal, and
+/// we notice its stop.
 const PASSED: [Signal; 8] = [
     Signal::INT,
     Signal::TERM,
@@ -20,11 +21,12 @@ const PASSED: [Signal; 8] = [
     Signal::WINCH,
 ];
 
-/// A scheduler delivers some signals twice, to the process and to its group or step; the second one is not the user's.
-/// Many trainers take a second SIGTERM as "now, without saving".
+/// Within this time, the same signal is not forwarded again. A scheduler delivers some signals twice, to the process
+/// and to its group or step, and the second one is not meant by the user. Many trainers take a second SIGTERM as "now,
+/// without saving".
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// The received signals.
+/// The signals that were received.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pipe: UnixStream,
@@ -32,12 +34,13 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to catch signals. One that was ignored at our start (`nohup`) stays ignored, also for the child.
+    /// Starts to catch signals. A signal that was ignored at our start (`nohup`) stays ignored, also for the child.
     pub(crate) fn take() -> io::Result<Signals> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
-        // Kept open for the life of this process, like the handlers; one for all of them, to save descriptors.
+        // Keep the writer open for the life of this process, like the handlers. All signals share one, to save
+        // descriptors.
         let writer = writer.into_raw_fd();
         let wanted = PASSED
             .into_iter()
@@ -45,8 +48,8 @@ impl Signals {
             .filter(|signal| !is_ignored(*signal));
         for signal in wanted.chain([libc::SIGCHLD]) {
             let number = [signal as u8];
-            // SAFETY: the action is one write on a non-blocking socket that is never closed: async-signal-safe, no
-            // lock, no memory. A full pipe loses the byte: by then thousands are unread.
+            // SAFETY: the action is one write on a non-blocking socket that is never closed. It is async-signal-safe
+            // and uses neither locks nor memory. If the pipe is full, the byte is lost, but then thousands are unread.
             unsafe {
                 low_level::register(signal, move || {
                     libc::write(writer, number.as_ptr().cast(), 1);
@@ -59,12 +62,12 @@ impl Signals {
         })
     }
 
-    /// Readable when a signal has arrived.
+    /// Returns a descriptor that is readable when a signal has arrived.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }
 
-    /// Signals to forward, in order. SIGCHLD only wakes us.
+    /// Returns the signals to forward, in order. SIGCHLD is not among them, because it only wakes us.
     pub(crate) fn drain(&mut self, now: Instant) -> Vec<Signal> {
         let mut passed = Vec::new();
         let mut buffer = [0; 64];
@@ -83,23 +86,23 @@ impl Signals {
     }
 }
 
-/// Beyond `ulimit -f`, a write fails but does not end us. A handler and not SIG_IGN: our child processes get the
-/// default again.
+/// Makes a write beyond `ulimit -f` fail instead of ending us. It installs a handler and not SIG_IGN, so that our child
+/// processes get the default again.
 pub(crate) fn outlive_file_limit() {
     if is_ignored(libc::SIGXFSZ) {
         return;
     }
-    // SAFETY: the action does nothing. If it cannot be set, nothing changes.
+    // SAFETY: the action does nothing. If the handler cannot be set, nothing changes.
     let _ = unsafe { low_level::register(libc::SIGXFSZ, || ()) };
 }
 
-/// When each signal was last forwarded.
+/// The time when each signal was last forwarded.
 #[derive(Debug, Default)]
 struct Repeats(Vec<(Signal, Instant)>);
 
 impl Repeats {
     fn is_new(&mut self, signal: Signal, now: Instant) -> bool {
-        // Every window change counts, and a second SIGCONT has no effect.
+        // Forward all of these, because every window change counts, and a second SIGCONT has no effect.
         if matches!(signal, Signal::CONT | Signal::WINCH) {
             return true;
         }
@@ -118,7 +121,7 @@ impl Repeats {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: a null action queries the current one, which is written to memory of its type.
+    // SAFETY: a null action only queries the current one, which is written to memory of its type.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
@@ -137,7 +140,7 @@ mod tests {
         assert!(repeats.is_new(Signal::TERM, at(0)));
         assert!(!repeats.is_new(Signal::TERM, at(300)));
         assert!(repeats.is_new(Signal::INT, at(300)));
-        // Counted from the last forwarded one, so that a steady stream is thinned and not suppressed.
+        // The time counts from the last forwarded signal, so that a steady stream is thinned and not suppressed.
         assert!(repeats.is_new(Signal::TERM, at(1100)));
         assert!(repeats.is_new(Signal::WINCH, at(0)) && repeats.is_new(Signal::WINCH, at(1)));
     }

@@ -1,8 +1,8 @@
-//! The command's output, for the sidecar to read steps from, without a change for its readers.
+//! Lets the sidecar read steps from the command's output, without a change for the readers of this output.
 //!
-//! If the output goes to a file, the command writes it directly, and the sidecar follows the file. Otherwise the
-//! command writes to memory (a memfd), from which our thread copies to the original destination. It is not a pipe: the
-//! command never waits for a reader, and it continues if we die.
+//! If the output goes to a file, the command writes the file directly, and the sidecar follows it. Otherwise the
+//! command writes to memory (a memfd), and a thread of ours copies from there to the original destination. A pipe is
+//! not used, because the command must never wait for a reader, and must continue if we die.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -21,38 +21,39 @@ use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcn
 use crate::config::StepLog;
 use crate::output::Passed;
 
-/// Bytes per copy: a writable pipe accepts this much without blocking (PIPE_BUF, pipe(7)).
+/// Number of bytes per copy. A writable pipe accepts this much without blocking (PIPE_BUF, pipe(7)).
 const PIECE: usize = 4096;
-/// Polling intervals for new output: short, and longer after a while without any.
+/// Intervals between two checks for new output. The longer one is used after a while without any.
 const QUICK: Duration = Duration::from_millis(10);
 const SLOW: Duration = Duration::from_millis(100);
-/// Unread output is kept up to this size; then the older half is dropped.
+/// Up to this size, output is kept until it is read. Beyond it, the older half is dropped.
 const MAX_BEHIND: u64 = 64 << 20;
-/// Copied output is released in pieces of this size, except for the last part, which the sidecar may still read.
+/// Copied output is released in pieces of the first size. The last part, of the second size, is kept because the
+/// sidecar may still read it.
 const LET_GO: u64 = 4 << 20;
 const KEPT: u64 = 1 << 20;
-/// After the command's end, the reader has this long for each piece.
+/// Time that the reader has for each piece after the command's end.
 const LAST_WAIT: Duration = Duration::from_secs(60);
 
-/// The connection of a command's output with its readers; see the module.
+/// Connects a command's output with its readers. See the module.
 #[derive(Debug)]
 pub(crate) struct Tee {
     /// The path from which the sidecar reads.
     pub(crate) path: PathBuf,
-    /// The command's stream that goes there; `None` if it goes to a file anyway.
+    /// The command's stream that goes to `path`. `None` if it goes to a file anyway.
     stream: Option<(StepLog, File)>,
-    /// Whether the stream was a terminal, to which the command would write each line at once.
+    /// True if the stream was a terminal, to which the command would write each line at once.
     was_terminal: bool,
     copier: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
-    /// State of the output that passes through us, if it does.
+    /// The state of the output that passes through us, if it does.
     pub(crate) passed: Option<Arc<Passed>>,
 }
 
 impl Tee {
-    /// Prepares for a command whose steps are printed to `log`.
+    /// Prepares to read the steps that a command prints to `log`.
     ///
     /// # Errors
-    /// System errors; the command then runs without it.
+    /// If a system call fails. The command then runs without this.
     pub(crate) fn of(log: &StepLog) -> io::Result<Tee> {
         let own = match log {
             StepLog::File(path) => {
@@ -96,10 +97,10 @@ impl Tee {
         })
     }
 
-    /// Connects the command's stream.
+    /// Connects the command's stream to the memory.
     ///
     /// # Errors
-    /// System errors.
+    /// If a system call fails.
     pub(crate) fn attach(&self, command: &mut std::process::Command) -> io::Result<()> {
         let Some((log, memory)) = &self.stream else {
             return Ok(());
@@ -109,24 +110,25 @@ impl Tee {
             StepLog::Stdout => command.stdout(stream),
             _ => command.stderr(stream),
         };
-        // Python buffers its output if it is not a terminal; lines would reach the user late.
+        // Disable Python's buffering, which it uses if its output is not a terminal. Otherwise lines would reach the
+        // user late.
         if self.was_terminal && std::env::var_os("PYTHONUNBUFFERED").is_none() {
             command.env("PYTHONUNBUFFERED", "1");
         }
         Ok(())
     }
 
-    /// The command has ended: copies the remaining output.
+    /// Called when the command has ended. Copies the remaining output.
     pub(crate) fn finish(self) {
         if let Some((over, thread)) = self.copier {
             over.store(true, Ordering::Release);
-            // A thread that panicked has ended too.
+            // Ignore an error, because a thread that panicked has ended too.
             let _ = thread.join();
         }
     }
 }
 
-/// A file in memory. Writers append, so that several processes do not overwrite each other.
+/// Creates a file in memory. Writers append, so that several processes do not overwrite each other.
 fn memory() -> io::Result<File> {
     let memory: OwnedFd = memfd_create("paceline-output", MemfdFlags::CLOEXEC)?;
     fcntl_setfl(&memory, fcntl_getfl(&memory)? | OFlags::APPEND)?;
@@ -138,7 +140,7 @@ struct Copier {
     sink: File,
     at: u64,
     let_go: u64,
-    /// The reader has closed its end.
+    /// True if the reader has closed its end.
     is_closed: bool,
     passed: Arc<Passed>,
 }
@@ -158,7 +160,7 @@ impl Copier {
     fn run(mut self, over: &AtomicBool) {
         let mut moved = Instant::now();
         loop {
-            // Checked first: after the end, no more output arrives.
+            // Check for the end before reading, because no more output arrives after it.
             let is_over = over.load(Ordering::Acquire);
             let size = self.source.metadata().map_or(self.at, |meta| meta.len());
             if self.at >= size {
@@ -183,7 +185,7 @@ impl Copier {
         }
     }
 
-    /// Copies a piece; false if the reader does not accept it now.
+    /// Copies a piece. Returns false if the reader does not accept it now.
     fn step(&mut self) -> bool {
         let mut piece = [0; PIECE];
         let count = match self.source.read_at(&mut piece, self.at) {
@@ -199,7 +201,7 @@ impl Copier {
         if !matches!(poll(&mut sinks, wait.as_ref()), Ok(1..)) {
             return false;
         }
-        // Our own lines must not split the piece.
+        // Hold the lock, because our own lines must not split the piece.
         let mut last = self.passed.lock();
         match self.sink.write(piece.get(..count).unwrap_or_default()) {
             Ok(written) => {
@@ -219,7 +221,7 @@ impl Copier {
         true
     }
 
-    /// The reader is too slow: drops output to limit the memory.
+    /// Drops output if the reader is too slow, to limit the memory.
     fn leave_out(&mut self, size: u64) {
         if size - self.at > MAX_BEHIND {
             self.at = size - MAX_BEHIND / 2;
@@ -233,7 +235,7 @@ impl Copier {
             return;
         }
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // If that is not possible, the memory is kept.
+        // Ignore an error: if the memory cannot be released, it is kept.
         let _ = fallocate(&self.source, hole, self.let_go, done - self.let_go);
         self.let_go = done;
     }

@@ -1,7 +1,7 @@
-//! The terminal, if we are in its foreground: handed to the child's process group, and taken back, as a shell does for
+//! Hands the terminal to the child's process group if we are in its foreground, and takes it back, as a shell does for
 //! its jobs.
 //!
-//! Ctrl-C and Ctrl-Z then go from the kernel to the child alone, and it may read from the terminal.
+//! Ctrl-C and Ctrl-Z then go from the kernel to the child alone, and the child may read from the terminal.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal, if we have one and it supports our process group.
+    /// Returns the controlling terminal, if we have one and it supports our process group.
     pub(crate) fn ours() -> Option<Terminal> {
         let options = File::options()
             .read(true)
@@ -33,17 +33,18 @@ impl Terminal {
         })
     }
 
-    /// Its descriptor, if our group is in the foreground: in the background there is nothing to hand over.
+    /// Returns the terminal's descriptor if our group is in the foreground. In the background there is nothing to hand
+    /// over.
     pub(crate) fn to_hand_over(&self) -> Option<BorrowedFd<'_>> {
         self.is_ours().then(|| self.tty.as_fd())
     }
 
-    /// Whether our process group is in the foreground.
+    /// Returns true if our process group is in the foreground.
     pub(crate) fn is_ours(&self) -> bool {
         self.foreground() == Some(self.own)
     }
 
-    /// Puts our group in the foreground again, if `group` was there.
+    /// Puts our group in the foreground again, if `group` is there.
     pub(crate) fn take_back(&self, group: Pid) {
         if self.foreground() == Some(group) {
             self.set(self.own);
@@ -61,20 +62,21 @@ impl Terminal {
         tcgetpgrp(&self.tty).ok()
     }
 
-    /// From the background this would stop us with SIGTTOU, so it is blocked.
+    /// Sets the foreground group. SIGTTOU is blocked meanwhile, because from the background it would stop us.
     fn set(&self, group: Pid) {
         let before = mask(libc::SIG_BLOCK, &ttou());
-        // After a hangup, the terminal has no foreground group.
+        // Ignore an error. After a hangup, the terminal has no foreground group.
         let _ = tcsetpgrp(&self.tty, group);
         mask(libc::SIG_SETMASK, &before);
     }
 }
 
-/// Puts the calling process, a group leader, in the foreground. For use between fork and exec: a child that reads
-/// before its parent has handed over the terminal would be stopped.
+/// Puts the calling process, which must be a group leader, in the foreground. It is called between fork and exec,
+/// because a child that reads before its parent has handed over the terminal would be stopped.
 pub(crate) fn take_in_child(tty: RawFd) -> io::Result<()> {
     let before = mask(libc::SIG_BLOCK, &ttou());
-    // SAFETY: plain system calls on numbers. A failure leaves the child in the background, where it can still run.
+    // SAFETY: these are plain system calls on numbers. A failure leaves the child in the background, where it can still
+    // run.
     unsafe { libc::tcsetpgrp(tty, libc::getpid()) };
     mask(libc::SIG_SETMASK, &before);
     Ok(())
@@ -91,7 +93,7 @@ fn ttou() -> libc::sigset_t {
 }
 
 fn mask(how: libc::c_int, set: &libc::sigset_t) -> libc::sigset_t {
-    // SAFETY: both pointers are to valid sets of the right type; with a valid `how` the call cannot fail.
+    // SAFETY: both pointers are to valid sets of the right type. With a valid `how`, the call cannot fail.
     unsafe {
         let mut before = std::mem::zeroed();
         libc::pthread_sigmask(how, set, &mut before);

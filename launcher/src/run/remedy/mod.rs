@@ -1,5 +1,5 @@
-//! Remedies on the launcher's side: checks the options before the job starts, and ends the command if a remedy requires
-//! it. `stopper`: the same for tasks of another launcher.
+//! The launcher's part of remedies: checks the options before the job starts, and ends the command if a remedy requires
+//! it. `stopper` does the latter for tasks of another launcher.
 
 pub(crate) mod stopper;
 
@@ -19,13 +19,14 @@ use super::identity::torchrun;
 use super::process::child::Child;
 use crate::output::Usage;
 
-/// Polling interval for requests to end the command.
+/// Interval between two checks for a request to end the command.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The options, with Slurm's defaults filled in.
+/// Returns the options, with Slurm's defaults filled in.
 ///
 /// # Errors
-/// If a requeue is requested without a known command for it, or leave-node for a command that would end with the node.
+/// If a requeue is requested and no command for it is known, or if leave-node is requested for a command that would end
+/// with the node.
 pub(super) fn checked(
     mut options: RemedyOptions,
     command: &[OsString],
@@ -55,12 +56,12 @@ pub(super) fn checked(
     Ok(options)
 }
 
-/// Why a job would not continue when the command of one node ends, and what would help; `None`: it continues.
-/// torchrun's agents notice only by their workers' failure that another agent has left, so each must be allowed a
-/// restart (<https://docs.pytorch.org/docs/stable/elastic/run.html>).
+/// Returns why a job would not continue when the command of one node ends, and what would help. Returns `None` if the
+/// job continues. torchrun's agents notice only by their workers' failure that another agent has left, so each agent
+/// must be allowed a restart (<https://docs.pytorch.org/docs/stable/elastic/run.html>).
 fn ends_with_a_node(command: &[OsString], around: Variable<'_>) -> Option<String> {
     let option = |name: &str| cluster::torchrun_option(command, around, name);
-    // A worker inherits its agent's variables.
+    // Do not treat a worker as an agent, although it inherits its agent's variables.
     let is_worker = around("LOCAL_RANK").is_some() && !torchrun::is_in(command);
     let Some(nodes) = option("nnodes").filter(|_| !is_worker) else {
         let what = match torchrun::is_in(command) {
@@ -86,7 +87,7 @@ fn ends_with_a_node(command: &[OsString], around: Variable<'_>) -> Option<String
     })
 }
 
-/// Ends the command when a remedy requires it, like Slurm: SIGTERM, a grace period, SIGKILL.
+/// Ends the command when a remedy requires it, as Slurm does: SIGTERM, a grace period, SIGKILL.
 #[derive(Debug)]
 pub(super) struct Ender {
     ring_dir: Option<PathBuf>,
@@ -95,7 +96,7 @@ pub(super) struct Ender {
 }
 
 impl Ender {
-    /// For a command whose sidecar shares this directory.
+    /// Creates the state for a command whose sidecar shares this directory.
     pub(super) fn new(ring_dir: Option<&Path>) -> Ender {
         Ender {
             ring_dir: ring_dir.map(Path::to_owned),
@@ -104,7 +105,7 @@ impl Ender {
         }
     }
 
-    /// Time of the next check.
+    /// Returns the time of the next check.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         self.kill_at.or(self.ring_dir.as_ref().map(|_| self.look_at))
     }
@@ -158,7 +159,7 @@ mod tests {
             ),
             ("torchrun t.py", "PET_NNODES=1:2 PET_MAX_RESTARTS=2"),
             ("torchrun --nnodes 1:2 --max-restarts 1 t.py", "LOCAL_RANK=0"),
-            // A user's script, whose torchrun reads these variables.
+            // The command is a user's script, and its torchrun reads these variables.
             ("bash train.sh", "PET_NNODES=1:2 PET_MAX_RESTARTS=2"),
         ] {
             assert_eq!(refusal(command, variables), None, "{command} {variables}");
@@ -188,7 +189,7 @@ mod tests {
                 "",
                 "--max-restarts 1 or more",
             ),
-            // A script's options are not torchrun's.
+            // A script's options do not count as torchrun's.
             (
                 "torchrun --nnodes 2 t.py --nnodes 1:2",
                 "",

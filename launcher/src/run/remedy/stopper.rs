@@ -1,5 +1,5 @@
-//! Ends this node's tasks of another launcher when a remedy requires it, like a launcher: SIGTERM, a grace period,
-//! SIGKILL.
+//! Ends this node's tasks of another launcher when a remedy requires it. Like a launcher, it sends SIGTERM, waits for a
+//! grace period, and sends SIGKILL.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use paceline_sidecar::remedy::hand::Stop;
 use paceline_sidecar::source::ends;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Ends the tasks of one directory; see the module.
+/// Ends the tasks of one directory. See the module.
 pub(crate) struct Stopper<'a> {
     dir: &'a Path,
     kill_at: Option<Instant>,
@@ -21,7 +21,7 @@ pub(crate) struct Stopper<'a> {
 }
 
 impl<'a> Stopper<'a> {
-    /// For the tasks registered in `dir`.
+    /// Creates the state for the tasks registered in `dir`.
     pub(crate) fn new(dir: &'a Path) -> Stopper<'a> {
         Stopper {
             dir,
@@ -52,7 +52,7 @@ impl<'a> Stopper<'a> {
     }
 }
 
-/// Signals the process groups of the tasks: under Slurm, those of a node and a step share one.
+/// Signals the process groups of the tasks. Under Slurm, all tasks of a node and a step share one group.
 fn signal_tasks(dir: &Path, signal: Signal) {
     let pids = tasks::commands(dir).into_iter().filter(|pid| is_of(dir, *pid));
     let groups: BTreeSet<_> = pids
@@ -60,12 +60,12 @@ fn signal_tasks(dir: &Path, signal: Signal) {
         .map(|group| group.as_raw_nonzero().get())
         .collect();
     for group in groups.into_iter().filter_map(Pid::from_raw) {
-        // A task that has just ended needs no signal.
+        // Ignore an error, because a task that has just ended needs no signal.
         let _ = kill_process_group(group, signal);
     }
 }
 
-/// Whether a process was started as a task of this directory: its id may belong to another process by now.
+/// Returns true if the process was started as a task of this directory. The id may belong to another process by now.
 fn is_of(dir: &Path, pid: u32) -> bool {
     let mut wanted = b"PACELINE_RING_DIR=".to_vec();
     wanted.extend(dir.as_os_str().as_bytes());
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A process in its own group, as a task of `dir` or of another directory.
+    /// Starts a process in its own group, as a task of `dir`.
     fn sleeper(dir: &Path) -> Child {
         let mut command = Command::new("sleep");
         let command = command.arg("600").process_group(0).env("PACELINE_RING_DIR", dir);
@@ -95,7 +95,7 @@ mod tests {
         let folder = dir.path().join(tasks::FOLDER);
         fs::create_dir(&folder).unwrap();
         let (mut task, mut other) = (sleeper(dir.path()), sleeper(Path::new("/elsewhere")));
-        // Like a reused process id.
+        // Register both, as if the second process had a reused id.
         for (name, pid) in [("local0", task.id()), ("local1", other.id())] {
             fs::write(folder.join(name), format!("{{\"child\":{pid}}}\n")).unwrap();
         }

@@ -1,5 +1,5 @@
-//! The sidecar's lifecycle: started next to the child, restarted when it dies, notified of the end, and given time to
-//! finish. `process`: one of its processes.
+//! Manages the sidecar: starts it next to the child, restarts it when it dies, notifies it of the child's end, and
+//! gives it time to finish. `process` is one of its processes.
 
 pub(crate) mod process;
 
@@ -20,10 +20,10 @@ use crate::output::{self, Style};
 pub(crate) use paceline_sidecar::sink::status::Status;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Polling interval for another task's sidecar.
+/// Interval between two checks of a sidecar that another task started.
 const LOOK: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A sidecar that ran this long has started successfully.
+/// A sidecar that ran for this long counts as successfully started.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Keeps a sidecar running.
@@ -36,37 +36,37 @@ pub(crate) struct Keeper {
     state: State,
     pause: Duration,
     deaths: u32,
-    /// The aggregator's directory, if one of our sidecars ran it.
+    /// The aggregator's directory, if one of our sidecars ran the aggregator.
     aggregates_in: Option<PathBuf>,
-    /// The aggregator's address, if it was not ours.
+    /// The aggregator's address, if it was not one of ours.
     joined: Option<String>,
     heard: Vec<Status>,
     late: bool,
     /// The other tasks of this node, which share the sidecar.
     share: Option<Share>,
-    /// Whether they continue.
+    /// True if other tasks of this node are still running.
     others: bool,
-    /// The last known ready status in the shared directory: our sidecar writes it there, where all tasks find it.
+    /// The last known ready status from the shared directory. Our sidecar writes it there, where all tasks find it.
     ready: Option<Status>,
 }
 
-/// How a sidecar ended that was asked to.
+/// How a sidecar ended after it was notified of the child's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Farewell {
-    /// With its work finished.
+    /// The sidecar ended after it finished its work.
     InOrder,
-    /// In any other way.
+    /// The sidecar ended in any other way.
     Died,
 }
 
 #[derive(Debug)]
 enum State {
     Up(Running),
-    /// To be restarted at this time.
+    /// The sidecar is down, and will be restarted at this time.
     Down(Instant),
-    /// Another task of this node has started it; to be checked again at this time.
+    /// Another task of this node has started the sidecar, and we check it again at this time.
     Served(Instant),
-    /// It has finished normally.
+    /// The sidecar has finished normally.
     Done,
 }
 
@@ -114,7 +114,7 @@ impl Keeper {
             self.state = State::Served(Instant::now() + LOOK);
             return;
         }
-        // The status of an earlier sidecar.
+        // Remember the status of an earlier sidecar, to ignore it.
         self.ready = self.share.as_ref().and_then(Share::ready);
         match Running::start(&self.args, &self.run_dir, self.child, claim.flatten()) {
             Ok(running) => self.state = State::Up(running),
@@ -122,7 +122,7 @@ impl Keeper {
         }
     }
 
-    /// It is down: warns once, and schedules a restart.
+    /// Records that the sidecar is down. Warns once, and schedules a restart.
     fn down(&mut self, why: impl std::fmt::Display) {
         let pause = self.pause;
         if self.deaths == 0 {
@@ -138,7 +138,7 @@ impl Keeper {
         self.pause = (pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Readable when it has sent a status or has exited.
+    /// Returns a descriptor that is readable when the sidecar has sent a status or has exited.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Up(running) => running.output.as_ref().map(AsFd::as_fd),
@@ -146,7 +146,7 @@ impl Keeper {
         }
     }
 
-    /// The next time when [`Keeper::tend`] has work.
+    /// Returns the next time when [`Keeper::tend`] has work.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Down(again) | State::Served(again) => Some(*again),
@@ -154,7 +154,7 @@ impl Keeper {
         }
     }
 
-    /// New statuses.
+    /// Returns new statuses of the sidecar.
     pub(crate) fn read(&mut self) -> Vec<Status> {
         self.listen();
         if let (State::Up(_), Some(share)) = (&self.state, &self.share) {
@@ -197,7 +197,7 @@ impl Keeper {
         }
     }
 
-    /// Restarts a dead sidecar after its pause.
+    /// Restarts a dead sidecar after the pause.
     pub(crate) fn tend(&mut self, now: Instant) {
         match &self.state {
             State::Up(_) => {
@@ -213,7 +213,7 @@ impl Keeper {
         }
     }
 
-    /// Its exit status and start time, if it has exited. Reads its last statuses.
+    /// Returns the sidecar's exit status and start time, if it has exited. Also reads its last statuses.
     fn ended(&mut self) -> Option<(ExitStatus, Instant)> {
         let State::Up(running) = &mut self.state else {
             return None;
@@ -223,13 +223,13 @@ impl Keeper {
         Some((status, since))
     }
 
-    /// Notifies it of the child's end. Restarts one that is down, for the remaining data in the rings.
+    /// Notifies the sidecar of the child's end. If it is down, restarts it for the remaining data in the rings.
     pub(crate) fn tell_exit(&mut self, code: i32) {
         let line = format!("{{\"exit\":{{\"code\":{code}}}}}");
         if let Some(share) = &mut self.share {
             share.say(&line);
             if !share.is_last() {
-                // The other tasks still need it.
+                // Leave the sidecar running, because the other tasks still need it.
                 self.others = true;
                 self.state = State::Done;
                 return;
@@ -243,7 +243,7 @@ impl Keeper {
         }
     }
 
-    /// After [`Keeper::tell_exit`]: how it ended, if it has.
+    /// Called after [`Keeper::tell_exit`]. Returns how the sidecar ended, if it has.
     pub(crate) fn farewell(&mut self) -> Option<Farewell> {
         match (self.ended(), &self.state) {
             (Some((status, _)), _) if status.success() => self.state = State::Done,
@@ -251,7 +251,7 @@ impl Keeper {
             (None, State::Up(_)) => return None,
             (None, State::Served(_)) => {
                 let share = self.share.as_ref()?;
-                // The lock is free: the sidecar that another task started has ended.
+                // If the lock is free, the sidecar that another task started has ended.
                 share.claim()?;
                 if share.is_done() {
                     self.state = State::Done;
@@ -271,10 +271,10 @@ impl Keeper {
         })
     }
 
-    /// It takes too long: sends a signal to end it.
+    /// Signals the sidecar to end, because it takes too long.
     pub(crate) fn signal(&mut self, signal: Signal) {
         self.late = true;
-        // It was not reaped, or holds the lock, so the process id is still its own.
+        // The process id is still that of the sidecar, because it was not reaped or it holds the lock.
         let process = match &self.state {
             State::Up(running) => Some(Pid::from_child(&running.process)),
             State::Served(_) => self.share.as_ref().and_then(Share::sidecar),
@@ -285,12 +285,12 @@ impl Keeper {
         }
     }
 
-    /// Whether its end does not wake us, because it is not our child.
+    /// Returns true if the sidecar's end does not wake us, because it is not our child.
     pub(crate) fn is_served(&self) -> bool {
         matches!(self.state, State::Served(_))
     }
 
-    /// The summary of its life.
+    /// Returns the summary of all sidecars of this run.
     pub(crate) fn into_life(self) -> Life {
         Life {
             others: self.others,
@@ -306,15 +306,15 @@ impl Keeper {
 /// The result of a run's sidecars.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    /// Other tasks of this node continue, and will print the results.
+    /// True if other tasks of this node are still running. They will print the results.
     pub(crate) others: bool,
-    /// Whether the last one ended normally.
+    /// True if the last sidecar ended normally.
     pub(crate) finished: bool,
-    /// Whether it did not finish in time.
+    /// True if the last sidecar did not finish in time.
     pub(crate) late: bool,
     /// The aggregator's directory, if it was one of ours.
     pub(crate) aggregates_in: Option<PathBuf>,
-    /// The aggregator's address, if it was not ours.
+    /// The aggregator's address, if it was not one of ours.
     pub(crate) joined: Option<String>,
     /// The run directory.
     pub(crate) run_dir: PathBuf,

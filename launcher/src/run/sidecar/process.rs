@@ -1,4 +1,4 @@
-//! One sidecar process: its command line, its start, its statuses.
+//! Runs one sidecar process: its command line, its start, and its statuses.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -14,9 +14,9 @@ use paceline_sidecar::sink::status::Status;
 use crate::run::Plan;
 use crate::run::directories::share::Claim;
 
-/// File of the sidecar's own warnings, in the run directory.
+/// File in the run directory for the sidecar's own warnings.
 pub(crate) const LOG: &str = "sidecar.log";
-/// Maximum length of a status line, far more than real ones have; the rest is dropped.
+/// Maximum length of a status line in bytes, far more than real ones have. The rest of the line is dropped.
 const MAX_LINE: usize = 1 << 20;
 
 /// A sidecar that was started and not yet reaped.
@@ -30,7 +30,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts one for the child with this process id.
+    /// Starts a sidecar for the child with this process id.
     pub(crate) fn start(
         args: &[OsString],
         run_dir: &Path,
@@ -38,13 +38,13 @@ impl Running {
         claim: Option<Claim>,
     ) -> anyhow::Result<Running> {
         let log = safe_file::append(&run_dir.join(LOG));
-        // A full disk must not prevent its start.
+        // Ignore a log file that cannot be opened, because a full disk must not prevent the start.
         let stderr = log.map_or_else(|_| Stdio::null(), Stdio::from);
         let mut command = Command::new(program());
         command
             .arg0("paceline")
             .args(args)
-            // Its own group, so that neither Ctrl-C nor a stop of the job reaches it.
+            // Use a separate process group, so that neither Ctrl-C nor a stop of the job reaches the sidecar.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -74,14 +74,14 @@ impl Running {
         Ok(running)
     }
 
-    /// Sends one line. If it does not read, it misses the line; we never wait.
+    /// Sends one line. If the sidecar does not read, it misses the line, because we never wait.
     pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
         if let Some(input) = &mut self.input {
             let _ = input.write_all(format!("{line}\n").as_bytes());
         }
     }
 
-    /// New statuses.
+    /// Returns new statuses.
     pub(crate) fn read(&mut self) -> Vec<Status> {
         let mut said = Vec::new();
         let mut buffer = [0; 4096];
@@ -100,7 +100,7 @@ impl Running {
     fn take(&mut self, bytes: &[u8], said: &mut Vec<Status>) {
         for byte in bytes {
             if *byte == b'\n' {
-                // A status of a later version is ignored.
+                // Ignore a status that cannot be parsed, because it comes from a later version.
                 said.extend(serde_json::from_slice::<Status>(&self.line));
                 self.line.clear();
             } else if self.line.len() < MAX_LINE {
@@ -110,7 +110,7 @@ impl Running {
     }
 }
 
-/// This program, even if its file was replaced by a newer one.
+/// Returns the path of this program, which works even if its file was replaced by a newer one.
 fn program() -> PathBuf {
     std::env::current_exe()
         .ok()
@@ -118,7 +118,7 @@ fn program() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
-/// Its command line.
+/// Returns the command line of the sidecar.
 pub(crate) fn arguments(
     plan: &Plan,
     run_dir: &Path,
@@ -126,7 +126,7 @@ pub(crate) fn arguments(
     step_log: Option<&Path>,
 ) -> Vec<OsString> {
     let mut args = vec![OsString::from("sidecar"), OsString::from("--inherit-ring-dir")];
-    // One word each: a value may begin with a dash.
+    // Write flag and value as one word, because a value may begin with a dash.
     let mut flag = |name: &str, value: &std::ffi::OsStr| {
         let mut word = OsString::from(format!("--{name}="));
         word.push(value);

@@ -1,5 +1,5 @@
-//! The default job: the newest that responds. A note mentions other jobs that run here, and a newer one that cannot be
-//! shown.
+//! Chooses the default job, which is the newest one that responds. A note mentions other jobs that run here, and a
+//! newer job that cannot be shown.
 
 use paceline_sidecar::sink::http::visit::{VisitError, Visitor};
 
@@ -14,7 +14,7 @@ const NAMED: usize = 3;
 /// A note about jobs that are not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Aside {
-    /// A newer job could not be shown: this may not be the intended one.
+    /// True if a newer job could not be shown, so that this may not be the intended one.
     pub(crate) is_warning: bool,
     pub(crate) text: String,
 }
@@ -23,9 +23,9 @@ pub(crate) struct Aside {
 #[derive(Debug)]
 struct Other {
     name: String,
-    /// Its address or directory, as the user can type it.
+    /// The job's address or directory, in a form that the user can type.
     typed: String,
-    /// Why it could not be shown, if it is newer.
+    /// Why the job could not be shown, if it is newer than the shown one.
     refused: Option<VisitError>,
 }
 
@@ -39,7 +39,7 @@ impl Other {
     }
 }
 
-/// The newest job that responds, and a note about the others.
+/// Returns the newest job that responds, and a note about the others.
 pub(crate) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News, Option<Aside>)> {
     let mut line = Line {
         target: Target::At(String::new()),
@@ -73,7 +73,7 @@ pub(crate) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
             Err(error) => {
                 let told = format!("{}: {error}{}", line.base, line.target.hint());
                 problem.get_or_insert(told);
-                // A killed aggregator's address may still be in the file.
+                // Mention the job only if it is alive, because the file may still have a killed aggregator's address.
                 if line.target.is_alive() {
                     others.push(Other::of(&line.target, &line.base, Some(error)));
                 }
@@ -87,7 +87,7 @@ pub(crate) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
     Err(NoJob(text).into())
 }
 
-/// The note about the other jobs, if there are any.
+/// Returns the note about the other jobs, if there are any.
 fn aside(others: &[Other]) -> Option<Aside> {
     let refused = others
         .iter()
@@ -154,7 +154,7 @@ mod tests {
             many.starts_with("The newest of 5 jobs") && many.ends_with("127.0.0.1:3 (paceline-3), ..."),
             "{many}"
         );
-        // A newer job that cannot be shown comes first.
+        // A newer job that cannot be shown is mentioned first.
         assert_eq!(
             told(&[other(1, Some(VisitError::Token)), other(2, None)]),
             (

@@ -1,5 +1,5 @@
-//! Polls the aggregator on a separate thread. A response waits until it is taken, and the next request refers to the
-//! last response received: a paused view misses nothing and uses no additional memory.
+//! Polls the aggregator on a separate thread. A response waits until the view takes it, and the next request asks for
+//! what is newer than this response. Therefore a paused view misses nothing and uses no additional memory.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -10,25 +10,25 @@ use paceline_sidecar::sink::http::visit::{VisitError, Visitor};
 use super::place::Target;
 use super::response::{Ending, News};
 
-/// Interval between requests: no user reads faster.
+/// Interval between requests. No user reads faster than this.
 const PACE: Duration = Duration::from_millis(400);
-/// Delay after the first failure.
+/// Pause after the first failure.
 const SOON: Duration = Duration::from_millis(250);
-/// Maximum delay after failures.
+/// Maximum pause after failures.
 const SELDOM: Duration = Duration::from_secs(5);
 
-/// A message from the thread.
+/// A message from the polling thread.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// New data.
     News(Box<News>),
-    /// A response without new data.
+    /// There was a response, but no new data.
     Nothing,
-    /// No response, with the reason; the end of its job, if known.
+    /// There was no response, for the given reason. The end of the job is given if it is known.
     Away(String, Option<Box<Ending>>),
 }
 
-/// The aggregator to query, and the connection's settings.
+/// The aggregator to query, and the settings of the connection.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) target: Target,
@@ -71,11 +71,11 @@ impl Line {
                 }
                 Err(why) => {
                     failures = failures.saturating_add(1);
-                    // After a restart, it has another port.
+                    // Look up the address again, because after a restart the aggregator has another port.
                     if let Ok(base) = self.target.base(self.scheme, self.visitor.has_token()) {
                         self.base = base;
                     }
-                    // A single broken connection is not reported.
+                    // Do not report the first failure, which may be a single broken connection.
                     if failures == 1 {
                         continue;
                     }
@@ -98,7 +98,7 @@ impl Line {
             return News::read(&text).map(Some);
         }
         let mut data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-        // A response contains at most one update, with all newer data.
+        // A response contains at most one update, which has all newer data.
         data.next_back().map(News::read).transpose()
     }
 }

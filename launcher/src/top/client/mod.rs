@@ -1,4 +1,4 @@
-//! The client of an aggregator: selects the job and finds its aggregator's address, polls it, and reads its responses.
+//! The client of an aggregator: selects the job, finds its aggregator's address, polls it, and reads its responses.
 
 pub(super) mod choose;
 pub(super) mod link;

@@ -1,4 +1,4 @@
-//! Selects the job, and finds its aggregator's address.
+//! Selects the job, and finds the address of its aggregator.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -17,20 +17,20 @@ use crate::output::Usage;
 use crate::report;
 use crate::run;
 
-/// In a run directory: file with the address of its aggregator.
+/// File in the run directory that has the address of its aggregator.
 const ADDRESS: &str = "metrics.addr";
 
 /// The job to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// By its run directory: the aggregator there may change.
+    /// A run directory. The aggregator that uses it may change.
     Dir(PathBuf),
-    /// By its address, `http://HOST:PORT`.
+    /// An address, `http://HOST:PORT`.
     At(String),
 }
 
 impl Target {
-    /// The user's argument: a run directory or an address. `scheme`: for an address without one.
+    /// Parses the user's argument, which is a run directory or an address. `scheme` is used if the address has none.
     pub(crate) fn of(typed: &str, scheme: &str) -> Result<Target, Usage> {
         let path = Path::new(typed);
         if path.is_dir() {
@@ -50,7 +50,7 @@ impl Target {
         )))
     }
 
-    /// The current base URL. `sends_token`: requires a run directory that can be trusted.
+    /// Returns the current base URL. If `sends_token` is true, the run directory must be one that can be trusted.
     pub(crate) fn base(&self, scheme: &str, sends_token: bool) -> Result<String, String> {
         let dir = match self {
             Target::At(base) => return Ok(base.clone()),
@@ -73,7 +73,7 @@ impl Target {
         Ok(format!("{scheme}://{address}"))
     }
 
-    /// The end of the job, if its report has one.
+    /// Returns the end of the job, if its report has one.
     pub(super) fn end(&self) -> Option<Ending> {
         let Target::Dir(dir) = self else { return None };
         let end = report::read(&dir.join(report::FILE)).ok()?.end?;
@@ -86,7 +86,7 @@ impl Target {
         })
     }
 
-    /// The name of its run directory, or its address.
+    /// Returns the name of the run directory, or the address.
     pub(super) fn name(&self) -> String {
         match self {
             Target::At(base) => base.clone(),
@@ -97,12 +97,12 @@ impl Target {
         }
     }
 
-    /// Whether an aggregator on this host uses its run directory.
+    /// Returns true if an aggregator on this host uses the run directory.
     pub(super) fn is_alive(&self) -> bool {
         matches!(self, Target::Dir(dir) if control::is_there(dir))
     }
 
-    /// A possible reason for a missing response.
+    /// Returns a possible reason for a missing response.
     pub(crate) fn hint(&self) -> String {
         let Target::Dir(dir) = self else {
             return String::new();
@@ -120,8 +120,8 @@ impl Target {
     }
 }
 
-/// Run directories of jobs that may be running here, the newest first: those of this user's launchers on this host,
-/// then those in this directory.
+/// Returns the run directories of jobs that may be running here, the newest first. Those of this user's launchers on
+/// this host come first, then those in the working directory.
 pub(super) fn running() -> Vec<Target> {
     let user = rustix::process::geteuid().as_raw();
     let places = run::ring_places();
@@ -143,7 +143,7 @@ pub(super) fn running() -> Vec<Target> {
     let here = fs::read_dir(".").into_iter().flatten().flatten();
     found.extend(here.filter_map(|entry| {
         let dir = entry.path();
-        // Not a directory that another user has placed here.
+        // Skip a directory that another user has placed here.
         let at = safe_file::open_own(&dir.join(ADDRESS))
             .ok()?
             .metadata()
@@ -164,7 +164,7 @@ pub(super) fn running() -> Vec<Target> {
     dirs.into_iter().map(Target::Dir).collect()
 }
 
-/// Whether the response is from this job: the port of a killed one may belong to another by now.
+/// Returns true if the response is from this job. The port of a killed aggregator may belong to another job by now.
 pub(super) fn is_of(target: &Target, news: &News) -> bool {
     let Target::Dir(dir) = target else { return true };
     let told = news.report.as_ref().map(|report| report.dir.as_str());

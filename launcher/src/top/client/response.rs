@@ -1,5 +1,5 @@
-//! An aggregator's responses for its live page (docs/page.md). External text is clipped and sanitized before any other
-//! use.
+//! Parses the responses that an aggregator sends to its live page (docs/page.md). Text from outside is clipped and
+//! sanitized before any other use.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use paceline_sidecar::sink::page::ranks;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// The supported version of the data.
+/// The version of the data that is supported.
 const VERSION: u64 = 1;
 
-/// External text: clipped, without control characters.
+/// Text from outside, which is clipped and has no control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Text(String);
 
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// All data, or an update with newer data.
+/// A response: either all data, or an update with newer data.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct News {
     v: u64,
@@ -61,16 +61,16 @@ pub(crate) struct News {
     pub(crate) ranks: Option<Ranks>,
     #[serde(default)]
     steps: Vec<Vec<Value>>,
-    /// Time since the last step that all ranks finished, seconds.
+    /// Time in seconds since the last step that all ranks finished.
     #[serde(default)]
     still_s: Option<f64>,
 }
 
 impl News {
-    /// Parses it.
+    /// Parses a response.
     ///
     /// # Errors
-    /// A description of the invalid data.
+    /// Returns a description of the invalid data.
     pub(crate) fn read(text: &str) -> Result<News, String> {
         let news: News =
             serde_json::from_str(text).map_err(|error| format!("its answer is invalid: {error}"))?;
@@ -83,13 +83,13 @@ impl News {
         Ok(news)
     }
 
-    /// When all ranks had finished the last step.
+    /// Returns the time when all ranks had finished the last step.
     pub(crate) fn step_at(&self, now: Instant) -> Option<Instant> {
         let still = Duration::try_from_secs_f64(self.still_s?).ok()?;
         now.checked_sub(still)
     }
 
-    /// Its newest step.
+    /// Returns the newest step of this response.
     pub(crate) fn last_step(&self) -> Option<StepTimes> {
         StepTimes::of(self.steps.last()?)
     }
@@ -101,7 +101,7 @@ fn packed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Erro
     bytes.transpose()
 }
 
-/// The ranks' state: the newest step, and the input of [`ranks::standing`].
+/// The state of the ranks: the newest step, and the bytes that [`ranks::standing`] decodes.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Ranks(
     pub(crate) Option<u64>,
@@ -113,19 +113,19 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
 }
 
 impl Ranks {
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub(crate) fn len(&self) -> usize {
         self.1.len() / ranks::BYTES
     }
 
-    /// The state of one rank.
+    /// Returns the state of one rank.
     pub(crate) fn standing(&self, rank: usize) -> Option<ranks::Standing> {
         let packed = self.1.chunks_exact(ranks::BYTES).nth(rank)?;
         packed.try_into().ok().map(ranks::standing)
     }
 }
 
-/// Times of a step over its ranks.
+/// The times of one step, over its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct StepTimes {
     pub(crate) step: u64,
@@ -133,18 +133,18 @@ pub(crate) struct StepTimes {
     pub(crate) p50_s: f64,
     pub(crate) p99_s: f64,
     pub(crate) max_s: f64,
-    /// Means of data, compute, wait, optimizer and checkpoint.
+    /// The mean times of data, compute, wait, optimizer and checkpoint.
     #[serde(skip)]
     pub(crate) phases_s: Option<[f64; 5]>,
-    /// Number of compared ranks.
+    /// Number of ranks that were compared.
     pub(crate) ranks: u64,
-    /// Whether self-times were compared, or else whole steps.
+    /// True if self-times were compared. Otherwise, whole steps were.
     #[serde(skip)]
     pub(crate) is_self: bool,
 }
 
 impl StepTimes {
-    /// From a column of the heat map; its values have fixed positions, and later versions may append more.
+    /// Parses a column of the heat map. Its values have fixed positions, and later versions may append more.
     fn of(column: &[Value]) -> Option<StepTimes> {
         let number = |place: usize| column.get(place)?.as_f64();
         let phases = column.get(7).and_then(Value::as_array).map(|phases| {
@@ -167,7 +167,7 @@ impl StepTimes {
     }
 }
 
-/// The part of the report in a response.
+/// The part of the report that is in a response.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Report {
@@ -234,13 +234,14 @@ pub(crate) struct Verdict {
     pub(crate) cleared_s: Option<f64>,
     pub(crate) provenance: Text,
     pub(crate) slowdown: Option<f64>,
-    /// The reference in words: `its peers`, `before`; and the same for evidence. Empty: from an older version.
+    /// What the values are compared with, in words such as `its peers` or `before`. `reference` is the same for
+    /// evidence. Both are empty from an older version.
     pub(crate) beside: Text,
     pub(crate) reference: Text,
     pub(crate) cause: Text,
     /// The cause as text.
     pub(crate) why: Text,
-    /// Name, the subject's value, its peers' value.
+    /// The evidence: its name, the subject's value, and its peers' value.
     pub(crate) evidence: Vec<[Text; 3]>,
     pub(crate) impact: Option<f64>,
     pub(crate) lost_gpu_hours: f64,
@@ -250,7 +251,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Its severity; an unknown word counts as a warning.
+    /// Returns the severity. An unknown word counts as a warning.
     pub(crate) fn severity(&self) -> Severity {
         match self.severity.as_str() {
             "critical" => Severity::Critical,
@@ -271,7 +272,7 @@ pub(crate) struct Subject {
     pub(crate) node: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gpu: Option<Text>,
-    /// For several GPUs of a node.
+    /// The GPUs, if the finding is about several GPUs of a node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) gpus: Vec<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,39 +281,39 @@ pub(crate) struct Subject {
     pub(crate) rack: Option<Text>,
 }
 
-/// Names and locations: indices in the lists, or -1.
+/// Names and locations. Indices refer to the lists here, and -1 means none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Places {
-    /// Name and rack.
+    /// The name and rack of each node.
     pub(crate) nodes: Vec<(Text, Text)>,
-    /// Node, GPU, whether its process is running.
+    /// For each rank: its node, its GPU, and true if its process is running.
     pub(crate) ranks: Vec<(i64, i64, bool)>,
-    /// UUID, node, bus, model.
+    /// For each GPU: its UUID, node, bus and model.
     pub(crate) gpus: Vec<(Text, i64, u32, u32)>,
     pub(crate) models: Vec<Text>,
     pub(crate) buses: Vec<Text>,
 }
 
-/// The last readings of a GPU; `None`: unreadable, or not read.
+/// The last readings of a GPU. `None` if a value cannot be read, or was not read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct GpuNow {
     pub(crate) temperature_c: Option<u16>,
-    /// Degrees until the hardware throttles.
+    /// Number of degrees until the hardware throttles.
     pub(crate) margin_c: Option<i32>,
     pub(crate) sm_clock_mhz: Option<u16>,
     pub(crate) sm_clock_max_mhz: Option<u16>,
     pub(crate) power_w: Option<u16>,
     pub(crate) power_limit_w: Option<u16>,
     pub(crate) utilization_ratio: Option<f64>,
-    /// Since monitoring started.
+    /// Number of errors since monitoring started.
     pub(crate) ecc_uncorrected: Option<u16>,
     pub(crate) ecc_corrected: Option<u16>,
     #[serde(skip)]
     bits: u16,
 }
 
-/// Possible problems, by bit; the page uses the same words.
+/// The possible problems, by bit. The live page uses the same words.
 const TROUBLES: [&str; 8] = [
     "slowed by heat",
     "at its power cap",
@@ -323,13 +324,13 @@ const TROUBLES: [&str; 8] = [
     "PCIe lanes are missing",
     "an NVLink is down",
 ];
-/// A busy GPU is normally at its power cap.
+/// This bit is not shown as a problem, because a busy GPU is normally at its power cap.
 const POWER_CAP: u16 = 1 << 1;
 const FIELDS: usize = 10;
 const UNKNOWN: u16 = u16::MAX;
 
 impl GpuNow {
-    /// The readings of the GPU at this index.
+    /// Returns the readings of the GPU at this index.
     pub(crate) fn of(packed: &[u8], place: usize) -> GpuNow {
         let fields = packed.chunks_exact(FIELDS * 2).nth(place);
         let number = |field: usize| {
@@ -351,7 +352,7 @@ impl GpuNow {
         }
     }
 
-    /// Its current problems.
+    /// Returns the current problems of the GPU.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = &'static str> {
         let bits = self.bits & !POWER_CAP;
         let named = TROUBLES.into_iter().zip(0..);

@@ -1,5 +1,5 @@
-//! The answer: the worst active finding, or that no problem was observed. The most important facts get the first lines,
-//! and the remaining room goes to actions and reasons.
+//! Formats the answer: the worst active finding, or that no problem was observed. The most important facts get the
+//! first lines, and the remaining room goes to actions and reasons.
 
 use paceline_health::text::humanize;
 
@@ -9,12 +9,12 @@ use crate::output::{Paint, Style};
 use crate::top::app::{App, Link};
 use crate::top::client::response::{Report, Verdict};
 
-/// Width of a label including a space.
+/// Width of a label, including the space after it.
 const LABEL: usize = 8;
-/// Maximum number of other findings with a line, if room is unlimited.
+/// Maximum number of other findings that get a line, if room is unlimited.
 const OTHERS: usize = 12;
 
-/// The answer in at most `most` lines.
+/// Returns the answer in at most `most` lines.
 pub(super) fn lines(app: &App, columns: usize, most: usize, style: Style) -> Vec<Line> {
     let Some((verdict, report)) = app.verdict().zip(app.job.report.as_ref()) else {
         if matches!(app.link, Link::Ended(_)) {
@@ -30,7 +30,7 @@ pub(super) fn lines(app: &App, columns: usize, most: usize, style: Style) -> Vec
         return lines.map(|line| Line::new().painted(paint, line)).collect();
     };
     let others = others(app, verdict, columns, style);
-    // With at least three lines, one is for other findings.
+    // If there are at least three lines, reserve one for other findings.
     let room_of_others = match most {
         usize::MAX => OTHERS + 1,
         0..3 => 0,
@@ -46,7 +46,7 @@ pub(super) fn lines(app: &App, columns: usize, most: usize, style: Style) -> Vec
     lines
 }
 
-/// The finding and its subject.
+/// Formats the finding and its subject.
 pub(super) fn headline(app: &App, verdict: &Verdict, columns: usize, style: Style) -> Line {
     let (mark, paint) = say::mark(verdict.severity(), style);
     let (mark, word, paint) = if verdict.raised {
@@ -59,7 +59,7 @@ pub(super) fn headline(app: &App, verdict: &Verdict, columns: usize, style: Styl
         .painted(Paint::Strong, format!(": {}", say::whom(verdict)));
     let all = app.job.verdicts();
     let place = all.iter().position(|one| one.id == verdict.id);
-    // Ended findings come after all active ones.
+    // For an active finding, count only the active ones. For an ended one, count all, because the ended ones come last.
     let found = app.job.report.as_ref().map_or(0, |report| match verdict.raised {
         true => report.raised,
         false => report.findings,
@@ -75,7 +75,7 @@ pub(super) fn headline(app: &App, verdict: &Verdict, columns: usize, style: Styl
     }
 }
 
-/// Why, since when, its cost, and the action.
+/// Formats why, since when, the cost, and the action.
 fn case(
     verdict: &Verdict,
     report: &Report,
@@ -92,13 +92,13 @@ fn case(
         ("proof", say::proof(verdict).join("; ")),
     ];
     let notes = say::notes(verdict).join("; ");
-    // Before the proof, because it changes the proof's value.
+    // Put the notes before the proof, because they change what the proof is worth.
     parts.insert(4, ("note", notes));
     let wrapped: Vec<Vec<String>> = parts
         .iter()
         .map(|(_, text)| wrap(text, columns.saturating_sub(LABEL + 2)))
         .collect();
-    // One line for each, in order of importance; further lines for the action first, then for the others.
+    // Give one line to each part, in order of importance. Further lines go first to the action, then to the others.
     let mut given = vec![0; parts.len()];
     let mut left = room;
     for place in [0, 2, 1, 3, 4, 5] {
@@ -129,7 +129,7 @@ fn case(
     lines
 }
 
-/// The other active findings, a line each.
+/// Formats the other active findings, with a line for each.
 fn others(app: &App, shown: &Verdict, columns: usize, style: Style) -> Vec<Line> {
     let others = app.job.raised().filter(|verdict| verdict.id != shown.id);
     let line = |verdict: &Verdict| {
@@ -147,8 +147,8 @@ fn others(app: &App, shown: &Verdict, columns: usize, style: Style) -> Vec<Line>
     others.map(line).collect()
 }
 
-/// At most `most` lines; the last one shows the number of the remaining ones, including `untold` that are not in this
-/// list.
+/// Limits the lines to `most`. The last one shows the number of the remaining ones, including `untold` that are not in
+/// this list.
 fn bounded(mut lines: Vec<Line>, most: usize, untold: u64) -> Vec<Line> {
     if lines.len() > most || untold > 0 {
         let kept = lines.len().min(most.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! The detail pages: a rank, a finding, the keys.
+//! Formats the detail pages: a rank, a finding, and the keys.
 
 use paceline_health::text::humanize::{percent, span};
 
@@ -10,7 +10,7 @@ use crate::top::app::{App, Page};
 use crate::top::client::response::Verdict;
 use crate::top::job::RankNow;
 
-/// Width of a label including spaces.
+/// Width of a label, including the spaces after it.
 const LABEL: usize = 12;
 
 const KEYS: [(&str, &str); 13] = [
@@ -48,7 +48,7 @@ const KEYS: [(&str, &str); 13] = [
     ),
 ];
 
-/// The lines of a page.
+/// Returns the lines of a page.
 pub(super) fn lines(app: &App, page: Page, columns: usize, style: Style) -> Vec<Line> {
     match page {
         Page::Rank(rank) => one(app, &app.job.rank(rank), columns, style),
@@ -70,7 +70,7 @@ fn title(text: &str) -> Line {
     Line::new().painted(Paint::Strong, text)
 }
 
-/// A label with a wrapped text.
+/// Formats a label with a wrapped text.
 fn labelled(label: &str, text: &str, columns: usize) -> Vec<Line> {
     let mut label = format!("{label:<LABEL$}");
     let texts = wrap(text, columns.saturating_sub(LABEL + 2)).into_iter();

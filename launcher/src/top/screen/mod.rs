@@ -1,4 +1,4 @@
-//! The state of a job as lines, and lines on a terminal.
+//! Formats the state of a job as lines, and draws lines on a terminal.
 
 mod answer;
 mod detail;

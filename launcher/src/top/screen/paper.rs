@@ -1,4 +1,4 @@
-//! Lines of styled text, and their output on a screen: cut by displayed width, not by bytes.
+//! Lines of styled text, and their output on a screen. They are cut by displayed width, not by bytes.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,11 +9,11 @@ use ratatui_core::text::Span;
 
 use crate::output::{Paint, Style};
 
-/// A line, from left to right.
+/// A line, as pieces of text from left to right.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Line {
     pieces: Vec<(Option<Paint>, String)>,
-    /// Whether it is the selected line.
+    /// True if this is the selected line.
     pub(super) is_selected: bool,
 }
 
@@ -22,7 +22,7 @@ impl Line {
         Line::default()
     }
 
-    /// Plain text.
+    /// Creates a line of plain text.
     pub(super) fn of(text: impl Into<String>) -> Line {
         Line::new().plain(text)
     }
@@ -37,12 +37,12 @@ impl Line {
         self
     }
 
-    /// Its width in columns.
+    /// Returns the width of the line in columns.
     pub(super) fn width(&self) -> usize {
         self.pieces.iter().map(|(_, text)| width(text)).sum()
     }
 
-    /// Right-aligns `end` on a screen of `columns`; the text before it is cut to fit.
+    /// Adds `end`, right-aligned, on a screen of `columns`. The text before it is cut to fit.
     pub(super) fn with_end(mut self, paint: Option<Paint>, end: &str, columns: usize, style: Style) -> Line {
         let room = columns.saturating_sub(width(end) + 1);
         self.cut(room, style);
@@ -52,7 +52,7 @@ impl Line {
         self
     }
 
-    /// Cuts it to at most `columns`.
+    /// Cuts the line to at most `columns`.
     pub(super) fn cut(&mut self, columns: usize, style: Style) {
         let mut left = columns;
         for (_, text) in &mut self.pieces {
@@ -65,7 +65,7 @@ impl Line {
     }
 }
 
-/// Width of a text on a terminal.
+/// Returns the width of a text on a terminal.
 pub(crate) fn width(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
@@ -85,7 +85,7 @@ fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept.collect())
 }
 
-/// Cuts a text to at most `columns`; a cut text ends with a mark.
+/// Cuts a text to at most `columns`. A text that was cut ends with a mark.
 pub(super) fn clip(text: &str, columns: usize, style: Style) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -105,7 +105,7 @@ pub(super) fn clip(text: &str, columns: usize, style: Style) -> String {
     kept + style.glyph("…", "~")
 }
 
-/// Exactly `columns` wide, left-aligned.
+/// Returns a text that is exactly `columns` wide, left-aligned.
 pub(super) fn left(text: &str, columns: usize, style: Style) -> String {
     let mut text = clip(text, columns, style);
     let blanks = columns.saturating_sub(width(&text));
@@ -113,13 +113,13 @@ pub(super) fn left(text: &str, columns: usize, style: Style) -> String {
     text
 }
 
-/// Exactly `columns` wide, right-aligned.
+/// Returns a text that is exactly `columns` wide, right-aligned.
 pub(super) fn right(text: &str, columns: usize, style: Style) -> String {
     let text = clip(text, columns, style);
     " ".repeat(columns.saturating_sub(width(&text))) + &text
 }
 
-/// Text in lines of at most `columns`, broken between words, and within words that are too long.
+/// Wraps a text into lines of at most `columns`. It is broken between words, and within words that are too long.
 pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines: Vec<String> = Vec::new();
@@ -151,7 +151,7 @@ pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// The style of a text on a screen. Words or signs next to it have the same meaning.
+/// Returns the style of a text on a screen. Words or signs next to the text have the same meaning as its color.
 fn ink(paint: Option<Paint>, style: Style) -> Ink {
     let plain = Ink::new();
     let colour = |ink: Ink, colour| if style.color { ink.fg(colour) } else { ink };
@@ -165,7 +165,7 @@ fn ink(paint: Option<Paint>, style: Style) -> Ink {
     }
 }
 
-/// Draws lines on a screen from its top; lines that do not fit are omitted.
+/// Draws lines on a screen from its top. Lines that do not fit are omitted.
 pub(crate) fn draw(lines: &[Line], style: Style, screen: &mut Buffer) {
     let area = screen.area;
     for (line, y) in lines.iter().zip(area.top()..area.bottom()) {
@@ -183,7 +183,7 @@ pub(crate) fn draw(lines: &[Line], style: Style, screen: &mut Buffer) {
     }
 }
 
-/// Lines as text without a screen.
+/// Returns lines as text, for output without a screen.
 pub(crate) fn print(lines: &[Line], style: Style) -> String {
     let mut text = String::new();
     for line in lines {

@@ -1,4 +1,4 @@
-//! Texts about findings and the job, in the words of the report and of the live page.
+//! Formats texts about findings and the job, in the words of the report and of the live page.
 
 use paceline_health::text::humanize::{self, evidence};
 use paceline_health::text::humanize::{count, hours, money, span};
@@ -8,10 +8,10 @@ use crate::output::{Paint, Style};
 use crate::top::client::response::{Report, Text, Verdict};
 use crate::top::job::Job;
 
-/// Letters of a UUID that distinguish two GPUs.
+/// Number of letters of a UUID that are shown, to distinguish two GPUs.
 const SHORT: usize = 12;
 
-/// Its sign, also without colors, and its style.
+/// Returns the sign of a severity, which also works without colors, and its style.
 pub(super) fn mark(severity: Severity, style: Style) -> (&'static str, Paint) {
     match severity {
         Severity::Critical => (style.glyph("●", "*"), Paint::Bad),
@@ -20,7 +20,7 @@ pub(super) fn mark(severity: Severity, style: Style) -> (&'static str, Paint) {
     }
 }
 
-/// Its subject in short form: for a rank, its number.
+/// Returns the subject of a finding in short form. For a rank, it is the number.
 pub(super) fn whom(verdict: &Verdict) -> String {
     let subject = &verdict.subject;
     match (subject.rank, &subject.node, &subject.gpu) {
@@ -30,12 +30,12 @@ pub(super) fn whom(verdict: &Verdict) -> String {
     }
 }
 
-/// The first letters of a GPU's UUID.
+/// Returns the first letters of a GPU's UUID.
 pub(super) fn short(uuid: &str) -> String {
     uuid.chars().take(SHORT).collect()
 }
 
-/// The cause, with the slowdown if it was measured.
+/// Returns the cause, with the slowdown if it was measured.
 pub(super) fn why(verdict: &Verdict) -> String {
     let cause = match verdict.slowdown {
         None if verdict.cause.as_str() == Cause::Unknown.name() => &verdict.means,
@@ -50,7 +50,7 @@ pub(super) fn why(verdict: &Verdict) -> String {
     }
 }
 
-/// When it started, and when the detector confirmed it.
+/// Returns when the problem started, and when the detector confirmed it.
 pub(super) fn since(verdict: &Verdict, report: &Report) -> String {
     let began = match verdict.since_step {
         Some(step) => format!("step {step} ({} after the start)", span(verdict.since_s)),
@@ -72,12 +72,12 @@ pub(super) fn since(verdict: &Verdict, report: &Report) -> String {
     began + &end + &sure
 }
 
-/// A past time, without digits that change constantly.
+/// Formats a past time, without digits that change constantly.
 pub(super) fn ago(seconds: f64) -> String {
     format!("{} ago", lasting(seconds))
 }
 
-/// A growing duration.
+/// Formats a growing duration.
 pub(super) fn lasting(seconds: f64) -> String {
     match seconds.max(0.0) {
         s if s < 60.0 => format!("{s:.0} s"),
@@ -86,7 +86,7 @@ pub(super) fn lasting(seconds: f64) -> String {
     }
 }
 
-/// Its cost.
+/// Formats the cost of a finding.
 pub(super) fn costs(verdict: &Verdict, job: &Job) -> String {
     let mut parts = Vec::new();
     if let Some(impact) = verdict.impact.filter(|_| verdict.raised) {
@@ -103,7 +103,7 @@ pub(super) fn costs(verdict: &Verdict, job: &Job) -> String {
     parts.join("; ")
 }
 
-/// The unit of the costs: GPU time, or rank time without GPUs.
+/// Returns the unit of the costs, which is GPU time, or rank time if there are no GPUs.
 pub(super) fn whose(job: &Job) -> &'static str {
     if job.has_gpus() { "GPU" } else { "rank" }
 }
@@ -116,7 +116,7 @@ fn or<'a>(text: &'a Text, other: &'a str) -> &'a str {
     }
 }
 
-/// Its evidence, as phrases.
+/// Returns the evidence of a finding, as phrases.
 pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
     let reference = or(&verdict.reference, "peers");
     let pieces = verdict.evidence.iter();
@@ -125,7 +125,7 @@ pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
         .collect()
 }
 
-/// Caveats of the finding.
+/// Returns the caveats of a finding.
 pub(super) fn notes(verdict: &Verdict) -> Vec<String> {
     let mut notes = Vec::new();
     if !matches!(verdict.provenance.as_str(), "live" | "") {
@@ -137,7 +137,7 @@ pub(super) fn notes(verdict: &Verdict) -> Vec<String> {
     notes
 }
 
-/// A number with separated thousands.
+/// Formats a number with separated thousands.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -150,7 +150,8 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// The text without an active finding; whether no problem was observed. Absence of data is never health.
+/// Returns the text for a job without an active finding, and true if no problem was observed. Absence of data never
+/// counts as health.
 pub(super) fn calm(job: &Job) -> (bool, String) {
     let Some(report) = &job.report else {
         return (false, "No result yet.".to_owned());

@@ -1,4 +1,4 @@
-//! The ranks, a line each. Only those on the screen are formatted.
+//! Formats the ranks, with a line for each. Only the ranks on the screen are formatted.
 
 use paceline_health::text::humanize::span;
 
@@ -9,24 +9,24 @@ use crate::top::app::App;
 use crate::top::client::response::Verdict;
 use crate::top::job::RankNow;
 
-/// Maximum width that a node's name reserves.
+/// Maximum width that is reserved for a node's name.
 const NODE: usize = 24;
-/// The width of most findings' names.
+/// Width that fits the names of most findings.
 const FINDING: usize = 10;
-/// Letters for a step: a tenth each.
+/// Number of letters that show a step. Each stands for a tenth of it.
 const TENTHS: usize = 10;
 
-/// The parts of a step, a letter each: data, compute, wait, optimizer, checkpoint (K).
+/// The letters for the parts of a step: data, compute, wait, optimizer, checkpoint (K).
 const LETTERS: [char; 5] = ['D', 'C', 'W', 'O', 'K'];
 
-/// An optional column, shown if it fits.
+/// An optional column, which is shown if it fits.
 struct Column {
     title: &'static str,
     width: usize,
     write: fn(&RankNow<'_>) -> String,
 }
 
-/// In display order; [`WANTED`] decides which ones are shown if not all fit.
+/// The columns in display order. [`WANTED`] decides which ones are shown if not all fit.
 const COLUMNS: [Column; 9] = [
     Column {
         title: "GPU",
@@ -84,14 +84,14 @@ const COLUMNS: [Column; 9] = [
 /// Indices in [`COLUMNS`], the most important first.
 const WANTED: [usize; 9] = [4, 3, 5, 1, 6, 8, 0, 2, 7];
 
-/// Those of them that do not need GPUs.
+/// Indices in [`COLUMNS`] of the columns that do not need GPUs.
 const OF_RANKS: [usize; 3] = [1, 2, 3];
 
 fn none() -> String {
     "-".to_owned()
 }
 
-/// Its PCI address in short form: bus and device, or the domain, if it has one, and the bus.
+/// Returns the GPU's PCI address in short form, which is bus and device or, if there is a domain, domain and bus.
 fn gpu(now: &RankNow<'_>) -> String {
     let Some(gpu) = &now.gpu else { return none() };
     let parts: Vec<&str> = gpu.bus.map_or("", |bus| bus.as_str()).split([':', '.']).collect();
@@ -104,7 +104,7 @@ fn gpu(now: &RankNow<'_>) -> String {
     }
 }
 
-/// Uncorrected memory errors, if there are any, else corrected ones.
+/// Returns the number of uncorrected memory errors if there are any, else that of corrected ones.
 fn ecc(now: &RankNow<'_>) -> String {
     let gpu = now.gpu_now();
     match (gpu.ecc_uncorrected, gpu.ecc_corrected) {
@@ -115,7 +115,7 @@ fn ecc(now: &RankNow<'_>) -> String {
     }
 }
 
-/// The step in ten letters; unreported parts are periods.
+/// Returns the step in ten letters. Parts that are not reported are periods.
 fn tenths(now: &RankNow<'_>) -> String {
     let Some(shares) = now.standing.shares else {
         return none();
@@ -140,12 +140,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// As many columns as fit.
+    /// Chooses as many columns as fit.
     pub(super) fn of(app: &App, columns: usize, style: Style) -> Table {
         let rank = app.job.len().saturating_sub(1).to_string().len().max(4);
         let named = app.job.longest_node().clamp(4, NODE);
         let mut node = named.min(8);
-        // The signs in front, the spaces between, and the slowdown.
+        // Subtract the signs in front, the spaces between, and the slowdown.
         let mut left = columns.saturating_sub(2 + rank + 1 + 6 + 1 + node + 1 + FINDING);
         let mut taken: Vec<usize> = Vec::new();
         let is_told = |place: &usize| app.job.has_gpus() || OF_RANKS.contains(place);
@@ -169,7 +169,7 @@ impl Table {
         }
     }
 
-    /// The column headings.
+    /// Returns the line with the column headings.
     pub(super) fn head(&self) -> Line {
         let mut text = format!(
             "  {} {} {}",
@@ -184,7 +184,7 @@ impl Table {
         Line::new().painted(Paint::Strong, text + " FINDING")
     }
 
-    /// The line of one rank.
+    /// Returns the line of one rank.
     pub(super) fn row(&self, now: &RankNow<'_>, is_selected: bool) -> Line {
         let style = self.style;
         let (mark, paint) = sign(now, style);
@@ -221,7 +221,7 @@ impl Table {
 }
 
 fn aligned(text: &str, column: &Column, style: Style) -> String {
-    // The letters of a step are left-aligned.
+    // Align the letters of a step to the left, unlike numbers.
     if column.width == TENTHS {
         left(text, column.width, style)
     } else {
@@ -229,7 +229,7 @@ fn aligned(text: &str, column: &Column, style: Style) -> String {
     }
 }
 
-/// The sign in front of a rank.
+/// Returns the sign in front of a rank.
 fn sign(now: &RankNow<'_>, style: Style) -> (&'static str, Option<Paint>) {
     match now.verdict.map(Verdict::severity) {
         Some(severity) => {
@@ -241,7 +241,7 @@ fn sign(now: &RankNow<'_>, style: Style) -> (&'static str, Option<Paint>) {
     }
 }
 
-/// Its finding, else a problem of its GPU.
+/// Returns the finding of a rank or, if there is none, a problem of its GPU.
 fn found(now: &RankNow<'_>) -> String {
     match now.verdict {
         Some(verdict) => verdict.finding.to_string(),

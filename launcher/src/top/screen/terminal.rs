@@ -1,4 +1,4 @@
-//! The terminal while we control it: keys, size, and messages from the aggregator, until the user quits.
+//! Controls the terminal: handles keys, its size, and messages from the aggregator, until the user quits.
 
 use std::io::{self, Stdout, stdin, stdout};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::output::Style;
 use crate::top::app::{App, Link};
 use crate::top::client::link::Heard;
 
-/// How long to wait for a key before checking for messages.
+/// Time to wait for a key before checking for messages.
 const BEAT: Duration = Duration::from_millis(100);
-/// Update interval of displayed times.
+/// Interval between two updates of the displayed times.
 const CLOCK: Duration = Duration::from_secs(1);
 
-/// Restores the terminal, however the program ends.
+/// Restores the terminal when it is dropped, however the program ends.
 struct Borrowed;
 
 impl Borrowed {
@@ -45,17 +45,18 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // A terminal that has closed cannot be restored.
+        // Ignore errors, because a terminal that has closed cannot be restored.
         let _ = execute!(stdout(), LeaveAlternateScreen, cursor::Show);
         let _ = disable_raw_mode();
     }
 }
 
-/// Ends the program with its terminal: waiting for a key of a closed terminal would last forever, and not be idle.
+/// Ends the program when its terminal closes. Without this, it would wait forever for a key of a closed terminal, and
+/// would use a core meanwhile.
 fn end_with_the_terminal() {
     let keyboard = stdin();
     loop {
-        // No events are requested: a hang-up is always reported.
+        // Request no events, because a hang-up is always reported.
         let mut asked = [PollFd::new(&keyboard, PollFlags::empty())];
         match poll(&mut asked, None) {
             Err(Errno::INTR) => {}
@@ -66,7 +67,7 @@ fn end_with_the_terminal() {
     let _ = emulate_default_handler(SIGHUP);
 }
 
-/// Times of the last response and of the last drawing.
+/// The times of the last response and of the last drawing.
 struct Clocks {
     answered_at: Instant,
     drawn_at: Option<Instant>,
@@ -97,7 +98,7 @@ pub(crate) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Re
             draw(&mut terminal, &mut app, style)?;
             clocks.drawn_at = Some(Instant::now());
         }
-        // Handles all pending keys before drawing once.
+        // Handle all pending keys before drawing once.
         let mut patience = BEAT;
         while event::poll(patience)? {
             patience = Duration::ZERO;
@@ -111,7 +112,7 @@ pub(crate) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Re
     Ok(())
 }
 
-/// Handles pending messages, unless the view is paused. Returns whether there were any.
+/// Handles pending messages, unless the view is paused. Returns true if there were any.
 fn listen(app: &mut App, heard: &Receiver<Heard>, clocks: &mut Clocks) -> bool {
     let mut is_news = false;
     while !app.is_paused

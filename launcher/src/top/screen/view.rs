@@ -1,5 +1,5 @@
-//! The screen: which rank is slow, why, since when, what it costs and what to do; then all ranks. A pure function of
-//! the state and of the available room.
+//! Formats the screen: which rank is slow, why, since when, what it costs and what to do, and then all ranks. The
+//! result depends only on the state and on the available room.
 
 use paceline_health::text::humanize::{count, hours, percent, span};
 
@@ -11,25 +11,25 @@ use super::table::Table;
 use crate::output::{Paint, Style};
 use crate::top::app::{App, Link, Page};
 
-/// Below this height, the screen has one headline and no empty lines.
+/// A screen with fewer lines than this has one headline and no empty lines.
 const LOW: usize = 16;
-/// Phases with a smaller share are omitted from the headline.
+/// A phase with a smaller share is omitted from the headline.
 const SEEN: f64 = 0.05;
-/// Names of the phases in a line.
+/// The names of the phases, as they are shown in a line.
 const PHASES: [&str; 5] = ["data", "compute", "wait", "optimizer", "checkpoint"];
 
-/// A rendered screen, with the positions that keys need.
+/// A formatted screen, with the positions that the handling of keys needs.
 #[derive(Debug)]
 pub(crate) struct Screen {
     pub(crate) lines: Vec<Line>,
-    /// Index of the first displayed rank, and number of displayed ranks.
+    /// Index of the first rank that is displayed, and number of displayed ranks.
     pub(crate) first: usize,
     pub(crate) rows: usize,
-    /// The scroll position, limited by the page's length.
+    /// The scroll position, limited by the length of the page.
     pub(crate) scrolled: usize,
 }
 
-/// Renders a screen of this size.
+/// Formats a screen of this size.
 pub(crate) fn screen(app: &App, columns: usize, height: usize, style: Style) -> Screen {
     let body = height.saturating_sub(1);
     let mut screen = match app.page {
@@ -48,7 +48,7 @@ pub(crate) fn screen(app: &App, columns: usize, height: usize, style: Style) -> 
     screen
 }
 
-/// Renders plain output: the answer in full, and `rows` ranks.
+/// Formats plain output, which has the whole answer and `rows` ranks.
 pub(crate) fn plain(app: &App, columns: usize, rows: usize, style: Style) -> Vec<Line> {
     let mut lines = head(app, columns, false, style);
     lines.extend(aside(app, columns, usize::MAX, style));
@@ -78,7 +78,7 @@ fn ranks(app: &App, columns: usize, body: usize, style: Style) -> Screen {
     let mut lines = head(app, columns, is_low, style);
     lines.extend(aside(app, columns, if is_low { 1 } else { 2 }, style));
     lines.extend(notices(app, columns, style));
-    // The answer gets the lines that the ranks do not need, and at least half of them.
+    // Give the answer the lines that the ranks do not need, or half of all lines if this is more.
     let free = body.saturating_sub(lines.len() + 1 + usize::from(!is_low));
     let most = (free / 2).max(free.saturating_sub(app.order.len().max(1)));
     lines.extend(answer::lines(app, columns, most, style));
@@ -89,7 +89,7 @@ fn ranks(app: &App, columns: usize, body: usize, style: Style) -> Screen {
     lines.push(table.head());
     let rows = body.saturating_sub(lines.len());
     let place = app.place();
-    // The selected rank stays on the screen.
+    // Keep the selected rank on the screen.
     let first = app
         .first
         .clamp((place + 1).saturating_sub(rows).min(place), place);
@@ -124,7 +124,7 @@ fn scrolled(lines: Vec<Line>, app: &App, body: usize) -> Screen {
     }
 }
 
-/// The job in one or two lines.
+/// Formats the job in one or two lines.
 fn head(app: &App, columns: usize, is_low: bool, style: Style) -> Vec<Line> {
     let dot = style.glyph(" · ", ", ");
     let job = &app.job;
@@ -146,7 +146,7 @@ fn head(app: &App, columns: usize, is_low: bool, style: Style) -> Vec<Line> {
             .map(|goodput| format!("goodput {}", percent(goodput))),
     );
     let facts = facts.join(dot);
-    // The name is shortened: the facts about the job are more important.
+    // Shorten the name, because the facts about the job are more important.
     let name = match report.job.as_str() {
         "" => "(no name)",
         name => name,
@@ -162,7 +162,7 @@ fn head(app: &App, columns: usize, is_low: bool, style: Style) -> Vec<Line> {
     lines
 }
 
-/// Further facts about the job, as far as they fit.
+/// Returns further facts about the job, as far as they fit.
 fn second(app: &App, columns: usize, dot: &str) -> String {
     let job = &app.job;
     let Some(report) = &job.report else {
@@ -205,7 +205,7 @@ fn second(app: &App, columns: usize, dot: &str) -> String {
     text
 }
 
-/// Adds the connection's state at the end of the line.
+/// Adds the state of the connection at the end of the line.
 fn state(line: Line, app: &App, columns: usize, style: Style) -> Line {
     let (paint, text) = match &app.link {
         _ if app.is_paused => (Paint::Warn, "PAUSED"),
@@ -216,7 +216,7 @@ fn state(line: Line, app: &App, columns: usize, style: Style) -> Line {
     line.with_end(Some(paint), text, columns, style)
 }
 
-/// A note that other jobs of this user run, in at most `most` lines.
+/// Returns the note that other jobs of this user are running, in at most `most` lines.
 fn aside(app: &App, columns: usize, most: usize, style: Style) -> Vec<Line> {
     let Some(aside) = &app.aside else {
         return Vec::new();
@@ -232,7 +232,7 @@ fn aside(app: &App, columns: usize, most: usize, style: Style) -> Vec<Line> {
     lines.map(|text| Line::new().painted(paint, text)).collect()
 }
 
-/// Caveats about the displayed data.
+/// Returns the caveats about the displayed data.
 fn notices(app: &App, columns: usize, style: Style) -> Vec<Line> {
     let told = match &app.link {
         Link::Away { for_s, why } => Some((
@@ -275,7 +275,7 @@ fn notices(app: &App, columns: usize, style: Style) -> Vec<Line> {
         .collect()
 }
 
-/// A note if no more steps arrive.
+/// Returns a note if no more steps arrive.
 fn still(app: &App) -> Option<(Paint, String)> {
     let usual = app.job.report.as_ref()?.median_s?;
     (app.still_s > (usual * 5.0).max(5.0)).then(|| {
@@ -288,7 +288,7 @@ fn still(app: &App) -> Option<(Paint, String)> {
     })
 }
 
-/// Keys, and the displayed range of the ranks.
+/// Formats the keys, and the displayed range of the ranks.
 fn foot(app: &App, screen: &Screen, columns: usize, style: Style) -> Line {
     if app.is_typing {
         let text = format!("filter: {}_", app.filter);
@@ -313,7 +313,7 @@ fn foot(app: &App, screen: &Screen, columns: usize, style: Style) -> Line {
     let shown = format!(
         "{} of {}",
         match screen.rows {
-            // The heading and the answer take all lines.
+            // The heading and the answer take all lines, so no rank is displayed.
             0 => "none".to_owned(),
             rows => format!("{}-{}", all.min(screen.first + 1), all.min(screen.first + rows)),
         },

@@ -1,4 +1,4 @@
-//! The screens of jobs, with data encoded by the aggregator's own code.
+//! Tests the screens of jobs, with data that the aggregator's own code has encoded.
 
 mod world;
 
@@ -24,7 +24,7 @@ const STYLE: Style = Style {
 const HOSTILE: &str =
     "</script><b>\x1b[31;5m\x1b]0;owned\x07\u{202e}\r\n\t日本\u{301}\u{301}\u{200b}\"'&\u{9b}2J";
 
-/// The screen as text, as displayed by a terminal of this size.
+/// Returns the screen as text, as a terminal of this size displays it.
 fn shown(app: &mut App, columns: u16, rows: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     let drawn = terminal.draw(|frame| {
@@ -35,7 +35,7 @@ fn shown(app: &mut App, columns: u16, rows: u16) -> String {
     let buffer = drawn.unwrap().buffer.clone();
     let mut text = String::new();
     for y in 0..rows {
-        // A letter of two columns is followed by a hidden cell.
+        // Skip the hidden cell that follows a letter of two columns.
         let (mut line, mut x) = (String::new(), 0);
         while x < columns {
             let symbol = buffer[(x, y)].symbol();
@@ -54,7 +54,7 @@ fn press(app: &mut App, keys: &[KeyCode]) {
     }
 }
 
-/// Compares with a file; REWRITE=1 writes it.
+/// Compares a text with a file. With REWRITE=1, writes the file.
 fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/top/golden")
@@ -95,7 +95,7 @@ fn jobs_that_are_not_shown_have_their_line() {
     assert!(narrow.contains("straggler"), "{narrow}");
     let plain = paper::print(&view::plain(&app, 132, 20, STYLE), STYLE);
     assert!(plain.contains(text), "{plain}");
-    // With room for only three lines, no rank is shown.
+    // If there is room for only three lines, no rank is shown.
     app.aside = None;
     let tiny = shown(&mut app, 40, 3);
     assert!(!tiny.contains("1-0 of"), "{tiny}");
@@ -196,7 +196,7 @@ fn an_aggregator_that_is_away_and_a_job_that_ended_are_told() {
     }
 }
 
-/// Names, sentences and evidence with terminal control sequences, and a megabyte of each.
+/// Names, sentences and evidence contain terminal control sequences, and a megabyte of text each.
 #[test]
 fn hostile_text_stays_text() {
     let long = HOSTILE.repeat((1 << 20) / HOSTILE.len());
@@ -234,7 +234,7 @@ fn hostile_text_stays_text() {
         !plain.contains(|letter: char| letter.is_control() && letter != '\n'),
         "{plain:?}"
     );
-    // JSON contains all of it, up to the maximum length of a sentence.
+    // The JSON contains all of it, up to the maximum length of a sentence.
     let all: Value = serde_json::from_str(&once::json(&app).unwrap()).unwrap();
     assert!(all["job"].as_str().unwrap().chars().count() <= 161);
 }
@@ -260,7 +260,7 @@ fn json_has_every_rank_and_its_version() {
     assert_eq!(told["verdicts"][0]["finding"], "straggler");
 }
 
-/// The same problem on several GPUs of a node is one finding, shown only next to the ranks on these GPUs.
+/// The same problem on several GPUs of a node is one finding. It is shown only next to the ranks on these GPUs.
 #[test]
 fn hot_gpus_of_a_node_are_one_finding() {
     let mut job = world(16);
@@ -291,7 +291,7 @@ fn hot_gpus_of_a_node_are_one_finding() {
     assert_eq!(found, [8, 9, 10, 11, 12]);
 }
 
-/// Only ranks on the screen are formatted: with sixteen thousand ranks as with eight.
+/// Only the ranks on the screen are formatted, so sixteen thousand ranks take no longer than eight.
 #[test]
 fn a_large_job_fits() {
     let mut app = world(16_384).with_slow(9_999).app();

@@ -1,4 +1,4 @@
-//! A job, encoded by the aggregator's own code.
+//! A simulated job, encoded by the aggregator's own code.
 
 use paceline_health::event::{Attach, Event, GpuReading, GpuSignal, Phases, Reading, Signal, Step, StepKind};
 use paceline_health::frame::Provenance;
@@ -13,7 +13,7 @@ use paceline_sidecar::sink::page::Live;
 use super::super::app::App;
 use super::super::client::response::News;
 
-/// A job of nodes with eight ranks each.
+/// A job whose nodes have eight ranks each.
 pub(super) struct World {
     pub(super) job: String,
     pub(super) node: fn(u32) -> String,
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// The view of it.
+    /// Returns the view of this job.
     pub(super) fn app(&self) -> App {
         let (live, mut metrics) = (Live::default(), Metrics::default());
         for frame in self.frames() {

@@ -1,4 +1,4 @@
-//! Connections to the first node: greeting, admission and rejection, and reports on missing nodes.
+//! Handles connections to the first node. It greets nodes, admits or rejects them, and reports missing nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -21,10 +21,10 @@ use crate::preflight::participant::{decode, encode};
 const GREETING: Duration = Duration::from_secs(5);
 /// Time limit for resolving the addresses of missing nodes.
 const LOOKUP: Duration = Duration::from_secs(2);
-/// Most rejections that are reported if the names of missing nodes are unknown.
+/// Limit of rejections that are reported if the names of missing nodes are unknown.
 const TOLD: usize = 8;
 
-/// A connection with its hello, or the reason why there was none.
+/// A connection with its hello, or the reason why there was no hello.
 pub(super) enum Arrival {
     Hello(Box<(Hello, Sealed, SocketAddr, IpAddr)>),
     Stranger(Stranger),
@@ -33,7 +33,7 @@ pub(super) enum Arrival {
 /// A rejected connection.
 pub(super) struct Stranger {
     pub(super) from: IpAddr,
-    /// The name in its hello, if any.
+    /// The name in the connection's hello, if there was a hello.
     pub(super) node: Option<NodeId>,
     pub(super) why: String,
 }
@@ -57,7 +57,7 @@ pub(super) fn greet(
                 why: error.to_string(),
             }),
         };
-        // The gathering may be over.
+        // The gathering may be over, so that there is no receiver.
         let _ = arrivals.send(arrival);
         busy.fetch_sub(1, Ordering::AcqRel);
     };
@@ -109,7 +109,7 @@ pub(super) fn admit<T>(
 
 pub(super) fn refuse(mut sealed: Sealed, why: &str) {
     let refused = Welcome::Refused { why: why.to_owned() };
-    // The peer may be gone.
+    // The peer may have disconnected.
     let _ = sealed.send(&encode(&refused), Instant::now() + SLACK);
 }
 
@@ -161,7 +161,7 @@ fn told(stranger: &Stranger) -> String {
     format!("; {} was rejected: {name}{}", stranger.from, stranger.why)
 }
 
-/// Adds the reasons for rejections: matched by name, else by address.
+/// Adds the reasons for rejections to missing nodes. They are matched by name, or by address if there is no name.
 fn blame(expected: &Expected, absent: &mut BTreeMap<usize, Option<String>>, strangers: &[Stranger]) {
     let why = |stranger: &Stranger| format!("was rejected ({}): {}", stranger.from, stranger.why);
     for stranger in strangers {
@@ -189,7 +189,7 @@ fn blame(expected: &Expected, absent: &mut BTreeMap<usize, Option<String>>, stra
     }
 }
 
-/// Resolves names, with a time limit: the name service may be down, too.
+/// Resolves names, with a time limit because the name service may be down.
 fn addresses(names: Vec<(usize, String)>) -> Vec<(usize, IpAddr)> {
     let (sender, inbox) = mpsc::channel();
     let look = move || {
@@ -254,7 +254,7 @@ mod tests {
                 "n4.invalid did not come in time",
             ],
         );
-        // If it sent a name, its address is ignored.
+        // If the connection sent a name, its address is ignored.
         check(
             &["n1", "localhost"],
             2,

@@ -1,4 +1,4 @@
-//! All nodes from the leader's point of view: real ones over sealed streams, or simulated.
+//! All nodes from the leader's point of view. They are either real nodes over sealed streams, or simulated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::preflight::transport_choice::TransportChoice;
 pub enum Task {
     /// Read the node's properties.
     Snapshot,
-    /// Measure its GPUs, or its CPU.
+    /// Measure the node's GPUs, or its CPU.
     Work {
-        /// 0, or the number of the repeat.
+        /// Number of the repeat, or 0 for the first measurement.
         round: u32,
     },
-    /// All-reduce inside the node.
+    /// Run an all-reduce inside the node.
     Local {
-        /// 0, or the number of the repeat.
+        /// Number of the repeat, or 0 for the first measurement.
         round: u32,
         /// The transport.
         over: TransportChoice,
@@ -34,11 +34,11 @@ pub enum Task {
     },
     /// Measure as part of a group.
     Group {
-        /// Its nodes, in rank order.
+        /// The group's nodes, in rank order.
         nodes: Vec<NodeId>,
-        /// The rank of the node with the task.
+        /// The rank of the node that gets the task.
         rank: usize,
-        /// The round of pairs; `None`: all nodes together.
+        /// The round of pairs, or `None` if all nodes measure together.
         pair_round: Option<u32>,
         /// The transport.
         over: TransportChoice,
@@ -46,7 +46,8 @@ pub enum Task {
 }
 
 impl Task {
-    /// A result of zero for an NCCL measurement that did not finish, comparable with the others. `node` leads.
+    /// Returns a result of zero for an NCCL measurement that did not finish, so that it is compared with the others.
+    /// `node` is the leader of the measurement.
     pub(super) fn nothing(&self, node: &NodeId) -> Option<Sample> {
         let (place, metric, round, over) = match self {
             Task::Local { round, over } => (
@@ -94,13 +95,13 @@ impl Task {
 /// Why a node failed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fault {
-    /// The error with the phase.
+    /// The error, including the phase.
     pub what: String,
-    /// The node that it blames.
+    /// The node that the failed node blames.
     pub peer: Option<NodeId>,
-    /// The node is lost.
+    /// True if the node is lost.
     pub lost: bool,
-    /// Its earlier measurements.
+    /// Measurements that the node took before the failure.
     pub samples: Vec<Sample>,
 }
 
@@ -116,17 +117,17 @@ impl Fault {
     }
 }
 
-/// All nodes.
+/// All nodes of a preflight.
 pub trait Fleet {
-    /// The remaining nodes, in order.
+    /// Returns the remaining nodes, in order.
     fn nodes(&self) -> Vec<NodeId>;
 
-    /// The address of a node for the other nodes, if known.
+    /// Returns the address of a node for the other nodes, if known.
     fn address(&self, _node: &NodeId) -> Option<String> {
         None
     }
 
-    /// Sends tasks, and waits for all answers, up to `limit` (plus some slack). One answer per task.
+    /// Sends tasks, and waits for all answers up to `limit` (plus some slack). Returns one answer per task.
     fn ask(
         &mut self,
         phase: &str,
@@ -134,7 +135,7 @@ pub trait Fleet {
         limit: Duration,
     ) -> BTreeMap<NodeId, Result<Found, Fault>>;
 
-    /// Nodes that disconnected after their answer, since the last call. They are removed.
+    /// Removes and returns the nodes that disconnected after their answer, since the last call.
     fn ended(&mut self, _phase: &str) -> BTreeMap<NodeId, Fault> {
         BTreeMap::new()
     }

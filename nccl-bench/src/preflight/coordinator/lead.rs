@@ -1,4 +1,4 @@
-//! Leads a preflight: the first node takes part like all others, and also sends the tasks.
+//! Leads a preflight. The first node takes part like all others, and also sends the tasks.
 
 use std::net::TcpListener;
 use std::thread;
@@ -19,11 +19,11 @@ pub struct Lead<'a> {
     pub listener: TcpListener,
     /// The expected nodes.
     pub expected: Expected,
-    /// Thoroughness.
+    /// How thorough the preflight is.
     pub mode: Mode,
     /// Time limit for the other nodes to connect.
     pub wait: Duration,
-    /// Bus bandwidth that must be reached, GB/s.
+    /// Bus bandwidth that must be reached, in GB/s.
     pub min_busbw: Option<f64>,
     /// Looks up earlier results for the measurements.
     pub past: &'a Recall,
@@ -38,7 +38,7 @@ pub fn lead(
 ) -> Result<Report, PreflightError> {
     let began = Instant::now();
     let own = lead.listener.local_addr().map_err(PreflightError::Listen)?;
-    // The leader connects to itself over loopback; the others get the address through which they found it.
+    // The leader connects to itself over loopback. The other nodes get the address through which they found the leader.
     let first = match own {
         any if any.ip().is_unspecified() && any.is_ipv6() => format!("[::1]:{}", any.port()),
         any if any.ip().is_unspecified() => format!("127.0.0.1:{}", any.port()),
@@ -68,7 +68,7 @@ pub fn lead(
         };
         let report = conduct(&mut fleet, brief, lead.past, phase);
         drop(fleet);
-        // Its own result is in the report.
+        // The leader's own result is in the report too, so the result of its thread is not needed.
         let _ = member.join();
         Ok(report)
     })

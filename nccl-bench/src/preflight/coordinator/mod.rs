@@ -1,6 +1,6 @@
-//! The first node's side of a preflight. It gathers the other nodes (`remote_fleet`; `admission` decides which may take
-//! part), leads them through the phases (`lead`, `phases`) and reports. Phases see nodes as a `fleet`: remote nodes, or
-//! a simulated fleet (`simulated_fleet`).
+//! The first node's side of a preflight. It gathers the other nodes (`remote_fleet`, where `admission` decides which
+//! may take part), leads them through the phases (`lead`, `phases`) and reports. The phases access nodes through a
+//! `fleet`, which has either remote nodes or simulated ones (`simulated_fleet`).
 
 mod admission;
 mod fleet;

@@ -1,4 +1,4 @@
-//! The phases, in order: the same for real and simulated fleets.
+//! Runs the phases of a preflight, in order. They are the same for real and simulated fleets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,17 +19,17 @@ use crate::preflight::transport_choice::{Nccl, TransportChoice, choose};
 /// Parameters of a preflight.
 #[derive(Clone, Debug)]
 pub struct Brief {
-    /// Thoroughness.
+    /// How thorough the preflight is.
     pub mode: Mode,
     /// The job.
     pub job: Arc<str>,
     /// Version of the program.
     pub paceline: Arc<str>,
-    /// Bus bandwidth that must be reached, GB/s.
+    /// Bus bandwidth that must be reached, in GB/s.
     pub min_busbw: Option<f64>,
-    /// Whether the fabric is simulated.
+    /// True if the fabric is simulated.
     pub simulated: bool,
-    /// The start time, including the rendezvous.
+    /// The start time, which includes the rendezvous.
     pub began: Instant,
     /// Missing nodes, and rejected connections.
     pub problems: Vec<Problem>,
@@ -38,7 +38,8 @@ pub struct Brief {
 /// Looks up earlier results for the measurements. An error is added to the report.
 pub type Recall = dyn Fn(&[Sample]) -> io::Result<Vec<Past>>;
 
-/// Runs all phases and judges. `phase` receives the progress: the phase, completed steps, total steps.
+/// Runs all phases and judges the results. `phase` is called with the progress: the phase, the completed steps, and the
+/// total steps.
 pub fn conduct(
     fleet: &mut dyn Fleet,
     brief: Brief,
@@ -82,18 +83,18 @@ struct Run<'a> {
     samples: Vec<Sample>,
     problems: Vec<Problem>,
     phases: Vec<(Arc<str>, f64)>,
-    /// Nodes with NCCL.
+    /// Whether NCCL can be used, by node.
     able: BTreeMap<NodeId, Nccl>,
     carried: Vec<Carried>,
     began: Instant,
     wanted: Wanted,
 }
 
-/// Steps of the progress bar.
+/// Number of steps of the progress bar.
 const STEPS: u32 = 4 + MAX_ROUNDS;
-/// Most repeats for suspects.
+/// Limit of repeats for suspects.
 const MAX_REPEATS: u32 = 2;
-/// Metrics among the ranks of one node.
+/// Metrics measured among the ranks of one node.
 const LOCAL: [Metric; 2] = [Metric::LocalBusbw, Metric::LocalBusbwHost];
 
 impl Run<'_> {
@@ -118,8 +119,8 @@ impl Run<'_> {
         }
     }
 
-    /// Values of a node that look bad are measured again before they are reported: once, and a second time if there is
-    /// time. All nodes take part again, because nodes on the same machine affect each other.
+    /// Measures again when values of a node look bad, before they are reported. This is done once, and a second time if
+    /// there is time. All nodes take part again, because nodes on the same machine affect each other.
     fn repeat_suspects(&mut self) {
         for round in 1..=MAX_REPEATS {
             let (local, work): (Vec<Sample>, Vec<Sample>) = self
@@ -145,7 +146,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether these samples make a remaining node suspect.
+    /// Returns true if these samples make a remaining node suspect.
     fn is_suspect(&self, samples: &[Sample]) -> bool {
         let there: BTreeSet<NodeId> = self.fleet.nodes().into_iter().collect();
         let judge = Judge::new(&self.table, &[], &self.wanted);
@@ -156,7 +157,7 @@ impl Run<'_> {
             .any(|node| there.contains(node))
     }
 
-    /// Remaining time for the whole preflight.
+    /// Returns the remaining time for the whole preflight.
     fn left(&self) -> Duration {
         let spent = self.began.elapsed() + Duration::from_secs(2);
         self.limits.total.saturating_sub(spent)
@@ -206,7 +207,7 @@ impl Run<'_> {
         self.ask(phase, step, tasks, limit);
     }
 
-    /// Selects the transport of a group, and records it for the report.
+    /// Selects the transport of a group, and records the choice for the report.
     fn over(&mut self, phase: &str, nodes: &[NodeId]) -> TransportChoice {
         let (over, why) = choose(nodes, &self.able, self.limits.rails);
         let (transport, why): (Arc<str>, Arc<str>) = match &over {
@@ -231,7 +232,7 @@ impl Run<'_> {
     fn ask(&mut self, phase: &str, step: u32, tasks: Vec<(NodeId, Task)>, limit: Duration) {
         (self.phase)(phase, step, STEPS);
         let begin = Instant::now();
-        // The total time is limited too, whatever earlier phases took.
+        // The total time is limited too, however long earlier phases took.
         let limit = limit.min(self.left());
         if limit.is_zero() {
             self.problems.push(Problem {
@@ -245,7 +246,7 @@ impl Run<'_> {
         let nothing = |(node, task): &(NodeId, Task)| Some((node.clone(), task.nothing(node)?));
         let nothing: Vec<(NodeId, Sample)> = tasks.iter().filter_map(nothing).collect();
         let answers = self.fleet.ask(phase, tasks, limit);
-        // Nodes that are reported anyway: they are lost, or report a problem of their own.
+        // These nodes are reported anyway, because they are lost or report a problem of their own.
         let told = |(_, answer): &(&NodeId, &Result<Found, Fault>)| {
             answer
                 .as_ref()
@@ -263,7 +264,7 @@ impl Run<'_> {
             .filter(is_lost)
             .map(|(node, _)| node.clone())
             .collect();
-        // A failure because of a lost node is not a failure of the link.
+        // If a measurement failed because a node was lost, that is not a failure of the link.
         let blames_lost = |fault: &Fault| fault.peer.as_ref().is_some_and(|peer| lost.contains(peer));
         for (leader, nothing) in nothing {
             if let Some(Err(fault)) = answers.get(&leader)
@@ -306,13 +307,13 @@ impl Run<'_> {
         };
         self.problems.extend(found.notes.into_iter().map(note));
         self.able.extend(found.nccl.map(|nccl| (node.clone(), nccl)));
-        // A node may report its network more than once.
+        // A node may report its network more than once, so duplicates are skipped.
         for fact in found.facts {
             if phase == "snapshot" || !self.facts.contains(&fact) {
                 self.facts.push(fact);
             }
         }
-        // A broken clock or an empty run gives no valid value.
+        // Skip invalid values, which come from a broken clock or an empty run.
         self.samples.extend(
             found
                 .samples
@@ -321,7 +322,8 @@ impl Run<'_> {
         );
     }
 
-    /// A node that only waited for a reported node is not reported itself.
+    /// Records the failure of a node. If the node only waited for a node that is reported anyway, it is not reported
+    /// itself.
     fn fail(&mut self, phase: &str, node: NodeId, fault: Fault, told: &BTreeSet<NodeId>) {
         if !fault.lost && fault.peer.as_ref().is_some_and(|peer| told.contains(peer)) {
             return;

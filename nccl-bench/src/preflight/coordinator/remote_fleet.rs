@@ -1,4 +1,5 @@
-//! The first node's side: accepts the others, sends them tasks, and never waits longer than a phase's time limit.
+//! The first node's connections to the others. It accepts them, sends them tasks, and never waits longer than a phase's
+//! time limit.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -21,11 +22,11 @@ use crate::preflight::mode::Mode;
 use crate::preflight::participant::{decode, encode};
 use crate::preflight::transport_choice::TransportChoice;
 
-/// Connections handled at a time.
+/// Limit of connections handled at a time.
 const GREETED: usize = 256;
-/// Most rejected connections that are remembered: the latest.
+/// Limit of rejected connections that are remembered. The latest ones are kept.
 const STRANGERS: usize = 1000;
-/// Time to send a task to a node, and for its answer to arrive after the node's own deadline.
+/// Time limit for sending a task to a node, and for its answer to arrive after the node's own deadline.
 pub(super) const SLACK: Duration = Duration::from_secs(1);
 
 struct Member {
@@ -45,7 +46,8 @@ pub struct RemoteFleet {
     groups: u64,
 }
 
-/// Waits until all are connected, until the deadline. Missing nodes and rejected connections are problems.
+/// Waits until all nodes are connected, or until the deadline. Missing nodes and rejected connections are reported as
+/// problems.
 pub fn gather(
     listener: TcpListener,
     key: &Key,
@@ -64,7 +66,7 @@ pub fn gather(
             let Ok((stream, from)) = listener.accept() else {
                 break;
             };
-            // A dual-stack listener reports IPv4 addresses as IPv6.
+            // A dual-stack listener reports IPv4 addresses as IPv6, so convert them back.
             let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             greet(stream, from, key.clone(), sender.clone(), Arc::clone(&busy));
         }
@@ -98,14 +100,14 @@ impl RemoteFleet {
         mode: Mode,
     ) -> RemoteFleet {
         let (sender, inbox) = mpsc::channel();
-        // The address of this host for others: the one that the first of them used.
+        // Determine this host's address for other nodes. It is the address that the first remote node used.
         let outside = guests
             .values()
             .find(|(_, from, ..)| !from.ip().is_loopback())
             .map(|(_, _, here, _)| *here);
         let mut members = BTreeMap::new();
         for (node, (mut sealed, from, _, port)) in guests {
-            // A failed reply shows up later as a missing answer.
+            // If the reply fails, the node's answer is missing later, which is reported then.
             let _ = sealed.send(&encode(&Welcome::Come { mode }), Instant::now() + SLACK);
             let address = match from.ip() {
                 ip if ip.is_loopback() => outside.unwrap_or(ip),
@@ -125,7 +127,7 @@ impl RemoteFleet {
             };
             let listens = thread::Builder::new().name("member".to_owned()).spawn(listen);
             if let Err(source) = listens {
-                // Without the thread the node is lost; the first phase reports it.
+                // Without the thread, the node counts as lost, and the first phase reports it.
                 let what = "a thread of the first node";
                 let _ = sender.send((node.clone(), Err(SealError::Io { what, source })));
             }
@@ -189,7 +191,7 @@ impl RemoteFleet {
         })
     }
 
-    /// The meeting address of each group.
+    /// Returns the meeting address of each group.
     fn places(&mut self, tasks: &[(NodeId, Task)]) -> BTreeMap<Vec<NodeId>, (u64, SocketAddr)> {
         let mut places = BTreeMap::new();
         for (_, task) in tasks {
@@ -237,15 +239,15 @@ impl RemoteFleet {
         failed
     }
 
-    /// It has answered, so its measurements count, but it gets no more tasks.
+    /// Removes a node that has disconnected after its answer. Its measurements count, but it gets no more tasks.
     fn end(&mut self, phase: &str, node: NodeId, error: &SealError) {
-        // Otherwise it was lost before.
+        // A node that is not a member any more was lost before.
         if self.members.contains_key(&node) {
             self.ended.insert(node, ended(phase, error));
         }
     }
 
-    /// Processes disconnects since the last call.
+    /// Processes nodes that disconnected since the last call.
     fn listen(&mut self, phase: &str) {
         while let Ok((node, said)) = self.inbox.try_recv() {
             if let Err(error) = said {
@@ -289,7 +291,7 @@ impl RemoteFleet {
                     });
                     answers.insert(node, result);
                 }
-                // A late answer to an earlier task.
+                // This is a late answer to an earlier task.
                 Ok((_, Ok(_))) => {}
                 Ok((node, Err(error))) if waiting.remove(&node) => {
                     answers.insert(node, Err(ended(phase, &error)));
@@ -316,7 +318,8 @@ fn ended(phase: &str, error: &SealError) -> Fault {
     Fault::of(format!("{phase}: connection lost: {error}"), None, true)
 }
 
-/// The task that precedes this one: over NCCL a group's first node prepares data for the others.
+/// Returns the task that must precede this one, if any. Over NCCL, a group's first node must prepare data for the
+/// others.
 fn opens((node, task): &(NodeId, Task)) -> Option<(NodeId, Task)> {
     match task {
         Task::Group {
@@ -356,7 +359,7 @@ impl Fleet for RemoteFleet {
                 match answer {
                     Ok(found) => opened.extend(found.opened.map(|made| (leader, made))),
                     Err(fault) => {
-                        // The nodes of its group have nothing to do or to report.
+                        // The other nodes of its group have nothing to do and nothing to report.
                         tasks.retain(|(_, task)| !is_led_by(task, &leader));
                         answers.insert(leader, Err(fault));
                     }
@@ -384,7 +387,7 @@ impl Fleet for RemoteFleet {
         };
         let bytes = encode(&ask);
         for member in self.members.values_mut() {
-            // The node itself reports a missing report.
+            // If the report does not arrive, the node itself reports that.
             let _ = member.sender.send(&bytes, Instant::now() + SLACK * 3);
         }
     }

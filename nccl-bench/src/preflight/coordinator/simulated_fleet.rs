@@ -1,5 +1,5 @@
-//! A simulated fleet: the same phases and judgment on simulated machines. All results are marked as simulated, and none
-//! is stored.
+//! A simulated fleet. It goes through the same phases and judgment, but on simulated machines. All results are marked
+//! as simulated and are not stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::preflight::message::Found;
 use crate::preflight::transport_choice::{Nccl, TransportChoice};
 
 const PASSES: u32 = 8;
-/// Variation between chips of one model, and of a median of passes: typical for H100s.
+/// Variation between chips of one model, and variation of a median of passes. The values are typical for H100s.
 const CHIPS: f64 = 0.008;
 const PASS: f64 = 0.006;
 /// Variation of a link's value between measurements.
@@ -27,8 +27,8 @@ pub struct SimFleet {
 }
 
 impl SimFleet {
-    /// Parses words such as `nodes=64 gpus=8 seed=3 slow-gpu=12.3x1.2 narrow-slot=5.1 half-nic=7 half-way=3-4 delay=9
-    /// loss=2 absent=4`.
+    /// Parses a script such as `nodes=64 gpus=8 seed=3 slow-gpu=12.3x1.2 narrow-slot=5.1 half-nic=7 half-way=3-4
+    /// delay=9 loss=2 absent=4`.
     pub fn parse(script: &str) -> Result<SimFleet, SimError> {
         Ok(SimFleet {
             fabric: Fabric::parse(script)?,
@@ -36,12 +36,12 @@ impl SimFleet {
         })
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn len(&self) -> u32 {
         self.fabric.nodes()
     }
 
-    /// Always false: it has at least one node.
+    /// Returns false, because there is always at least one node.
     pub fn is_empty(&self) -> bool {
         self.fabric.nodes() == 0
     }

@@ -1,4 +1,4 @@
-//! An all-reduce in several passes, with a size that fits the link's speed; and its result.
+//! Measures an all-reduce in several passes, with a size that fits the link's speed.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::dtype::Dtype;
 use crate::measure::{RankTimes, Timing};
 use crate::transport::{Deadline, Transport, TransportError};
 
-/// Passes: their spread shows the uncertainty of the result.
+/// Number of passes. The spread of the passes shows the uncertainty of the result.
 const PASSES: u32 = 5;
-/// The first size: fast enough even on a slow link.
+/// Size of the first message. Even a slow link transfers it quickly.
 const FIRST_BYTES: u64 = 256 << 10;
-/// Largest verified size: verifying more would take a host longer than the measurement.
+/// Limit of the verified size. Verifying more would take a host longer than the measurement.
 const CHECKED_BYTES: u64 = 4 << 20;
 /// The element type.
 const DTYPE: Dtype = Dtype::F32;
 
-/// Size of the measurement.
+/// The size of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Effort {
-    /// Largest message, bytes.
+    /// Largest message, in bytes.
     pub(super) bytes: u64,
     /// Approximate total duration of all passes.
     pub(super) pass: Duration,
 }
 
-/// Bus bandwidth on rank 0.
+/// The bus bandwidth, as measured on rank 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Busbw {
     conditions: String,
@@ -36,7 +36,7 @@ pub(super) struct Busbw {
     spread: f64,
     passes: u32,
     bytes: u64,
-    /// The rail, if it is about one.
+    /// The rail, if the bandwidth is that of a single rail.
     pub(super) rail: Option<u32>,
 }
 
@@ -56,13 +56,13 @@ impl Busbw {
     }
 }
 
-/// The conditions under which results are comparable.
+/// Returns the conditions. Only results with the same conditions are compared.
 pub(in crate::preflight) fn conditions(transport: &str, ranks: usize, nccl: Option<&str>) -> String {
     let nccl = nccl.map_or(String::new(), |version| format!(", nccl {version}"));
     format!("{transport} {DTYPE} {ranks} ranks{nccl}")
 }
 
-/// The data of an all-reduce on rank 0: every rank's times, pass by pass.
+/// The data of an all-reduce on rank 0, which has every rank's times, pass by pass.
 pub(super) struct Gathered {
     plan: Plan,
     /// Number of iterations of each pass.
@@ -72,7 +72,8 @@ pub(super) struct Gathered {
     nccl: Option<String>,
 }
 
-/// All-reduce among `ranks`: all ranks of the transport, or several subsets at once.
+/// Runs an all-reduce among `ranks`. They are all ranks of the transport, or those of each of several subsets that run
+/// at the same time.
 pub(super) fn all_reduce(
     transport: &mut dyn Transport,
     ranks: usize,
@@ -94,7 +95,7 @@ pub(super) fn all_reduce(
     transport.prepare(&first, deadline)?;
     transport.run(1, deadline)?;
     let taken = slowest(transport, deadline)?;
-    // A pass has several messages, and none is longer than its share.
+    // Choose the size so that a pass has several messages and no message takes longer than its share of the time.
     let pass = effort.pass / PASSES;
     let room = pass.as_secs_f64() / 2.0 / taken.as_secs_f64().max(1e-9);
     let mut plan = first;
@@ -121,7 +122,7 @@ pub(super) fn all_reduce(
     let mut passes: Vec<Vec<f64>> = Vec::new();
     let share = deadline.remaining().unwrap_or_default() / 2;
     for pass in 0..PASSES {
-        // A machine that becomes busier makes fewer passes; all ranks agree on it.
+        // On a machine that has become busier, fewer passes are made. All ranks agree on this.
         let is_late = deadline.remaining().is_none_or(|left| left < share);
         if transport.agree(u64::from(is_late && pass > 0), deadline)? > 0 {
             break;
@@ -147,7 +148,7 @@ pub(super) fn all_reduce(
     }))
 }
 
-/// Duration of one iteration on the slowest rank.
+/// Returns the duration of one iteration on the slowest rank.
 fn slowest(transport: &mut dyn Transport, deadline: &Deadline) -> Result<Duration, TransportError> {
     transport.barrier(deadline)?;
     let mine = transport.run(2, deadline)?.into_iter().max().unwrap_or_default();
@@ -156,10 +157,11 @@ fn slowest(transport: &mut dyn Transport, deadline: &Deadline) -> Result<Duratio
 }
 
 impl Gathered {
-    /// The result of the ranks selected by `is_of`, which made one all-reduce.
+    /// Returns the result of the ranks selected by `is_of`, which took part in one all-reduce.
     pub(super) fn busbw(&self, is_of: impl Fn(usize) -> bool, rail: Option<u32>) -> Busbw {
         let ranks: Vec<&RankTimes> = self.ranks.iter().filter(|rank| is_of(rank.rank)).collect();
-        // Computed for each pass separately: the spread of the passes is the uncertainty of the result.
+        // The value is computed for each pass separately, because the spread of the passes is the uncertainty of the
+        // result.
         let of_pass = |pass: usize| {
             let from: usize = self.passes[..pass].iter().sum();
             let to = from + self.passes[pass];
@@ -183,7 +185,7 @@ impl Gathered {
         }
     }
 
-    /// The result of all ranks.
+    /// Returns the result of all ranks.
     pub(super) fn of_all(&self) -> Busbw {
         self.busbw(|_| true, None)
     }

@@ -1,5 +1,5 @@
-//! Measures a group of nodes or a single one: over NCCL with one rank per GPU ([`rank_supervisor`]), over TCP with one
-//! per node.
+//! Measures a group of nodes or a single node. Over NCCL there is one rank per GPU ([`rank_supervisor`]), and over TCP
+//! there is one rank per node.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -21,14 +21,14 @@ use crate::transport::{Deadline, Transport, TransportError};
 /// What a node needs to take part in a group.
 pub(in crate::preflight) struct Hand<'a> {
     pub(in crate::preflight) key: &'a Key,
-    /// The listener for the other nodes, if it leads the group.
+    /// The listener for the other nodes, used if this node leads the group.
     pub(in crate::preflight) listener: TcpListener,
     pub(in crate::preflight) launch: &'a Launch,
-    /// The first NCCL rank, if it leads the group.
+    /// The first NCCL rank, if this node leads the group.
     pub(in crate::preflight) first: Option<Rank>,
 }
 
-/// Takes part in a group. The leader returns the results.
+/// Takes part in a group. Only the leader returns the results.
 pub(in crate::preflight) fn run(
     group: &Group,
     hand: Hand<'_>,
@@ -53,7 +53,7 @@ pub(in crate::preflight) fn run(
     let round = group.pair_round.unwrap_or(0);
     let mut found = Found::default();
     let mut seat = None;
-    // With NCCL the nodes connect directly only to measure delay and loss between two.
+    // With NCCL, nodes connect directly only to measure delay and loss between two nodes.
     if group.pair_round.is_some() || group.over == TransportChoice::Tcp {
         let meeting = Meeting {
             rank: group.rank,
@@ -130,7 +130,7 @@ pub(in crate::preflight) fn open(
     listen: IpAddr,
     deadline: &Deadline,
 ) -> Result<(Rank, Opened), Failed> {
-    // One for all ranks, and one per rail.
+    // There is one id for all ranks, and one per rail.
     let ids = 1 + team.rails().unwrap_or(0) as usize;
     Rank::open(launch, listen, ids, deadline).map_err(|broke| Failed {
         what: broke.what,
@@ -174,7 +174,7 @@ impl Wanted<'_> {
         rank_supervisor::run(launch, first, self.me, &go, deadline)
     }
 
-    /// Maps a rank to its node and GPU.
+    /// Maps the rank at fault to its node and GPU.
     fn blame(&self, team: &Team, broke: Broke) -> Failed {
         let place = broke.peer.and_then(|rank| Some((rank, team.place_of(rank)?)));
         let Some((rank, (node, gpu))) = place else {
@@ -190,7 +190,7 @@ impl Wanted<'_> {
     }
 }
 
-/// The network that NCCL reports.
+/// Returns the network that NCCL reports.
 fn network_fact(node: &NodeId, outcome: &Outcome) -> Option<Fact> {
     let network = outcome.network.as_deref()?;
     Some(Fact {
@@ -218,14 +218,14 @@ fn of_probe(probed: &Probed, place: &Place, round: u32) -> Vec<Sample> {
     let loss = probed.segments.again as f64 / probed.segments.sent.max(1) as f64;
     let latency = sample(Metric::PairLatency, probed.round_trip, probed.pings);
     let loss = sample(Metric::PairLoss, loss, sent);
-    // If the probe did not finish, one of them may be unknown.
+    // If the probe did not finish, the delay or the loss may be unknown.
     [latency, loss]
         .into_iter()
         .filter(|sample| sample.passes > 0)
         .collect()
 }
 
-/// All-reduce over the GPUs of one node.
+/// Runs an all-reduce over the GPUs of one node.
 pub(in crate::preflight) fn inside_nccl(
     node: &NodeId,
     round: u32,
@@ -240,7 +240,7 @@ pub(in crate::preflight) fn inside_nccl(
     };
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let (first, opened) = open(launch, team, here, deadline)?;
-    // No other node needs it.
+    // A random key is sufficient, because no other node needs it.
     let key = Key::of_chance().map_err(|error| own(format!("{}: {error}", deadline.phase())))?;
     let wanted = Wanted {
         key: &key,
@@ -261,7 +261,7 @@ pub(in crate::preflight) fn inside_nccl(
     })
 }
 
-/// All-reduce among threads of this node, for a node without GPUs.
+/// Runs an all-reduce among threads of this node, for a node without GPUs.
 pub fn inside(node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed> {
     let failed = |what: String| Failed {
         what,

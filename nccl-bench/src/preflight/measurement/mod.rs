@@ -1,6 +1,6 @@
-//! Measurements in a `group` of nodes or inside one: the bus bandwidth of an all-reduce (`all_reduce`), and delay and
-//! loss between two nodes (`probe`, using the kernel's `tcp_info`). An NCCL rank is a process (`rank_process`), which
-//! the node starts, monitors and stops (`rank_supervisor`).
+//! Measurements in a `group` of nodes or inside one node. They are the bus bandwidth of an all-reduce (`all_reduce`),
+//! and the delay and loss between two nodes (`probe`, which uses the kernel's `tcp_info`). An NCCL rank is a process
+//! (`rank_process`), which the node starts, monitors and stops (`rank_supervisor`).
 
 mod all_reduce;
 pub(super) mod group;

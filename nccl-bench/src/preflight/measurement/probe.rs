@@ -1,6 +1,6 @@
-//! Delay and loss of the link between two nodes, separate from its bandwidth.
+//! Measures delay and loss of the link between two nodes, separately from its bandwidth.
 //!
-//! Messages are small, and few are in flight, so that no queue fills: retransmissions then mean real loss, and not the
+//! Messages are small and few are in flight, so that no queue fills. Retransmissions therefore mean real loss, not the
 //! losses that TCP itself causes when it probes for a link's rate.
 
 use std::time::{Duration, Instant};
@@ -9,27 +9,27 @@ use super::tcp_info::{Segments, segments};
 use crate::net::{Purpose, Seat, Wire};
 use crate::transport::{Deadline, TransportError};
 
-/// Parallel connections: a lost message blocks one of them for 200 ms, the kernel's minimum timeout.
+/// Number of parallel connections. A lost message blocks one of them for 200 ms, which is the kernel's minimum timeout.
 const LANES: u16 = 4;
-/// The lane numbers of a probe are separate from those of transports.
+/// First lane number of a probe. It keeps a probe's lanes separate from those of transports.
 const FIRST_LANE: u16 = 0x7000;
-/// About six Ethernet frames.
+/// Size of a message, which is about six Ethernet frames.
 const MESSAGE: usize = 8 << 10;
-/// Most messages per lane: 2,000 over all lanes, of which 1 % is 20.
+/// Limit of messages per lane. Over all lanes these are 2,000 messages, so that a loss of 1 % is 20 messages.
 const MESSAGES: u32 = 500;
 const PINGS: u32 = 200;
 
 const ECHO: u8 = 1;
 const END: u8 = 0;
 
-/// The result of a probe; both ends have the same.
+/// The result of a probe. Both ends get the same result.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Probed {
-    /// Round trip of a small message, seconds: the tenth percentile, which is insensitive to a busy CPU.
+    /// Round trip of a small message, in seconds. It is the tenth percentile, which is insensitive to a busy CPU.
     pub round_trip: f64,
     /// Number of round trips.
     pub pings: u32,
-    /// Segments in both directions.
+    /// Segments sent in both directions.
     pub segments: Segments,
 }
 
@@ -38,11 +38,11 @@ pub struct Probed {
 pub struct Unfinished {
     /// The error.
     pub error: TransportError,
-    /// The results so far; only this end's segments.
+    /// The results so far, with only this end's segments.
     pub seen: Probed,
 }
 
-/// Probes the link to `peer`. Both ends call it at the same time; the lower rank leads.
+/// Probes the link to `peer`. Both ends call this function at the same time, and the lower rank leads.
 pub fn probe(
     seat: &mut Seat,
     peer: usize,
@@ -60,7 +60,7 @@ pub fn probe(
     match converse(&lanes, seat.rank < peer, peer, time, deadline, &mut seen) {
         Ok(()) => Ok(seen),
         Err(error) => {
-            // With very high loss nothing gets through in time, but the kernel has counted the segments.
+            // With very high loss no message gets through in time, but the kernel has still counted the segments.
             seen.segments = counted(&lanes, deadline).unwrap_or_default();
             Err(Unfinished { error, seen })
         }
@@ -105,8 +105,8 @@ fn ping(lane: &Wire, leads: bool, time: Duration, deadline: &Deadline) -> Result
     exchange(lane, leads, 8, PINGS, Instant::now() + time, deadline)
 }
 
-/// The leading end sends messages and receives them back, up to a count or time limit; returns the seconds of each. The
-/// other end echoes them.
+/// Sends messages and receives them back on the leading end, up to a count or time limit. Returns the seconds that each
+/// one took. The other end echoes the messages.
 fn exchange(
     lane: &Wire,
     leads: bool,
@@ -118,7 +118,7 @@ fn exchange(
     let mut message = vec![ECHO; bytes];
     let mut trips = Vec::new();
     if leads {
-        // At least a few, regardless of the time.
+        // Exchange at least a few messages, regardless of the time.
         for sent in 0..count {
             if sent >= 5 && Instant::now() > until {
                 break;

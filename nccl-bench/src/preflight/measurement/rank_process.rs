@@ -1,6 +1,6 @@
-//! One NCCL rank in a separate process: a hang in NCCL or a driver ends with the process, and nothing of it remains in
-//! the process that starts the job. It receives orders on standard input, and reports progress and results on standard
-//! output.
+//! One NCCL rank in a separate process. If NCCL or a driver hangs, the hang ends with the process and cannot affect the
+//! process that starts the job. The rank receives orders on standard input, and reports progress and results on
+//! standard output.
 
 use std::io::{self, BufRead, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -24,7 +24,7 @@ use crate::transport::{Deadline, Transport, TransportError};
 /// Orders to a rank, one per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// To the first rank: open a listener, and create ids for the communicators.
+    /// Sent to the first rank. It must open a listener and create ids for the communicators.
     Open {
         nccl_lib: Option<PathBuf>,
         /// The address to listen on, with any port.
@@ -32,11 +32,11 @@ pub(super) enum Order {
         ids: usize,
         limit: Duration,
     },
-    /// To all ranks: join and measure.
+    /// Sent to all ranks. They must join and measure.
     Go(Box<Go>),
 }
 
-/// See [`Order::Go`].
+/// The parameters of [`Order::Go`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Go {
     pub(super) rank: usize,
@@ -46,7 +46,7 @@ pub(super) struct Go {
     pub(super) group: u64,
     /// The job's key, in hexadecimal.
     pub(super) key: String,
-    /// Ids of the communicator of all ranks, followed by those of each rail.
+    /// Id of the communicator of all ranks, followed by the ids of each rail.
     pub(super) ids: Vec<Id>,
     pub(super) nccl_lib: Option<PathBuf>,
     pub(super) cuda_lib: Option<PathBuf>,
@@ -58,28 +58,28 @@ pub(super) struct Go {
 /// Messages of a rank, one per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Word {
-    /// Its port, and the created ids.
+    /// The first rank's port, and the ids that it created.
     Opened { port: u16, ids: Vec<Id> },
-    /// The stage that it starts.
+    /// The stage that the rank starts.
     At(Stage),
-    /// The final result; only ranks that report results include them.
+    /// The final result. Only ranks that report results include them.
     Done(Result<Vec<Busbw>, Broke>),
 }
 
-/// Progress of a rank. Among ranks that wait for each other, the one that is behind is the cause.
+/// The stage that a rank has reached. Among ranks that wait for each other, the one that is behind is the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Stage {
-    /// Its process was started.
+    /// The rank's process was started.
     Start,
-    /// It connects to the other ranks.
+    /// The rank connects to the other ranks.
     Meet,
-    /// It opens its GPU.
+    /// The rank opens its GPU.
     Open,
-    /// It joins NCCL's communicator.
+    /// The rank joins NCCL's communicator.
     Join,
-    /// It measures over all ranks.
+    /// The rank measures over all ranks.
     Measure,
-    /// It measures over a rail.
+    /// The rank measures over a rail.
     Rail,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Broke {
 
 /// Runs the process.
 pub fn main() -> ExitCode {
-    // Without it the rank ends at its deadline.
+    // If this call fails, the rank still ends at its deadline.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let mut listener = None;
     for line in io::stdin().lock().lines() {
@@ -131,7 +131,7 @@ pub fn main() -> ExitCode {
             }
             Some(Order::Go(go)) => {
                 let done = measure(&go, listener.take());
-                // If the result was already reported, this one is ignored.
+                // If a result was already reported, the reader ignores this one.
                 say(&Word::Done(done.map_err(|error| broke(&error))));
                 return ExitCode::SUCCESS;
             }
@@ -145,7 +145,7 @@ pub fn main() -> ExitCode {
 fn say(word: &Word) {
     let line = serde_json::to_string(word).unwrap_or_default() + "\n";
     let mut out = io::stdout().lock();
-    // If the reader is gone, it kills this process anyway.
+    // A reader that has closed the pipe kills this process anyway.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -183,7 +183,7 @@ fn measure(go: &Go, listener: Option<TcpListener>) -> Result<Vec<Busbw>, Transpo
         group: go.group,
         handshake: Some(sealed(key, DATA)),
     };
-    // A missing rank is reported while there is time for the report.
+    // Use half of the time, so that a missing rank is detected while there is still time to report it.
     let soon = Deadline::new(go.phase.as_str(), go.limit / 2);
     let mut side = Tcp::join(meet(meeting, &soon)?, TcpOptions::default(), &soon)?;
     let options = Options {
@@ -201,13 +201,13 @@ fn measure(go: &Go, listener: Option<TcpListener>) -> Result<Vec<Busbw>, Transpo
     let _held = opened?;
     say(&Word::At(Stage::Join));
     let mut nccl = NcclTransport::open(Box::new(side), &options, &deadline)?;
-    // All ranks are connected: from here on they measure together.
+    // All ranks are connected. From here on they measure together.
     nccl.barrier(&deadline)?;
     say(&Word::At(Stage::Measure));
     let measured = over_all(&mut nccl, go, &deadline)
         .and_then(|busbw| Ok([busbw, over_rails(&mut nccl, go, rail_ids, gpu, &deadline)?].concat()));
-    // Report first: the cleanup afterwards may take a while, and other ranks should see the abort only after its reason
-    // is reported.
+    // Report before the cleanup, which may take a while. Other ranks should notice the abort only after its reason was
+    // reported.
     let told = measured.as_ref().map_err(broke).cloned();
     say(&Word::Done(told));
     if measured.is_err() {
@@ -221,7 +221,8 @@ fn over_all(nccl: &mut NcclTransport, go: &Go, deadline: &Deadline) -> Result<Ve
     Ok(gathered.iter().map(|gathered| gathered.of_all()).collect())
 }
 
-/// Measures all rails at once, as in training: each rank with those of the same GPU on other nodes.
+/// Measures all rails at the same time, as in training. Each rank measures with the ranks of the same GPU on other
+/// nodes.
 fn over_rails(
     nccl: &mut NcclTransport,
     go: &Go,
@@ -245,7 +246,7 @@ fn over_rails(
     Ok((0..rails).map(of_rail).collect())
 }
 
-/// The key in the format of an order.
+/// Returns the key in the format of an order.
 pub(super) fn key_text(key: &Key) -> String {
     hex(key.bytes())
 }

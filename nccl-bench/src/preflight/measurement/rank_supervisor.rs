@@ -1,4 +1,4 @@
-//! Supervises the NCCL ranks of this node: starts them, sends orders, collects messages, and stops them at the
+//! Supervises the NCCL ranks of this node. It starts them, sends orders, collects messages, and stops them at the
 //! deadline.
 
 use std::ffi::OsString;
@@ -16,19 +16,20 @@ use super::rank_process::{Broke, Go, Order, Stage, Word};
 use crate::preflight::message::Opened;
 use crate::transport::Deadline;
 
-/// A rank's deadline is this much before ours: its own error is more informative than a timeout.
+/// Time by which a rank's deadline is before ours. A rank then reports its own error, which is more informative than
+/// our timeout.
 const MARGIN: Duration = Duration::from_millis(600);
-/// After a failure, time for the other ranks to report their errors.
+/// Time after a failure in which the other ranks can report their errors.
 const GRACE: Duration = Duration::from_millis(1500);
 /// Time for ranks to exit by themselves, and again after they are killed.
 const LEAVING: Duration = Duration::from_millis(500);
-/// Most warnings that are kept of a rank's standard error.
+/// Limit of warnings that are kept from a rank's standard error.
 const LINES: usize = 20;
 
 /// How to start ranks.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// The program and its first arguments; empty: no NCCL ranks.
+    /// The program and its first arguments. If empty, there are no NCCL ranks.
     pub command: Vec<OsString>,
     /// NCCL's library.
     pub nccl_lib: Option<PathBuf>,
@@ -39,7 +40,7 @@ pub struct Launch {
 /// The result of all ranks of a node.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// The results of the group's first rank, if it is one of these ranks.
+    /// The results of the group's first rank, if that rank is on this node.
     pub(super) busbw: Result<Vec<Busbw>, Broke>,
     /// The network that NCCL reports.
     pub(super) network: Option<String>,
@@ -47,7 +48,7 @@ pub(super) struct Outcome {
 
 /// A process that is killed when this is dropped.
 pub(in crate::preflight) struct Rank {
-    /// `None` after it was abandoned.
+    /// The process, or `None` after it was abandoned.
     child: Option<Child>,
     stdin: ChildStdin,
     words: Receiver<(usize, Word)>,
@@ -66,15 +67,15 @@ impl Drop for Rank {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        // It may have exited already. A process that is stuck in a driver exits later: we do not wait for it.
+        // The process may have exited already. If it is stuck in a driver, it exits later, so a thread waits for it.
         let _ = child.kill();
         let reap = move || drop(child.wait());
         let _ = thread::Builder::new().name("rank-end".into()).spawn(reap);
     }
 }
 
-/// Stops all ranks. Finished ones get some time to release their GPUs, and all of them to exit: the next phase uses the
-/// same GPUs.
+/// Stops all ranks. Finished ranks get some time to release their GPUs, and all ranks get some time to exit, because
+/// the next phase uses the same GPUs.
 fn end(mut ranks: Vec<Rank>, are_done: bool) {
     let until = Instant::now() + LEAVING;
     let gone = |rank: &mut Rank| {
@@ -108,12 +109,12 @@ impl Launch {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // One rank logs its network; all log warnings.
+        // Only one rank logs its network, but all ranks log warnings.
         command.env("NCCL_DEBUG", if is_first { "INFO" } else { "WARN" });
         command
             .env("NCCL_DEBUG_SUBSYS", "INIT")
             .env("NCCL_DEBUG_FILE", "/dev/stderr");
-        // The RAS service's port and the profiler plugin belong to the job.
+        // The port of the RAS service and the profiler plugin are left to the job.
         command
             .env("NCCL_RAS_ENABLE", "0")
             .env_remove("NCCL_PROFILER_PLUGIN");
@@ -132,14 +133,14 @@ impl Launch {
         };
         thread::Builder::new().name("rank-out".into()).spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                // A library may write there too.
+                // A library may write to standard output too, so lines that are not messages are skipped.
                 if let Ok(word) = serde_json::from_str(&line)
                     && sender.send((of, word)).is_err()
                 {
                     return;
                 }
             }
-            // Ignored after the rank's final message.
+            // This message is ignored if the rank has sent its final message before.
             let what = format!("the process of rank {of} ended");
             let _ = sender.send((of, Word::Done(Err(Broke { what, peer: Some(of) }))));
         })?;
@@ -170,7 +171,7 @@ impl Rank {
         self.stdin.flush()
     }
 
-    /// Starts the first rank of a group, and returns what the others need to join.
+    /// Starts the first rank of a group, and returns what the other ranks need to join.
     pub(super) fn open(
         launch: &Launch,
         listen: IpAddr,
@@ -202,7 +203,8 @@ impl Rank {
     }
 }
 
-/// Runs the ranks of `node`, including the group's first one if it is given. `go` has the common parameters.
+/// Runs the ranks of `node`, including the group's first rank if it is given. `go` has the parameters that all ranks
+/// have in common.
 pub(super) fn run(
     launch: &Launch,
     mut first: Option<Rank>,
@@ -252,7 +254,7 @@ pub(super) fn run(
     };
     let network = ranks.first().and_then(|rank| heard(rank).0);
     let busbw = busbw.map_err(|mut broke| {
-        // Adds one warning of NCCL.
+        // Add one warning of NCCL to the error.
         if let Some(line) = ranks.iter().find_map(|rank| heard(rank).1.into_iter().next()) {
             broke.what = format!("{} (NCCL: {})", broke.what, line.trim());
         }
@@ -262,7 +264,7 @@ pub(super) fn run(
     Outcome { busbw, network }
 }
 
-/// State of the running ranks.
+/// State of the running ranks, while their messages are received.
 struct Listening<'a> {
     begin: usize,
     stages: Vec<Stage>,
@@ -288,13 +290,13 @@ impl Listening<'_> {
             if left.is_zero() {
                 break;
             }
-            // A rank that was started earlier has a separate channel.
+            // The group's first rank was started earlier and has a separate channel.
             let own = ranks.first().map(|first| first.words.try_iter());
             own.into_iter().flatten().for_each(|(_, word)| self.take(0, word));
             match words.recv_timeout(left.min(Duration::from_millis(20))) {
                 Ok((rank, word)) => self.take(rank - self.begin, word),
                 Err(RecvTimeoutError::Timeout) => {}
-                // All others have ended: the first may still send messages.
+                // All other ranks have ended, but the first rank may still send messages.
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -312,7 +314,7 @@ impl Listening<'_> {
                 if done.is_err() {
                     self.until = self.until.min(Instant::now() + GRACE);
                 }
-                // Its first message is closest to the cause.
+                // Keep the rank's first final message, because it is closest to the cause.
                 if let Some(known) = self.done.get_mut(at) {
                     known.get_or_insert(done);
                 }
@@ -321,7 +323,8 @@ impl Listening<'_> {
         }
     }
 
-    /// The overall result: the first error that blames a rank; else the rank that is furthest behind.
+    /// Returns the overall result. An error is the first one that blames a rank, or else blames the rank that is
+    /// furthest behind.
     fn conclude(self) -> Result<Vec<Busbw>, Broke> {
         let behind = self.behind();
         let mut busbw = Vec::new();
@@ -362,7 +365,7 @@ impl Listening<'_> {
         }
     }
 
-    /// The only rank at an earlier stage than all others, if there is one.
+    /// Returns the only rank that is at an earlier stage than all others, if there is one.
     fn behind(&self) -> Option<(usize, Stage)> {
         let least = *self.stages.iter().min()?;
         let mut behind = (0..self.stages.len()).filter(|at| self.stages[*at] == least);

@@ -1,27 +1,27 @@
-//! The kernel's counters of a TCP connection: segments sent and retransmitted.
+//! Reads the kernel's counters of sent and retransmitted segments of a TCP connection.
 
 use std::io;
 use std::mem::size_of;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Data segments and their retransmissions.
+/// Numbers of data segments and of their retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// Sent segments, including retransmissions.
+    /// Number of sent segments, including retransmissions.
     pub sent: u64,
-    /// Retransmissions, except those that the peer reported as unnecessary (DSACK).
+    /// Number of retransmissions, except those that the peer reported as unnecessary (DSACK).
     pub again: u64,
 }
 
-/// `struct tcp_info` of linux/tcp.h grows at its end; this much is requested.
+/// Number of bytes that are requested. `struct tcp_info` of linux/tcp.h grows at its end.
 const BYTES: usize = 232;
-/// Offsets in it: u32 each.
+/// Offsets of u32 fields in the structure.
 const TOTAL_RETRANS: usize = 100;
 const DATA_SEGS_OUT: usize = 156;
 const DSACK_DUPS: usize = 216;
 
-/// Counters of a connection since its start.
+/// Returns the counters of a connection since its start.
 pub fn segments(stream: &TcpStream) -> io::Result<Segments> {
     let mut bytes = [0_u8; BYTES];
     let mut length = size_of::<[u8; BYTES]>() as libc::socklen_t;

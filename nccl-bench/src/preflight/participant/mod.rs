@@ -1,5 +1,5 @@
-//! Each node's side of a preflight: its `session` with the first node, which ends with the report, and the `tools` that
-//! read its hardware and measure its GPUs or its CPU. The first node is a participant too.
+//! Each node's side of a preflight. The `session` with the first node ends with the report. The `tools` read the node's
+//! hardware and measure its GPUs or its CPU. The first node is a participant too.
 
 mod session;
 mod tools;

@@ -1,4 +1,4 @@
-//! A node's side: finds the first node, performs tasks, and receives the report.
+//! A node's session with the first node. It finds the first node, performs tasks, and receives the report.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -25,13 +25,13 @@ use crate::transport::Deadline;
 const RETRY: Duration = Duration::from_millis(100);
 /// Time limit for a handshake with the first node.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Time beyond the total, for the first node's work after the last phase.
+/// Additional time after the total, for the first node's work after the last phase.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Identity of this node.
 #[derive(Clone, Debug)]
 pub struct Me {
-    /// Its name.
+    /// The node's name.
     pub node: NodeId,
     /// The job.
     pub job: Arc<str>,
@@ -41,7 +41,7 @@ pub struct Me {
     pub paceline: Arc<str>,
 }
 
-/// Takes part until the first node sends the report or disconnects.
+/// Takes part in a preflight until the first node sends the report or disconnects.
 pub fn attend(
     first: &str,
     me: &Me,
@@ -72,7 +72,7 @@ pub fn attend(
         source,
     };
     send(&mut stream, &hello, deadline).map_err(|error| lost(&now, error))?;
-    // The first node may wait for others longer than we needed to connect.
+    // The first node may wait for other nodes longer than this node needed to connect.
     let patience = deadline + wait + GRACE;
     let mode = match receive(&mut stream, patience).map_err(|error| lost(&now, error))? {
         Welcome::Come { mode } => mode,
@@ -97,7 +97,7 @@ pub fn attend(
     }
 }
 
-/// Prepared for the next group.
+/// What is prepared for the next group.
 struct Door {
     listener: TcpListener,
     port: u16,
@@ -130,7 +130,8 @@ fn perform(ask: &Ask, me: &Me, tools: &dyn Tools, limits: &Limits, door: &mut Do
             })
         }
         Order::Group(group) => {
-            // Each group has a separate listener: late connections for the previous group cannot reach the next one.
+            // Each group has a separate listener, so that late connections for the previous group cannot reach the next
+            // one.
             let failed = |error: io::Error| Failed {
                 what: format!("{}: cannot listen: {error}", ask.phase),
                 ..Failed::default()
@@ -150,7 +151,8 @@ fn perform(ask: &Ask, me: &Me, tools: &dyn Tools, limits: &Limits, door: &mut Do
     }
 }
 
-/// A listener for other nodes, of the address family of the connection to the first node, and its port.
+/// Returns a listener for other nodes, of the address family of the connection to the first node, and the listener's
+/// port.
 fn listen(family: IpAddr) -> io::Result<(TcpListener, u16)> {
     let any: IpAddr = match family {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -161,7 +163,7 @@ fn listen(family: IpAddr) -> io::Result<(TcpListener, u16)> {
     Ok((listener, port))
 }
 
-/// Connects to the first node as soon as it listens; also returns our address on that connection.
+/// Connects to the first node as soon as it listens. Also returns our address on that connection.
 fn find(first: &str, me: &Me, deadline: Instant) -> Result<(Sealed, IpAddr), PreflightError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name is unknown");
     loop {
@@ -177,7 +179,7 @@ fn find(first: &str, me: &Me, deadline: Instant) -> Result<(Sealed, IpAddr), Pre
                 let own = stream.local_addr().map_err(PreflightError::Listen)?.ip();
                 match dial(stream, &me.key, CONTROL, deadline.min(Instant::now() + HANDSHAKE)) {
                     Ok(sealed) => return Ok((sealed, own)),
-                    // It disconnected, or is overloaded: it may come back.
+                    // The first node has disconnected or is overloaded, so try again.
                     Err(SealError::Io { source, .. }) => last = source,
                     Err(SealError::Deadline { .. }) => {
                         last = io::Error::new(
@@ -215,7 +217,7 @@ fn send<T: serde::Serialize>(stream: &mut Sealed, message: &T, deadline: Instant
     stream.send(&encode(message), deadline)
 }
 
-/// Encodes a message as JSON: every key is a string, so this cannot fail.
+/// Encodes a message as JSON. This cannot fail, because every key is a string.
 pub(in crate::preflight) fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
@@ -225,7 +227,7 @@ fn receive<T: serde::de::DeserializeOwned>(stream: &mut Sealed, deadline: Instan
     decode(&bytes)
 }
 
-/// Decodes a message from a node that has the key, but maybe another version.
+/// Decodes a message from a node that has the key, but may have another version.
 pub(in crate::preflight) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, SealError> {
     serde_json::from_slice(bytes).map_err(|error| SealError::Io {
         what: "message",
@@ -234,7 +236,7 @@ pub(in crate::preflight) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8])
 }
 
 impl Mode {
-    /// Time limit for a node to reach the first one.
+    /// Returns the time limit for a node to reach the first one.
     pub fn wait(self) -> Duration {
         self.limits().rendezvous
     }

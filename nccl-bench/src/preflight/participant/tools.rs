@@ -1,4 +1,5 @@
-//! A node's local tasks: reads its properties, measures its GPUs or its CPU, and the all-reduce inside the node.
+//! A node's local tasks. They read its properties, measure its GPUs or its CPU, and measure the all-reduce inside the
+//! node.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,10 +25,10 @@ pub trait Tools: Send + Sync {
     /// Reads the node's properties.
     fn snapshot(&self, node: &NodeId, deadline: &Deadline) -> Result<Found, Failed>;
 
-    /// Measures its GPUs, or its CPU.
+    /// Measures the node's GPUs, or its CPU.
     fn work(&self, node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed>;
 
-    /// All-reduce inside the node.
+    /// Measures an all-reduce inside the node.
     fn local(
         &self,
         node: &NodeId,
@@ -37,24 +38,24 @@ pub trait Tools: Send + Sync {
         deadline: &Deadline,
     ) -> Result<Found, Failed>;
 
-    /// How to start NCCL ranks.
+    /// Returns how to start NCCL ranks.
     fn launch(&self) -> Launch {
         Launch::default()
     }
 }
 
-/// This machine.
+/// The local tasks on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// NVIDIA's management library; `None`: the system's.
+    /// Path of NVIDIA's management library. With `None`, the system's library is used.
     pub nvml_lib: Option<PathBuf>,
-    /// NCCL's library.
+    /// Path of NCCL's library.
     pub nccl_lib: Option<PathBuf>,
-    /// The CUDA driver's library.
+    /// Path of the CUDA driver's library.
     pub cuda_lib: Option<PathBuf>,
-    /// cuBLAS.
+    /// Path of cuBLAS.
     pub cublas_lib: Option<PathBuf>,
-    /// The program for one NCCL rank, and its first arguments; empty: no NCCL.
+    /// The program for one NCCL rank, and its first arguments. If empty, NCCL is not used.
     pub rank: Vec<OsString>,
 }
 
@@ -69,7 +70,7 @@ impl Tools for Machine {
         });
         let model = taken.gpus.list.first().map_or("", |gpu| gpu.model.as_str());
         let mut notes = Vec::new();
-        // Neither library nor device file: a host without GPUs, which needs no note.
+        // A host with neither the library nor a device file has no GPUs, so it needs no note.
         if taken.gpus.access != Access::Readable && has_device() {
             notes.push(format!("GPUs cannot be read: {}", taken.gpus.text));
         }
@@ -93,10 +94,10 @@ impl Tools for Machine {
                 ..gpu::Options::default()
             }
         } else {
-            // Small enough for a pass to end in time on a busy machine: several nodes may share it.
+            // These sizes are small enough for a pass to end in time on a busy machine, which several nodes may share.
             gpu::Options {
                 passes,
-                // Four periods of a control group, because its throttling is random within a pass.
+                // A pass takes four periods of a control group, because it is random which part of a pass is throttled.
                 pass: Duration::from_millis(400),
                 size: 160,
                 memory: 16 << 20,
@@ -148,7 +149,7 @@ impl Tools for Machine {
 }
 
 impl Machine {
-    /// Whether this many GPUs can be measured over NCCL.
+    /// Returns whether this many GPUs can be measured over NCCL.
     fn able(&self, gpus: usize) -> Nccl {
         let not = |why: String| Nccl::Not { why: why.into() };
         if gpus == 0 {
@@ -167,7 +168,7 @@ impl Machine {
     }
 }
 
-/// A broken driver is a finding, never a reason to measure the CPU instead.
+/// Returns true if the host has a GPU driver. A broken driver is a finding, never a reason to measure the CPU instead.
 fn has_device() -> bool {
     std::path::Path::new("/dev/nvidiactl").exists()
 }
@@ -182,7 +183,7 @@ fn of_device(node: &NodeId, round: u32, work: &Work, found: &mut Found) {
         gpu::Place::Cpu => Place::Node { node: node.clone() },
         gpu::Place::Gpus => Place::Gpu {
             node: node.clone(),
-            // A GPU without a UUID is identified by its slot.
+            // A GPU without a UUID is identified by its PCI slot.
             gpu: device.uuid.clone().unwrap_or_else(|| GpuId::from(&*device.pci)),
         },
     };
@@ -222,7 +223,7 @@ fn of_device(node: &NodeId, round: u32, work: &Work, found: &mut Found) {
     }
 }
 
-/// The factor from the bench's units to the table's.
+/// Returns the factor from the bench's units to the table's.
 fn scale(metric: Metric) -> f64 {
     match metric {
         Metric::Gemm => 1e-12,

@@ -7,14 +7,14 @@ use paceline_health::id::NodeId;
 /// The nodes that the first node waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Their number, including itself.
+    /// Number of nodes, including the first node.
     pub count: usize,
-    /// Their names, in order, if known.
+    /// The nodes' names, in order, if known.
     pub names: Vec<String>,
 }
 
 impl Expected {
-    /// Index of `node` in the list: matched by its name, or by the first part of it.
+    /// Returns the index of `node` in the list. It is found by its name, or by the first part of its name.
     pub(in crate::preflight) fn position(&self, node: &NodeId) -> Option<usize> {
         let name = node.as_str();
         let by = |same: &dyn Fn(&str) -> bool| self.names.iter().position(|known| same(known));
@@ -22,7 +22,7 @@ impl Expected {
     }
 }
 
-/// A name without its domain. An address has none.
+/// Returns a name without its domain. An address has no domain.
 fn short(name: &str) -> &str {
     if name.parse::<IpAddr>().is_ok() {
         return name;

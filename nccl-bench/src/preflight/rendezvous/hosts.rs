@@ -1,6 +1,6 @@
-//! Host lists in Slurm's format or written by hand: `n[1-3,07],gpu-[001-002]-ib,login`.
+//! Parses and writes host lists such as `n[1-3,07],gpu-[001-002]-ib,login`, from Slurm or written by hand.
 
-/// Most names in one list.
+/// Limit of names in one list.
 pub const MOST: usize = 65_536;
 
 /// Why a list is invalid.
@@ -9,13 +9,13 @@ pub const MOST: usize = 65_536;
 pub struct HostListError {
     /// The list.
     pub list: String,
-    /// The position, from 1.
+    /// The position of the error, from 1.
     pub column: usize,
     /// The error.
     pub what: &'static str,
 }
 
-/// The names in a list, in order and without duplicates.
+/// Returns the names in a list, in order and without duplicates.
 pub fn expand(list: &str) -> Result<Vec<String>, HostListError> {
     let wrong = |column: usize, what| HostListError {
         list: list.chars().take(200).collect(),
@@ -37,7 +37,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostListError> {
 
 type Wrong = (usize, &'static str);
 
-/// Items between commas (or white space) outside brackets, with their positions.
+/// Returns the items between commas (or white space) outside brackets, with their positions.
 fn items(list: &str) -> Result<Vec<(usize, &str)>, Wrong> {
     let (mut pieces, mut begin, mut open) = (Vec::new(), 0, None);
     for (at, c) in list.char_indices() {
@@ -88,7 +88,7 @@ fn expand_one(item: &str) -> Result<Vec<String>, Wrong> {
     Ok(names)
 }
 
-/// `1-3,07`: numbers keep the width of the first one in a range.
+/// Parses ranges such as `1-3,07`. Numbers keep the width of the first number in their range.
 fn ranges(text: &str) -> Result<Vec<String>, &'static str> {
     let mut numbers = Vec::new();
     for range in text.split(',') {
@@ -112,14 +112,14 @@ fn ranges(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(numbers)
 }
 
-/// The names as one list with ranges, the inverse of `expand`.
+/// Returns the names as one list with ranges. This is the inverse of `expand`.
 pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut parts: Vec<String> = Vec::new();
-    // The prefix, the width and the numbers of the current run.
+    // The current run has a prefix, a width, and the numbers.
     let mut run: Option<(&str, usize, Vec<u64>)> = None;
     for name in names {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        // 18 digits fit into u64; longer numbers are part of the name.
+        // 18 digits fit into a u64. Longer numbers are treated as part of the name.
         let digits = if digits > 18 { 0 } else { digits };
         let (prefix, number) = name.split_at(name.len() - digits);
         match (number.parse::<u64>(), &mut run) {

@@ -1,5 +1,5 @@
-//! Determines the rendezvous of a preflight, before training's own: from a list, Slurm, torchrun's endpoint, or a
-//! headless service. The first node leads.
+//! Determines the rendezvous of a preflight, which takes place before training's own. It comes from a list, Slurm,
+//! torchrun's endpoint, or a headless service. The first node leads.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
@@ -11,32 +11,32 @@ use super::expected::Expected;
 use super::hosts::{HostListError, expand};
 use paceline_health::codec::hash::fnv;
 
-/// Default ports of preflights: below Linux's ephemeral ports (32768), derived from the job's name so that two jobs do
-/// not collide.
+/// Default ports of preflights. They are below Linux's ephemeral ports (32768). The port is derived from the job's
+/// name, so that two jobs do not collide.
 const PORTS: std::ops::Range<u64> = 23_000..29_000;
 
 /// Options that define the participants.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// `--nodes`.
+    /// The value of `--nodes`.
     pub nodes: Option<String>,
-    /// `--nodes-file`.
+    /// The value of `--nodes-file`.
     pub nodes_file: Option<PathBuf>,
-    /// `--rendezvous`: HOST or HOST:PORT of the first node.
+    /// The value of `--rendezvous`, which is HOST or HOST:PORT of the first node.
     pub rendezvous: Option<String>,
-    /// `--service`: a name that resolves to all nodes.
+    /// The value of `--service`, which is a name that resolves to all nodes.
     pub service: Option<String>,
-    /// `--nnodes`.
+    /// The value of `--nnodes`.
     pub count: Option<usize>,
-    /// `--port`.
+    /// The value of `--port`.
     pub port: Option<u16>,
-    /// The scheduler's nodes, if there is one.
+    /// The list of the scheduler's nodes, if there is a scheduler.
     pub scheduled: Option<String>,
     /// The host of training's rendezvous, and the minimum number of nodes.
     pub training: Option<(String, usize)>,
-    /// This node.
+    /// The name of this node.
     pub node: String,
-    /// The job.
+    /// The name of the job.
     pub job: String,
 }
 
@@ -81,22 +81,22 @@ pub enum RendezvousError {
     Port { port: u16, source: io::Error },
 }
 
-/// The rendezvous, and this node's role.
+/// The rendezvous, and whether this node leads.
 #[derive(Debug)]
 pub struct Place {
     /// HOST:PORT of the first node.
     pub first: String,
-    /// Listening for the other nodes, if this node is the first.
+    /// The listener for the other nodes, if this node is the first.
     pub listener: Option<TcpListener>,
     /// The expected nodes.
     pub expected: Expected,
 }
 
 enum Whom {
-    /// The names, and the option that they came from, if entered by a user.
+    /// The names, and the option that they came from if a user entered them.
     List(Vec<String>, Option<&'static str>),
     Endpoint(String, usize),
-    /// Training uses its own port, not ours.
+    /// Only the host of training's rendezvous is used. Its port is used by training itself.
     Host(String, usize),
 }
 
@@ -122,12 +122,12 @@ pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
             (host, None, Expected { count, names })
         }
     };
-    // For nodes in the list, their position decides. By address alone, all nodes on one host would be the first.
+    // For nodes in the list, their position decides. By address alone, all nodes on one host would count as the first.
     let leads = match expected.position(&asked.node.as_str().into()) {
         Some(at) => at == 0,
         None => is_here(&host),
     };
-    // If no other node connects, use any port: another preflight may run on this node.
+    // If no other node connects, use any free port, because another preflight may run on this node.
     let derived = if leads && expected.count == 1 { 0 } else { derived };
     let port = asked.port.or(port).unwrap_or(derived);
     let listener = leads.then(|| listen(port)).transpose()?;
@@ -181,7 +181,7 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
         return Ok(Whom::Endpoint(endpoint.clone(), count));
     }
     if let Some(nodes) = &asked.scheduled {
-        // Its names may differ from host names.
+        // The scheduler's names may differ from host names, so they are not checked.
         return Ok(Whom::List(list(nodes, "the scheduler")?, None));
     }
     if let Some((host, least)) = &asked.training {
@@ -193,7 +193,8 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
     }
 }
 
-/// A node that is missing in the common list would lead, or be mistaken for a missing node.
+/// Checks that the common list has the expected number of names, and this node among them. A node that is missing there
+/// would lead, or be mistaken for a missing node.
 fn check(asked: &Asked, from: &'static str, names: &[String]) -> Result<(), RendezvousError> {
     let named = names.len();
     if let Some(count) = asked.count.filter(|count| *count != named) {
@@ -216,7 +217,7 @@ fn check(asked: &Asked, from: &'static str, names: &[String]) -> Result<(), Rend
     })
 }
 
-/// The lowest address of the service, once it has as many addresses as there are nodes.
+/// Returns the lowest address of the service, once the service has as many addresses as there are nodes.
 fn of_service(service: &str, count: usize, wait: Duration) -> Result<String, RendezvousError> {
     let deadline = Instant::now() + wait;
     loop {
@@ -244,7 +245,7 @@ fn of_service(service: &str, count: usize, wait: Duration) -> Result<String, Ren
     }
 }
 
-/// `host`, `host:port`, `[v6]:port`, `v6`.
+/// Splits an endpoint, which is `host`, `host:port`, `[v6]:port` or `v6`.
 fn split(endpoint: &str) -> Result<(String, Option<u16>), RendezvousError> {
     let wrong = || RendezvousError::Endpoint {
         what: endpoint.to_owned(),
@@ -265,7 +266,7 @@ fn split(endpoint: &str) -> Result<(String, Option<u16>), RendezvousError> {
     }
 }
 
-/// Whether it is a local address: then binding succeeds.
+/// Returns true if the host has a local address, which is the case if binding to it succeeds.
 fn is_here(host: &str) -> bool {
     (host, 0)
         .to_socket_addrs()
@@ -273,7 +274,7 @@ fn is_here(host: &str) -> bool {
 }
 
 fn listen(port: u16) -> Result<TcpListener, RendezvousError> {
-    // On a host without IPv6 the second one succeeds.
+    // On a host without IPv6, only the second bind succeeds.
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
         .map_err(|source| RendezvousError::Port { port, source })

@@ -1,5 +1,5 @@
-//! Rendezvous of the nodes of a preflight: the `meeting_place` from a list of hosts ([`hosts`]), Slurm, torchrun's
-//! endpoint or a headless service, and the nodes `expected` by the first one.
+//! Rendezvous of the nodes of a preflight. The `meeting_place` comes from a list of hosts ([`hosts`]), Slurm,
+//! torchrun's endpoint or a headless service. The first node waits for the nodes in `expected`.
 
 mod expected;
 pub mod hosts;

@@ -1,4 +1,4 @@
-//! NCCL's functions, loaded at run time, and their results.
+//! NCCL's functions, loaded at run time, and the conversion of their return codes.
 //! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>
 
 use std::ffi::{CStr, c_char, c_void};
@@ -10,7 +10,7 @@ use crate::cuda::{LoadError, Loaded, NCCL, functions};
 use crate::transport::{Deadline, TransportError};
 
 functions! {
-    /// Functions in every version.
+    /// Functions that every version has.
     Oldest {
         version: "ncclGetVersion": fn(*mut i32) -> i32,
     }
@@ -39,7 +39,7 @@ functions! {
     }
 }
 
-/// ncclUniqueId: created by rank 0, and required by every rank to join.
+/// ncclUniqueId. Rank 0 creates it, and every rank needs it to join.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId(pub [u8; 128]);
@@ -55,9 +55,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// A blocking configuration: calls return when the collective is in its stream. With a non-blocking one, NCCL
-    /// starts a thread for each group and must be polled before the next one, which takes longer than a small
-    /// collective.
+    /// Returns a blocking configuration, with which calls return when the collective is in its stream. With a
+    /// non-blocking one, NCCL starts a thread for each group and must be polled before the next group. This takes
+    /// longer than a small collective.
     pub fn blocking() -> Config {
         Config {
             size: size_of::<Config>(),
@@ -68,7 +68,7 @@ impl Config {
     }
 }
 
-/// ncclInProgress: not an error; a blocking communicator never returns it.
+/// ncclInProgress. It is not an error, but a blocking communicator never returns it.
 const IN_PROGRESS: i32 = 7;
 /// The oldest version with ncclConfig_t, which selects blocking calls.
 pub const LEAST: Version = Version(21400);
@@ -80,7 +80,7 @@ pub const SHARING: Version = Version(23000);
 pub struct Version(pub i32);
 
 impl fmt::Display for Version {
-    /// Up to 2.8 the major version is in the thousands, later in the ten thousands.
+    /// Formats the version. Up to 2.8 the major version is in the thousands, later in the ten thousands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let major = if self.0 < 10_000 { 1000 } else { 10_000 };
         write!(f, "{}.{}.{}", self.0 / major, self.0 % major / 100, self.0 % 100)
@@ -91,20 +91,20 @@ impl fmt::Display for Version {
 #[derive(Debug)]
 pub struct Nccl {
     pub(super) functions: Functions,
-    /// Its version.
+    /// The library's version.
     pub version: Version,
     /// The library file.
     pub path: PathBuf,
 }
 
 impl Nccl {
-    /// Opens the library at `path`, or the system's.
+    /// Opens the library at `path`, or the system's library if there is no path.
     ///
     /// # Errors
-    /// If there is none, or it is too old or lacks a function.
+    /// Returns an error if there is no library, or if it is too old or lacks a function.
     pub fn open(path: Option<&Path>) -> Result<Nccl, LoadError> {
         let library = Loaded::open(&NCCL, path)?;
-        // Check the version first: "too old" is a better error than a missing function.
+        // Check the version first, because "too old" is a better error than a missing function.
         let oldest = Oldest::find(&library)?;
         let mut version = 0;
         // SAFETY: the signature is from the header; the pointer is valid for the call.
@@ -134,7 +134,8 @@ impl Nccl {
         Ok(id)
     }
 
-    /// Converts a return code. "In progress" is an error: a non-blocking communicator would time the host.
+    /// Converts a return code. "In progress" is treated as an error, because with a non-blocking communicator the host
+    /// would be timed instead of the collective.
     pub(super) fn check(
         &self,
         call: &'static str,
@@ -177,7 +178,7 @@ impl Nccl {
     }
 }
 
-/// Copies a C string.
+/// Returns a copy of a C string.
 ///
 /// # Safety
 /// `from` must be null or zero-terminated.

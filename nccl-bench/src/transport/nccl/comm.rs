@@ -1,9 +1,9 @@
-//! A communicator of one rank. Its calls block, as in nccl-tests and PyTorch: they run on the thread of
+//! A communicator of one rank. Its calls block, as in nccl-tests and PyTorch. They run on the thread of
 //! [`super::worker`], and another thread aborts the communicator at the deadline.
 //!
-//! Joining is not aborted. NCCL supports that only for non-blocking communicators (`ncclConfig_t.blocking`): in a
+//! Joining is not aborted. NCCL supports that only for non-blocking communicators (`ncclConfig_t.blocking`). In a
 //! blocking one, ncclCommAbort may free memory that the joining call still uses. A thread that does not return from
-//! joining is abandoned, and the process ends without it.
+//! joining is therefore abandoned, and the process ends without it.
 
 use std::ffi::c_void;
 use std::sync::mpsc::channel;
@@ -18,17 +18,18 @@ use crate::cuda::{Gpu, Stream};
 use crate::dtype::Dtype;
 use crate::transport::{Deadline, TransportError};
 
-/// Time limit for ending a communicator. It waits for kernels; a call that does not return is abandoned.
+/// Time limit for ending a communicator, which waits for kernels. A call that does not return in this time is
+/// abandoned.
 const ENDING: Duration = Duration::from_secs(5);
 const INIT: &str = "ncclCommInitRankConfig";
 /// ncclSum.
 const SUM: i32 = 0;
 
-/// See the module.
+/// The communicator; see the module documentation.
 #[derive(Debug)]
 pub struct Comm {
     nccl: Arc<Nccl>,
-    /// `None` after it was ended, maybe by another thread than the calling one.
+    /// The handle, or `None` after the communicator was ended. A thread other than the calling one may have ended it.
     handle: Mutex<Option<Handle>>,
     gpu: Arc<Gpu>,
 }
@@ -43,14 +44,14 @@ unsafe impl Send for Handle {}
 /// GPU addresses of a collective's buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// Input.
+    /// Address of the input.
     pub send: u64,
-    /// Output.
+    /// Address of the output.
     pub receive: u64,
 }
 
 impl Comm {
-    /// Joins the other ranks, which must have the same id. Returns when all have joined: without a time limit.
+    /// Joins the other ranks, which must have the same id. Returns when all have joined, and has no time limit.
     pub fn join(
         nccl: &Arc<Nccl>,
         gpu: &Arc<Gpu>,
@@ -93,7 +94,7 @@ impl Comm {
         self.nccl.check(ASKED, state, deadline)
     }
 
-    /// The last call that [`Comm::queue`] makes.
+    /// Returns the name of the last call that [`Comm::queue`] makes.
     pub fn call_of(collective: Collective) -> &'static str {
         match collective {
             Collective::AllReduce => "ncclAllReduce",
@@ -104,7 +105,7 @@ impl Comm {
         }
     }
 
-    /// Queues one collective: it is in the stream on return.
+    /// Queues one collective. On return it is in the stream.
     pub fn queue(
         &self,
         plan: &Plan,
@@ -135,7 +136,7 @@ impl Comm {
         self.nccl.check(Comm::call_of(plan.collective), code, deadline)
     }
 
-    /// A send to every rank and a receive from every rank, as one group.
+    /// Queues a send to every rank and a receive from every rank, as one group.
     fn all_to_all(
         &self,
         plan: &Plan,
@@ -162,24 +163,24 @@ impl Comm {
             let code = unsafe { (functions.receive)(buffers.receive + at, count, dtype, peer, comm, stream) };
             points = points.and(sent).and(self.nccl.check("ncclRecv", code, deadline));
         }
-        // A started group must be ended, even after an error.
+        // End the group even after an error, because a started group must be ended.
         // SAFETY: as above.
         let code = unsafe { (functions.group_end)() };
         points?;
         self.nccl.check("ncclGroupEnd", code, deadline)
     }
 
-    /// Aborts it: queued work ends at once, also on GPUs that wait for this one.
+    /// Aborts the communicator. Queued work ends immediately, also on GPUs that wait for this one.
     pub fn abort(&self) {
         self.end(self.nccl.functions.abort);
     }
 
-    /// Destroys it after its queued work is complete.
+    /// Destroys the communicator after its queued work is complete.
     pub fn destroy(&self) {
         self.end(self.nccl.functions.destroy);
     }
 
-    /// Ends it in a thread, because the call may wait for a GPU.
+    /// Ends the communicator in a thread, because the call may wait for a GPU.
     fn end(&self, function: unsafe extern "C" fn(*mut c_void) -> i32) {
         let Some(handle) = self.taken().take() else {
             return;
@@ -189,15 +190,15 @@ impl Comm {
         let thread = std::thread::Builder::new()
             .name("nccl-end".into())
             .spawn(move || {
-                // Moves the whole handle, which is Send; its pointer alone is not.
+                // Move the whole handle, because the handle is Send and its pointer alone is not.
                 let handle = handle;
-                // Without its GPU it cannot be ended.
+                // The communicator cannot be ended if its GPU cannot be made current.
                 if gpu.enter().is_ok() {
                     // SAFETY: the communicator is valid, and its handle is not shared.
                     unsafe { function(handle.0) };
                 }
                 drop(nccl);
-                // The receiver may be gone.
+                // The receiver may no longer exist.
                 let _ = sender.send(());
             });
         if thread.is_ok() && ended.recv_timeout(ENDING).is_err() {
@@ -206,7 +207,7 @@ impl Comm {
     }
 }
 
-/// ncclDataType_t.
+/// Returns the ncclDataType_t of a type.
 fn code_of(dtype: Dtype) -> i32 {
     match dtype {
         Dtype::I32 => 2,

@@ -7,7 +7,7 @@ use crate::transport::{Deadline, TransportError};
 /// CUDA_ERROR_NO_DEVICE.
 const NO_DEVICE: i32 = 100;
 
-/// The error for a missing library or function.
+/// Returns the error for a missing library or function.
 pub fn missing(error: LoadError) -> TransportError {
     let what = match &error {
         LoadError::NotFound { name, .. } => (*name).to_owned(),

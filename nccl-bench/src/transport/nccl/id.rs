@@ -1,5 +1,5 @@
-//! Ids that ranks need to join a communicator, created in advance: the creating process serves as the bootstrap root
-//! until all have joined, and need not be one of the ranks.
+//! Ids that ranks need to join a communicator. They are created in advance. The creating process serves as the
+//! bootstrap root until all ranks have joined, and it need not be one of the ranks.
 
 use std::fmt;
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::api::{Nccl, UniqueId};
 use super::errors::missing;
 use crate::transport::{Deadline, TransportError};
 
-/// NCCL's unique id. It contains the address of its creator, and anyone with it may join: it is never printed.
+/// NCCL's unique id. It is never printed, because it contains the address of its creator, and anyone with it may join.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Id([u8; 128]);
 
-/// Creates this many ids. They are valid as long as this process runs. Touches no GPU.
+/// Creates this many ids. They are valid as long as this process runs. This accesses no GPU.
 ///
 /// # Errors
-/// If there is no library, or a call fails.
+/// Returns an error if there is no library or if a call fails.
 pub fn ids(nccl_lib: Option<&Path>, count: usize, deadline: &Deadline) -> Result<Vec<Id>, TransportError> {
     let nccl = Nccl::open(nccl_lib).map_err(missing)?;
     let one = |_| nccl.unique_id(deadline).map(|id| Id(id.0));
@@ -52,12 +52,12 @@ impl<'de> Deserialize<'de> for Id {
     }
 }
 
-/// Two digits per byte.
+/// Returns the bytes in hexadecimal, with two digits per byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The inverse of [`hex`], for an exact number of bytes.
+/// Parses the output of [`hex`], for an exact number of bytes.
 pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let digits = text.as_bytes();

@@ -32,8 +32,8 @@ pub fn join(
     Ok((comm, stage, stream, nccl))
 }
 
-/// Joins a communicator on the worker's thread: the call returns when all ranks have joined, and waits for a missing
-/// one until the deadline. [`super::comm`] explains why nothing is aborted then.
+/// Joins a communicator on the worker's thread. The call returns when all ranks have joined, and waits for a missing
+/// rank until the deadline. [`super::comm`] explains why the communicator is not aborted then.
 pub fn communicator(
     worker: &Worker,
     nccl: &Arc<Nccl>,
@@ -69,13 +69,14 @@ fn open(options: &Options, deadline: &Deadline) -> Result<Opened, TransportError
     Ok((nccl, gpu, stream, stage))
 }
 
-/// Ranks with the same error report it once: the first one keeps its error, and the others refer to it.
+/// Ensures that ranks with the same error report it once. The first of them keeps its error, and the others refer to
+/// it.
 fn once<T>(
     side: &mut dyn Transport,
     opened: Result<T, TransportError>,
     deadline: &Deadline,
 ) -> Result<T, TransportError> {
-    // The same for equal errors, and zero only without an error.
+    // This number is the same for equal errors, and is zero only if there is no error.
     let print = |error: &TransportError| fnv(error.reason().as_bytes()).max(1);
     let own = opened.as_ref().err().map_or(0, print);
     let Ok(worst) = side.agree(own, deadline) else {
@@ -100,8 +101,8 @@ fn once<T>(
     }
 }
 
-/// The index of a local rank's GPU among those visible to its process. `is_bound`: the visible GPUs were restricted; a
-/// single one is then the rank's own (Slurm's `--gpu-bind=single:1`).
+/// Returns the index of a local rank's GPU among those visible to its process. `is_bound` means that the visible GPUs
+/// were restricted. A single visible GPU is then the rank's own (Slurm's `--gpu-bind=single:1`).
 fn index(local_rank: u32, gpus: u32, is_bound: bool) -> u32 {
     if gpus == 1 && is_bound { 0 } else { local_rank }
 }
@@ -110,7 +111,7 @@ fn is_bound() -> bool {
     std::env::var_os("CUDA_VISIBLE_DEVICES").is_some()
 }
 
-/// The index of this rank's GPU.
+/// Returns the index of this rank's GPU.
 fn place(options: &Options, nccl: &Nccl, gpus: u32) -> Result<u32, TransportError> {
     let index = index(options.local_rank, gpus, is_bound());
     if index < gpus {
@@ -145,7 +146,7 @@ fn place(options: &Options, nccl: &Nccl, gpus: u32) -> Result<u32, TransportErro
     Ok(options.local_rank % gpus)
 }
 
-/// Ranks with different versions of NCCL may hang or crash: report it before.
+/// Checks that all ranks have the same version of NCCL, because ranks with different versions may hang or crash.
 fn same_version(side: &mut dyn Transport, nccl: &Nccl, deadline: &Deadline) -> Result<(), TransportError> {
     let mine = nccl.version.0 as u64;
     let newest = side.agree(mine, deadline)?;
@@ -167,7 +168,7 @@ fn same_version(side: &mut dyn Transport, nccl: &Nccl, deadline: &Deadline) -> R
     })
 }
 
-/// Broadcasts rank 0's id: the others contribute zeros, so the maximum of each eight bytes is rank 0's.
+/// Broadcasts rank 0's id. The other ranks contribute zeros, so the maximum of each eight bytes is that of rank 0.
 fn share_id(
     side: &mut dyn Transport,
     mine: Option<UniqueId>,

@@ -1,5 +1,5 @@
-//! A rank's GPU resources and the work on [`super::worker`]'s thread: prepares, times and verifies. As long as a call
-//! does not return, the thread keeps all resources, because kernels may still use the memory.
+//! A rank's GPU resources, and the work with them on [`super::worker`]'s thread, which is to prepare, time and verify.
+//! As long as a call does not return, the thread keeps all resources, because kernels may still use the memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::transport::{Deadline, TransportError};
 /// Interval of checks on the communicator while waiting for the GPU. A lost peer is noticed with this delay.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// The GPU resources of a rank; see the module documentation.
 pub(super) struct Lane {
     prepared: Option<Prepared>,
     events: Vec<Event>,
@@ -29,7 +29,7 @@ pub(super) struct Lane {
 struct Prepared {
     plan: Plan,
     memory: Memory,
-    /// The second buffer, if out of place.
+    /// The second buffer, if the plan is out of place.
     second: Option<Memory>,
 }
 
@@ -54,7 +54,7 @@ impl Lane {
         }
     }
 
-    /// Allocates buffers for a plan, replacing the previous ones.
+    /// Allocates buffers for a plan. They replace the previous ones.
     pub(super) fn prepare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError> {
         // Free the previous buffers first.
         self.prepared = None;
@@ -93,8 +93,9 @@ impl Lane {
         })
     }
 
-    /// Queues this many collectives without gaps, with events before, between and after them; then waits for the last
-    /// one. The communicator is not checked while they are queued, so that small collectives are limited by the GPUs.
+    /// Queues this many collectives without gaps, with events before, between and after them, and then waits for the
+    /// last event. The communicator is not checked while they are queued, so that only the GPUs limit small
+    /// collectives.
     pub(super) fn timed(
         &mut self,
         iterations: u32,
@@ -111,7 +112,7 @@ impl Lane {
         with.call.set(Some(Comm::call_of(prepared.plan.collective)));
         events[0].record(&self.stream).map_err(gpu_error)?;
         for event in &events[1..] {
-            // Starts no call after the deadline, so that only a call that does not return is aborted.
+            // Start no call after the deadline, so that an abort can only affect a call that does not return.
             with.deadline
                 .remaining()
                 .ok_or_else(|| with.deadline.passed(None))?;
@@ -127,7 +128,7 @@ impl Lane {
             .collect()
     }
 
-    /// Fills the buffers, runs once, and counts wrong elements.
+    /// Fills the buffers, runs the collective once, and returns the number of wrong elements.
     pub(super) fn checked(&mut self, with: &With<'_>) -> Result<u64, TransportError> {
         self.gpu.enter().map_err(|error| of_gpu(error, with.deadline))?;
         self.prepared()?;
@@ -141,7 +142,7 @@ impl Lane {
         let (plan, rank, deadline) = (&prepared.plan, with.rank, with.deadline);
         let size = plan.dtype.size();
         let (send, receive) = prepared.offsets(rank);
-        // Output of an earlier run may be correct: it must not pass as the result of this one.
+        // Overwrite the output of an earlier run. It may be correct, and must not pass as the result of this run.
         let output = prepared.second.as_ref().unwrap_or(&prepared.memory);
         self.fill(output, 0, &vec![0xFF; output.bytes()], deadline)?;
         self.fill(&prepared.memory, send, &pattern::input(plan, rank), deadline)?;
@@ -158,7 +159,7 @@ impl Lane {
         Ok(pattern::wrong(plan, rank, &seen))
     }
 
-    /// Writes to the GPU, starting at `offset`.
+    /// Writes to the GPU's memory, starting at `offset`.
     fn fill(
         &mut self,
         to: &Memory,
@@ -179,7 +180,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Reads from the GPU.
+    /// Reads from the GPU's memory.
     fn fetch(
         &mut self,
         from: &Memory,
@@ -204,7 +205,7 @@ impl Lane {
 }
 
 impl Prepared {
-    /// Offsets of a rank's input and output in their buffers, in bytes.
+    /// Returns the offsets of a rank's input and output in their buffers, in bytes.
     fn offsets(&self, rank: usize) -> (usize, usize) {
         if self.second.is_some() {
             return (0, 0);

@@ -1,9 +1,9 @@
-//! Collectives of NCCL, one rank per GPU, timed with GPU events.
+//! Collectives of NCCL, with one rank per GPU, timed with GPU events.
 //!
 //! All calls that may block run on a separate thread (`worker`), with a blocking communicator (`comm`).
 //!
-//! NCCL runs only the collectives: a second transport, over sockets, distributes the unique id, agrees and gathers. It
-//! still works when NCCL does not, and so reports NCCL's failures.
+//! NCCL runs only the collectives. A second transport, over sockets, distributes the unique id, agrees and gathers. It
+//! still works when NCCL does not, so it can report NCCL's failures.
 
 mod api;
 mod comm;
@@ -30,7 +30,7 @@ use crate::cuda::{Gpu, LoadError};
 use crate::measure::{RankPlace, RankTimes};
 
 const NAME: &str = "nccl";
-/// The variable that allows ranks to share a GPU, and its value: must be set before NCCL is opened.
+/// The variable that allows ranks to share a GPU, and its value. It must be set before NCCL is opened.
 pub const SHARE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 /// Size of the copies between host and GPU for verification.
 const STAGE: usize = 16 << 20;
@@ -38,43 +38,43 @@ const STAGE: usize = 16 << 20;
 /// Options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// NCCL's library, or its folder; `None`: the system's.
+    /// NCCL's library, or its folder. With `None`, the system's library is used.
     pub nccl_lib: Option<PathBuf>,
-    /// The CUDA driver's library.
+    /// Path of the CUDA driver's library.
     pub cuda_lib: Option<PathBuf>,
-    /// The local rank: its GPU, in this process's numbering.
+    /// The local rank, which determines the GPU in this process's numbering.
     pub local_rank: u32,
-    /// Ranks may share a GPU: with more ranks than GPUs on a host, they are assigned round-robin. Requires NCCL 2.30
-    /// and [`SHARE`].
+    /// True if ranks may share a GPU. If a host has more ranks than GPUs, they are assigned round-robin. This requires
+    /// NCCL 2.30 and [`SHARE`].
     pub share: bool,
-    /// The communicator's id, the same on all ranks; `None`: rank 0 creates and distributes one.
+    /// The communicator's id, which is the same on all ranks. With `None`, rank 0 creates and distributes an id.
     pub id: Option<Id>,
 }
 
-/// The version of NCCL's library, `2.30.7`. Touches no GPU.
+/// Returns the version of NCCL's library, such as `2.30.7`. This accesses no GPU.
 ///
 /// # Errors
-/// If there is none, or it is too old.
+/// Returns an error if there is no library or if it is too old.
 pub fn version(path: Option<&Path>) -> Result<String, LoadError> {
     Nccl::open(path).map(|nccl| nccl.version.to_string())
 }
 
-/// Formats a version in NCCL's format: `2.27.3` for `22703`.
+/// Formats a version that is in NCCL's format. For example, `22703` becomes `2.27.3`.
 pub(crate) fn version_text(code: &str) -> Option<String> {
     code.parse().ok().map(|code| api::Version(code).to_string())
 }
 
-/// One rank. See the module.
+/// One rank of the transport; see the module documentation.
 pub struct NcclTransport {
-    /// Declared before the resources that it uses, so that it is dropped first.
+    /// The communicator. It is declared before the resources that it uses, so that it is dropped first.
     comm: Ended,
-    /// `None` while a job of the worker owns it, and after it was abandoned with one.
+    /// The lane. It is `None` while a job of the worker owns it, and after it was abandoned together with a job.
     lane: Option<Lane>,
     worker: Worker,
     gpu: Arc<Gpu>,
     nccl: Arc<Nccl>,
     side: Box<dyn Transport>,
-    /// This rank in the communicator. The same as [`NcclTransport::rank`], unless it joined a subset.
+    /// This rank in the communicator. It is the same as [`NcclTransport::rank`], unless this rank joined a subset.
     rank: usize,
 }
 
@@ -90,7 +90,7 @@ impl Drop for Ended {
 impl Drop for NcclTransport {
     fn drop(&mut self) {
         self.comm.0.destroy();
-        // Freeing memory waits for kernels, and a hung one would block the process.
+        // Do not free the memory, because freeing waits for kernels, and a hung kernel would block the process.
         if is_any_left_behind() {
             std::mem::forget(self.lane.take());
         }
@@ -101,8 +101,8 @@ impl NcclTransport {
     /// Opens the libraries and the GPU, and joins the other ranks, which `side` already connects.
     ///
     /// # Errors
-    /// [`TransportError::Missing`] without a library, function or GPU, and all errors of joining. `side` is aborted
-    /// then, so that the other ranks notice.
+    /// Returns [`TransportError::Missing`] if there is no library, function or GPU, and all errors of joining. `side`
+    /// is then aborted, so that the other ranks notice.
     pub fn open(
         mut side: Box<dyn Transport>,
         options: &Options,
@@ -129,11 +129,11 @@ impl NcclTransport {
         }
     }
 
-    /// Replaces the communicator with one of a subset of the ranks, in which this one is `rank` of `ranks`; plans then
-    /// apply to it. Agreements and gathering still include all ranks.
+    /// Replaces the communicator with one of a subset of the ranks, in which this rank is `rank` of `ranks`. From then
+    /// on, plans apply to the subset. Agreements and gathering still include all ranks.
     ///
     /// # Errors
-    /// All errors of joining.
+    /// Returns all errors of joining.
     pub fn regroup(
         &mut self,
         id: &Id,
@@ -150,12 +150,12 @@ impl NcclTransport {
         Ok(())
     }
 
-    /// The rank's GPU, for a result's list of ranks.
+    /// Returns the rank's GPU, for a result's list of ranks.
     pub fn device(&self) -> String {
         format!("{} {} {}", self.gpu.model, self.gpu.pci, self.gpu.uuid)
     }
 
-    /// Runs a function on the lane in the worker. At the deadline the communicator is aborted.
+    /// Runs a function with the lane on the worker's thread. At the deadline the communicator is aborted.
     fn on_lane<T: Send + 'static>(
         &mut self,
         deadline: &Deadline,
@@ -183,7 +183,8 @@ impl NcclTransport {
         result.unwrap_or_else(|| Err(deadline.passed(None)))
     }
 
-    /// After an error the transport is unusable, and kernels that wait for others must end.
+    /// Aborts the communicator after an error. The transport is unusable then, and kernels that wait for other ranks
+    /// must end.
     fn or_give_up<T>(&mut self, result: Result<T, TransportError>) -> Result<T, TransportError> {
         if result.is_err() {
             self.comm.0.abort();
@@ -263,7 +264,7 @@ impl Transport for NcclTransport {
     }
 
     fn abort(&mut self) {
-        // Notify the others first: ending a communicator may take a while.
+        // Notify the other ranks first, because ending a communicator may take a while.
         self.side.abort();
         self.comm.0.abort();
     }

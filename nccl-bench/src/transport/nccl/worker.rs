@@ -1,5 +1,6 @@
 //! The thread for all calls that may block in NCCL or in the driver. Calls of a blocking communicator have no timeout
-//! of their own: the caller waits here until its deadline, and then aborts the communicator from its own thread.
+//! of their own. The caller therefore waits here until its deadline, and then aborts the communicator from its own
+//! thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -8,39 +9,40 @@ use std::time::{Duration, Instant};
 
 use crate::transport::{Deadline, TransportError};
 
-/// Time for a job that stops by itself at its deadline to return: then no call is in progress during the abort.
+/// Time for a job that stops by itself at its deadline to return. If it returns in this time, no call is in progress
+/// during the abort.
 const GRACE: Duration = Duration::from_millis(250);
 /// Time for an aborted call to return.
 const RETURNING: Duration = Duration::from_secs(2);
 
 static LEFT_BEHIND: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread of this process is stuck in a call of NCCL or of the driver. Exit handlers of the process may wait
-/// for it.
+/// Returns true if a thread of this process is stuck in a call of NCCL or of the driver. Exit handlers of the process
+/// may wait for such a thread.
 pub(crate) fn is_any_left_behind() -> bool {
     LEFT_BEHIND.load(Ordering::Acquire)
 }
 
-/// Abandons a thread.
+/// Records that a thread was abandoned.
 pub(super) fn leave_behind() {
     LEFT_BEHIND.store(true, Ordering::Release);
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread for blocking calls. It ends after its last job when this is dropped.
+/// A thread for blocking calls. After the worker is dropped, the thread ends with its last job.
 #[derive(Debug)]
 pub(super) struct Worker {
     jobs: Sender<Job>,
     call: Call,
 }
 
-/// The thread's current call, for the error if it does not return.
+/// The thread's current call. The error names it if it does not return.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Call(Arc<Mutex<Option<&'static str>>>);
 
 impl Call {
-    /// Sets the current call; `None`: no call that could block forever.
+    /// Sets the current call. `None` means that the thread makes no call that could block forever.
     pub(super) fn set(&self, call: Option<&'static str>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }
@@ -64,8 +66,9 @@ impl Worker {
         })
     }
 
-    /// Runs `job` on the thread, and waits for it until the deadline. If a call is in progress then, `abort` is called,
-    /// which should make it return; otherwise the thread is abandoned, together with the resources of `job`.
+    /// Runs `job` on the thread, and waits for it until the deadline. If a call is in progress at the deadline, `abort`
+    /// is called, which should make the call return. If it does not return, the thread is abandoned together with the
+    /// resources of `job`.
     ///
     /// The second value is the job's result. It is present even with an error, if the call returned after the abort.
     pub(super) fn run<T: Send + 'static>(
@@ -79,10 +82,10 @@ impl Worker {
         let job = move || {
             let given = job(&call);
             call.set(None);
-            // The caller may have given up.
+            // The caller may have given up waiting.
             let _ = sender.send(given);
         };
-        // If the thread has ended, the missing answer shows it below.
+        // If the thread has ended, the send fails, and the missing answer shows this below.
         let _ = self.jobs.send(Box::new(job));
         let until = deadline.at().max(Instant::now()) + GRACE;
         match receive(&answer, until) {

@@ -1,4 +1,4 @@
-//! Runs a schedule over sockets: one thread sends and receives whatever is possible, and waits otherwise.
+//! Runs a schedule over sockets. A single thread sends and receives whatever is possible, and waits when nothing is.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -11,28 +11,28 @@ use crate::dtype::Dtype;
 use crate::net::{Wire, is_pause, ready};
 use crate::transport::{Deadline, TransportError};
 
-/// Bytes per socket call: small enough to stay in a core's cache between the two copies.
+/// Bytes per socket call. The number is small enough that the data stays in a core's cache between the two copies.
 const CHUNK: usize = 256 << 10;
-/// A sleeping rank wakes up for this many bytes, or for the last ones.
+/// Number of bytes for which a sleeping rank wakes up. It also wakes up for the last bytes.
 const WORTH_WAKING: usize = 128 << 10;
-/// Rounds between checks of the clock while data flows.
+/// Number of rounds between checks of the clock while data flows.
 const ROUNDS: u32 = 64;
 
 /// How a rank waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Time to poll before sleeping, because waking up is expensive.
+    /// Time to poll before sleeping. Polling comes first because waking up is expensive.
     pub awake: Duration,
 }
 
 /// The buffers of one rank.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    /// The element type.
+    /// The element type, if received data is added.
     pub dtype: Option<Dtype>,
-    /// `None`: in place.
+    /// The input, or `None` if the operation is in place.
     pub input: Option<Vec<u8>>,
-    /// Offset of the input in the whole operation.
+    /// Offset of the input in the whole operation, in bytes.
     pub input_at: usize,
     /// Buffer of the whole operation.
     pub output: Vec<u8>,
@@ -43,9 +43,9 @@ pub struct Engine<'a> {
     schedule: &'a Schedule,
     buffers: &'a mut Buffers,
     lanes: Vec<Lane<'a>>,
-    /// Bytes sent so far, for each send.
+    /// Number of bytes sent so far, for each send.
     sent: Vec<usize>,
-    /// Bytes received so far, for each receive.
+    /// Number of bytes received so far, for each receive.
     got: Vec<usize>,
 }
 
@@ -54,16 +54,16 @@ struct Lane<'a> {
     wire: &'a Wire,
     sends: Vec<usize>,
     receives: Vec<usize>,
-    /// Index of the first unfinished send and receive.
+    /// Indexes of the first unfinished send and of the first unfinished receive.
     sending: usize,
     receiving: usize,
-    /// Received bytes that are not added yet; the first `held` bytes are part of an element.
+    /// Received bytes that are not added yet. The first `held` bytes are part of an element.
     came: Vec<u8>,
     held: usize,
 }
 
 impl Buffers {
-    /// A part of a buffer, at an offset in the whole operation.
+    /// Returns a part of a buffer, at an offset in the whole operation.
     fn part(&self, space: Space, at: usize, len: usize) -> &[u8] {
         match (&self.input, space) {
             (Some(input), Space::Input) => &input[at - self.input_at..][..len],
@@ -71,7 +71,7 @@ impl Buffers {
         }
     }
 
-    /// `output` = `own` + `came`, starting at `at`.
+    /// Computes `output` = `own` + `came`, starting at `at`.
     fn add(&mut self, own: Space, at: usize, came: &[u8]) {
         let Some(dtype) = self.dtype else { return };
         let out = &mut self.output[at..at + came.len()];
@@ -85,7 +85,7 @@ impl Buffers {
 }
 
 impl<'a> Engine<'a> {
-    /// `wires` must contain every peer of the schedule.
+    /// Creates an engine. `wires` must contain every peer of the schedule.
     pub fn new(
         schedule: &'a Schedule,
         buffers: &'a mut Buffers,
@@ -144,7 +144,7 @@ impl<'a> Engine<'a> {
             if now.duration_since(*idle_since.get_or_insert(now)) >= patience.awake {
                 self.sleep(deadline)?;
             } else {
-                // The awaited rank may need this core.
+                // Yield, because the awaited rank may need this core.
                 std::thread::yield_now();
             }
         }
@@ -169,7 +169,7 @@ impl<'a> Engine<'a> {
             .all(|lane| lane.sending == lane.sends.len() && lane.receiving == lane.receives.len())
     }
 
-    /// Advances all sends and receives as far as possible; returns whether any made progress.
+    /// Advances all sends and receives as far as possible. Returns true if any of them made progress.
     fn round(&mut self, deadline: &Deadline) -> Result<bool, TransportError> {
         let mut moved = false;
         for lane in 0..self.lanes.len() {
@@ -227,7 +227,7 @@ impl<'a> Engine<'a> {
         Ok(moved)
     }
 
-    /// Receives up to `room` bytes; returns how many are complete, which may be zero if only part of an element
+    /// Receives up to `room` bytes. Returns how many of them are complete, which may be zero if only part of an element
     /// arrived.
     fn take(&mut self, lane: usize, receive: &Receive, got: usize, room: usize) -> io::Result<usize> {
         let lane = &mut self.lanes[lane];
@@ -246,7 +246,7 @@ impl<'a> Engine<'a> {
         Ok(whole)
     }
 
-    /// A peer with pending receives, else one with pending sends.
+    /// Returns a peer with pending receives, or if there is none, a peer with pending sends.
     fn waits_for(&self) -> Option<usize> {
         let receives = |lane: &&Lane<'_>| lane.receiving < lane.receives.len();
         let sends = |lane: &&Lane<'_>| lane.sending < lane.sends.len();
@@ -269,7 +269,8 @@ impl<'a> Engine<'a> {
             });
             let receives = coming > 0;
             if receives {
-                // All of it arrives without action on our side: pieces depend only on earlier ones.
+                // These bytes arrive without further action by this rank, because the pieces depend only on earlier
+                // ones.
                 lane.wire.wake_at(coming.min(WORTH_WAKING));
             }
             let mut flags = PollFlags::empty();
@@ -282,7 +283,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// A zero-length read is the end of the connection.
+/// Converts a read of zero bytes to an error, because it means that the connection has ended.
 fn open(count: usize) -> io::Result<usize> {
     if count == 0 {
         Err(ErrorKind::UnexpectedEof.into())

@@ -1,7 +1,7 @@
 //! Collectives over TCP, for hosts without GPUs and for the host network of those with GPUs.
 //!
-//! `schedule` defines sends and receives of a rank, `engine` runs them, `sum` adds. Links are opened when a schedule
-//! first needs them.
+//! `schedule` defines the sends and receives of a rank, `engine` runs them, and `sum` adds elements. A link is opened
+//! when a schedule first needs it.
 
 mod engine;
 pub mod schedule;
@@ -20,15 +20,15 @@ use crate::net::{Control, Purpose, Seat, Wire};
 use crate::pattern;
 use crate::transport::{About, Deadline, Transport, TransportError};
 
-/// Up to this many bytes a waiting rank keeps polling, even if others need its core.
+/// Size limit, in bytes, up to which a waiting rank keeps polling even if others need its core.
 const SMALL: u64 = 1 << 20;
-/// Polling time before sleeping; waking up costs a tenth of it.
+/// Polling time before sleeping. Waking up takes about a tenth of this time.
 const AWAKE: Duration = Duration::from_micros(500);
 
 /// Options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpOptions {
-    /// Algorithm to use instead of the fastest.
+    /// Algorithm to use instead of the fastest one.
     pub algorithm: Option<Algorithm>,
 }
 
@@ -37,7 +37,7 @@ pub struct Tcp {
     options: TcpOptions,
     seat: Seat,
     control: Control,
-    /// Whether this host has more ranks than cores.
+    /// True if this host has more ranks than cores.
     is_crowded: bool,
     links: BTreeMap<usize, Wire>,
     ready: Option<Ready>,
@@ -90,7 +90,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Checks that all ranks have the same plan: otherwise bytes would be misinterpreted.
+    /// Checks that all ranks have the same plan, because bytes would be misinterpreted otherwise.
     fn compare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError> {
         let mine = format!("{plan:?} {:?}", self.options.algorithm);
         let Some(all) = self.control.collect(mine.clone().into_bytes(), deadline)? else {
@@ -133,7 +133,7 @@ impl Tcp {
         Ok(times)
     }
 
-    /// Closes the links, so that peers notice, and determines who failed first.
+    /// Closes the links, so that peers notice the failure, and determines which rank failed first.
     fn fail(&mut self, error: TransportError, deadline: &Deadline) -> TransportError {
         self.close();
         self.control.settle(error, deadline)
@@ -141,7 +141,7 @@ impl Tcp {
 
     fn close(&mut self) {
         for link in self.links.values() {
-            // It may be closed already.
+            // The link may be closed already.
             let _ = link.stream().shutdown(Shutdown::Both);
         }
         self.ready = None;
@@ -197,7 +197,7 @@ impl Transport for Tcp {
     fn verify(&mut self, deadline: &Deadline) -> Result<u64, TransportError> {
         let rank = self.seat.rank;
         if let Some(ready) = &mut self.ready {
-            ready.buffers.output.fill(0xA5); // Output of an earlier run must not look correct.
+            ready.buffers.output.fill(0xA5); // The output of an earlier run must not look correct.
             ready.fill(rank);
         }
         self.once(deadline).map_err(|error| self.fail(error, deadline))?;
@@ -233,14 +233,15 @@ impl Transport for Tcp {
     }
 
     fn abort(&mut self) {
-        // Send the reason first, so that peers do not only see the end of the connection.
+        // Send the reason first, so that peers see more than the end of the connection.
         self.control.abort("it was ordered to stop");
         self.close();
     }
 }
 
-/// Small transfers end before a sleeping rank would wake up; large ones leave the core to other ranks, if there are any
-/// (docs/measurements/allreduce.md has the figures).
+/// Returns how to wait for data. A small transfer ends before a sleeping rank would wake up, so ranks keep polling. In
+/// a large one, a rank sleeps to leave the core to other ranks, if there are any (docs/measurements/allreduce.md has
+/// the figures).
 fn patience(plan: &Plan, is_crowded: bool) -> Patience {
     let sleeps = is_crowded && plan.bytes() > SMALL;
     Patience {

@@ -1,4 +1,4 @@
-//! Sums raw bytes as elements. The loops are vectorized by the compiler; no alignment is required.
+//! Sums raw bytes as elements. The compiler vectorizes the loops, and no alignment is required.
 
 #[cfg(test)]
 use half::bf16;
@@ -7,10 +7,10 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::dtype::Dtype;
 
-/// Number of 16-bit floats converted at a time: small enough for registers and L1.
+/// Number of 16-bit floats converted at a time. They are few enough for registers and the L1 cache.
 const BATCH: usize = 256;
 
-/// `out` = `own` + `came`, or `out` += `came` without `own`. All have the same length, in whole elements.
+/// Computes `out` = `own` + `came`, or `out` += `came` without `own`. All have the same length, in whole elements.
 pub fn sum(dtype: Dtype, out: &mut [u8], own: Option<&[u8]>, came: &[u8]) {
     match dtype {
         Dtype::F32 => each(out, own, came, |a, b| {
@@ -51,7 +51,8 @@ fn each<const N: usize>(
     }
 }
 
-/// Branch-free for vectorization: widen, add, round to nearest even; NaNs stay NaNs.
+/// Adds two bfloat16 numbers by widening, adding, and rounding to nearest even. NaNs stay NaNs. The code has no
+/// branches, so that it can be vectorized.
 fn bf16_sum(a: u16, b: u16) -> u16 {
     let sum = f32::from_bits(u32::from(a) << 16) + f32::from_bits(u32::from(b) << 16);
     let bits = sum.to_bits();
@@ -60,7 +61,7 @@ fn bf16_sum(a: u16, b: u16) -> u16 {
     ((if sum.is_nan() { quiet } else { rounded }) >> 16) as u16
 }
 
-/// Sums in f32, with the processor's own conversions if available.
+/// Sums 16-bit floats as 32-bit floats, with the processor's own conversions if available.
 fn halves(out: &mut [u8], own: Option<&[u8]>, came: &[u8]) {
     let (mut a, mut b) = ([f16::ZERO; BATCH], [f16::ZERO; BATCH]);
     let (mut wide_a, mut wide_b) = ([0f32; BATCH], [0f32; BATCH]);
@@ -91,7 +92,7 @@ fn load(halves: &mut [f16], bytes: &[u8]) {
         .for_each(|(half, bytes)| *half = f16::from_ne_bytes(*bytes));
 }
 
-/// The same sum, element by element with the crate's own arithmetic: the reference for tests of [`sum`].
+/// Computes the same sum element by element, with the crate's own arithmetic. Tests of [`sum`] use it as the reference.
 #[cfg(test)]
 fn slow(dtype: Dtype, a: [u8; 4], b: [u8; 4]) -> Vec<u8> {
     let short = |x: [u8; 4]| [x[0], x[1]];
@@ -145,7 +146,7 @@ mod tests {
                 sum(dtype, &mut apart, Some(&a), &b);
                 let right: Vec<u8> = pairs.iter().flat_map(|(a, b)| slow(dtype, *a, *b)).collect();
                 for ((x, y), z) in in_place.chunks(size).zip(apart.chunks(size)).zip(right.chunks(size)) {
-                    // The payload of a NaN depends on the processor.
+                    // NaNs are compared only as NaNs, because the payload of a NaN depends on the processor.
                     let same = x == y && y == z || [x, y, z].iter().all(|e| is_nan(dtype, e));
                     prop_assert!(same, "{dtype}: {x:?} {y:?} {z:?}");
                 }

@@ -7,80 +7,80 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// Bits of the activation mask, and event types.
 pub const COLL: u64 = 1 << 1;
-/// Sends and receives.
+/// Event type of sends and receives.
 pub const P2P: u64 = 1 << 2;
-/// Timing of a kernel on one channel.
+/// Event type of the timing of a kernel on one channel.
 pub const KERNEL_CH: u64 = 1 << 6;
-/// A group of calls, since version 5. NCCL also reports it when anything below it is requested.
+/// Event type of a group of calls, since version 5. NCCL also reports it when any event type below it is requested.
 pub const GROUP_API: u64 = 1 << 8;
-/// State of a kernel's channel: its arguments contain the GPU's time at the end of the kernel.
+/// State of a kernel's channel. With it, the arguments contain the GPU's time at the end of the kernel.
 pub const KERNEL_CH_STOP: c_int = 22;
 
-/// NCCL treats any other value as an error and logs it.
+/// The return value for success. NCCL treats any other value as an error and logs it.
 pub const OK: c_int = 0;
 
-/// `ncclDebugLogger_t`: not used.
+/// `ncclDebugLogger_t`. The plugin does not use it.
 pub type Logger = *const c_void;
 
-/// The version of NCCL's interface.
+/// A group of versions of NCCL's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// Version 4: does not report graph capture.
+    /// Version 4, which does not report graph capture.
     V4,
     /// Versions 5 and 6: report graph capture.
     V5,
-    /// Version 7: kernel events are on from the first collective, or never; off by default.
+    /// Version 7. Kernel events are either on from the first collective or never on; they are off by default.
     V7,
 }
 
-/// `coll` in the union.
+/// The member `coll` of the union, which describes a collective.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Coll {
     /// Number of this call among those of the same function in the communicator.
     pub sequence: u64,
-    /// `AllReduce`.
+    /// Name of the function, such as `AllReduce`.
     pub func: *const c_char,
-    /// Not read, like the next field.
+    /// Pointer to the send buffer; not read.
     pub send_buff: *const c_void,
-    /// Not read.
+    /// Pointer to the receive buffer; not read.
     pub recv_buff: *mut c_void,
     /// Elements per rank.
     pub count: usize,
     /// Root rank, for rooted functions.
     pub root: c_int,
-    /// `ncclFloat32`.
+    /// Name of the data type, such as `ncclFloat32`.
     pub datatype: *const c_char,
-    /// Channels that carry it.
+    /// Number of channels that carry the collective.
     pub channels: u8,
     /// Warps per block.
     pub warps: u8,
-    /// `RING`.
+    /// Name of the algorithm, such as `RING`.
     pub algo: *const c_char,
-    /// `SIMPLE`.
+    /// Name of the protocol, such as `SIMPLE`.
     pub proto: *const c_char,
 }
 
-/// `p2p` in the union.
+/// The member `p2p` of the union, which describes a send or a receive.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Message {
-    /// `Send` or `Recv`.
+    /// Name of the function: `Send` or `Recv`.
     pub func: *const c_char,
-    /// Not read.
+    /// Pointer to the buffer; not read.
     pub buff: *mut c_void,
-    /// `ncclFloat32`.
+    /// Name of the data type, such as `ncclFloat32`.
     pub datatype: *const c_char,
-    /// Elements.
+    /// Number of elements.
     pub count: usize,
     /// The peer's rank in the communicator.
     pub peer: c_int,
-    /// Channels that may carry it. Up to NCCL 2.30 a short message uses fewer
+    /// Number of channels that may carry the message. Up to NCCL 2.30, a short message uses fewer channels than this
     /// (<https://github.com/NVIDIA/nccl/issues/2056>).
     pub channels: u8,
 }
 
-/// `kernelCh` in the union.
+/// The member `kernelCh` of the union, which describes a kernel on one channel.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct KernelCh {
@@ -90,51 +90,51 @@ pub struct KernelCh {
     pub timer: u64,
 }
 
-/// `groupApi` in the union, as far as it is read.
+/// The fields of `groupApi` in the union that the plugin reads.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct GroupApi {
-    /// Not 0: the calls are captured into a CUDA graph, and run each time that the graph is launched.
+    /// Not 0 if the calls are captured into a CUDA graph. They then run each time the graph is launched.
     pub captured: u8,
 }
 
 /// The members of the union that are read.
 #[repr(C)]
 pub union Of {
-    /// If the type is [`GROUP_API`].
+    /// Valid if the type is [`GROUP_API`].
     pub group: GroupApi,
-    /// If the type is [`COLL`].
+    /// Valid if the type is [`COLL`].
     pub coll: Coll,
-    /// If the type is [`P2P`].
+    /// Valid if the type is [`P2P`].
     pub message: Message,
-    /// If the type is [`KERNEL_CH`].
+    /// Valid if the type is [`KERNEL_CH`].
     pub kernel: KernelCh,
 }
 
 /// An event descriptor: `T` is u8 in version 4 and u64 since version 5.
 #[repr(C)]
 pub struct Descr<T> {
-    /// Event type: one of the bits above.
+    /// Event type, one of the constants above.
     pub kind: T,
-    /// For a kernel: the handle of its collective or message.
+    /// The handle of the collective or message that the event belongs to, if the event is a kernel.
     pub parent: *mut c_void,
     /// Rank in the communicator.
     pub rank: c_int,
-    /// The union, by type.
+    /// The union; `kind` determines which member is valid.
     pub of: Of,
 }
 
 /// Arguments of a state change; only those of a kernel's channel are read.
 #[repr(C)]
 pub struct StateArgs {
-    /// `kernelCh.pTimer`.
+    /// The GPU's time, which is `kernelCh.pTimer`.
     pub timer: u64,
 }
 
 /// `init` of version 4.
 pub type Init4 =
     extern "C" fn(*mut *mut c_void, *mut c_int, *const c_char, u64, c_int, c_int, c_int, Logger) -> c_int;
-/// `init` since version 5: different order of arguments.
+/// `init` since version 5, which has a different order of arguments.
 pub type Init5 =
     extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, Logger) -> c_int;
 
@@ -155,7 +155,7 @@ pub struct Profiler<Init, T> {
     pub finalize: extern "C" fn(*mut c_void) -> c_int,
 }
 
-// SAFETY: it contains only constant addresses.
+// SAFETY: the struct contains only constant addresses.
 unsafe impl<Init, T> Sync for Profiler<Init, T> {}
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// `coll` since version 5 and in version 7, `ceColl` since version 6: these determine the sizes.
+    /// These members determine the union's size: `coll` in version 5 and in version 7, and `ceColl` since version 6.
     #[repr(C)]
     struct Coll5 {
         coll: Coll,

@@ -1,4 +1,4 @@
-//! The plugin's cost budget, by its own measurement: a share of elapsed time.
+//! The plugin's cost budget: a share of elapsed time. The plugin measures its cost itself.
 
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 const PPM: u32 = 5_000;
 /// The callbacks of one in this many collectives are timed; each sample counts for all of them.
 pub const TIMED_ONE_IN: u64 = 16;
-/// A callback that took longer was preempted: the time of other programs is not our cost and must not be multiplied by
-/// sixteen. A normal callback takes a hundredth of this.
+/// Longest callback time that is counted in full. A callback that took longer was preempted by other programs. That
+/// time is not the plugin's cost, and it must not be multiplied by sixteen. A normal callback takes a hundredth of this
+/// limit.
 const LONGEST_NS: u64 = 50_000;
 /// The interval over which the cost is checked.
 const OVER_NS: u64 = 2_000_000_000;
@@ -22,12 +23,12 @@ pub struct Budget {
     before_ns: AtomicU64,
 }
 
-/// Whether the callbacks of this collective are timed.
+/// Returns true if the callbacks of this collective are timed.
 pub const fn is_timed(ticket: u64) -> bool {
     ticket.is_multiple_of(TIMED_ONE_IN)
 }
 
-/// The time that one timed callback counts for.
+/// Returns the time that one timed callback counts for.
 pub fn of_sample(ns: u64) -> u64 {
     ns.min(LONGEST_NS) * TIMED_ONE_IN
 }
@@ -39,7 +40,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget with nothing spent.
+    /// Returns a budget with nothing spent.
     pub const fn new() -> Budget {
         Budget {
             ppm: AtomicU32::new(PPM),
@@ -59,7 +60,7 @@ impl Budget {
         self.spent_ns.fetch_add(ns, Relaxed);
     }
 
-    /// Whether the last interval exceeded the budget; returned once per interval, to one thread.
+    /// Returns true if the last interval exceeded the budget. Only one thread gets this result, once per interval.
     pub fn is_exceeded(&self, now_ns: u64) -> bool {
         let since = self.since_ns.load(Relaxed);
         let passed = now_ns.saturating_sub(since);
@@ -84,8 +85,8 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// A scheduler time slice in which another program ran, once in two seconds: not a cost that the plugin could
-    /// avoid.
+    /// Once in two seconds, another program runs for a scheduler time slice. The plugin cannot avoid that, so it is not
+    /// a cost.
     #[test]
     fn an_interrupted_callback_is_not_our_cost() {
         let budget = Budget::new();

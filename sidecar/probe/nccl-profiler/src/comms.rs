@@ -1,18 +1,19 @@
-//! The communicators of this process. A context is a slot and a generation, never an address.
+//! The communicators of this process. A context encodes a slot and a generation; it is never an address.
 //!
-//! If no hook reports steps, one communicator is the leader: all of its members cut their windows by its collectives.
+//! If no hook reports steps, one communicator is the leader, and all of its members cut their windows by its
+//! collectives.
 
 use std::cmp::Reverse;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
-/// Maximum number of communicators at a time; further ones are not watched.
+/// Maximum number of communicators at a time. Further ones are not recorded.
 pub const COMMS: usize = 512;
 /// The number of peers that a pipeline stage sends to and receives from. A rank with more peers, or with itself as a
-/// peer, runs an all-to-all exchange: that would be two records per rank.
+/// peer, runs an all-to-all exchange. Such messages are not recorded, because they would take two records per rank.
 const NEIGHBORS: usize = 2;
-/// Words in a name.
+/// Number of words in a name.
 pub const NAME: usize = 3;
 
 /// See the module documentation.
@@ -21,7 +22,7 @@ pub struct Comms {
     /// Slots from this index on were never used.
     used: AtomicUsize,
     generations: AtomicU32,
-    /// Context of the leader; 0: none.
+    /// Context of the leader, or 0 if there is none.
     leader: AtomicU64,
     /// The id of the leader that the reader requested last.
     wanted: AtomicU64,
@@ -29,29 +30,29 @@ pub struct Comms {
 
 /// One communicator.
 pub struct Comm {
-    /// 0: free; 1: being filled.
+    /// Generation of the slot; 0 if it is free, and 1 while it is being filled.
     generation: AtomicU32,
     ranks: AtomicU32,
     id: AtomicU64,
     name: [AtomicU64; NAME],
     collectives: AtomicU64,
-    /// The count at the last check.
+    /// Number of collectives at the last check.
     before: AtomicU64,
     is_shared: AtomicBool,
-    /// Peers of this rank, each as its rank + 1; 0: none yet.
+    /// Peers of this rank, each as its rank + 1, or 0 if there is none yet.
     neighbors: [AtomicU32; NEIGHBORS],
-    /// There are more peers than slots.
+    /// True if the rank has more peers than [`NEIGHBORS`].
     exchanges: AtomicBool,
 }
 
 /// The reported facts of a communicator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The same on all members.
+    /// Identifies the communicator; the same on all members.
     pub id: u64,
     /// Number of members.
     pub ranks: u32,
-    /// UTF-8, zero padded.
+    /// Name in UTF-8, zero padded.
     pub name: [u64; NAME],
 }
 
@@ -62,7 +63,7 @@ impl Default for Comms {
 }
 
 impl Comms {
-    /// No communicators.
+    /// Returns an empty set of communicators.
     pub const fn new() -> Comms {
         Comms {
             all: [const { Comm::new() }; COMMS],
@@ -73,7 +74,7 @@ impl Comms {
         }
     }
 
-    /// Takes a slot; `None` if all are taken.
+    /// Takes a slot for a communicator. Returns its context, or `None` if all slots are taken.
     pub fn join(&self, member: Member) -> Option<*mut c_void> {
         let is_taken = |comm: &Comm| comm.generation.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         let (place, comm) = self.all.iter().enumerate().find(|(_, comm)| is_taken(comm))?;
@@ -90,10 +91,10 @@ impl Comms {
             word.store(value, Relaxed);
         }
         self.used.fetch_max(place + 1, SeqCst);
-        // Never 0 or 1, whatever the counter's value.
+        // The generation is never 0 or 1, whatever the counter's value.
         let generation = self.generations.fetch_add(1, Relaxed) | 1 << 31;
-        // Two communicators that join at the same time: each is visible before it looks for others, so at least one
-        // sees the other.
+        // Two communicators may join at the same time. Each becomes visible before it looks for others, so at least one
+        // of them sees the other.
         comm.generation.store(generation, SeqCst);
         let context = context(generation, place);
         for (other, twin) in self.living() {
@@ -102,7 +103,8 @@ impl Comms {
                 comm.is_shared.store(true, Relaxed);
             }
         }
-        // The reader's choice stays: a larger communicator that joins later may only serve an occasional barrier.
+        // A leader that the reader chose is kept, because a larger communicator that joins later may only serve an
+        // occasional barrier.
         let gives_way = |leader: &Comm| {
             leader.id.load(Relaxed) != self.wanted.load(Relaxed) && member.ranks > leader.ranks.load(Relaxed)
         };
@@ -112,13 +114,13 @@ impl Comms {
         Some(context as usize as *mut c_void)
     }
 
-    /// The communicator of a context, unless it has ended.
+    /// Returns the communicator of a context, or `None` if it has ended.
     pub fn of(&self, context: *mut c_void) -> Option<(&Comm, Member)> {
         let comm = self.at(context as usize as u64)?;
         Some((comm, comm.member()))
     }
 
-    /// Removes a communicator; returns its facts the first time.
+    /// Removes a communicator. Only the first call returns its facts.
     pub fn leave(&self, context: *mut c_void) -> Option<Member> {
         let (comm, member) = self.of(context)?;
         let bits = context as usize as u64;
@@ -131,15 +133,16 @@ impl Comms {
         Some(member)
     }
 
-    /// The leader's id and its number of collectives so far.
+    /// Returns the leader's id and its number of collectives so far.
     pub fn led(&self) -> (u64, u64) {
         self.leader().map_or((0, 0), |comm| {
             (comm.id.load(Relaxed), comm.collectives.load(Relaxed))
         })
     }
 
-    /// Elects the communicator by which the reader counts steps, because the reader has determined what a step consists
-    /// of. A former leader is accepted again only if it has had collectives since it was replaced.
+    /// Makes the communicator with this id the leader. The reader requests it because it has determined which
+    /// collectives make up a step. A former leader is accepted again only if it has had collectives since it was
+    /// replaced.
     pub fn lead(&self, id: u64) {
         if self.leader().is_some_and(|leader| leader.id.load(Relaxed) == id) {
             self.wanted.store(id, Relaxed);
@@ -154,8 +157,8 @@ impl Comms {
         }
     }
 
-    /// Call this once in more collectives than any step has. A leader without a collective in that time is replaced;
-    /// otherwise its windows would never end.
+    /// Checks the leader. Call this at intervals of more collectives than any step has. A leader that had no collective
+    /// since the last call is replaced, because its windows would never end.
     pub fn look(&self) {
         if !self.leader().is_some_and(Comm::has_moved) {
             self.elect(Comm::has_moved);
@@ -165,14 +168,15 @@ impl Comms {
         }
     }
 
-    /// All watched communicators.
+    /// Passes each recorded communicator to `tell`.
     pub fn each(&self, mut tell: impl FnMut(Member)) {
         for (_, comm) in self.living().filter(|(_, comm)| !comm.is_shared()) {
             tell(comm.member());
         }
     }
 
-    /// Elects the largest of the eligible communicators; of several, the first that joined, as on all other members.
+    /// Makes the largest of the eligible communicators the leader. Among equally large ones it takes the first that
+    /// joined, so all members elect the same one.
     fn elect(&self, is_fit: impl Fn(&Comm) -> bool) -> bool {
         let fit = self
             .living()
@@ -195,7 +199,7 @@ impl Comms {
         (generation > 1 && comm.generation.load(Acquire) == generation).then_some(comm)
     }
 
-    /// Communicators that have joined and not left, with their contexts.
+    /// Returns the communicators that have joined and not left, with their contexts.
     fn living(&self) -> impl Iterator<Item = (u64, &Comm)> {
         let used = self.used.load(SeqCst);
         let places = self.all.iter().take(used).enumerate();
@@ -230,12 +234,13 @@ impl Comm {
         self.collectives.fetch_add(1, Relaxed);
     }
 
-    /// Whether this process holds several of its ranks, one per GPU: then activity cannot be attributed to a rank.
+    /// Returns true if this process holds several ranks of the communicator, one per GPU. Activity cannot be attributed
+    /// to a rank then.
     pub fn is_shared(&self) -> bool {
         self.is_shared.load(Relaxed)
     }
 
-    /// Whether messages between this rank, `own`, and `peer` are pipeline traffic.
+    /// Returns true if messages between this rank, `own`, and `peer` are pipeline traffic.
     pub fn is_neighbor(&self, peer: c_int, own: c_int) -> bool {
         if self.exchanges.load(Relaxed) {
             return false;

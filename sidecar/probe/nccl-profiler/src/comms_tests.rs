@@ -51,7 +51,7 @@ fn who_leads() {
     let join = |id, ranks| comms.join(member(id, ranks)).unwrap();
     let (world, data, tensor) = (join(1, 64), join(2, 16), join(3, 8));
     let count = |context| comms.of(context).unwrap().0.count();
-    // One broadcast at the beginning, and no other.
+    // The world communicator runs one broadcast at the beginning, and none later.
     count(world);
     (0..9).for_each(|_| count(data));
     comms.look();

@@ -11,7 +11,7 @@ unsafe extern "C" {
     fn getenv(name: *const c_char) -> *const c_char;
 }
 
-/// A variable that is set and not empty.
+/// Returns the value of a variable that is set and not empty.
 pub fn variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: the name ends in a zero. The value is read immediately; a program that changes its environment from
     // another thread at that moment runs the same risk with each getenv of NCCL itself.
@@ -21,7 +21,7 @@ pub fn variable(name: &CStr) -> Option<&'static CStr> {
     }
 }
 
-/// Configures when GPU times are requested, and what that may cost.
+/// Reads from the environment when GPU times are requested, and what that may cost.
 pub fn configure(sampler: &Sampler, budget: &Budget, interface: Interface) {
     match variable(c"PACELINE_NCCL_SAMPLE").map(CStr::to_bytes) {
         Some(b"off") => sampler.every(NEVER),

@@ -2,9 +2,10 @@
 //! when it is enqueued, and once more with the GPU's times if these are sampled. `docs/nccl-profiler.md` describes the
 //! meaning, the cost, and how to switch it off.
 //!
-//! The job must not be disturbed. No call locks, allocates or can panic; the plugin starts no thread; missing data is
-//! counted. No call for a collective waits; creating a communicator yields to the thread that creates the ring, for a
-//! bounded time. `tests/elf.rs` checks this on the shipped library: it has no allocator, no unwinder and no thread.
+//! The plugin must not disturb the job. No call locks, allocates or can panic. The plugin starts no thread, and it
+//! counts data that it drops. Calls for collectives never wait. Only the creation of a communicator may wait, for a
+//! bounded time, for the thread that creates the ring. `tests/elf.rs` checks that the shipped library has no allocator,
+//! no unwinder and no thread.
 
 pub mod abi;
 pub mod budget;
@@ -29,7 +30,7 @@ use plugin::Plugin;
 static PLUGIN: Plugin = Plugin::new();
 const NAME: *const c_char = c"Paceline".as_ptr();
 
-/// NCCL 2.27; also 2.31 and later, through a shim, if there were no newer version here.
+/// For NCCL 2.27. NCCL 2.31 and later would also use it, through a shim, if the plugin had no newer version.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v4: Profiler<Init4, u8> = Profiler {
@@ -41,19 +42,20 @@ pub static ncclProfiler_v4: Profiler<Init4, u8> = Profiler {
     finalize,
 };
 
-/// NCCL 2.28.
+/// For NCCL 2.28.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v5: Profiler<Init5, u64> = since5(init5);
 
-/// NCCL 2.29 and 2.30.
+/// For NCCL 2.29 and 2.30.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v6: Profiler<Init5, u64> = since5(init5);
 
-/// NCCL 2.31 and later: kernel events cost 4 to 13 % there by published measurements, and are off by default. They are
-/// on from the first collective or never: the host counts only the collectives for which they were requested, the
-/// device counts all, so later collectives would get the times of others.
+/// For NCCL 2.31 and later. Kernel events are off by default there, because published measurements show a cost of 4 to
+/// 13 %. They can only be on from the first collective or never: the host counts only the collectives for which they
+/// were requested, but the device counts all, so after a later start collectives would get the times of other
+/// collectives.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v7: Profiler<Init5, u64> = since5(init7);
@@ -79,7 +81,7 @@ extern "C" fn init4(
     _rank: c_int,
     _log: Logger,
 ) -> c_int {
-    // SAFETY: NCCL's own arguments.
+    // SAFETY: the arguments are NCCL's own.
     unsafe { join(context, mask, name, id, ranks, Interface::V4) }
 }
 
@@ -93,7 +95,7 @@ extern "C" fn init5(
     _rank: c_int,
     _log: Logger,
 ) -> c_int {
-    // SAFETY: NCCL's own arguments.
+    // SAFETY: the arguments are NCCL's own.
     unsafe { join(context, mask, name, id, ranks, Interface::V5) }
 }
 
@@ -107,7 +109,7 @@ extern "C" fn init7(
     _rank: c_int,
     _log: Logger,
 ) -> c_int {
-    // SAFETY: NCCL's own arguments.
+    // SAFETY: the arguments are NCCL's own.
     unsafe { join(context, mask, name, id, ranks, Interface::V7) }
 }
 
@@ -135,8 +137,8 @@ unsafe fn join(
         ranks: u32::try_from(ranks).unwrap_or(0),
         name: records::name(name.to_bytes()),
     };
-    // SAFETY: guaranteed by the caller. Never returns an error: NCCL would continue without the plugin and log that in
-    // every job.
+    // SAFETY: guaranteed by the caller. This function never returns an error, because NCCL would continue without the
+    // plugin and log that in every job.
     unsafe { *context = PLUGIN.join(mask, member, interface) };
     OK
 }

@@ -1,4 +1,5 @@
-//! The callbacks. NCCL calls them from several threads at once: the thread that enqueues, and those that watch kernels.
+//! The callbacks. NCCL calls them from several threads at once: the threads that enqueue work, and those that track
+//! kernels.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -18,17 +19,17 @@ use crate::records;
 use crate::sampler::{NEVER, Sampler, Step};
 use crate::table::{Claim, Handle, Table};
 
-/// Once in this many collectives, look for the hook's ring and check the cost: never at a collective that is timed and
-/// counts for others.
+/// Once in this many collectives, the plugin looks for the hook's ring and checks its cost. It never does so at a timed
+/// collective, whose cost is scaled up to count for others.
 const LOOK_EVERY: u64 = 256;
 const LOOK_AT: u64 = TIMED_ONE_IN / 2;
-/// Once in this many collectives, which is more than three of the longest steps, the leader is checked.
+/// Once in this many collectives, the leader is checked. This is more than three of the longest steps.
 const LEADER_EVERY: u64 = 1 << 14;
-/// A sidecar that starts later learns the communicators within this time.
+/// The communicators are written again at this interval, so that a sidecar that starts later learns them.
 const TELL_AGAIN_NS: u64 = 60_000_000_000;
-/// Longest ring directory path, bytes.
+/// Longest path of the ring directory, in bytes.
 const DIR: usize = 400;
-/// While another thread initializes the plugin, a thread yields at most this many times.
+/// Maximum number of times that a thread yields while another thread initializes the plugin.
 const PATIENCE: u32 = 1 << 20;
 
 unsafe extern "C" {
@@ -50,14 +51,14 @@ pub struct Plugin {
     sampler: Sampler,
     budget: Budget,
     tickets: AtomicU64,
-    /// NCCL's own mask word, the same for all communicators.
+    /// NCCL's own mask word. All communicators share it.
     mask: AtomicPtr<c_int>,
-    /// Whether NCCL reports captured calls on request.
+    /// True if NCCL reports captured calls on request.
     tells_captures: AtomicBool,
-    /// Whether GPU times are currently requested.
+    /// True if GPU times are currently requested.
     is_timing: AtomicBool,
     told_ns: AtomicU64,
-    /// Whether the note about unwatched communicators was written.
+    /// True if the note about unrecorded communicators was written.
     said_shared: AtomicBool,
     dir: UnsafeCell<[u8; DIR]>,
 }
@@ -72,7 +73,7 @@ impl Default for Plugin {
 }
 
 impl Plugin {
-    /// The state before the first communicator.
+    /// Returns the state before the first communicator.
     pub const fn new() -> Plugin {
         Plugin {
             state: AtomicU8::new(NEW),
@@ -92,7 +93,7 @@ impl Plugin {
         }
     }
 
-    /// A communicator is created. Returns its context; null if it is not watched.
+    /// Handles the creation of a communicator. Returns its context, or null if it is not recorded.
     ///
     /// # Safety
     /// `mask` is null or NCCL's mask, which is valid as long as NCCL is loaded.
@@ -118,14 +119,14 @@ impl Plugin {
         context
     }
 
-    /// A communicator is destroyed.
+    /// Handles the destruction of a communicator.
     pub fn leave(&self, context: *mut c_void) {
         if let Some(member) = self.comms.leave(context) {
             self.table.forget(member.id, |timed| self.give_up(timed));
         }
     }
 
-    /// A collective is enqueued. Returns its handle; null if no further events of it are needed.
+    /// Handles an enqueued collective. Returns its handle, or null if the plugin needs no further events of it.
     pub fn enqueue(&self, context: *mut c_void, coll: &Coll) -> *mut c_void {
         let Some((comm, member)) = self.watched(context) else {
             return std::ptr::null_mut();
@@ -134,7 +135,7 @@ impl Plugin {
         self.tell(|ticket, now_ns, step| records::collective(coll, member, ticket, now_ns, step))
     }
 
-    /// A send or receive of the communicator's rank `own` is enqueued; otherwise like [`Plugin::enqueue`].
+    /// Handles an enqueued send or receive of the communicator's rank `own`, in the same way as [`Plugin::enqueue`].
     pub fn message(&self, context: *mut c_void, message: &Message, own: c_int) -> *mut c_void {
         match self.watched(context) {
             Some((comm, member)) if comm.is_neighbor(message.peer, own) => {
@@ -144,10 +145,11 @@ impl Plugin {
         }
     }
 
-    /// The communicator of a context; `None` if it is not recorded.
+    /// Returns the communicator of a context, or `None` if it is not recorded.
     fn watched(&self, context: *mut c_void) -> Option<(&Comm, Member)> {
         let (comm, member) = self.comms.of(context)?;
-        // Another thread may have requested events at the moment when the plugin switched itself off.
+        // Clears the mask again, because another thread may have requested events just when the plugin switched itself
+        // off.
         if self.ring.is_off() || self.state.load(Relaxed) != READY {
             self.set_mask(0);
             return None;
@@ -185,7 +187,7 @@ impl Plugin {
         }
     }
 
-    /// A kernel has started on a channel. Returns its handle; null if its end is not needed.
+    /// Handles the start of a kernel on a channel. Returns its handle, or null if its end is not needed.
     pub fn began(&self, parent: *mut c_void, kernel: KernelCh) -> *mut c_void {
         let Some(Handle::Coll(ticket)) = Handle::unpack(parent) else {
             return std::ptr::null_mut();
@@ -200,7 +202,7 @@ impl Plugin {
         handle
     }
 
-    /// The GPU's time at a kernel's end.
+    /// Records the GPU's time at a kernel's end.
     pub fn ended(&self, handle: *mut c_void, at_ns: u64) {
         if let Some(Handle::Kernel(ticket, channel)) = Handle::unpack(handle) {
             let begin = self.begin(ticket);
@@ -209,7 +211,7 @@ impl Plugin {
         }
     }
 
-    /// An event is over; for a collective this is only the host's part and is ignored.
+    /// Handles the end of an event. For a collective this is only the end of the host's part, which is ignored.
     pub fn stop(&self, handle: *mut c_void) {
         if let Some(Handle::Kernel(ticket, channel)) = Handle::unpack(handle) {
             let begin = self.begin(ticket);
@@ -223,8 +225,8 @@ impl Plugin {
         }
     }
 
-    /// Calls are being captured into a CUDA graph. Events requested now would stay in the graph, and its replays are
-    /// counted on the device but not on the host: stop timing in this process.
+    /// Handles the capture of calls into a CUDA graph by stopping all timing in this process. Events requested now
+    /// would stay in the graph, and its replays are counted on the device but not on the host.
     pub fn captured(&self) {
         if self.state.load(Relaxed) == READY && self.sampler.stop() {
             self.ask(false);
@@ -255,7 +257,7 @@ impl Plugin {
         self.ring.write(records::NOTE, records::note(text));
     }
 
-    /// Periodic work: write the communicators again, look for the hook, and check the cost.
+    /// Does the periodic work: writes the communicators again, looks for the hook, and checks the cost.
     fn now_and_then(&self, ticket: u64, now_ns: u64) {
         let told = self.told_ns.load(Relaxed);
         let is_due = now_ns.wrapping_sub(told) > TELL_AGAIN_NS;
@@ -279,7 +281,7 @@ impl Plugin {
             self.comms.look();
         }
         self.judge(now_ns);
-        // This time is not sampled: it counts once.
+        // Adds this time once, without scaling, because it is measured each time and not sampled.
         let ns = monotonic_ns().saturating_sub(begin_ns);
         self.ring.spend(0, ns);
         self.budget.spend(ns);
@@ -300,7 +302,7 @@ impl Plugin {
         }
     }
 
-    /// Start time of a callback of this collective, if its callbacks are timed; otherwise 0.
+    /// Returns the start time of a callback of this collective if its callbacks are timed, and otherwise 0.
     fn begin(&self, ticket: u64) -> u64 {
         if budget::is_timed(ticket) {
             monotonic_ns()
@@ -332,12 +334,14 @@ impl Plugin {
     fn set_mask(&self, bits: u64) {
         let mask = self.mask.load(Acquire);
         if !mask.is_null() {
-            // SAFETY: NCCL's word, aligned, valid as long as NCCL is loaded; NCCL reads it atomically.
+            // SAFETY: this is NCCL's word, which is aligned and valid as long as NCCL is loaded; NCCL reads it
+            // atomically.
             unsafe { AtomicI32::from_ptr(mask) }.store(bits as c_int, Relaxed);
         }
     }
 
-    /// Creates the ring at the first communicator. Concurrent callers yield until that is done.
+    /// Creates the ring at the first communicator, and returns true if it exists. Concurrent callers yield until that
+    /// is done.
     fn is_ready(&self, interface: Interface) -> bool {
         if self
             .state

@@ -1,4 +1,4 @@
-//! This process's rank, from the variables that launchers set: the same table as the Python hook's.
+//! Determines this process's rank from the variables that launchers set, with the same table as the Python hook.
 
 use std::ffi::CStr;
 
@@ -11,13 +11,14 @@ pub struct Identity {
     pub rank: u32,
     /// Rank on its node.
     pub local_rank: u32,
-    /// Ranks in the job.
+    /// Number of ranks in the job.
     pub world_size: u32,
-    /// Restarts of the worker group so far.
+    /// Number of restarts of the worker group so far.
     pub restart: u32,
 }
 
-/// First match wins; torchrun before mpirun before Slurm, because each may be started inside the next.
+/// Launchers' variables; the first match wins. torchrun comes before mpirun and mpirun before Slurm, because each may
+/// be started inside the next one.
 const TABLE: [[&CStr; 3]; 5] = [
     [c"RANK", c"LOCAL_RANK", c"WORLD_SIZE"],
     [
@@ -30,10 +31,10 @@ const TABLE: [[&CStr; 3]; 5] = [
     [c"SLURM_PROCID", c"SLURM_LOCALID", c"SLURM_NTASKS"],
 ];
 const RESTARTS: [&CStr; 2] = [c"TORCHELASTIC_RESTART_COUNT", c"SLURM_RESTART_COUNT"];
-/// Larger values are Slurm's batch, extern and interactive steps: a single process.
+/// Largest ordinary step ID. Larger values are Slurm's batch, extern and interactive steps, which are single processes.
 const LARGEST_STEP: u32 = 0xffff_ff00;
 
-/// The rank from the environment; `None` if no variable gives one.
+/// Returns the rank from the environment, or `None` if no variable gives one.
 pub fn identity<'a>(variable: impl Fn(&CStr) -> Option<&'a CStr>) -> Option<Identity> {
     let number = |name: &CStr| text::number(variable(name)?.to_bytes());
     let restart = RESTARTS.into_iter().find_map(number).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Ring records about this process and its communicators, as words (see the ring's `layout.md`; a test reads them
-//! back).
+//! Encodes ring records about this process and its communicators as words (see the ring's `layout.md`). A test decodes
+//! them again.
 
 use paceline_ring::{Collective, Function};
 
@@ -8,19 +8,19 @@ use crate::comms::{Member, NAME};
 use crate::rank::Identity;
 use crate::text::{self, Word};
 
-/// Record kinds.
+/// Record kind: identifies the writing process.
 pub const ATTACH: u16 = 2;
-/// A line of text for users.
+/// Record kind: a line of text for users.
 pub const NOTE: u16 = 5;
-/// A communicator.
+/// Record kind: a communicator.
 pub const GROUP: u16 = 9;
 
-/// Framework code in the attach record: this plugin.
+/// Framework code of this plugin in the attach record.
 const NCCL: u64 = 4;
-/// CUDA device index: NCCL does not provide it.
+/// Stands for an unknown CUDA device index, because NCCL does not provide it.
 const NO_DEVICE: u64 = 0xffff_ffff;
 
-/// Identifies the writing process.
+/// Encodes the record that identifies the writing process.
 pub fn attach(identity: Identity) -> [u64; 6] {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     [
@@ -33,13 +33,13 @@ pub fn attach(identity: Identity) -> [u64; 6] {
     ]
 }
 
-/// A communicator that this rank is a member of.
+/// Encodes a communicator that this rank is a member of.
 pub fn group(member: Member) -> [u64; 6] {
     let [a, b, c] = member.name;
     [member.id, u64::from(member.ranks), a, b, c, 0]
 }
 
-/// An enqueued collective of a communicator.
+/// Builds the record of an enqueued collective of a communicator.
 #[inline]
 pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
     // SAFETY: NCCL's names are string literals, or null.
@@ -47,7 +47,7 @@ pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: O
         [coll.func, coll.datatype, coll.algo, coll.proto].map(|name| unsafe { Word::new(name) });
     let function = text::function(func);
     let of_rank = (coll.count as u64).saturating_mul(text::element_bytes(datatype));
-    // As nccl-tests count: the buffer that holds all ranks' parts.
+    // Counts bytes like nccl-tests, which use the size of the buffer that holds the parts of all ranks.
     let parts = match function {
         Function::AllGather | Function::ReduceScatter => u64::from(member.ranks),
         _ => 1,
@@ -67,7 +67,7 @@ pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: O
     }
 }
 
-/// An enqueued send or receive.
+/// Builds the record of an enqueued send or receive.
 #[inline]
 pub fn message(message: &Message, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
     // SAFETY: NCCL's names are string literals, or null.
@@ -85,12 +85,12 @@ pub fn message(message: &Message, member: Member, ticket: u64, now_ns: u64, step
     }
 }
 
-/// Up to 48 bytes of text.
+/// Encodes up to 48 bytes of text.
 pub fn note(text: &[u8]) -> [u64; 6] {
     words(text)
 }
 
-/// A name of up to 24 bytes, cut at a UTF-8 character boundary.
+/// Encodes a name of up to 24 bytes, cut at a UTF-8 character boundary.
 pub fn name(text: &[u8]) -> [u64; NAME] {
     let mut end = text.len().min(NAME * 8);
     while end > 0 && text.get(end).is_some_and(|byte| byte & 0xc0 == 0x80) {

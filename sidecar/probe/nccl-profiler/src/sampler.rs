@@ -1,45 +1,47 @@
-//! Decides when GPU times are requested. All ranks must time the same collectives, so windows are cut by a count that
-//! all ranks share (the step, otherwise the collectives of the leading communicator), and the windows of a rank that
-//! samples less are a subset of those of a rank that samples more.
+//! Decides when GPU times are requested. All ranks must time the same collectives. Therefore windows are cut by a count
+//! that all ranks share: the step if it is known, and otherwise the collectives of the leading communicator. The
+//! windows of a rank that samples less are a subset of those of a rank that samples more.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-/// Steps in a window.
+/// Number of steps in a window.
 pub const WINDOW: u64 = 8;
-/// Collectives of the leading communicator that count as one step if steps are unknown.
+/// Number of collectives of the leading communicator that count as one step if steps are unknown.
 pub const LED: u64 = 512;
-/// By default one in this many windows is timed. Published measurements show at most 1.1 % with all of them (NCCL
-/// 2.29.7, 8 A100), so 9 of 32 steps cost 0.3 %.
+/// By default one in this many windows is timed. With the step before the window, these are 9 of 32 steps. Published
+/// measurements show a cost of at most 1.1 % if all steps are timed (NCCL 2.29.7, 8 A100), so these cost 0.3 %.
 pub const EVERY: u32 = 4;
-/// The rate that means never.
+/// The rate that turns timing off.
 pub const NEVER: u32 = u32::MAX;
-/// Sampling less than one in this many windows is off.
+/// Largest useful rate. Sampling less than one in this many windows is turned off.
 const RAREST: u32 = 64;
 
-/// First steps of a process that are not timed: frameworks capture their CUDA graphs in them, after a warm-up of 3
-/// (`torch.cuda.make_graphed_callables`) to 11 steps (<https://docs.pytorch.org/docs/stable/notes/cuda.html>).
+/// Number of first steps of a process that are not timed, because frameworks capture their CUDA graphs in them, after a
+/// warm-up of 3 (`torch.cuda.make_graphed_callables`) to 11 steps
+/// (<https://docs.pytorch.org/docs/stable/notes/cuda.html>).
 pub const AFTER: u32 = 32;
-/// Value of the first step while there is none.
+/// Value of `first` until a step was reported.
 const NO_STEP: u64 = u64::MAX;
 
 /// The job's current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Reported by a hook.
+    /// The step number that a hook reported.
     Said(u64),
-    /// By the collectives of the leading communicator, of which `of_step` make a step; 0: not known yet.
+    /// The position counted in collectives of the leading communicator. `of_step` of them make a step; 0 if that is not
+    /// known yet.
     Led {
-        /// Collectives so far.
+        /// Number of collectives so far.
         led: u64,
-        /// Collectives in a step.
+        /// Number of collectives in a step.
         of_step: u32,
     },
 }
 
 /// See the module documentation.
 pub struct Sampler {
-    /// From the environment.
+    /// The rate from the environment.
     every: AtomicU32,
     /// How often the rate was halved because of its cost.
     halved: AtomicU32,
@@ -47,7 +49,7 @@ pub struct Sampler {
     after: AtomicU32,
     /// The first step that a hook reported.
     first: AtomicU64,
-    /// Timing is on for the whole process, or off.
+    /// True if timing is either on or off for the whole process.
     is_fixed: AtomicBool,
     is_stopped: AtomicBool,
 }
@@ -59,7 +61,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// The default configuration.
+    /// Returns the default configuration.
     pub const fn new() -> Sampler {
         Sampler {
             every: AtomicU32::new(EVERY),
@@ -86,13 +88,13 @@ impl Sampler {
         self.is_fixed.store(true, Relaxed);
     }
 
-    /// Stops timing in this process; true the first time.
+    /// Stops timing in this process. Returns true the first time.
     pub fn stop(&self) -> bool {
         !self.is_stopped.swap(true, Relaxed)
     }
 
-    /// Whether collectives are to be timed from now on. `asked` is the reader's requested rate, 0 if none. Timing
-    /// starts one unit before a window, because NCCL applies a new mask only to the next group.
+    /// Returns true if collectives are to be timed from now on. `asked` is the rate that the reader requested, 0 if
+    /// none. Timing starts one unit before a window, because NCCL applies a new mask only to the next group.
     pub fn wants(&self, asked: u32, step: Step) -> bool {
         let windows = self.windows(asked);
         if windows == NEVER {
@@ -117,7 +119,7 @@ impl Sampler {
         is_in(unit) || (unit % WINDOW == WINDOW - 1 && is_in(unit + 1))
     }
 
-    /// The first step in which anything may be timed.
+    /// Returns the first step in which anything may be timed.
     fn begins(&self, step: Step) -> u64 {
         let first = match step {
             Step::Said(step) => match self.first.load(Relaxed) {
@@ -132,13 +134,13 @@ impl Sampler {
         first.saturating_add(u64::from(self.after.load(Relaxed)))
     }
 
-    /// Halves the rate because of its cost. False if the new rate is too low to be useful.
+    /// Halves the rate because of its cost. Returns false if the new rate is too low to be useful.
     pub fn halve(&self, asked: u32) -> bool {
         self.halved.fetch_add(1, Relaxed);
         self.windows(asked) <= RAREST
     }
 
-    /// GPU times are taken in one of this many windows; may be [`NEVER`].
+    /// Returns the current rate: GPU times are taken in one of this many windows. It may be [`NEVER`].
     pub fn windows(&self, asked: u32) -> u32 {
         let own = self.every.load(Relaxed);
         let every = match asked {
@@ -154,7 +156,7 @@ impl Sampler {
         if every == NEVER {
             NEVER
         } else {
-            // A value that is neither NEVER nor the one for a plugin that switched itself off.
+            // The result must be neither NEVER nor the value for a plugin that switched itself off.
             windows.min(u64::from(NEVER) / 2) as u32
         }
     }
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!(five, steps(&sampler, 0), "as with a hook");
     }
 
-    /// Anything captured in the first steps would keep a host node for each requested kernel event.
+    /// Calls captured in the first steps would keep a host node in the graph for each requested kernel event.
     #[test]
     fn nothing_is_timed_in_the_first_steps() {
         for first in [1, 5000] {
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!(sampler.windows(4), NEVER);
     }
 
-    /// With version 7 the host counts what is timed, and the device counts everything.
+    /// With version 7 the host counts only what is timed, but the device counts everything.
     #[test]
     fn always_or_never_where_windows_would_be_others_times() {
         let of = |every| {

@@ -1,5 +1,5 @@
-//! Collectives on the GPU. A handle is a ticket, never an address: an event that arrives late, twice, or after its slot
-//! was reassigned does not match the ticket and has no effect.
+//! The collectives that are on the GPU. A handle is a ticket, never an address. An event that arrives late, twice, or
+//! after its slot was reassigned does not match the slot's ticket and has no effect.
 //!
 //! A thread pins a slot while it works in it, and a pinned slot is not reassigned. No call here waits.
 
@@ -9,17 +9,18 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use paceline_ring::Timed;
 
-/// Collectives that may be enqueued and unfinished; older ones are abandoned.
+/// Maximum number of collectives that may be enqueued and unfinished. Older ones are abandoned.
 pub const SLOTS: usize = 4096;
-/// NCCL's MAXCHANNELS.
+/// Maximum number of channels, which is NCCL's MAXCHANNELS.
 const CHANNELS: u8 = 64;
-/// Maximum difference between the GPU's clock and the host's: a fraction of the duration, and a fixed part.
+/// Maximum difference between the GPU's clock and the host's: a fraction of the duration (one in this many), plus a
+/// fixed part.
 const CLOCKS_DIFFER: u64 = 100;
 const CLOCKS_DIFFER_NS: u64 = 1_000_000;
 /// A slot's word: the ticket in the upper 56 bits, then the busy bit, then the number of pins.
 const BUSY: u64 = 1 << 7;
 const PINS: u64 = BUSY - 1;
-/// Attempts to update a contended word: each fails only because another thread succeeded.
+/// Maximum number of attempts to update a contended word. Each attempt fails only because another thread succeeded.
 const TRIES: usize = 64;
 
 /// What a handle refers to.
@@ -27,12 +28,12 @@ const TRIES: usize = 64;
 pub enum Handle {
     /// A collective.
     Coll(u64),
-    /// Its kernel on one channel.
+    /// A collective's kernel on one channel.
     Kernel(u64, u8),
 }
 
 impl Handle {
-    /// The form that NCCL stores; never null.
+    /// Encodes the handle in the form that NCCL stores, which is never null.
     pub fn pack(self) -> *mut c_void {
         let bits = match self {
             Handle::Coll(ticket) => ticket << 8 | 1,
@@ -41,7 +42,7 @@ impl Handle {
         bits as usize as *mut c_void
     }
 
-    /// `None` if the handle is not one of ours.
+    /// Decodes a handle. Returns `None` if the plugin did not create it.
     pub fn unpack(handle: *mut c_void) -> Option<Handle> {
         let bits = handle as usize as u64;
         match bits & 3 {
@@ -57,18 +58,18 @@ pub struct Table {
     slots: [Slot; SLOTS],
 }
 
-/// One cache line.
+/// The state of one collective, in one cache line.
 #[repr(align(64))]
 struct Slot {
     word: AtomicU64,
-    /// One bit per channel.
+    /// Channels whose kernel has started, one bit per channel.
     started: AtomicU64,
     stopped: AtomicU64,
     first_ns: AtomicU64,
     last_ns: AtomicU64,
     comm: AtomicU64,
     channels: AtomicU64,
-    /// When it was enqueued, on the host's clock.
+    /// When the collective was enqueued, on the host's clock.
     enqueued_ns: AtomicU64,
 }
 
@@ -77,9 +78,9 @@ struct Slot {
 pub enum Claim {
     /// The slot now belongs to the collective.
     Taken,
-    /// Likewise, and the previous collective in it will not be reported any more.
+    /// The slot now belongs to the collective. The previous collective in it, given here, is abandoned.
     Evicted(Timed),
-    /// Another thread works in the slot: the collective is not timed.
+    /// Another thread works in the slot, so the collective is not timed.
     Refused,
 }
 
@@ -90,7 +91,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Returns an empty table.
     pub const fn new() -> Table {
         Table {
             slots: [const { Slot::new() }; SLOTS],
@@ -123,12 +124,13 @@ impl Table {
         slot.comm.store(comm, Relaxed);
         slot.channels.store(u64::from(channels), Relaxed);
         slot.enqueued_ns.store(now_ns, Relaxed);
-        // No other thread changes the word of a pinned slot whose ticket is not published yet.
+        // A plain store is enough: no other thread changes the word of a pinned slot whose ticket is not published yet.
         slot.word.store(ours - 1, Release);
         evicted.map_or(Claim::Taken, Claim::Evicted)
     }
 
-    /// A kernel started on a channel; false if that was reported before, or if the collective is not in the table.
+    /// Records the start of a kernel on a channel. Returns false if it was reported before, or if the collective is not
+    /// in the table.
     pub fn start(&self, ticket: u64, channel: u8, at_ns: u64) -> bool {
         if channel >= CHANNELS {
             return false;
@@ -142,7 +144,7 @@ impl Table {
         true
     }
 
-    /// The GPU's time at the end of the kernel.
+    /// Records the GPU's time at the end of the kernel.
     pub fn ends(&self, ticket: u64, channel: u8, at_ns: u64) {
         let Some(pin) = self.pin(ticket) else { return };
         if pin.slot.stopped.load(Relaxed) & (1 << channel) == 0 {
@@ -150,8 +152,9 @@ impl Table {
         }
     }
 
-    /// The kernel is over on a channel; returns the collective's times if that was the last channel. If the time on the
-    /// GPU exceeds the time since it was enqueued, the times belong to another collective: the duration is then 0.
+    /// Records the end of the kernel on a channel. Returns the collective's times if that was the last channel. The
+    /// duration is 0 if it exceeds the time since the collective was enqueued, because the times then belong to another
+    /// collective.
     pub fn stop(&self, ticket: u64, channel: u8, now_ns: impl FnOnce() -> u64) -> Option<Timed> {
         let pin = self.pin(ticket)?;
         let slot = pin.slot;
@@ -159,7 +162,7 @@ impl Table {
         if slot.started.load(Relaxed) & bit == 0 {
             return None;
         }
-        // Each channel's times were written before its bit, so a thread that sees all bits sees all times.
+        // Each channel's times were written before its bit was set, so a thread that sees all bits sees all times.
         let before = slot.stopped.fetch_or(bit, AcqRel);
         let channels = (before | bit).count_ones();
         if before & bit != 0 || u64::from(channels) != slot.channels.load(Relaxed) {
@@ -179,8 +182,8 @@ impl Table {
         })
     }
 
-    /// Abandons the remaining collectives of a communicator that ends. The busy bit is cleared and the slot pinned in
-    /// one operation, so no other thread takes it meanwhile and nothing is reported twice.
+    /// Abandons the remaining collectives of a communicator that ends. One operation clears the busy bit and pins the
+    /// slot, so no other thread takes it meanwhile and nothing is reported twice.
     pub fn forget(&self, comm: u64, mut tell: impl FnMut(Timed)) {
         for slot in &self.slots {
             let before = slot.word.load(Acquire);
@@ -227,7 +230,7 @@ impl Slot {
         }
     }
 
-    /// The report of a collective whose channels did not all end.
+    /// Returns the report of a collective whose channels did not all end.
     fn given_up(&self, ticket: u64) -> Timed {
         Timed {
             comm: self.comm.load(Relaxed),
@@ -239,7 +242,7 @@ impl Slot {
     }
 }
 
-/// A slot that cannot be reassigned while this exists.
+/// Pins a slot, so that it cannot be reassigned while this value exists.
 struct Pin<'a> {
     slot: &'a Slot,
 }

@@ -4,7 +4,7 @@ fn table() -> Box<Table> {
     Box::new(Table::new())
 }
 
-/// Long after any collective was enqueued.
+/// Returns a time long after any collective was enqueued.
 fn late() -> u64 {
     1 << 60
 }
@@ -29,7 +29,7 @@ fn handles_are_never_null_and_come_back() {
 fn the_last_channel_tells_the_whole_collective() {
     let table = table();
     assert_eq!(table.claim(5, 0xc, 3, 0), Claim::Taken);
-    // Channels start and end in any order; the longest span counts.
+    // Channels start and end in any order. The collective lasts from the first start to the last end.
     for (channel, at) in [(0, 100), (9, 90), (63, 120)] {
         assert!(table.start(5, channel, at));
     }
@@ -112,9 +112,9 @@ fn a_communicator_that_ends_gives_up_its_own() {
     assert!(table.start(2, 0, 5), "the other one goes on");
 }
 
-/// Channels of one collective end on two threads, while a third wraps around and takes free slots, and a fourth ends
-/// the communicator repeatedly: every report is complete, every collective is reported or abandoned once, and no slot
-/// stays taken.
+/// Two threads end the channels of a collective, a third wraps around and takes free slots, and a fourth ends the
+/// communicator repeatedly. Every report must be complete, every collective must be reported or abandoned exactly once,
+/// and no slot may stay taken.
 #[test]
 fn threads_tell_each_collective_once() {
     const ALL: u64 = 200_000;
@@ -168,7 +168,8 @@ fn threads_tell_each_collective_once() {
     }
     let [told, given_up, refused] = [told, given_up, refused].map(AtomicU64::into_inner);
     assert_eq!(told + given_up + refused, ALL);
-    // How many are reported under contention depends on the scheduler; without contention each one is.
+    // How many collectives are reported under contention depends on the scheduler. Without contention each one is
+    // reported.
     let calm = ALL + 1;
     for channel in 0..2 {
         assert!(table.start(calm, channel, 1_000));
@@ -180,8 +181,8 @@ fn threads_tell_each_collective_once() {
     assert_eq!(told, 1);
 }
 
-/// Graph replays are counted on the device and not on the host, so a later collective gets the times of another's
-/// kernel.
+/// Graph replays are counted on the device and not on the host, so a later collective gets the times of another
+/// collective's kernel.
 #[test]
 fn what_took_longer_than_it_can_have_has_no_time() {
     let table = table();

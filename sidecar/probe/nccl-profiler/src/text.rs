@@ -1,4 +1,5 @@
-//! NCCL's names as numbers, read in place and only as far as needed: this is done for each collective.
+//! Converts NCCL's names to numbers. It reads them in place and only as far as needed, because this is done for each
+//! collective.
 
 use std::ffi::c_char;
 
@@ -18,14 +19,14 @@ impl Word {
         Word(text)
     }
 
-    /// Whether it begins with these bytes, of which only the last may be zero.
+    /// Returns true if the word begins with these bytes, of which only the last may be zero.
     #[inline]
     fn begins(self, bytes: &[u8]) -> bool {
         // SAFETY: each byte before `i` was equal to that of `bytes`, so not zero: the word has not ended before `i`.
         !self.0.is_null() && (0..bytes.len()).all(|i| unsafe { *self.0.add(i) } as u8 == bytes[i])
     }
 
-    /// The number of the first matching word; 0: none.
+    /// Returns the number of the first matching word, or 0 if none matches.
     #[inline]
     fn number<const N: usize>(self, words: [(&[u8], u8); N]) -> u8 {
         let found = words.into_iter().find(|(word, _)| self.begins(word));
@@ -33,7 +34,7 @@ impl Word {
     }
 }
 
-/// `ncclFuncToString`: the first eight letters are unique.
+/// Converts the result of `ncclFuncToString`, whose first eight letters are unique.
 #[inline]
 pub fn function(word: Word) -> Function {
     Function::of(word.number([
@@ -47,7 +48,7 @@ pub fn function(word: Word) -> Function {
     ]))
 }
 
-/// `ncclAlgoToString`, with the numbers of the ring's layout.
+/// Converts the result of `ncclAlgoToString` to the numbers of the ring's layout.
 #[inline]
 pub fn algorithm(word: Word) -> u8 {
     word.number([
@@ -61,13 +62,14 @@ pub fn algorithm(word: Word) -> u8 {
     ])
 }
 
-/// `ncclProtoToString`, with the numbers of the ring's layout.
+/// Converts the result of `ncclProtoToString` to the numbers of the ring's layout.
 #[inline]
 pub fn protocol(word: Word) -> u8 {
     word.number([(b"SIMPLE\0", 3), (b"LL\0", 1), (b"LL128\0", 2)])
 }
 
-/// Bytes per element of `ncclFloat16` and similar types: the first number in the name is its bits. 0: no number.
+/// Returns the bytes per element of `ncclFloat16` and similar types, from the first number in the name, which is its
+/// bits. Returns 0 if the name has no number.
 #[inline]
 pub fn element_bytes(word: Word) -> u64 {
     let mut bits = 0u64;
@@ -86,7 +88,7 @@ pub fn element_bytes(word: Word) -> u64 {
     bits / 8
 }
 
-/// A number of one to ten decimal digits, and nothing else.
+/// Parses a number of one to ten decimal digits. Returns `None` for anything else.
 pub fn number(digits: &[u8]) -> Option<u32> {
     let mut number = 0u64;
     if digits.is_empty() || digits.len() > 10 {
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     fn word(text: &'static std::ffi::CStr) -> Word {
-        // SAFETY: it ends in a zero.
+        // SAFETY: the text ends in a zero.
         unsafe { Word::new(text.as_ptr()) }
     }
 

@@ -7,7 +7,7 @@ from importlib import metadata
 
 
 def program():
-    """Path of the program; None if there is none."""
+    """Return the path of the program, or None if there is none."""
     try:
         files = metadata.files("paceline") or ()
     except metadata.PackageNotFoundError:

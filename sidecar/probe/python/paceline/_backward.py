@@ -14,12 +14,12 @@ from threading import get_ident
 from . import _patch
 from ._tracker import COMPUTE, OPTIMIZER, WAIT, tracker
 
-_KEPT = 8  # hooks
+_KEPT = 8  # hooks that are kept at most
 _MISSES = 8  # backward passes in which no hook fires, before learning again
 
 
 class Backward:
-    """Wraps torch.autograd.backward. `parameters` returns those of the optimizers seen so far."""
+    """Wraps torch.autograd.backward. `parameters` returns the parameters of the optimizers seen so far."""
 
     __slots__ = (
         "_seen", "_learn_at", "_kept", "_misses", "_last", "_learning", "_parameters", "_unserializable", "_arrived",
@@ -30,7 +30,7 @@ class Backward:
         self._parameters = parameters
         self._unserializable = unserializable  # torch.utils.hooks.unserializable_hook
         self._kept = []  # (weak reference to the parameter, handle)
-        self._learning = []  # handles
+        self._learning = []  # handles of the hooks while learning
         self._last = None
         self._seen = 0  # backward passes
         self._learn_at = float("inf")
@@ -39,7 +39,7 @@ class Backward:
         self.on_learned = None  # called with that order between two backward passes
 
     def communicates(self):
-        """A DDP model was created in this process: look for a wait in backward."""
+        """Look for a wait in backward, because a DDP model was created in this process."""
         self._learn_at = self._seen + 1
 
     def wrap(self, function):
@@ -47,7 +47,7 @@ class Backward:
 
         @functools.wraps(function)
         def backward(*args, **kwargs):
-            # Nested: activation checkpointing runs a backward of its own.
+            # This call is nested, because activation checkpointing runs a backward of its own.
             if not tracker.on or tracker.in_backward or get_ident() != tracker.thread:
                 return function(*args, **kwargs)
             before = tracker.phase
@@ -81,7 +81,8 @@ class Backward:
         return backward
 
     def _hook(self, parameter=None):
-        """A hook for a gradient that may be the last of this backward. With a parameter, also remember it."""
+        """Return a hook for a gradient that may be the last of this backward. With a parameter, also remember the
+        parameter."""
 
         @self._unserializable
         def on_gradient(_):
@@ -98,7 +99,8 @@ class Backward:
         return on_gradient
 
     def _missed(self):
-        """A backward in which no hook fired: nothing was communicated, or it ended at another parameter."""
+        """Count a backward in which no hook fired. Either nothing was communicated, or it ended at another
+        parameter."""
         self._misses += 1
         if self._misses >= _MISSES:
             self._misses = 0

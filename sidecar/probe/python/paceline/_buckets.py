@@ -1,14 +1,14 @@
-"""The waits in the middle of DDP's backward, on a GPU.
+"""Measures the waits in the middle of DDP's backward, on a GPU.
 
-DDP exchanges gradients by buckets, in C++. Its backend determines where the training stream waits for them: with
-ProcessGroupNCCL ("nccl-legacy" since torch 2.15) at the end of backward, which _backward.py covers; with nccl2 (torch
-2.15's "nccl") as soon as a bucket is full, in the middle of the gradients. There waiting would look like compute, on
-every rank.
+DDP exchanges gradients by buckets, in C++. Its backend determines where the training stream waits for them.
+ProcessGroupNCCL ("nccl-legacy" since torch 2.15) waits at the end of backward, which _backward.py covers. nccl2 (torch
+2.15's "nccl") waits as soon as a bucket is full, in the middle of the gradients. Without this module, that waiting
+would look like compute on every rank.
 
-A bucket is full at its last gradient. DDP reports which those are once it has rebuilt its buckets in the order in which
-gradients arrived; under a pipeline schedule it reports nothing, and they are computed as DDP does. On these parameters
-a hook before DDP's own marks the start of a wait, and one after it the end. What DDP does in between, a copy into the
-bucket, counts as wait too, on all ranks alike.
+A bucket is full at its last gradient. DDP reports which gradients those are once it has rebuilt its buckets in the
+order in which gradients arrived. Under a pipeline schedule it reports nothing, and they are computed here as DDP does.
+On these parameters, a hook before DDP's own marks the start of a wait, and a hook after it marks the end. What DDP does
+in between, a copy into the bucket, counts as wait too, on all ranks alike.
 """
 
 import weakref
@@ -31,12 +31,12 @@ class Buckets:
         self._unserializable = unserializable
         self._assign = assign
         self._model = None  # weak reference
-        self._kept = {}  # index of a parameter: its two handles
+        self._kept = {}  # the two handles of a parameter, by its index
         self._waits = False
 
     def look(self, model, arrived=()):
-        """Between two backward passes: update the buckets of this model. `arrived`: parameters in the order in which
-        their gradients arrived in the previous backward; parameters of another model are ignored."""
+        """Update the buckets of this model. Call this between two backward passes. `arrived` has the parameters in the
+        order in which their gradients arrived in the previous backward; parameters of another model are ignored."""
         try:
             if self._model is None or self._model() is not model:
                 self._clear()
@@ -59,8 +59,9 @@ class Buckets:
             tracker.note("DDP's buckets: %s: %s" % (type(error).__name__, error))
 
     def _computed_ends(self, model, parameters, arrived):
-        """Indices of parameters, like `bucket_ends`, by the rules of PyTorch's `rebuild_buckets` (reducer.cpp): in
-        the order in which gradients arrived; without a rebuild (unused parameters), in the model's order."""
+        """Return indices of parameters, like `bucket_ends`, by the rules of PyTorch's `rebuild_buckets` (reducer.cpp).
+        Buckets are in the order in which gradients arrived, or in the model's order if DDP does not rebuild them
+        because of unused parameters."""
         index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
         order = list(dict.fromkeys(index_of[id(parameter)] for parameter in arrived if id(parameter) in index_of))
         place = {index: place for place, index in enumerate(order)}
@@ -78,7 +79,8 @@ class Buckets:
         self._kept = {}
 
     def _watch(self, parameter):
-        """DDP has its own hook on the node that accumulates this gradient; our hook on that node runs after it."""
+        """Hook this parameter. DDP has its own hook on the node that accumulates the gradient, and our hook on that
+        node runs after it."""
 
         @self._unserializable
         def begin(_):
@@ -108,12 +110,12 @@ class Buckets:
 
 
 def _rebuilds(model):
-    """Whether DDP rebuilds its buckets after the first step."""
+    """Return whether DDP rebuilds its buckets after the first step."""
     return model.static_graph or not model.find_unused_parameters
 
 
 def _size_limits(model):
-    """Size limits, bytes, of the first bucket and of each later one."""
+    """Return the size limits, in bytes, of the first bucket and of each later one."""
     config = getattr(model, "_bucket_config", None)  # not in older versions of torch
     if config is not None and config.per_bucket_bytes_caps:
         return list(config.per_bucket_bytes_caps)
@@ -125,8 +127,8 @@ def _size_limits(model):
 
 
 def bucket_ends(reported, parameters):
-    """Indices of the parameters that complete a bucket, without the last bucket. `reported`: DDP's own data, empty
-    until it has rebuilt its buckets."""
+    """Return the indices of the parameters that complete a bucket, without the last bucket. `reported` is DDP's own
+    data, which is empty until DDP has rebuilt its buckets."""
     order, buckets = reported.get(_ORDER), reported.get("rebuilt_per_bucket_param_indices")
     if not order or not buckets or reported.get("num_parameter_tensors") != parameters:
         return set()
@@ -135,7 +137,7 @@ def bucket_ends(reported, parameters):
 
 
 def _ends(buckets, place):
-    """For each bucket the index with the highest place, except the highest of all."""
+    """Return for each bucket the index with the highest place, except for the bucket with the highest place of all."""
     ends = {max(bucket, key=lambda index: place.get(index, -1)) for bucket in buckets}
     ends.discard(max(ends, key=lambda index: place.get(index, -1)))
     return ends

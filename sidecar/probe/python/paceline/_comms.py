@@ -1,8 +1,9 @@
-"""Sums of a step by communicator, for programs that use more than one: tensor-parallel ranks wait for other peers than
-data-parallel ranks do.
+"""Sums up a step's collectives by communicator, for programs that use more than one, because tensor-parallel ranks wait
+for other peers than data-parallel ranks do.
 
-Covered are the collectives that Python code calls on torch.distributed, and the wait in DDP's backward as one
-collective over all its gradients. Collectives issued by compiled graphs or C++ count as wait, but in no communicator.
+These sums include the collectives that Python code calls on torch.distributed, and the wait in DDP's backward, which
+counts as one collective over all its gradients. Collectives issued by compiled graphs or C++ count as wait, but in no
+communicator.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ import weakref
 from . import _patch
 from ._tracker import COMPUTE, WAIT, tracker
 
-_MOST_LAUNCHED = 4096  # asynchronous ones that were not waited for
+_MOST_LAUNCHED = 4096  # asynchronous collectives that were not waited for
 _MOST_GROUPS = 256
 
 
@@ -20,7 +21,7 @@ tried = False
 
 
 def is_needed():
-    """Whether there are groups besides the default group."""
+    """Return whether there are groups besides the default group."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     try:
         return len(c10d._world.pg_map) > 1
@@ -29,7 +30,7 @@ def is_needed():
 
 
 def start(torch, ddp):
-    """Start summing. `ddp`: the latest DDP model, or None."""
+    """Start summing. `ddp` is the latest DDP model, or None."""
     global tried
     tried = True
     try:
@@ -43,7 +44,7 @@ def start(torch, ddp):
 
 
 def _off(error):
-    """Internal error: continue without these sums."""
+    """Continue without these sums after an internal error."""
     tracker.comms = None
     tracker.note("collectives by group off: %s: %s" % (type(error).__name__, error))
 
@@ -61,17 +62,17 @@ class Comms:
         self.groups = {}  # communicator: (size, name)
 
     def take(self):
-        """The sums of the step that has ended; None if this rank has only ever used one communicator."""
+        """Return the sums of the step that has ended, or None if this rank has only ever used one communicator."""
         sums = self._sums
         if not sums:
             return None
         self._sums = {}
         return sums if len(self.groups) > 1 else None
 
-    # Called by the wrappers. The phase is wait, unless `before` says that this thread must not change it.
+    # The wrappers call these methods. The phase is wait, unless `before` says that this thread must not change it.
 
     def ended(self, before, args, kwargs, group_at):
-        """A blocking collective has returned."""
+        """Record that a blocking collective has returned."""
         try:
             comm = None if before == WAIT else self._comm(_group(args, kwargs, group_at))
             if comm is not None:
@@ -81,7 +82,7 @@ class Comms:
         self._leave(before, comm)
 
     def launched(self, work, args, kwargs, group_at):
-        """An asynchronous collective has returned a handle."""
+        """Record that an asynchronous collective has returned a handle."""
         try:
             comm = self._comm(_group(args, kwargs, group_at)) if work is not None and tracker.is_own_thread() else None
             if comm is not None:
@@ -92,8 +93,8 @@ class Comms:
         return work
 
     def launched_batch(self, works, operations):
-        """torch.distributed.batch_isend_irecv. Its operations were counted when each was called, unless the backend
-        coalesced them."""
+        """Record a call of torch.distributed.batch_isend_irecv. Each of its operations was already counted when it was
+        called, unless the backend coalesced them."""
         try:
             comm = self._comm(operations[0].group) if operations and tracker.is_own_thread() else None
             for work in works if comm is not None else ():
@@ -104,7 +105,7 @@ class Comms:
         return works
 
     def waited(self, before, work):
-        """The wait on a handle is over."""
+        """Record that the wait on a handle is over."""
         comm = None
         if before != WAIT:
             comm = self._launched_in(work)
@@ -112,7 +113,7 @@ class Comms:
         self._leave(before, comm)
 
     def made_ddp(self, model):
-        """A DDP model was created."""
+        """Record that a DDP model was created."""
         try:
             gradients = (p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
             self._ddp = weakref.ref(model), sum(gradients)
@@ -120,7 +121,7 @@ class Comms:
             _off(error)
 
     def ended_backward(self):
-        """The wait in the backward of a wrapper that communicates in C++ is over."""
+        """Record that the wait in the backward of a wrapper that communicates in C++ is over."""
         comm = None
         try:
             model, size = self._ddp or (None, 0)
@@ -133,7 +134,7 @@ class Comms:
             comm = _off(error)
         self._leave(COMPUTE, comm)
 
-    # Internals.
+    # The remaining methods are internal.
 
     def _leave(self, before, comm):
         since = tracker.since
@@ -163,7 +164,8 @@ class Comms:
             pass  # no weak reference: a later handle may reuse its address, so its wait has no communicator
 
     def _launched_in(self, work):
-        """The communicator of a handle. A handle that is never waited for is freed, and another may get its address."""
+        """Return the communicator of a handle. A handle that is never waited for is freed, and another one may get its
+        address."""
         reference, comm = self._launched.get(id(work), (None, None))
         return comm if reference is not None and reference() is work else None
 
@@ -192,7 +194,7 @@ class Comms:
         return reference, comm
 
     def _bytes(self, args, kwargs):
-        """The larger of input and output, as nccl-tests count it."""
+        """Return the size of the larger of input and output, as nccl-tests count it."""
         most = 0
         for value in (*args[:2], *kwargs.values()):
             if isinstance(value, self._tensor):

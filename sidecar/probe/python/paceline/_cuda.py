@@ -1,16 +1,17 @@
-"""The same phases on the GPU's own clock.
+"""Measures the same phases by the GPU's own clock.
 
-On a GPU host times only show when work was enqueued. So an event is recorded on the trainer's stream at each boundary
+On a GPU, host times only show when work was enqueued. So an event is recorded on the trainer's stream at each boundary
 and read later, when it has completed, without waiting or synchronizing. A phase lasts from its event to the next one.
-Data loading and host work appear as the time that the GPU was kept waiting, which is their cost.
+Data loading and host work appear as the time that they kept the GPU waiting.
 
-So records are written a few steps late, in order. If a step has many boundaries, not every step is timed
+As a result, records are written a few steps late, in order. If a step has many boundaries, not every step is timed
 (_sampling.py); for the others only the duration is known. No events are recorded while a CUDA graph is being captured,
-nor on other streams; such steps are marked as having unknown phases. Work on communication streams is not the trainer's
-(FSDP gathers and reduces on its own streams); the trainer's stream waiting for them is. _patch.py covers both.
+nor on other streams; such steps are marked as having unknown phases. Work on communication streams does not count as
+the trainer's (FSDP gathers and reduces on its own streams), but the time that the trainer's stream waits for them does.
+_patch.py wraps the functions for both.
 
-While any graph is captured in this process no event is queried, read or freed either: CUDA's default capture mode
-forbids such calls to all threads, and a forbidden call ends the capture.
+While any graph is captured in this process, no event is queried, read or freed either, because CUDA's default capture
+mode forbids such calls to all threads, and a forbidden call ends the capture.
 """
 
 import functools
@@ -37,7 +38,7 @@ class Captures:
         self._replays = {}  # id of a graph: replays since the last step end
 
     def step_ended(self):
-        """Steps are visible, so replays are parts of them."""
+        """Forget the replays, because steps are visible and the replays were parts of them."""
         if self._replays:
             self._replays.clear()
 
@@ -47,14 +48,14 @@ class Captures:
             self.note("steps in CUDA graphs are not seen")
 
     def watch(self, graph):
-        """`graph`: torch.cuda.CUDAGraph, by which every capture begins and ends."""
+        """Wrap the methods of `graph`, which is torch.cuda.CUDAGraph, by which every capture begins and ends."""
         if getattr(graph.capture_begin, "_paceline", False):
             return
         begin, end = graph.capture_begin, graph.capture_end
 
         @functools.wraps(begin)
         def capture_begin(*args, **kwargs):
-            self.running += 1  # first: the call itself may take a while, and may fail
+            self.running += 1  # counted first, because the call itself may take a while and may fail
             try:
                 return begin(*args, **kwargs)
             except BaseException:
@@ -108,7 +109,7 @@ class Timeline:
         self._began = self._event()  # the end of the previous step
 
     def _bind(self, bindings):
-        """Use the functions below torch.cuda's own if available: they are called at each mark."""
+        """Use the functions below torch.cuda's own if they are available, because they are called at each mark."""
         event = self._cuda.Event
         base = getattr(bindings, "_CudaEventBase", None)
         if base is None or not issubclass(event, base):
@@ -119,7 +120,7 @@ class Timeline:
 
     @property
     def note(self):
-        """Writes a note for the report."""
+        """The function that writes a note for the report."""
         return self._note
 
     @note.setter
@@ -127,7 +128,7 @@ class Timeline:
         self._note = self.sampling.note = note
 
     def _rebase(self):
-        """Take the current stream as the trainer's."""
+        """Make the current stream the trainer's."""
         self._stream = self._current_stream()
         self._own = self._cuda.current_stream(self._device)
 
@@ -137,14 +138,15 @@ class Timeline:
         return self._cuda.current_stream(self._device).cuda_stream
 
     def is_training(self, stream=None):
-        """Whether the current stream, and `stream` if given, is the trainer's."""
+        """Return whether the current stream, and `stream` if given, is the trainer's."""
         if stream is not None and getattr(stream, "cuda_stream", None) != self._stream:
             return False
         return self._current_stream() == self._stream
 
     def _event(self, is_wait=False):
-        """An event recorded now; None if that is not possible. `is_wait`: whatever stream is current, the trainer's
-        stream enters or leaves a wait; autograd accumulates gradients on other streams if CUDA graphs created them."""
+        """Return an event recorded now, or None if that is not possible. `is_wait` means that the trainer's stream
+        enters or leaves a wait, whatever stream is current, because autograd accumulates gradients on other streams if
+        CUDA graphs created them."""
         if self._is_capturing():
             return self._not_known("a CUDA graph is captured")
         if not is_wait and self._current_stream() != self._stream:
@@ -160,7 +162,7 @@ class Timeline:
         return captures.running > 0 or self._captures()
 
     def mark(self, phase):
-        """A phase begins."""
+        """Record that a phase begins."""
         if not self.is_timed:
             return
         count = len(self._marks)
@@ -192,15 +194,15 @@ class Timeline:
                 mark[0] = new
 
     def end_step(self, phase, fields):
-        """A step has ended and the next begins in `phase`. `fields`: its times by the host's clock. `drain` writes
-        it."""
+        """End a step; the next one begins in `phase`. `fields` has the step's times by the host's clock. `drain` writes
+        the step."""
         captures.step_ended()
         end = self._event()
         known = self._known if self.is_timed else None
         self._pending.append((self._began, self._phase, self._marks, end, known, self._mark_ns, fields))
         self._began, self._phase, self._marks, self._known, self._mark_ns = end, phase, [], True, 0
         if end is None and not self._is_capturing():
-            # The program trains on another stream from here on, for example during a warm-up on a separate stream.
+            # Follows the program to another stream, on which it trains from here on, for example during a warm-up.
             self._rebase()
             self._began = self._event()
         self._begin_step()
@@ -213,8 +215,8 @@ class Timeline:
                 self.on_timed(is_timed)
 
     def drain(self, last=False):
-        """Write the steps that the GPU has finished; with `last`, all steps, the unfinished ones by the host's
-        clock."""
+        """Write the steps that the GPU has finished. With `last`, write all steps, and use the host's clock for the
+        unfinished ones."""
         pending = self._pending
         may_ask = not self._is_capturing()
         if may_ask:
@@ -247,8 +249,8 @@ class Timeline:
             self._unread += events
 
     def _spent(self, began, phase, marks, end, duration, fields):
-        """Time by phase, ns, and time in collectives by communicator. Compute is the remainder of the step: its
-        events need not be read."""
+        """Return the time by phase, in ns, and the time in collectives by communicator. Compute is the remainder of the
+        step, so its events need not be read."""
         spent, comms = [0] * len(fields[2]), fields[-1]
         since, comm = began, None
         for next_phase, event, next_comm in [*marks, [phase, end, None]]:
@@ -265,7 +267,7 @@ class Timeline:
         return max(int(self._elapsed(start, end) * 1e6), 0)
 
     def _say_why(self, known):
-        """Phases that stay unknown are not a coincidence: report the reason once."""
+        """Report the reason once for phases that stay unknown, because that is not a coincidence."""
         self._unknown = 0 if known else self._unknown + 1
         if self._unknown == SAID_AFTER and self._note is not None and self._why is not None:
             note, self._note = self._note, None

@@ -1,6 +1,6 @@
-"""The reason why this trainer ended, for the report: the uncaught exception or the exit code, in a file beside the
-rings. It is written just before Python prints the exception, after everything else in the trainer, and changes neither
-the output nor the exit code. In a launcher of workers: which worker failed, and with which code.
+"""Writes the reason why this trainer ended, for the report: the uncaught exception or the exit code, in a file beside
+the rings. It is written just before Python prints the exception, after everything else in the trainer, and changes
+neither the output nor the exit code. A launcher of workers writes which worker failed, and with which code.
 """
 
 import functools
@@ -14,17 +14,17 @@ import weakref
 FOLDER = "ends"  # in the ring directory
 _LINES = 12  # the last lines of the traceback
 _CHARACTERS = 300  # the first characters of a line of the exception: they contain its type and message
-_OWN_BYTES = 1024  # of the exception
+_OWN_BYTES = 1024  # bytes that are kept of the exception
 _BYTES = 2048
 _AT_ONCE = 5_000_000_000  # ns: a sys.exit() after which the process lives longer was caught
 _watching = False
 _exiting = None  # the latest sys.exit() of the main thread: time, status, and the exception being handled
 
-# The launcher's own summary of its workers' errors.
+# Exceptions with which a launcher summarizes the errors of its workers.
 _OF_LAUNCHERS = ("ChildFailedError", "SignalException")
-# What torch raises about other ranks. A lost data server raises other exceptions, and is not a rank.
+# Exceptions that torch raises about other ranks. A lost data server raises other exceptions and is not a rank.
 _OF_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "RuntimeError")
-# Parts of exception messages, in lower case.
+# Parts of exception messages, in lower case, by which the kinds of errors are recognized.
 _GPU_MEMORY = ("cuda out of memory", "hip out of memory", "cublas_status_alloc_failed", "cuda error: out of memory")
 _TIMEOUT = ("timed out", "timeout")
 _PEER = (
@@ -34,9 +34,9 @@ _PEER = (
     "broken pipe",
     "socket timeout",
 )
-# NCCL's own, in any exception that contains them.
+# NCCL's own messages, in any exception that contains them.
 _OF_NCCL = ("remote process exited", "ncclremoteerror", "communicator was aborted")
-# ProcessGroupWrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL), gloo with differing sizes, NCCL.
+# Messages of ProcessGroupWrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL), of gloo with differing sizes, and of NCCL.
 _MISMATCH = ("detected mismatch between collectives", "op.preamble.length <= op.nbytes", "mismatched collective")
 # Paths that do not contain the user's code.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
@@ -53,7 +53,7 @@ def watch():
     def excepthook(kind, error, trace):
         try:
             _report(kind, error, trace)
-        except Exception:  # the trainer's own error is what counts
+        except Exception:  # the trainer's own error must not be replaced by one of the hook
             pass
         before(kind, error, trace)
 
@@ -70,7 +70,7 @@ def watch():
 
 
 def kind_of(name, says):
-    """The kind of error, from the name and the message of the exception."""
+    """Return the kind of error, from the name and the message of the exception."""
     words = says.lower()
     if name == "OutOfMemoryError" or any(part in words for part in _GPU_MEMORY):
         return "gpu_memory"
@@ -89,19 +89,19 @@ def kind_of(name, says):
 
 
 def _note_exit(status):
-    """`sys.exit(status)` was called; it may still be caught."""
+    """Record a call of `sys.exit(status)`, which may still be caught."""
     global _exiting
     if threading.current_thread() is not threading.main_thread():
         return
     now, handled = time.monotonic_ns(), sys.exc_info()
-    # A multiprocessing worker exits once while handling its exception, and once more at its end.
+    # A multiprocessing worker calls sys.exit once while it handles its exception, and once more at its end.
     if handled[0] is None and _exiting is not None and now - _exiting[0] < _AT_ONCE:
         handled = _exiting[2]
     _exiting = now, status, handled
 
 
 def at_exit():
-    """Python ends. Write the code that `sys.exit` was called with, if any; True if the end is orderly."""
+    """Write the code that `sys.exit` was called with, if any, when Python ends. Return True if the end is orderly."""
     if getattr(sys, "last_type", None) is not None:
         return False  # an uncaught exception, already reported
     if _exiting is None or time.monotonic_ns() - _exiting[0] > _AT_ONCE:
@@ -127,8 +127,8 @@ def _is_users(path):
 
 
 def _bounded(where, users, own):
-    """The end of a traceback, including the innermost frame of the user's own code, and the beginning of an
-    exception, as lines, in one text."""
+    """Return the end of a traceback, including the innermost frame of the user's own code, and the beginning of an
+    exception, as lines in one text."""
     own = [line for line in own if line.strip()]
     if len(own) > 1 and own[0].rstrip().endswith(":"):
         own[:2] = [own[0].rstrip() + " " + own[1].strip()]  # its message begins on a separate line
@@ -162,7 +162,7 @@ def _report(kind, error, trace):
 
 
 def _write_own(kind, says, code=None):
-    """The reason why this process ended, if it is a rank."""
+    """Write the reason why this process ended, if it is a rank."""
     from . import _helper, _rank
 
     distributed = sys.modules.get("torch.distributed")
@@ -182,15 +182,15 @@ def _write(rank, kind, says, code=None):
     _files.leave(directory, FOLDER, said)
 
 
-# In a launcher: torch.distributed.elastic, the basis of torchrun and accelerate.
+# The rest is for launchers that use torch.distributed.elastic, which torchrun and accelerate are based on.
 
 _workers = None  # weak reference to the latest group of workers
 _failed = set()  # process ids
 
 
 def watch_launcher(module):
-    """A module of torch.distributed.elastic.multiprocessing has been loaded: report a failed worker as soon as the
-    launcher detects it, and report that the launcher stops the other workers before it does."""
+    """Hook a module of torch.distributed.elastic.multiprocessing that has been loaded. A failed worker is reported as
+    soon as the launcher detects it. A stop of the other workers is reported before the launcher stops them."""
     if hasattr(module, "ProcessFailure"):
         _after(module.ProcessFailure, "__post_init__", _worker_failed)
     if hasattr(module, "PContext"):

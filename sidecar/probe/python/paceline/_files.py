@@ -1,4 +1,4 @@
-"""Small files beside the rings; each is complete when it appears."""
+"""Writes small files beside the rings. Each is complete when it appears."""
 
 import json
 import os

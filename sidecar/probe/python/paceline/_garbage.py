@@ -1,4 +1,4 @@
-"""How long garbage collection blocked the trainer, from the interpreter's own callbacks."""
+"""Measures how long garbage collection blocked the trainer, by the interpreter's own callbacks."""
 
 import gc
 import time
@@ -10,16 +10,16 @@ _began = 0
 
 
 def watch(tracker):
-    """Charge collections in its thread to `tracker`, whatever triggered them."""
+    """Charge collections in the tracker's thread to `tracker`, whatever triggered them."""
     global _tracker
     _tracker = tracker
-    # A forked child inherits the callback.
+    # Adds it only once, because a forked child inherits the callback.
     if on_collection not in gc.callbacks:
         gc.callbacks.append(on_collection)
 
 
 def on_collection(what, _):
-    """A collection begins or ends; collections do not nest."""
+    """Handle the beginning or the end of a collection. Collections do not nest."""
     global _began
     tracker = _tracker
     if not tracker.on or get_ident() != tracker.thread:

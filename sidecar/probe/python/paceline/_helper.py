@@ -1,5 +1,5 @@
-"""Is this process a trainer, or a helper started by a trainer? Data loader workers, compile pools and evaluation
-scripts inherit RANK; none of them may pose as the rank."""
+"""Determines whether this process is a trainer, or a helper started by a trainer. Data loader workers, compile pools
+and evaluation scripts inherit RANK, but none of them may pose as the rank."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ _group_was_up = False
 
 
 def claim():
-    """This process is the rank; processes that it starts from now on are not."""
+    """Make this process the rank. Processes that it starts from now on are not the rank."""
     os.environ[_CLAIM] = str(os.getpid())
 
 
@@ -28,8 +28,8 @@ def watch_forks(after):
 
 
 def is_helper(distributed):
-    """A child of a trainer is a helper, unless it has joined a process group itself: programs start trainers with
-    multiprocessing too."""
+    """Return whether this process is a helper. A child of a trainer is a helper unless it has joined a process group
+    itself, because programs start trainers with multiprocessing too."""
     if _is_loader_worker():
         return True
     if not (_forked or _is_multiprocessing_child() or _is_claimed()):
@@ -38,7 +38,7 @@ def is_helper(distributed):
 
 
 def is_foreign_thread(ident):
-    """A thread that was not started by Python, such as autograd's."""
+    """Return whether the thread was not started by Python, such as one of autograd's."""
     thread = threading._active.get(ident)
     return thread is None or isinstance(thread, threading._DummyThread)
 

@@ -1,10 +1,11 @@
-"""Makes an unmodified PyTorch training script visible.
+"""Makes the steps of an unmodified PyTorch training script visible.
 
-Loaded by the import watch of sitecustomize. Optimizer.step is wrapped as soon as its module is loaded, because its end
-is the boundary of a step; everything else waits for the first such end.
+The import watch of sitecustomize loads this module. Optimizer.step is wrapped as soon as its module is loaded, because
+its end is the boundary of a step. Everything else waits for the first such end.
 
-Why a wrapper below torch's own step hooks, and not `register_optimizer_step_post_hook`: since 2.0, for several years,
-torch.compile of the *model* removed the hooked layer from every optimizer class, and the hooks with it.
+The wrapper is below torch's own step hooks, and `register_optimizer_step_post_hook` is not used, for this reason: since
+2.0, for several years, torch.compile of the *model* removed the hooked layer from every optimizer class, and the hooks
+with it.
 """
 
 import functools
@@ -22,13 +23,14 @@ class _Optimizers:
     """Determines which optimizer's step ends a training step: the first one seen, until it stops stepping."""
 
     def __init__(self):
-        self.running = False  # the first step is running
-        self.primary = None  # id
-        self.others = {}  # id: steps since the primary's last
-        self._seen = {}  # id: weak reference
+        self.running = False  # True while the first step is running
+        self.primary = None  # id of the optimizer whose steps count
+        self.others = {}  # steps since the primary's last step, by the optimizer's id
+        self._seen = {}  # weak references, by the optimizer's id
 
     def ends_step(self, optimizer):
-        """`optimizer`, not the primary, has stepped: does a training step end here? If so, it becomes the primary."""
+        """Return whether a training step ends with the step of `optimizer`, which is not the primary. If so, it becomes
+        the primary."""
         key = id(optimizer)
         known = self._seen.get(key)
         if known is None or known() is not optimizer:
@@ -41,7 +43,7 @@ class _Optimizers:
         return True
 
     def parameters(self):
-        """The parameters of all optimizers that have stepped and still exist, each once."""
+        """Return the parameters of all optimizers that have stepped and still exist, each once."""
         found = {}
         for reference in self._seen.values():
             optimizer = reference()
@@ -58,7 +60,7 @@ _attached_to_torch = False
 
 
 def loaded(module):
-    """A module watched by sitecustomize has just been loaded."""
+    """Handle a module watched by sitecustomize that has just been loaded."""
     name = module.__name__
     if name == "torch.optim.optimizer":
         _wrap_optimizers(module.Optimizer)
@@ -82,7 +84,7 @@ def loaded(module):
 
 
 def _notice(ddp):
-    """Detect the first DDP model: only then is there a wait in backward to look for."""
+    """Detect the first DDP model, because only then is there a wait in backward to look for."""
     init = ddp.__init__
 
     @functools.wraps(init)
@@ -123,7 +125,7 @@ def _timed_step(function):
     def step(self, *args, **kwargs):
         if not tracker.on:
             return _first_step(function, self, args, kwargs)
-        # Nested: a class whose step calls its base class's, or an optimizer around another.
+        # This call is nested: either a class's step calls its base class's, or an optimizer wraps another one.
         if tracker.phase == OPTIMIZER or _patch.is_compiling():
             return function(self, *args, **kwargs)
         before = tracker.switch(OPTIMIZER)
@@ -146,7 +148,7 @@ def _timed_step(function):
 
 
 def _first_step(function, optimizer, args, kwargs):
-    """No ring yet: attach at the end of the outermost optimizer step."""
+    """Run the first step, before there is a ring, and attach at the end of the outermost optimizer step."""
     if _patch.is_compiling() or tracker.retired or _optimizers.running:
         return function(optimizer, *args, **kwargs)
     _optimizers.running = True
@@ -163,7 +165,7 @@ def _first_step(function, optimizer, args, kwargs):
 
 
 def attach(optimizer=None):
-    """At the end of the first step: create the ring, then wrap the rest of torch. True on success."""
+    """Create the ring, then wrap the rest of torch, at the end of the first step. Return True on success."""
     global _watch, _attached_to_torch
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
@@ -204,7 +206,7 @@ def attach(optimizer=None):
 
 
 def _watch_buckets(torch):
-    """The function that periodically checks DDP's buckets."""
+    """Return the function that periodically checks DDP's buckets."""
     gradient_edge = getattr(torch.autograd.graph, "get_gradient_edge", None)
     if gradient_edge is None:  # before torch 2.2
         return None
@@ -252,8 +254,8 @@ def _device(optimizer):
 
 
 def _gpu(torch, device):
-    """The index of the GPU that the program computes on. Parameters on the host (for example offloaded ones) give no
-    answer: then the current GPU, if the program has created a context itself."""
+    """Return the index of the GPU that the program computes on. If the parameters are on the host (for example
+    offloaded ones), return the current GPU, if the program has created a context itself."""
     if device is not None and device.type == "cuda":
         return device.index
     if device is None or device.type == "cpu":
@@ -264,7 +266,7 @@ def _gpu(torch, device):
 
 
 def _uuid(torch, index):
-    """16 bytes; zeros if torch does not provide it."""
+    """Return the 16 bytes of the GPU's UUID, or zeros if torch does not provide it."""
     if index is None:
         return bytes(16)
     try:
@@ -275,7 +277,7 @@ def _uuid(torch, index):
 
 
 def _gpu_versions(torch):
-    """Versions of the loaded NCCL, and of the CUDA that torch was built for; zeros if there is none."""
+    """Return the versions of the loaded NCCL and of the CUDA that torch was built for; zeros if there is none."""
     none = (0, 0, 0), (0, 0)
     try:
         if not torch.version.cuda:
@@ -287,7 +289,7 @@ def _gpu_versions(torch):
 
 
 def _version(text):
-    """`2.15.0+cu130` as three numbers."""
+    """Return a version such as `2.15.0+cu130` as three numbers."""
     numbers = []
     for part in text.split("+")[0].split(".")[:3]:
         digits = "".join(c for c in part if c.isdigit())

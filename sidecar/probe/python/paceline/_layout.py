@@ -1,7 +1,9 @@
-"""This rank's place on the axes of parallelism: as declared, otherwise as found in what the program itself has loaded.
+"""Determines this rank's position on the axes of parallelism: as declared, or otherwise as found in what the program
+itself has loaded.
 
-In order: `paceline.layout()`, PACELINE_LAYOUT, Megatron-Core's parallel_state, torch's named meshes, the sizes that
-`accelerate launch` puts into the environment. Nothing is imported. A layout that does not fit the world is ignored.
+The sources are tried in this order: `paceline.layout()`, PACELINE_LAYOUT, Megatron-Core's parallel_state, torch's named
+meshes, and the sizes that `accelerate launch` puts into the environment. Nothing is imported. A layout that does not
+fit the world is ignored.
 """
 
 import functools
@@ -13,8 +15,8 @@ from . import _patch
 
 AXES = ("dp", "tp", "pp", "ep", "cp")
 _LARGEST = 65535
-_TRIES = 5  # looks, one per flush; a program that has not set it up by then never will
-_AGAIN = 60_000_000_000  # ns after which it is written again, for a sidecar that started later
+_TRIES = 5  # attempts, one per flush; a program that has not set up its layout by then will not do so later
+_AGAIN = 60_000_000_000  # ns after which the layout is written again, for a sidecar that started later
 _MOST_MESHES = 64
 
 # Names of mesh dimensions in programs. Several data-parallel dimensions of one mesh (replicate and shard) count as one.
@@ -44,7 +46,7 @@ class Place:
         self.begin()
 
     def begin(self):
-        """Start over: nothing is written yet."""
+        """Start over, as if nothing was written yet."""
         self._tries = _TRIES
         self._written = None
         self._again_at = 0
@@ -85,9 +87,9 @@ place = Place()
 
 
 def positions(rank, world, axes):
-    """(index, size) of every axis, in the order of AXES. `axes` has a size or an (index, size) for some of them;
-    without an index it follows from the rank in Megatron's order, the first varying fastest: tp, cp, dp, pp. Experts
-    are divided among neighbors with the same tensor-parallel index."""
+    """Return the (index, size) of every axis, in the order of AXES. `axes` has a size or an (index, size) for some of
+    them. Without an index, it follows from the rank in Megatron's order, the first varying fastest: tp, cp, dp, pp.
+    Experts are divided among neighbors with the same tensor-parallel index."""
     given, sizes = {}, {}
     for name, value in axes.items():
         if isinstance(value, (tuple, list)):
@@ -118,7 +120,7 @@ def positions(rank, world, axes):
 
 
 def _from_text(text):
-    """`dp=2,tp=4,micro_batches=8` as axes and micro-batches."""
+    """Parse a text such as `dp=2,tp=4,micro_batches=8`. Return the axes and the micro-batches."""
     axes, micro_batches = {}, None
     for part in text.split(","):
         if not part.strip():
@@ -165,7 +167,8 @@ def _megatron_micro_batches():
 
 
 def watch_meshes(cls):
-    """`cls`, torch's DeviceMesh: remember the axes of new meshes. A script may keep only the groups of a mesh."""
+    """Remember the axes of new meshes of `cls`, torch's DeviceMesh, because a script may keep only the groups of a
+    mesh."""
 
     def wrap(init):
         @functools.wraps(init)
@@ -189,8 +192,8 @@ def _remember(mesh):
 
 
 def _from_meshes(world):
-    """The mesh with named dimensions that covers the world and has the most axes; of equal ones the latest. Experts
-    may be in another mesh."""
+    """Return the layout of the mesh with named dimensions that covers the world and has the most axes, and of equal
+    ones the latest. Experts may be in another mesh."""
     found = _meshes[::-1]
     merged = {}
     for axes in found:
@@ -202,7 +205,7 @@ def _from_meshes(world):
     best = dict(max(whole, key=len))
     if "ep" in merged:
         best.setdefault("ep", merged["ep"])
-    # An axis that it does not name is not used: there is nothing to derive.
+    # An axis that the mesh does not name counts as not used, because there is nothing to derive it from.
     return {name: best.get(name, (0, 1)) for name in AXES}
 
 
@@ -226,7 +229,7 @@ def _ranks(axes):
 
 
 def _from_accelerate(env, world):
-    """Sizes that `accelerate launch` sets; its mesh is in Megatron's order too."""
+    """Return the layout of the sizes that `accelerate launch` sets. Its mesh is in Megatron's order too."""
     sizes = {}
     for name in ("DP_REPLICATE", "DP_SHARD", "TP", "CP"):
         text = env.get("PARALLELISM_CONFIG_%s_SIZE" % name, "")

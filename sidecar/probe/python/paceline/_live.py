@@ -1,7 +1,8 @@
-"""The aggregator's data about all ranks, in the format of its live page (docs/page.md): everything at first, then
-updates. This module only fetches the data and does not interpret it.
+"""Fetches the aggregator's data about all ranks, in the format of its live page (docs/page.md): everything at first,
+then updates. This module does not interpret the data.
 
-The fetching thread is not the trainer's, but an answer must not hold the interpreter for long either: each is bounded.
+A thread other than the trainer's fetches, but an answer must not hold the interpreter for long either, so its size is
+limited.
 """
 
 import http.client
@@ -14,7 +15,7 @@ _TIMEOUT = 2.0  # seconds; without updates the aggregator answers later than thi
 
 
 class Unreached(Exception):
-    """There is no answer; contains the reason, in words for the user."""
+    """Raised if there is no answer. Contains the reason, in words for the user."""
 
 
 class Live:
@@ -24,7 +25,7 @@ class Live:
         self._heard = None  # epoch and serial number of the last answer
 
     def news(self, timeout=_TIMEOUT):
-        """Updates as a dictionary; None if there are none. Raises Unreached. `timeout`: seconds."""
+        """Return updates as a dictionary, or None if there are none. Raises Unreached. `timeout` is in seconds."""
         path, headers = "/v1/live", dict(_authorization())
         if self._heard is not None:
             path, headers["Last-Event-ID"] = "/v1/live/events", "%s-%d" % self._heard
@@ -47,7 +48,8 @@ class Live:
 
 
 def address():
-    """Host and port: from PACELINE_TRACK_FROM, otherwise from the run directory. Raises Unreached."""
+    """Return the aggregator's host and port, from PACELINE_TRACK_FROM or otherwise from the run directory. Raises
+    Unreached."""
     told = os.environ.get("PACELINE_TRACK_FROM")
     if not told:
         # `paceline run` creates a link to the run directory there, and its aggregator writes the file.
@@ -91,7 +93,7 @@ def _get(path, headers, timeout):
 
 
 def _tls(certificates):
-    """Trusts only the page's own certificates, whatever the host name."""
+    """Return a context that trusts only the page's own certificates, whatever the host name."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -111,7 +113,8 @@ def _authorization():
 
 
 def _check_owner(path):
-    """The owner of this file could redirect the token anywhere. In a pod the sidecar may be another user."""
+    """Check the owner of this file, who could redirect the token anywhere. In a pod this is skipped, because the
+    sidecar may be another user."""
     if os.environ.get("PACELINE_HTTP_TOKEN_FILE") and not os.environ.get("PACELINE_RING_SHARED"):
         owner = os.stat(path).st_uid
         if owner not in (0, os.geteuid()):
@@ -124,13 +127,13 @@ def _small(path):
 
 
 def _of_events(text):
-    """The updates in server-sent events; the last event contains all of them."""
+    """Return the updates in server-sent events. The last event contains all of them."""
     told = [line for line in text.split(b"\n") if line.startswith(b"data: ")]
     return json.loads(told[-1][6:]) if told else None
 
 
 def _check(news):
-    """Whether the answer is from this job: another process may have taken over the port."""
+    """Check that the answer is from this job, because another process may have taken over the port."""
     if not isinstance(news, dict) or news.get("v") != 1 or "epoch" not in news:
         raise Unreached("what answers there is no aggregator of this version")
     mine, told = os.environ.get("PACELINE_JOB"), (news.get("report") or {}).get("job")

@@ -12,8 +12,8 @@ from . import _starts
 from ._garbage import on_collection
 from ._tracker import CHECKPOINT, DATA, WAIT, Tracker, tracker
 
-# Collectives of torch.distributed that block (or, on a GPU, that later work waits for). Names missing in a torch
-# version are skipped.
+# Collectives of torch.distributed that block. On a GPU they do not block, but later work waits for them. Names missing
+# in a torch version are skipped.
 COLLECTIVES = (
     "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_gather_single all_reduce "
     "all_reduce_coalesced all_to_all all_to_all_single barrier broadcast broadcast_object_list gather gather_object "
@@ -21,7 +21,7 @@ COLLECTIVES = (
     "reduce_scatter_single reduce_scatter_tensor scatter scatter_object_list send send_object_list "
     "_all_gather_base _reduce_scatter_base"
 ).split()
-# These return a handle and never block.
+# Functions that return a handle and never block.
 LAUNCHES = ("isend", "irecv")
 
 
@@ -29,12 +29,14 @@ def _never():
     return False
 
 
-# Whether torch.compile is tracing the caller: once torch is loaded, the function that its tracer takes to be true.
+# Returns whether torch.compile is tracing the caller. Once torch is loaded, this is the function that its tracer takes
+# to be true.
 is_compiling = _never
 
 
 def timed(function, phase):
-    """`function`, with its time charged to `phase`. Not for functions that may be called inside a graph."""
+    """Return `function` with its time charged to `phase`. Do not use it for functions that may be called inside a
+    graph."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -50,7 +52,7 @@ def timed(function, phase):
 
 
 def timed_next(function):
-    """An iterator's __next__, with its time charged to data."""
+    """Return an iterator's __next__ with its time charged to data."""
 
     @functools.wraps(function)
     def __next__(self):
@@ -73,14 +75,14 @@ def _position(function, name):
 
 
 def collective(function):
-    """A collective, with its time charged to wait; launching an asynchronous one is not waiting."""
+    """Return a collective with its time charged to wait. The launch of an asynchronous one does not count as wait."""
     group_at = _position(function, "group")
     async_at = _position(function, "async_op")
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         if not tracker.on or tracker.phase == WAIT:
-            # Before the first step, and not when traced into a graph, which would contain the store.
+            # Only before the first step, and not when traced into a graph, which would contain the store.
             if _starts.place is None or is_compiling() or _starts.place.stage != _starts.JOINED:
                 return function(*args, **kwargs)
             return _starts.waiting(function, args, kwargs)
@@ -101,7 +103,8 @@ def collective(function):
 
 
 def _is_on_gpu(args):
-    """Whether a collective with these arguments does not block the host: its first tensor is on a GPU."""
+    """Return whether a collective with these arguments does not block the host, because its first tensor is on a
+    GPU."""
     first = args[0] if args else None
     if isinstance(first, (list, tuple)) and first:
         first = first[0]
@@ -112,12 +115,12 @@ def _launch(function, args, kwargs, group_at):
     if tracker.comms is None or tracker.skips_waits() or is_compiling():
         return function(*args, **kwargs)
     work = function(*args, **kwargs)
-    comms = tracker.comms  # may have been unset in a nested one
+    comms = tracker.comms  # read again, because a nested collective may have unset it
     return work if comms is None else comms.launched(work, args, kwargs, group_at)
 
 
 def launch(function):
-    """A send or receive that returns a handle."""
+    """Wrap a send or receive that returns a handle."""
     group_at = _position(function, "group")
 
     @functools.wraps(function)
@@ -130,7 +133,7 @@ def launch(function):
 
 
 def launch_batch(function):
-    """torch.distributed.batch_isend_irecv."""
+    """Wrap torch.distributed.batch_isend_irecv."""
 
     @functools.wraps(function)
     def batch_isend_irecv(p2p_op_list):
@@ -143,7 +146,7 @@ def launch_batch(function):
 
 
 def waiting(function):
-    """Work.wait, with its time charged to wait."""
+    """Return Work.wait with its time charged to wait."""
 
     @functools.wraps(function)
     def wait(self, *args, **kwargs):
@@ -162,7 +165,7 @@ def waiting(function):
 
 
 def stream_waiting(function):
-    """torch.cuda.Event.wait, by which a stream waits for another: on the training stream it is a wait of the GPU.
+    """Wrap torch.cuda.Event.wait, by which a stream waits for another. On the training stream it is a wait of the GPU.
     The host continues at once, so its own phase does not change."""
 
     @functools.wraps(function)
@@ -179,7 +182,7 @@ def stream_waiting(function):
 
 
 class TimedOnly:
-    """Methods of classes that are wrapped in timed steps, and are the original ones in all other steps."""
+    """Switches methods of classes between their wrappers, in timed steps, and the originals, in all other steps."""
 
     def __init__(self):
         self._methods = []  # (class, name, wrapper, original)
@@ -193,7 +196,7 @@ class TimedOnly:
             self._methods.append((owner, name, wrapper, original))
 
     def switch(self, is_timed):
-        """A timed or an untimed step begins. Methods that were wrapped by others since then are left unchanged."""
+        """Begin a timed or an untimed step. Methods that other code has wrapped since then are left unchanged."""
         for owner, name, wrapper, original in self._methods:
             before, after = (original, wrapper) if is_timed else (wrapper, original)
             if getattr(owner, name) is before:
@@ -211,8 +214,8 @@ def replace(owner, name, wrap, *args):
 
 
 def wrap_collectives(module):
-    """torch.distributed.distributed_c10d, before torch.distributed copies its names: code that imports one by name
-    gets the wrapper, and so does torch.compile, which recognizes collectives by identity."""
+    """Wrap torch.distributed.distributed_c10d before torch.distributed copies its names. Then code that imports a
+    collective by name gets the wrapper, and so does torch.compile, which recognizes collectives by identity."""
     replace(module, "init_process_group", _starts.joining)
     for name in COLLECTIVES:
         replace(module, name, collective)
@@ -222,7 +225,8 @@ def wrap_collectives(module):
 
 
 def wrap_checkpoints(module):
-    """torch.distributed.checkpoint.state_dict_saver; of an asynchronous save, only the part that blocks the trainer."""
+    """Wrap torch.distributed.checkpoint.state_dict_saver. Only the part of an asynchronous save that blocks the trainer
+    counts."""
     for name in ("save", "async_save", "save_state_dict"):
         replace(module, name, timed, CHECKPOINT)
 
@@ -243,13 +247,13 @@ def watch_compiler(torch):
 
 
 def wrap_streams(cuda):
-    """torch.cuda: FSDP communicates on separate streams, and makes the training stream wait for them.
+    """Wrap the waits of torch.cuda. FSDP communicates on separate streams and makes the training stream wait for them.
     Stream.wait_event and Stream.wait_stream call Event.wait."""
     timed_only.wrap(cuda.Event, "wait", stream_waiting)
 
 
 def wrap_torch(torch):
-    """Everything that is looked up at each call, so it can wait until the first step has shown that this process
+    """Wrap everything that is looked up at each call. This can wait until the first step has shown that this process
     trains."""
     watch_compiler(torch)
     hide_from_dynamo(
@@ -271,9 +275,10 @@ def wrap_torch(torch):
         replace(loader._BaseDataLoaderIter, "__next__", timed_next)
     bindings = getattr(torch._C, "_distributed_c10d", None)
     if bindings is not None:
-        # Everything in Python that blocks on a collective calls this, also DTensor, FSDP and a program's own handles.
+        # Everything in Python that blocks on a collective calls Work.wait, including DTensor, FSDP and a program's own
+        # handles.
         timed_only.wrap(bindings.Work, "wait", waiting)
-        # DDP's broadcast of buffers before each forward.
+        # Wraps DDP's broadcast of buffers before each forward.
         replace(torch.distributed, "_broadcast_coalesced", timed, WAIT)
     functional = sys.modules.get("torch.distributed._functional_collectives")
     if functional is not None:
@@ -281,8 +286,8 @@ def wrap_torch(torch):
 
 
 def hide_from_dynamo(*functions):
-    """Between two graphs of a compiled function, dynamo would try to compile our frames too: disable that. (For a
-    frame that is called inside a graph, see `is_compiling`.)"""
+    """Keep dynamo from compiling our frames, which it would try between two graphs of a compiled function. (For a frame
+    that is called inside a graph, see `is_compiling`.)"""
     try:
         from torch._C._dynamo import eval_frame
     except ImportError:

@@ -5,8 +5,9 @@ from collections import namedtuple
 
 Rank = namedtuple("Rank", "rank local_rank world_size restart")
 
-# First match wins. torchrun before mpirun before Slurm, because each may be started inside the next and then sees
-# the outer one's variables too (under torchrun SLURM_PROCID is the agent's, under mpirun the batch step's).
+# The first match wins. torchrun comes before mpirun and mpirun before Slurm, because each may be started inside the
+# next one and then sees the outer one's variables too (under torchrun SLURM_PROCID is the agent's, under mpirun the
+# batch step's).
 _TABLE = (
     ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -24,14 +25,14 @@ def _number(env, name, otherwise=None):
 
 
 def from_environment(env=None):
-    """The rank from the environment; rank 0 of 1 by default."""
+    """Return the rank from the environment; rank 0 of 1 by default."""
     env = os.environ if env is None else env
     restart = next((n for n in (_number(env, name) for name in _RESTARTS) if n is not None), 0)
     for rank_name, local_name, world_name in _TABLE:
         rank, world = _number(env, rank_name), _number(env, world_name)
         if rank is None or world is None or rank >= world:
             continue
-        # The batch script has SLURM_PROCID=0 and the whole job's task count, but is a single process.
+        # Skips the batch script, which has SLURM_PROCID=0 and the whole job's task count but is a single process.
         if rank_name == "SLURM_PROCID" and _number(env, "SLURM_STEP_ID", _LARGEST_STEP) >= _LARGEST_STEP:
             continue
         return Rank(rank, _number(env, local_name, rank), world, restart)
@@ -39,13 +40,13 @@ def from_environment(env=None):
 
 
 def is_told():
-    """Whether the environment specifies this process's rank."""
+    """Return whether the environment specifies this process's rank."""
     return any(os.environ.get(rank, "").isdigit() for rank, _, _ in _TABLE)
 
 
 def identity(distributed, env=None):
-    """The rank from `torch.distributed` if its group is up in this process (programs may number ranks themselves),
-    otherwise from the environment."""
+    """Return the rank from `torch.distributed` if its group is up in this process, because programs may number ranks
+    themselves. Otherwise return the rank from the environment."""
     rank = from_environment(env)
     if distributed is None or not initialized(distributed):
         return rank
@@ -57,5 +58,5 @@ def identity(distributed, env=None):
 
 
 def initialized(distributed):
-    """Whether `torch.distributed` is available and its default group is up."""
+    """Return whether `torch.distributed` is available and its default group is up."""
     return distributed.is_available() and distributed.is_initialized()

@@ -1,6 +1,6 @@
-"""The writer of the ring that the sidecar reads; `sidecar/probe/ring/layout.md` is the specification.
+"""Writes the ring that the sidecar reads; `sidecar/probe/ring/layout.md` is the specification.
 
-One writer (this process), no locks, no waiting: if the ring is full, the record is dropped and counted.
+There is one writer (this process), without locks or waiting. If the ring is full, the record is dropped and counted.
 """
 
 import fcntl
@@ -33,18 +33,18 @@ _WORK = struct.Struct("<QQQI20x")
 _GROUP = struct.Struct("<QI4x24s8x")
 _COMM = struct.Struct("<QQQQI12x")
 
-# Header fields as indices of 8-byte words, each written by one aligned store.
+# Header fields as indices of 8-byte words. Each word is written by one aligned store.
 _HEAD, _TAIL, _DROPPED, _PROGRESS, _CONTROL = 8, 16, 24, 32, 40
 _LONGEST = 0xFFFFFFFF * 1000  # largest duration, ns, that fits a phase in µs
 
 
 def text(value, size):
-    """UTF-8, cut at a character boundary."""
+    """Return the text in UTF-8, cut at a character boundary."""
     return str(value).encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode("utf-8")
 
 
 def is_shared():
-    """Whether the reader is in another container of this pod."""
+    """Return whether the reader is in another container of this pod."""
     return bool(os.environ.get("PACELINE_RING_SHARED"))
 
 
@@ -57,7 +57,7 @@ class Ring:
             raise ValueError("the ring is little-endian")
         pid = os.getpid()
         held = shared = is_shared()
-        # A restarted container begins its process ids again: the id alone would not be unique.
+        # A restarted container begins its process ids again, so the id alone would not be unique.
         name = "%d-%x.ring" % (pid, time.monotonic_ns()) if shared else "%d.ring" % pid
         self.path = os.path.join(directory, name)
         size = HEADER + capacity * SLOT
@@ -66,8 +66,8 @@ class Ring:
         fd = os.open(temporary, flags, 0o600)
         try:
             if shared:
-                # The reader is in another container: it is another user, and does not see our process. A lock that a
-                # fork does not inherit shows that we are alive; closing any descriptor of the file would release it.
+                # The reader is in another container. It runs as another user and does not see our process. A lock that
+                # a fork does not inherit shows that we are alive; closing any descriptor of the file would release it.
                 os.fchmod(fd, 0o666)
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Without allocated pages, a full /dev/shm would cause a SIGBUS at a later store.
@@ -75,8 +75,8 @@ class Ring:
             self._map = mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
             _FIXED.pack_into(self._map, 0, MAGIC, VERSION, HEADER, SLOT, capacity, pid, os.getuid())
             self.words = memoryview(self._map).cast("Q")
-            # Step and phase, then the time of the last change; written here by all code that knows them, before
-            # anything that may block.
+            # These words have the step and phase, and then the time of the last change. All code that knows them writes
+            # them here, before anything that may block.
             self.progress = self.words[_PROGRESS : _PROGRESS + 2]
             os.rename(temporary, self.path)
         except BaseException:
@@ -91,11 +91,11 @@ class Ring:
         self._head = 0
 
     def stopped(self):
-        """Whether the reader has set the kill switch."""
+        """Return whether the reader has set the kill switch."""
         return self.words[_CONTROL] & 1
 
     def write(self, kind, payload):
-        """Append one record of 48 bytes; False if the ring was full."""
+        """Append one record of 48 bytes. Return False if the ring was full."""
         return self._append(_KIND.pack(kind, 0) + payload)
 
     def _append(self, body):
@@ -111,7 +111,7 @@ class Ring:
         return True
 
     def step(self, step, duration, spent, passes, kind, known, tokens):
-        """`spent` is nanoseconds by phase, with the indices of progress."""
+        """Write a step. `spent` has nanoseconds by phase, with the indices of progress."""
         _, data, compute, wait, optimizer, checkpoint, _ = spent
         if duration > _LONGEST:
             data, compute, wait, optimizer, checkpoint = [min(ns, _LONGEST) for ns in spent[1:6]]
@@ -123,7 +123,7 @@ class Ring:
         )  # fmt: skip
 
     def attach(self, rank, device, uuid, framework, version, nccl=(0, 0, 0), cuda=(0, 0)):
-        """`rank` is an identity of `_rank`; version numbers are at most 255."""
+        """Write the rank. `rank` is an identity of `_rank`; version numbers are at most 255."""
         numbers = *version, framework, *nccl, *cuda
         return self.write(
             ATTACH, _ATTACH.pack(rank.rank, rank.local_rank, rank.world_size, rank.restart, device, uuid, *numbers)
@@ -142,16 +142,16 @@ class Ring:
         return self.write(ROLE, struct.pack("48s", text(role, 48)))
 
     def layout(self, axes, micro_batches):
-        """`axes`: (index, size) of dp, tp, pp, ep and cp."""
+        """Write the layout. `axes` has the (index, size) of dp, tp, pp, ep and cp."""
         return self.write(LAYOUT, _LAYOUT.pack(*(number for axis in axes for number in axis), micro_batches))
 
     def work(self, step, sum_sq, expert_tokens, garbage):
-        """`garbage` is the time in garbage collection, ns."""
+        """Write the step's work. `garbage` is the time in garbage collection, in ns."""
         return self.write(WORK, _WORK.pack(step, sum_sq, expert_tokens, min(garbage, _LONGEST) // 1000))
 
     def group(self, comm, size, name):
         return self.write(GROUP, _GROUP.pack(comm, size, text(name, 24)))
 
     def comm(self, step, comm, collectives, size, spent):
-        """`size` is bytes, `spent` ns."""
+        """Write the sums of a communicator. `size` is in bytes, `spent` in ns."""
         return self.write(COMM, _COMM.pack(step, comm, size, spent, min(collectives, 0xFFFFFFFF)))

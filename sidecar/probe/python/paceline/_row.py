@@ -10,8 +10,8 @@ import math
 # Fields of a step on the live page (sidecar/src/sink/page/heat.rs).
 _STEP, _RESTART, _KIND, _AT, _P50, _P99, _MAX, _PHASES, _RANKS, _BIN, _CELLS, _WHO, _ = range(13)
 _PARTS = ("data", "compute", "wait", "optimizer", "checkpoint")
-_COMPARED = 16  # steps over which ranks are compared: a single step may be an outlier
-_KEPT = 1024  # steps between two rows
+_COMPARED = 16  # steps over which ranks are compared, because a single step may be an outlier
+_KEPT = 1024  # steps that are kept between two rows
 _MOST_TEXT = 4000  # characters; MLflow takes 5000 in a tag
 # Fields of a GPU (sidecar/src/sink/page/fleet.rs): ten numbers of 16 bits.
 _FIELDS, _UNKNOWN = 10, 0xFFFF
@@ -45,7 +45,7 @@ class Job:
         self._last.extend(steps[-_COMPARED:])
 
     def row(self):
-        """The current row; None before anything is known."""
+        """Return the current row, or None before anything is known."""
         report = self._report
         if report is None or not report["coverage"]["ranks_seen"]:
             return None
@@ -63,7 +63,7 @@ class Job:
 
 
 def _add_account(numbers, report):
-    """Totals, and how much of the job was observed."""
+    """Add totals, and how much of the job was observed."""
     cost, coverage = report["cost"], report["coverage"]
     numbers["goodput_ratio"] = cost["goodput"]
     numbers["gpu_hours"] = cost["gpu_hours"]
@@ -79,7 +79,7 @@ def _add_account(numbers, report):
 
 
 def _add_times(numbers, steps):
-    """Times of the ordinary steps since the last row: the median of each step's percentiles over ranks, and the
+    """Add the times of the ordinary steps since the last row: the median of each step's percentiles over ranks, and the
     longest."""
     if not steps:
         return
@@ -93,7 +93,7 @@ def _add_times(numbers, steps):
 
 
 def _add_slowest(numbers, steps):
-    """The rank that was most often the slowest in the last steps, and its self-time relative to its peers."""
+    """Add the rank that was most often the slowest in the last steps, and its self-time relative to its peers."""
     if not steps:
         return
     alike = steps[-1][_RESTART], steps[-1][_RANKS], steps[-1][_BIN]
@@ -114,7 +114,7 @@ def _add_slowest(numbers, steps):
 
 
 def _add_gpus(numbers, packed):
-    """Values over all GPUs."""
+    """Add values over all GPUs."""
     if not packed:
         return
     fields = array.array("H", base64.b64decode(packed))
@@ -167,8 +167,8 @@ def _calm(coverage):
 
 
 def plain(text):
-    """External text, safe wherever it may be displayed: characters that begin markup or a mention are replaced by
-    similar ones."""
+    """Return external text in a form that is safe wherever it may be displayed. Characters that begin markup or a
+    mention are replaced by similar ones."""
     text = str(text)
     if not text.isprintable():
         text = "".join(filter(str.isprintable, text))
@@ -179,7 +179,7 @@ _LOOK_ALIKE = str.maketrans("<>&`@[]", "\u2039\u203a\uff06\u02cb\uff20()")
 
 
 def _word(text):
-    """As part of a metric name, in which trackers accept letters, digits, _ and -."""
+    """Return the text as part of a metric name, in which trackers accept letters, digits, _ and -."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in text)[:60]
 
 

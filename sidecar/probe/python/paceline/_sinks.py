@@ -1,7 +1,8 @@
 """The trackers to which rows are written. Each uses what the program itself has loaded and started, and otherwise does
-nothing: no module is imported that the program has not imported, no run is started or ended.
+nothing. No module is imported that the program has not imported, and no run is started or ended.
 
-`notice` is called in the trainer's thread, occasionally, and must take microseconds; `write` in a thread of ours.
+`notice` is called in the trainer's thread, occasionally, and must take only microseconds. `write` is called in a thread
+of ours.
 """
 
 import sys
@@ -29,8 +30,8 @@ class Words:
 class Wandb:
     """W&B's run of this process, or the run passed by the program.
 
-    Rows are added to the program's own (commit=False): a separate row would count as one of its steps, and W&B would
-    then reject what the program logs for the step before. Our charts have a step of their own.
+    Rows are added to the program's own (commit=False), because a separate row would count as one of its steps, and W&B
+    would then reject what the program logs for the step before. Our charts have a separate step axis.
     """
 
     name = "wandb"
@@ -75,8 +76,8 @@ class Wandb:
             self._told.add(finding.key)
             if finding.alerts:
                 level = _LEVELS.get(finding.severity, "WARN")
-                # W&B accepts a title once in this many seconds: another finding of the same kind on the same rank is
-                # news.
+                # W&B accepts a title only once in this many seconds. The time is short, because another finding of the
+                # same kind on the same rank is news.
                 run.alert(finding.title[:_MOST_TITLE], finding.text, level=level, wait_duration=1)
 
 
@@ -99,7 +100,7 @@ class Mlflow:
         if mlflow is None or not hasattr(mlflow, "active_run"):  # it is being imported
             return False
         if self._given is None:
-            # Active runs are per thread: our thread would see none.
+            # Reads the run here, because active runs are per thread and our thread would see none.
             run = mlflow.active_run()
             now = None if run is None else run.info.run_id
             if now != self._run and now is not None:
@@ -121,7 +122,7 @@ class Mlflow:
 
         at = int(time.time() * 1000)
         metrics = [Metric(_PREFIX + name, number, at, row.step) for name, number in row.numbers.items()]
-        # One tag per kind ever found, so that runs can be searched for it.
+        # Sets one tag per kind ever found, so that runs can be searched for it.
         kinds = {finding.kind: finding.whom for finding in reversed(row.findings) if finding.kind not in self._told}
         tags = [RunTag("paceline.finding." + kind, whom) for kind, whom in kinds.items()]
         if row.text != self._text:
@@ -150,7 +151,7 @@ class TensorBoard:
         for name, number in row.numbers.items():
             self._writer.add_scalar(_PREFIX + name, number, row.step)
         if self._words.are_news(row, last):
-            # Indented, so it is displayed verbatim.
+            # The text is indented so that it is displayed verbatim.
             self._writer.add_text(_PREFIX + "findings_text", "    " + row.text.replace("\n", "\n    "), row.step)
         if last:
             self._writer.flush()

@@ -1,15 +1,15 @@
-"""The stack of this process's main thread, for a job that hangs: the sidecar sends a real-time signal, and
-faulthandler's handler, in C, writes the answer to a file that was opened in advance. It does not take the GIL, and
-costs nothing until the signal arrives. Only the thread that handles the signal, the main thread, is walked: walking
+"""Provides the stack of this process's main thread, for a job that hangs. The sidecar sends a real-time signal, and
+faulthandler's handler, in C, writes the answer to a file that was opened in advance. The handler does not take the GIL,
+and costs nothing until the signal arrives. It walks only the main thread, which handles the signal, because walking
 other threads while they run is not safe (https://github.com/python/cpython/issues/116008).
 
 The file's name identifies the process, the signal and the descriptor: `<process id>-<start time of
 /proc/self/stat>-<signal>-<descriptor>`. Forked children answer into the same file. The sidecar does not signal a
-process in which this descriptor is another file or closed: it has become another program, or has closed its inherited
-descriptors.
+process in which this descriptor is closed or refers to another file, because the process has become another program or
+has closed its inherited descriptors.
 
-PACELINE_STACKS: `off`, or the number of the signal. A signal that is already handled or ignored is never used; if the
-program takes ours later, the file is closed, and no more signals are sent.
+PACELINE_STACKS is `off` or the number of the signal. A signal that is already handled or ignored is never used. If the
+program takes our signal later, the file is closed, and no more signals are sent.
 """
 
 import _signal
@@ -21,13 +21,13 @@ FOLDER = "stacks"  # in the ring directory
 _OFF, _ON = ("off", "0", "false", "no"), ("", "on", "1", "true", "yes")
 
 _path = None  # of this process's file, or of the inherited one
-_pid = None  # the process that owns it
+_pid = None  # the process that owns the file
 _file = -1
 _taken = False  # the program has taken the signal
 
 
 def watch():
-    """Enable answers. Once in a process; a forked child that is a rank itself gets its own file."""
+    """Enable answers, once in a process. A forked child that is a rank itself gets its own file."""
     try:
         _watch()
     except Exception:  # then there are no stacks, and the sidecar reports that when it needs one
@@ -73,7 +73,7 @@ def _watch():
 
 
 def _free(asked):
-    """The number of a free signal; None if there is none."""
+    """Return the number of a free signal, or None if there is none."""
     caught, ignored = _dispositions()
     last = int(signal.SIGRTMAX)
     numbers = range(last - 3, last - 11, -1) if asked in _ON else [int(asked)]
@@ -85,21 +85,21 @@ def _free(asked):
 
 
 def _dispositions():
-    """Caught and ignored signals as bits, including those set outside Python."""
+    """Return the caught and the ignored signals as bits, including those set outside Python."""
     with open("/proc/self/status") as status:
         fields = dict(line.split(":", 1) for line in status if line.startswith("Sig"))
     return int(fields["SigCgt"], 16), int(fields["SigIgn"], 16)
 
 
 def _start_time():
-    """Start time of this process, in clock ticks since boot: together with the process id it is unique."""
+    """Return the start time of this process, in clock ticks since boot. Together with the process id it is unique."""
     with open("/proc/self/stat") as stat:
         return stat.read().rpartition(")")[2].split()[19]
 
 
 def _yield_to_others(number):
-    """The program may set its own handler for our signal, in this process or a forked one: then the signal must not
-    be sent again."""
+    """Stop when the program sets its own handler for our signal, in this process or a forked one, because the signal
+    must not be sent again then."""
     handle = _signal.signal  # the function behind signal.signal, however that was imported
 
     @functools.wraps(handle)

@@ -62,12 +62,12 @@ class Place:
 
 
 def begin():
-    """torch.distributed is loaded, and the environment specifies this process's rank."""
+    """Create the file. torch.distributed is loaded, and the environment specifies this process's rank."""
     global place
     from . import _helper, _rank, _ring, _stacks
 
     directory = os.environ.get("PACELINE_RING_DIR")
-    # In a pod, where the reader does not see our process, the ring's own lock shows that it is alive.
+    # Not in a pod. The reader does not see our process there, and the ring's own lock shows that it is alive.
     if place is not None or not directory or _ring.is_shared() or _helper.is_helper(None):
         return
     rank = _rank.from_environment()
@@ -77,7 +77,7 @@ def begin():
 
 
 def end():
-    """The first step has ended, or this process is not a rank after all."""
+    """Remove the file, because the first step has ended or this process is not a rank after all."""
     global place
     known, place = place, None
     if known is not None:
@@ -88,13 +88,13 @@ def end():
 
 
 def forked():
-    """In a forked child: the file belongs to the parent."""
+    """Forget the file in a forked child, because it belongs to the parent."""
     global place
     place = None
 
 
 def _move(stage, call):
-    """True if the stage changed: not in another thread, nor in a nested call."""
+    """Change the stage and return True. Do nothing in another thread or in a nested call."""
     known = place
     try:
         if known is None or known.thread != threading.get_ident() or known.stage in (JOINING, WAITING):
@@ -117,7 +117,7 @@ def _leave(before):
 
 
 def waiting(function, args, kwargs, call=None):
-    """Call a collective before the first step."""
+    """Call a collective before the first step, and record the wait."""
     before = place.stage if place is not None else JOINED
     if not _move(WAITING, call or getattr(function, "__name__", "a collective")):
         return function(*args, **kwargs)
@@ -128,7 +128,7 @@ def waiting(function, args, kwargs, call=None):
 
 
 def joining(function):
-    """torch.distributed.init_process_group."""
+    """Wrap torch.distributed.init_process_group."""
 
     @functools.wraps(function)
     def init_process_group(*args, **kwargs):
@@ -150,7 +150,7 @@ def joining(function):
 
 
 def _joined():
-    """Programs may number their ranks themselves."""
+    """Take the rank from torch.distributed, because programs may number their ranks themselves."""
     from . import _patch, _rank
 
     try:

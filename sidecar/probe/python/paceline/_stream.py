@@ -1,9 +1,9 @@
-"""The health of all ranks as one stream into the trackers that a program uses: W&B, MLflow, TensorBoard
+"""Writes the health of all ranks as one stream into the trackers that a program uses: W&B, MLflow, TensorBoard
 (docs/trackers.md).
 
-Only on rank 0, and only if requested by `paceline.track` or PACELINE_TRACK, a daemon thread polls the job's aggregator
-and writes rows. It starts when the program has stepped and has a tracker. The trainer's thread only checks which
-trackers are active: anything slow, blocked or failing affects only the daemon thread.
+A daemon thread polls the job's aggregator and writes rows. It runs only on rank 0, and only if `paceline.track` or
+PACELINE_TRACK requests it. It starts when the program has stepped and has a tracker. The trainer's thread only checks
+which trackers are active, so anything slow, blocked or failing affects only the daemon thread.
 """
 
 import atexit
@@ -16,10 +16,10 @@ from ._tracker import tracker
 
 _EVERY = 15.0  # seconds between two rows
 _LEAST = 1.0
-_FIRST = 3.0  # seconds until the first row: some data is available by then
+_FIRST = 3.0  # seconds until the first row, because some data is available by then
 _LOOK = 1_000_000_000  # ns between two checks for active trackers
 _GOODBYE = 1.0  # seconds that the end of the program may wait for the last row
-_LAST_ANSWER = 0.5  # of these, for the aggregator's answer
+_LAST_ANSWER = 0.5  # of these, the seconds that may be spent on the aggregator's answer
 _LOADING = 1.0  # seconds that a fork may wait for modules that are being imported
 _MOST_FAILURES = 3  # in a row, before a tracker is disabled
 _PATIENCE = 60.0  # seconds without an answer before a note
@@ -40,14 +40,14 @@ class Stream:
         self._failures = {}
 
     def ask(self, sinks, every):
-        """Add these trackers; `every`: seconds between rows."""
+        """Add these trackers. `every` is the number of seconds between rows."""
         if every is not None:
             self.every = max(float(every), _LEAST)
-        # A new dictionary: the thread may be iterating over the old one.
+        # Replaces the dictionary, because the thread may be iterating over the old one.
         self.sinks = {**self.sinks, **{sink.name: sink for sink in sinks}}
 
     def look(self, now):
-        """In the trainer's thread, at most several times a second. `now`: ns."""
+        """Check for active trackers, in the trainer's thread and at most several times a second. `now` is in ns."""
         if now < self._look_at:
             return
         self._look_at = now + _LOOK
@@ -66,26 +66,27 @@ class Stream:
                 self._failed(sink, error)
         if is_any and self._thread is None and not self._end.is_set():
             self._thread = threading.Thread(target=self._run, name="paceline-trackers", daemon=True)
-            # Registered after the trackers' own handlers, so it runs before them at exit.
+            # The handler is registered after the trackers' own handlers, so it runs before them at exit.
             atexit.register(self.close)
             self._thread.start()
 
     def close(self):
-        """Write a last row, and no more; waits at most a second for it."""
+        """Write a last row and stop. Waits at most a second for it."""
         self._end.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(_GOODBYE)
 
     def before_fork(self):
-        """A module that the thread is importing could never be imported in the child: its lock would be held there."""
+        """Wait until the thread has finished its imports. Otherwise a module that it is importing could never be
+        imported in the child, where its lock would stay held."""
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             self._loaded.wait(_LOADING)
 
     def forked(self):
-        """In a forked child: the thread and the rank belong to the parent. The thread may have held the lock of
-        `_end`, which is never released here: the child must not touch it, not even at exit."""
+        """Reset in a forked child, because the thread and the rank belong to the parent. The thread may have held the
+        lock of `_end`, which is never released in the child, so the child must not touch it, not even at exit."""
         atexit.unregister(self.close)
         self.__init__()
 
@@ -130,7 +131,7 @@ class Stream:
         self._failures[sink.name] = count
         if count >= _MOST_FAILURES:
             self.sinks = {name: other for name, other in self.sinks.items() if other is not sink}
-            # A note has 48 bytes.
+            # A note has at most 48 bytes.
             self._troubles.append("%s off: %s: %s" % (sink.name, type(error).__name__, error))
 
 
@@ -187,7 +188,7 @@ def _is_off():
 
 
 def _from_environment():
-    """The trackers in PACELINE_TRACK: `wandb`, `mlflow`, or both, separated by a comma."""
+    """Return a stream for the trackers in PACELINE_TRACK: `wandb`, `mlflow`, or both, separated by a comma."""
     stream = Stream()
     words = os.environ.get("PACELINE_TRACK", "").lower().split(",")
     try:

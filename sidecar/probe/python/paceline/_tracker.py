@@ -1,11 +1,12 @@
-"""Where the time of a step goes: one state, the trainer's current phase, and one sum per phase.
+"""Measures where the time of a step goes, with one state, which is the trainer's current phase, and one sum per phase.
 
 Every nanosecond between two step boundaries is charged to exactly one phase, the innermost, so nested collectives are
 never counted twice and the phases of a step add up to its duration. Unassigned time is compute. This module uses the
 ring and the clock, not torch.
 
-`switch` and `end_step` run in every step, with the caches full of the trainer's data: their cost is the number of
-functions and objects touched. So they are few, and the records of short steps are written several at a time.
+`switch` and `end_step` run in every step, with the caches full of the trainer's data, so their cost is the number of
+functions and objects that they touch. Therefore these are few, and the records of short steps are written several at a
+time.
 """
 
 import atexit
@@ -41,7 +42,7 @@ _thread = threading.get_ident
 
 
 class Tracker:
-    """The only writer of this process's ring. Nothing here raises: an error switches the tracker off and is noted."""
+    """The only writer of this process's ring. Nothing here raises. An error switches the tracker off and is noted."""
 
     __slots__ = (
         "on", "phase", "thread", "spent", "since", "_progress", "_running", "timeline", "in_backward", "began", "step",
@@ -58,7 +59,7 @@ class Tracker:
         self.thread = 0
         self.phase = COMPUTE
         self.in_backward = False
-        self.step = 0  # last finished
+        self.step = 0  # number of the last finished step
         self.spent = [0] * 7  # nanoseconds of the running step by phase
         self.began = self.since = 0
         self.passes = self.tokens = self.kind = 0
@@ -68,18 +69,18 @@ class Tracker:
         self._unflushed = 0  # steps that ended since records were last written
         self._flush_at = 0
         self._pending = []  # marks made before the first step
-        self.work = None  # of the running step: sum of squared lengths, expert tokens, ns of garbage collection
+        self.work = None  # work of the running step: sum of squared lengths, expert tokens, ns of garbage collection
         self.comms = None  # Comms, if there are several communicators
         self.on_flush = None  # called with the time, periodically
         self.rank = None  # identity
         self._told = set()  # communicators already written
         self._tell_again_at = 0
 
-    # Attach and detach.
+    # Methods that attach and detach.
 
     def arm(self, distributed=None, device=-1, uuid=bytes(16), framework=_ring.OTHER, versions=((0, 0, 0),), timeline=None):
-        """Attach, at the end of the first step. True on success; otherwise it is not tried again. `versions`: of the
-        framework, NCCL and CUDA. `timeline`: builds one from the function that writes a step."""
+        """Attach, at the end of the first step. Return True on success; otherwise it is not tried again. `versions` has
+        those of the framework, NCCL and CUDA. `timeline` builds a timeline from the function that writes a step."""
         try:
             directory = os.environ.get("PACELINE_RING_DIR")
             if not directory or os.environ.get("PACELINE_HOOK") == "off" or _helper.is_helper(distributed):
@@ -114,7 +115,7 @@ class Tracker:
         return True
 
     def close(self, in_order):
-        """The process ends; `in_order`: as its program intended."""
+        """End the ring with the process. `in_order` is True if the process ends as its program intended."""
         if not self.on:
             return
         try:
@@ -128,7 +129,7 @@ class Tracker:
         self.on = False
 
     def fail(self, error):
-        """Internal error: note it once and switch off."""
+        """Note an internal error once and switch off."""
         self.on, self.retired = False, True
         try:
             if self.ring is not None:
@@ -145,18 +146,18 @@ class Tracker:
             self.fail(error)
 
     def forked(self):
-        """In a forked child: the ring belongs to the parent. Its CUDA events are kept: freeing one calls CUDA, which
-        does not work in a forked child (CUDA_ERROR_NOT_INITIALIZED at best, and a lock held by another thread at
-        worst)."""
+        """Reset in a forked child, because the ring belongs to the parent. Its CUDA events are kept, because freeing
+        one calls CUDA, which does not work in a forked child (CUDA_ERROR_NOT_INITIALIZED at best, and a lock held by
+        another thread at worst)."""
         if self.timeline is not None:
             _inherited.append(self.timeline)
         self.__init__()
         _starts.forked()
 
-    # Phases.
+    # Methods for phases.
 
     def switch(self, phase):
-        """The trainer enters `phase`. Returns the previous phase, to be restored later."""
+        """Enter `phase`. Return the previous phase, to be restored later."""
         before = self.phase
         if before == phase or not self.on or (_thread() != self.thread and not self._is_autograd()):
             return phase
@@ -175,36 +176,37 @@ class Tracker:
         return before
 
     def is_elsewhere(self):
-        """Whether the current stream is not the training stream: a wait there does not block training."""
+        """Return whether the current stream is not the training stream. A wait on another stream does not block
+        training."""
         return self.timeline is not None and not self.timeline.is_training()
 
     def waits_on_gpu(self, stream):
-        """Whether the training stream would wait if `stream` did; None: the current stream."""
+        """Return whether the training stream would wait if `stream` did; None means the current stream."""
         timeline = self.timeline
         return timeline is not None and timeline.is_timed and timeline.is_training(stream) and self.is_own_thread()
 
     def mark_gpu(self, phase):
-        """The training stream enters `phase` here; the host does not."""
+        """Record that the training stream enters `phase` here, while the host does not."""
         try:
             self.timeline.mark(phase)
         except Exception as error:
             self.fail(error)
 
     def skips_waits(self):
-        """Whether this step's GPU waits need not be separated from work: the step is not timed."""
+        """Return whether this step's GPU waits need not be separated from work, because the step is not timed."""
         return self.timeline is not None and not self.timeline.is_timed
 
     def is_own_thread(self):
-        """Whether the calling thread's time is this trainer's."""
+        """Return whether the calling thread's time is this trainer's."""
         return _thread() == self.thread or self._is_autograd()
 
     def _is_autograd(self):
-        """For a thread other than the trainer's: is it an autograd thread, working for the trainer while that is in
-        backward? Background loaders and savers are not."""
+        """Return whether a thread other than the trainer's is an autograd thread that works for the trainer while the
+        trainer is in backward. Background loaders and savers are not."""
         return self.in_backward and _helper.is_foreign_thread(_thread())
 
     def wait_again(self):
-        """The assumed wait was not one so far: its time goes to compute, and the wait begins now."""
+        """Charge the time of the assumed wait so far to compute, because it was not a wait. The wait begins now."""
         try:
             now = _clock()
             self.spent[COMPUTE] += now - self.since
@@ -216,17 +218,17 @@ class Tracker:
             self.fail(error)
 
     def not_optimizer(self):
-        """A backward has ended inside Optimizer.step: the time charged to the optimizer so far was the forward of a
-        closure."""
+        """Charge the optimizer's time so far to compute, because a backward has ended inside Optimizer.step, and that
+        time was the forward of a closure."""
         self.spent[COMPUTE] += self.spent[OPTIMIZER]
         self.spent[OPTIMIZER] = 0
         if self.timeline is not None:
             self.timeline.relabel(OPTIMIZER, COMPUTE)
 
-    # Step boundaries.
+    # Methods for step boundaries.
 
     def end_step(self, phase=COMPUTE, step=None):
-        """The running step has ended; the next begins in `phase`."""
+        """End the running step. The next one begins in `phase`."""
         if not self.on or _thread() != self.thread:
             return
         try:
@@ -296,7 +298,7 @@ class Tracker:
                 self.ring.group(comm, *self.comms.groups[comm])
             self.ring.comm(step, comm, collectives, size, spent)
 
-    # Declarations by the program.
+    # Methods for declarations by the program.
 
     def mark(self, kind, tokens, value, text, sum_sq=None, expert_tokens=None):
         """See `paceline.mark`."""
@@ -313,7 +315,8 @@ class Tracker:
                 self.tokens = _u64(self.tokens + _u64(tokens))
             if sum_sq is not None or expert_tokens is not None:
                 self._add_work(_u64(sum_sq or 0), _u64(expert_tokens or 0))
-            # The highest of several: a checkpoint's time is known separately, an evaluation's is not.
+            # Takes the highest of several kinds, because a checkpoint's time is known separately and an evaluation's is
+            # not.
             self.kind = max(self.kind, STEP_KINDS.get(kind, TRAIN_STEP))
         except Exception:  # TypeError, ValueError; OverflowError of an infinity; any exception of a tensor
             pass  # the program's own mistake in an optional argument: no reason to switch off
@@ -348,7 +351,7 @@ def _u64(number):
 
 
 def _at_exit():
-    # A rank whose program ended with an uncaught exception or a nonzero code did not end in order.
+    # The end is not in order if the program ended with an uncaught exception or a nonzero code.
     tracker.close(in_order=_ends.at_exit())
 
 

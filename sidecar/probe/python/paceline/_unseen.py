@@ -1,6 +1,6 @@
-"""Programs that train without visible steps: gradients without a torch optimizer, another framework, GPUs besides the
-one whose time is measured. Each case is a small file beside the rings; the sidecar turns it into a note with the
-remedy.
+"""Detects programs that train without visible steps: gradients without a torch optimizer, another framework, or GPUs
+besides the one whose time is measured. Each case is a small file beside the rings. The sidecar turns it into a note
+with the remedy.
 """
 
 import atexit
@@ -23,8 +23,8 @@ _looks = 0
 
 
 def counted(function):
-    """torch.autograd.backward, counted until an optimizer has stepped. Not `grad`: torch.compile recognizes it by
-    identity."""
+    """Wrap torch.autograd.backward to count calls until an optimizer has stepped. `grad` is not wrapped, because
+    torch.compile recognizes it by identity."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -40,14 +40,14 @@ def counted(function):
 
 
 def watch(autograd):
-    """torch.autograd has been loaded. Tensor.backward looks up its function there."""
+    """Wrap backward in torch.autograd, which has been loaded. Tensor.backward looks up its function there."""
     _patch.replace(autograd, "backward", counted)
     _patch.hide_from_dynamo(autograd.backward)
 
 
 def step_seen(autograd=None):
-    """A step has ended: earlier reports no longer hold and are not repeated, because a program that trains with
-    torch may load another framework later, or hold an early reference to `backward`."""
+    """Remove earlier reports when a step has ended, and do not repeat them, because a program that trains with torch
+    may load another framework later, or hold an early reference to `backward`."""
     global _is_seen
     _is_seen = True
     function = getattr(autograd, "backward", None)
@@ -64,7 +64,7 @@ def step_seen(autograd=None):
 
 
 def look_for_gpus(cuda):
-    """Report if this process computes on several GPUs; only checked after the first steps."""
+    """Report if this process computes on several GPUs. This is only checked after the first steps."""
     global _looks
     if _looks >= _LOOKS or SEVERAL_GPUS in _reported:
         return
@@ -90,14 +90,14 @@ def report(kind, **facts):
 
 
 def forked():
-    """In a forked child: earlier reports belong to the parent."""
+    """Reset in a forked child, because earlier reports belong to the parent."""
     global _passes, _is_seen
     _passes, _is_seen = 0, False
     _reported.clear()
 
 
 def _at_exit():
-    # A program that ends after a few steps without a torch optimizer.
+    # The program ends after a few steps without a torch optimizer.
     report(NO_OPTIMIZER)
 
 

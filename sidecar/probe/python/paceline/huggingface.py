@@ -19,7 +19,7 @@ def _callback():
 
         def on_step_end(self, args, state, control, **kwargs):
             seen = int(getattr(state, "num_input_tokens_seen", 0) or 0)
-            # Counted over all ranks; a Trainer's ranks share a batch evenly.
+            # The count is over all ranks, and a Trainer's ranks share a batch evenly.
             tokens = (seen - self._tokens) // max(args.world_size, 1)
             self._tokens = seen
             paceline.step(step=state.global_step, tokens=max(tokens, 0) or None)

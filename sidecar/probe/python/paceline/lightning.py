@@ -25,7 +25,7 @@ def _callback():
             self._validation = None
 
         def on_train_batch_end(self, trainer, *args, **kwargs):
-            # global_step grows by the number of optimizers; in between, gradients accumulate.
+            # global_step grows by the number of optimizers. It does not change while gradients accumulate.
             if trainer.global_step != self._step:
                 self._step = trainer.global_step
                 paceline.step()

@@ -18,7 +18,7 @@ from paceline import _helper
 
 
 def next_program():
-    """In a fork: the next program to run. None when there are no more."""
+    """In a fork, return the next program to run. In the nursery, return None when there are no more."""
     for line in sys.stdin:
         program = json.loads(line)
         child = os.fork()

@@ -19,7 +19,7 @@ import time
 BLOCKS = 150
 STEPS = 20
 
-# In shared memory, as with `paceline run`: on a disk, write-back would cause page faults repeatedly.
+# The rings are in shared memory, as with `paceline run`. On a disk, write-back would cause page faults repeatedly.
 RINGS = tempfile.TemporaryDirectory(dir="/dev/shm")
 os.environ["PACELINE_RING_DIR"] = RINGS.name
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -28,7 +28,7 @@ import sitecustomize  # noqa: E402,F401
 if not any(getattr(finder, "__name__", "") == "_Watch" for finder in sys.meta_path):
     import importlib.util
 
-    # The machine has its own sitecustomize, loaded at start: load ours as well.
+    # The machine has its own sitecustomize, loaded at start, so load ours as well.
     path = os.path.join(sys.path[0], "sitecustomize.py")
     spec = importlib.util.spec_from_file_location("paceline_sitecustomize", path)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -31,5 +31,5 @@ def script(text, base=BASE):
 
 
 def complaints(err):
-    """Lines of stderr that are not torch's own log."""
+    """Return the lines of stderr that are not torch's own log."""
     return [line for line in err.splitlines() if not re.match(r"(\[rank\d\]:)?(W\d{4} |\[\d{4}-).* torch[/._]", line)]

@@ -45,7 +45,7 @@ def _record(slot, kind):
 
 
 def dump(path):
-    """All published and complete records in the ring, oldest first."""
+    """Return all published and complete records in the ring, oldest first."""
     with open(path, "rb") as file:
         data = file.read()
     header = struct.unpack_from("<8sIIIIII", data, 0)
@@ -64,34 +64,34 @@ def dump(path):
 
 
 def steps(ring):
-    """The step records of a dump."""
+    """Return the step records of a dump."""
     return [record for record in ring.records if isinstance(record, Step)]
 
 
 def of(ring, kind):
-    """The records of one kind, as a namedtuple of this module."""
+    """Return the records of one kind, which is a namedtuple of this module."""
     return [record for record in ring.records if isinstance(record, kind)]
 
 
 def attach(ring):
-    """The attach record of a dump."""
+    """Return the attach record of a dump."""
     return next(record for record in ring.records if isinstance(record, Attach))
 
 
 def rings(directory):
-    """Dumps of a directory's rings, by rank."""
+    """Return the dumps of a directory's rings, by rank."""
     found = [dump(path) for path in glob.glob(os.path.join(directory, "*.ring"))]
     return sorted(found, key=lambda ring: attach(ring).rank)
 
 
 def median(values):
-    """The middle value; zero if there are none."""
+    """Return the middle value, or zero if there are none."""
     values = sorted(values)
     return values[len(values) // 2] if values else 0
 
 
 def main(paths):
-    """One line per ring: medians in ms, and the self time that the detector compares."""
+    """Print one line per ring: medians in ms, and the self time that the detector compares."""
     for path in paths:
         for ring in rings(path) if os.path.isdir(path) else [dump(path)]:
             who, all_steps = attach(ring), steps(ring)[5:]

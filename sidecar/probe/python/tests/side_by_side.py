@@ -25,14 +25,14 @@ def each(suite):
 
 
 def measures_time(test):
-    """Declared by its class or its method: `measures_time = True`."""
+    """Return whether the test's class or method declares `measures_time = True`."""
     return getattr(type(test), "measures_time", False) or getattr(
         getattr(test, test._testMethodName, None), "measures_time", False
     )
 
 
 def run(name):
-    """In a worker: (name, seconds, skipped, failure output)."""
+    """Run a test in a worker. Return (name, seconds, skipped, failure output)."""
     began = time.monotonic()
     said = io.StringIO()
     result = unittest.TextTestRunner(stream=said, verbosity=0).run(unittest.defaultTestLoader.loadTestsFromName(name))
@@ -51,7 +51,7 @@ def run_timed(name):
 def main(words):
     sys.path.insert(0, HERE)
     tests = [t for t in each(unittest.defaultTestLoader.discover(HERE)) if not words or any(w in t.id() for w in words)]
-    # Torch tests first: they are long, and long tests should not start last.
+    # Torch tests come first, because they are long, and long tests should not start last.
     tests.sort(key=lambda test: not test.id().startswith(("test_torch.", "test_ranks.", "test_callbacks.")))
     apart = [test.id() for test in tests if measures_time(test)]
     beside = [test.id() for test in tests if not measures_time(test)]

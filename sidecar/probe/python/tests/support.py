@@ -22,14 +22,14 @@ Run = namedtuple("Run", "code out err rings files")
 
 
 def has(module):
-    """Whether this Python has the module, without importing it into the tests."""
+    """Return whether this Python has the module, without importing it into the tests."""
     import importlib.util
 
     return importlib.util.find_spec(module) is not None
 
 
 def torch_version():
-    """This Python's torch version as (major, minor); (0, 0) without torch."""
+    """Return this Python's torch version as (major, minor), or (0, 0) without torch."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -39,7 +39,7 @@ def torch_version():
 
 
 def environment_for(rings, path, env):
-    """The environment of a program: without variables of a job in which the tests themselves may run."""
+    """Return the environment of a program, without variables of a job in which the tests themselves may run."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -68,7 +68,7 @@ class Nursery:
 
     @classmethod
     def mine(cls):
-        """This process's nursery."""
+        """Return this process's nursery."""
         if cls._mine is None or cls._mine.process.poll() is not None:
             cls._mine = cls()
         return cls._mine
@@ -78,7 +78,7 @@ class Nursery:
         self.process.wait()
 
     def run(self, program, environment, timeout):
-        """Exit code, stdout and stderr of the program at that path; it is killed after `timeout` seconds."""
+        """Run the program at that path. Return exit code, stdout and stderr. It is killed after `timeout` seconds."""
         folder = os.path.dirname(program)
         out, err = os.path.join(folder, "out"), os.path.join(folder, "err")
         job = {"path": program, "folder": folder, "out": out, "err": err, "environment": environment}
@@ -116,7 +116,8 @@ def fresh(program, flags, environment, timeout):
 
 def run(script, *flags, path=(), timeout=120, nursery=False, **env):
     """Run `script` with the hook's directory first on PYTHONPATH, `path` after it, and its own ring directory.
-    `nursery`: as a fork of a Python that has torch loaded, for tests that do not depend on how a program starts."""
+    `nursery` runs it as a fork of a Python that has torch loaded, for tests that do not depend on how a program starts.
+    """
     with tempfile.TemporaryDirectory() as directory:
         program = os.path.join(directory, "program.py")
         with open(program, "w") as file:
@@ -132,7 +133,7 @@ def run(script, *flags, path=(), timeout=120, nursery=False, **env):
 
 
 def run_both(script, first, second):
-    """The same program in two environments, at the same time."""
+    """Run the same program in two environments, at the same time."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         both = [pool.submit(run, script, **env) for env in (first, second)]
         return [one.result() for one in both]

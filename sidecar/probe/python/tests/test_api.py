@@ -80,7 +80,7 @@ class Api(unittest.TestCase):
         self.assertEqual(steps(done.rings[0])[0].tokens, 2**64 - 1)
 
     def test_what_is_no_number_switches_nothing_off(self):
-        # The error of torch for a tensor of two elements.
+        # This is torch's error for a tensor of two elements.
         script = """
             import paceline
             class Tensor:

@@ -1,4 +1,4 @@
-"""The callbacks in real Trainers. Skipped if the libraries are missing."""
+"""Tests the callbacks in real Trainers. Skipped if the libraries are missing."""
 
 import unittest
 
@@ -76,7 +76,7 @@ class Trainers(unittest.TestCase):
         self.assertEqual([s.step for s in found], list(range(2, 9)))
         self.assertEqual({s.passes for s in found}, {2})
         self.assertEqual({s.tokens for s in found}, {2 * 2 * 4})
-        # on_evaluate and on_save come after on_step_end: they belong to the next step, which is running by then.
+        # on_evaluate and on_save come after on_step_end, so they belong to the next step, which is running by then.
         expected = [Mark(4, 0, "evaluation"), Mark(5, 0, "checkpoint"), Mark(7, 0, "evaluation")]
         self.assertEqual(marks[:3], expected)
         self.assertEqual([s.step for s in found if s.kind == 2], [4, 7])

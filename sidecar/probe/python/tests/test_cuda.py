@@ -11,7 +11,7 @@ MS = 1_000_000
 
 
 class Cuda:
-    """A GPU whose clock the test sets. Work enqueued now is done at `now`; events up to `passed` have completed."""
+    """A GPU whose clock the test sets. Work enqueued now is done at `now`. Events up to `passed` have completed."""
 
     def __init__(self):
         self.now = 0.0
@@ -148,7 +148,7 @@ class Phases(unittest.TestCase):
         self.assertEqual([known for _, known in self.written[2:]], [False, False, True])
 
     def test_nothing_is_asked_or_freed_while_anything_captures(self):
-        """A whole step in a graph, after steps that the GPU has finished meanwhile; on any stream."""
+        """Capture a whole step in a graph, on any stream, after steps that the GPU has finished meanwhile."""
         for capture in ("capturing", "elsewhere"):
             self.setUp()
             self.cuda.passed = -1
@@ -276,7 +276,7 @@ class Phases(unittest.TestCase):
 
 
 class Devices(unittest.TestCase):
-    """The GPU that a program computes on, from the location of its parameters."""
+    """Find the GPU that a program computes on, from the location of its parameters."""
 
     def check(self, expected, device, is_initialized=True):
         cuda = type("cuda", (), {"is_initialized": lambda: is_initialized, "current_device": lambda: 3})

@@ -1,4 +1,4 @@
-"""The exception that ended a trainer is written beside the rings, and printed as usual."""
+"""The exception that ended a trainer must be written beside the rings, and printed as usual."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from paceline._ends import kind_of
 
 
 def ended(script, **variables):
-    """Exit code, output, and what was written about the end."""
+    """Return the exit code, the output, and what was written about the end."""
     with tempfile.TemporaryDirectory() as rings:
         environment = dict(os.environ, PACELINE_RING_DIR=rings, PYTHONPATH=HOOK, RANK="3", WORLD_SIZE="4", **variables)
         environment.pop("PACELINE_RANK_PID", None)
@@ -72,12 +72,12 @@ class Ends(unittest.TestCase):
 
     def test_an_exit_that_is_caught_is_none(self):
         caught = "import sys, paceline\npaceline.step()\ntry:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n"
-        # As with argparse: the program continued, and ended minutes later.
+        # As with argparse, the program continued, and ended minutes later.
         later = "from paceline import _ends\n_ends._AT_ONCE = 0\n"
         self.assertEqual(ended(later + caught)[1], [])
 
     def test_a_worker_of_multiprocessing_says_its_exception(self):
-        # As torch.multiprocessing.spawn ends a process that has raised.
+        # This is how torch.multiprocessing.spawn ends a process that has raised.
         script = "import sys, paceline\npaceline.step()\ntry:\n    raise ValueError('x')\nexcept Exception:\n    sys.exit(1)"
         ((end,),) = [ended(script)[1]]
         self.assertEqual(end["kind"], "error")
@@ -89,7 +89,7 @@ class Ends(unittest.TestCase):
         self.assertIn('File "<string>", line 4, in deep', end["says"])
 
     def test_a_launcher_says_which_worker_failed(self):
-        """With a module that resembles torch.distributed.elastic.multiprocessing."""
+        """Use a module that resembles torch.distributed.elastic.multiprocessing."""
         script = """
 import types, paceline
 from paceline import _ends

@@ -156,7 +156,7 @@ class Parameter:
 
 
 class Model:
-    """DDP, after its first backward. Its own hook records the current phase."""
+    """A DDP model after its first backward. Its own hook records the current phase."""
 
     require_backward_grad_sync = True
     static_graph = find_unused_parameters = False
@@ -242,7 +242,7 @@ class DdpBuckets(Watched):
         self.assertEqual(self.waits(other), [2, 4])
 
     def test_buckets_that_ddp_does_not_report(self):
-        """Under a torch.distributed.pipelining schedule, whose forwards do not synchronize."""
+        """Simulate a torch.distributed.pipelining schedule, whose forwards do not synchronize."""
         model = Model()
         model.said = {"num_parameter_tensors": 6}
         self.watched(model, arrived=[Parameter(), *reversed(model.parameters)])
@@ -254,7 +254,7 @@ class DdpBuckets(Watched):
         self.assertEqual(self.waits(model), [])  # a gradient may still arrive, or the parameter is another model's
 
     def test_buckets_that_are_never_rebuilt(self):
-        """With find_unused_parameters, buckets stay in the model's order."""
+        """With find_unused_parameters, buckets must stay in the model's order."""
         model = Model(buckets="")
         model.find_unused_parameters = True
         self.watched(model, arrived=list(reversed(model.parameters[1:])))
@@ -276,7 +276,7 @@ class DdpBuckets(Watched):
         self.assertEqual(self.waits(model), [])
 
     def test_sizes_that_an_older_ddp_has(self):
-        """Older versions of torch, such as 2.7, have no _bucket_config: the first bucket is small unless a size was
+        """Older versions of torch, such as 2.7, have no _bucket_config. The first bucket is small unless a size was
         requested."""
         mib = 1 << 20
         for by_default, expected in ((True, [mib, 25 * mib]), (False, [25 * mib] * 2)):

@@ -13,7 +13,8 @@ from paceline._rank import Rank
 
 class Positions(unittest.TestCase):
     def test_megatron_order(self):
-        """16 ranks, tp 2, cp 2, dp 2, pp 2: in the order of megatron.core.parallel_state's docstring."""
+        """With 16 ranks, tp 2, cp 2, dp 2 and pp 2, positions must be in the order of megatron.core.parallel_state's
+        docstring."""
         for rank in range(16):
             dp, tp, pp, ep, cp = positions(rank, 16, {"tp": 2, "cp": 2, "pp": 2})
             self.assertEqual((tp, cp, dp, pp), ((rank % 2, 2), (rank // 2 % 2, 2), (rank // 4 % 2, 2), (rank // 8, 2)))
@@ -25,7 +26,7 @@ class Positions(unittest.TestCase):
 
     def test_given_positions_stand(self):
         self.assertEqual(positions(5, 8, {"dp": (1, 2), "tp": (3, 4)})[:2], [(1, 2), (3, 4)])
-        # pp varies fastest here: not Megatron's order.
+        # pp varies fastest here, which is not Megatron's order.
         self.assertEqual(positions(5, 8, {"dp": (2, 4), "pp": (1, 2)})[2], (1, 2))
 
     def test_what_does_not_fit(self):
@@ -94,7 +95,8 @@ class Meshes(unittest.TestCase):
         self.check(self.all(dp=(1, 2), cp=(0, 2), tp=(1, 2)), 8, *parts, whole)
 
     def test_experts_are_in_another(self):
-        """The meshes of torchtitan: for data, for dense layers (context folded into fsdp), for experts."""
+        """These are the meshes of torchtitan: for data, for dense layers (context folded into fsdp), and for
+        experts."""
         data = (("pp", "batch", "cp", "tp"), (1, 4, 2, 2), (0, 3, 1, 0))
         dense = (("pp", "dp_replicate", "fsdp", "tp"), (1, 1, 8, 2), (0, 0, 7, 0))
         experts = (("pp", "dp_replicate", "efsdp", "ep", "etp"), (1, 1, 4, 4, 1), (0, 0, 3, 2, 0))

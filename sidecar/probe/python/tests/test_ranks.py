@@ -9,7 +9,7 @@ from support import has, run
 
 @unittest.skipUnless(has("torch"), "no torch")
 class Helpers(unittest.TestCase):
-    """Every process that a trainer starts inherits RANK."""
+    """Every process that a trainer starts inherits RANK, but is not the rank."""
 
     def check(self, text, expected, base=BASE + GROUP):
         done = run(script(text, base), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
@@ -55,7 +55,7 @@ class Helpers(unittest.TestCase):
         """, 1)
 
     def test_trainers_that_a_launcher_spawns(self):
-        """torch.multiprocessing.spawn: RANK is not even correct there, but the process group is."""
+        """Under torch.multiprocessing.spawn, RANK is not even correct, but the process group is."""
         done = self.check("""
             import torch.multiprocessing as mp
             def train(rank, path):
@@ -86,7 +86,7 @@ class Helpers(unittest.TestCase):
 
 @unittest.skipUnless(has("torch"), "no torch")
 class Collectives(unittest.TestCase):
-    """Two ranks in one program; rank 1 is late by 50 ms, so rank 0 waits for it."""
+    """Two ranks run in one program. Rank 1 is late by 50 ms, so rank 0 waits for it."""
 
     measures_time = True
 
@@ -149,7 +149,7 @@ class Collectives(unittest.TestCase):
         body = (
             "n[0] += 1; (a if n[0] % 2 else b)(torch.ones(2, 4)).mean().backward(); opt.step(); opt.zero_grad()"
         )
-        # At its second forward each model agrees on buckets, in C++.
+        # At its second forward, each model agrees on buckets, in C++.
         self.check(body, setup, "del a, b", settled=5)
 
     def test_a_name_imported_early(self):

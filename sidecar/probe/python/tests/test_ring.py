@@ -48,7 +48,7 @@ class Bytes(unittest.TestCase):
         first, second = (_ring.Ring(self.directory.name, capacity=128) for _ in range(2))
         self.assertNotEqual(first.path, second.path)
         self.assertEqual(stat.S_IMODE(os.stat(first.path).st_mode), 0o666)
-        # A lock that is visible to others, and that a fork does not hold.
+        # The lock must be visible to others, and a fork must not hold it.
         look = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         locked = subprocess.run([sys.executable, "-c", look, first.path], capture_output=True, text=True)
         self.assertIn("BlockingIOError", locked.stderr)
@@ -107,7 +107,7 @@ class Bytes(unittest.TestCase):
         self.ring.work(0x0102, 0x030405060708, 9, 10_999)
         self.ring.group(0x0102030405060708, 9, "a" * 30)
         self.ring.comm(0x0102, 0x0102030405060708, 5, 3, 4)
-        # The same bytes as in the tests of the Rust crate, which reads them.
+        # These must be the same bytes as in the tests of the Rust crate, which reads them.
         for index, expected in enumerate((
             "0700 0000 0100 0200 0300 0400 0500 0600 0700 0800 0900 0b0a 0c000000" + "00" * 24,
             "0800 0000 0201000000000000 0807060504030000 0900000000000000 0a000000" + "00" * 20,

@@ -15,7 +15,7 @@ with open(os.path.join(HOOK, "tests", "live.json")) as file:
 
 
 def row(**changed):
-    """The row of the recorded answer with parts of it replaced; None removes a part."""
+    """Return the row of the recorded answer with parts of it replaced. None removes a part."""
     news = {**copy.deepcopy(RECORDED), **changed}
     job = _row.Job()
     job.take({name: part for name, part in news.items() if part is not None})
@@ -70,11 +70,11 @@ class Row(unittest.TestCase):
 
         steady = [step(n, [128, 142, 127]) for n in range(5)]
         self.assertEqual(slowest(*steady, step(5, [255, 142, 127])), (1, 1.24))
-        # If several ranks share a row, the rank within it.
+        # If several ranks share a row, the slowest rank within it is named.
         self.assertEqual(slowest(step(1, [128, 150], bin=16, who=[3, 5])), (21, 1.41))
         self.assertEqual(slowest(step(1, [0, 0])), (None, 0))
         self.assertEqual(slowest(step(1, [200])), (None, 0))
-        # A different set of ranks took part then.
+        # A different set of ranks took part in the first step.
         self.assertEqual(slowest(step(1, [200, 128, 128]), step(2, [128, 130])), (1, 1.03))
 
     def test_no_finding_is_no_health(self):

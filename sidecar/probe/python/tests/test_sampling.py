@@ -13,7 +13,7 @@ STEP = 100_000_000  # ns
 
 class Periods(unittest.TestCase):
     def timed(self, sampling, cost_ns, steps):
-        """The timed ones among this many steps, at this host cost per timed step. Numbers from 0."""
+        """Return the numbers, from 0, of the timed steps among this many steps, at this host cost per timed step."""
         timed = []
         for step in range(steps):
             if sampling.begins():
@@ -40,7 +40,7 @@ class Periods(unittest.TestCase):
         self.check(STEP, MOST_PERIOD)
 
     def test_all_ranks_time_the_same_steps(self):
-        """A rank's timed steps are a subset of those of a rank whose marks cost half."""
+        """A rank's timed steps must be a subset of those of a rank whose marks cost half."""
         slow, fast = Sampling(), Sampling()
         often, rarely = (set(self.timed(one, cost, 2000)) for one, cost in ((fast, 75e3), (slow, 150e3)))
         self.assertTrue(rarely < often)
@@ -55,7 +55,7 @@ class Periods(unittest.TestCase):
 
 
 class Steps(unittest.TestCase):
-    """A timeline whose marks exceed their budget."""
+    """Simulate a timeline whose marks exceed their budget."""
 
     def test_a_step_that_is_not_timed_has_its_duration(self):
         cuda, written = Cuda(), []

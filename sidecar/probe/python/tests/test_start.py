@@ -10,7 +10,7 @@ import unittest
 
 from support import HOOK, run
 
-# A fake torch.optim.optimizer: a program that imports it loads the hook.
+# A fake torch.optim.optimizer. A program that imports it loads the hook.
 FAKE_TORCH = {
     "torch/__init__.py": "",
     "torch/optim/__init__.py": "",
@@ -155,7 +155,7 @@ class Start(unittest.TestCase):
     @QUIET
     def test_a_program_without_torch_hardly_notices(self):
         def load():
-            """CPU time of the code that the interpreter runs at start, by its own account."""
+            """Return the CPU time of the code that the interpreter runs at start, as it reports it itself."""
             script = """
                 import importlib.util, os, sys, time
                 spec = importlib.util.spec_from_file_location('again', %r)

@@ -13,7 +13,7 @@ from paceline._rank import Rank
 
 
 def read(folder):
-    """(stage, call) by file."""
+    """Return (stage, call) by file."""
     found = []
     for name in sorted(os.listdir(folder)):
         with open(os.path.join(folder, name), "rb") as file:
@@ -48,7 +48,7 @@ class Starts(unittest.TestCase):
 
         def barrier():
             seen.append(read(self.folder))
-            # Within another collective, the outer one stays.
+            # Within another collective, the outer one must stay.
             _starts.waiting(lambda: seen.append(read(self.folder)), (), {}, "inner")
             raise ValueError("x")
 
@@ -74,7 +74,7 @@ class Starts(unittest.TestCase):
         self.addCleanup(os.environ.update, before)
         os.environ.update(PACELINE_RING_DIR="/nonexistent/rings", RANK="0", WORLD_SIZE="2")
         self.addCleanup(os.environ.pop, "PACELINE_RING_DIR")
-        # Tests may run in a process that was forked by another.
+        # Tests may run in a process that another one forked, which would count as a helper.
         with mock.patch("paceline._helper.is_helper", return_value=False), self.assertRaises(OSError):
             _starts.begin()  # sitecustomize ignores exceptions of the hook
 

@@ -117,7 +117,7 @@ def certificate(path):
 
 class Stream(unittest.TestCase):
     def program(self, script, aggregator, **env):
-        """Run a program, which must end as if there were no trackers; returns its last output, and its ring's notes."""
+        """Run a program, which must end as if there were no trackers. Return its last output and its ring's notes."""
         told = {"PACELINE_TRACK_FROM": aggregator.address, "RANK": "0", "WORLD_SIZE": "4", "PACELINE_JOB": "recorded"}
         done = run(PROGRAM + script, **{**told, **env})
         self.assertEqual((done.code, done.err), (0, ""))
@@ -148,7 +148,7 @@ class Stream(unittest.TestCase):
         }
         self.assertEqual({name: row["paceline/" + name] for name in expected}, expected)
         self.assertAlmostEqual(row["paceline/slowest_rank_slowdown"], 1.28, delta=0.3)
-        # No price was given, so the cost in money is unknown, not zero.
+        # No price was given, so the cost in money is unknown, and must not be zero.
         self.assertNotIn("paceline/lost_cost", row)
         text = row["paceline/findings_text"]
         self.assertTrue(text.startswith("    rank 2 on vm: A rank is persistently slower than its peers."), text)
@@ -295,7 +295,7 @@ ended = time.monotonic()
         for script, answer in ((stuck, {}), (silent, {"silent": True})):
             with Aggregator(**answer) as aggregator:
                 said, _, _ = self.program(script, aggregator)
-            # One second, on a machine without other load.
+            # It takes one second on a machine without other load.
             self.assertLess(said["took"], 30)
 
     def test_forked_children_have_no_part_in_it(self):

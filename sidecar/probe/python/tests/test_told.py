@@ -115,7 +115,7 @@ class Communicators(unittest.TestCase):
         return done.rings
 
     def sums(self, ring, name):
-        """The last steps' sums in the communicator of that name, and its members."""
+        """Return the communicator of that name with its members, and its sums in the last steps."""
         (group,) = {group for group in of(ring, ringdump.Group) if group.name == name}
         return group, [comm for comm in of(ring, ringdump.Comm) if comm.comm == group.comm][2:]
 
@@ -145,7 +145,7 @@ class Communicators(unittest.TestCase):
                 self.assertTrue(all(comm.ns / 1000 <= waits[comm.step] + 1 for comm in sums))
         self.assertEqual(sorted(ids["mesh_tp"].values()), [[0, 1], [2, 3]])
         self.assertEqual(sorted(ids["mesh_dp"].values()), [[0, 2], [1, 3]])
-        # Rank 0 waits for rank 1 among its tensor-parallel peers, and for no other rank.
+        # Rank 0 must wait for rank 1 among its tensor-parallel peers, and for no other rank.
         median = lambda name: ringdump.median(comm.ns for comm in self.sums(rings[0], name)[1])  # noqa: E731
         self.assertGreater(median("mesh_tp"), 25_000_000)
         self.assertLess(median("mesh_dp"), 15_000_000)
@@ -170,7 +170,7 @@ class Communicators(unittest.TestCase):
         )
         _, sums = self.sums(rings[0], "mesh_tp")
         self.assertEqual({(comm.collectives, comm.bytes) for comm in sums}, {(1, 400)})
-        # Rank 1 sleeps between the launch and the wait, and rank 0 waits for it.
+        # Rank 1 sleeps between the launch and the wait, so rank 0 must wait for it.
         self.assertLess(ringdump.median(step.wait for step in steps(rings[1])), 15_000)
         self.assertGreater(ringdump.median(comm.ns for comm in sums), 20_000_000)
 

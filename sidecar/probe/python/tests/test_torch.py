@@ -13,7 +13,7 @@ compiles = unittest.skipIf(torch_version() < (2, 1), "no torch.compile on this P
 @unittest.skipUnless(has("torch"), "no torch")
 class Steps(unittest.TestCase):
     def check(self, text, base=BASE, nursery=True, **env):
-        """Run; the program must succeed without output on stderr. Returns the only ring and the output."""
+        """Run the program, which must succeed without output on stderr. Return the only ring and the output."""
         return self.judge(run(script(text, base), nursery=nursery, **env))
 
     def judge(self, done):
@@ -139,7 +139,7 @@ class Steps(unittest.TestCase):
                 step(); step(); step()
                 paceline.step()
         """)
-        # Two of the first three before the first call, then one for each further call.
+        # Two of the first three steps come before the first call, and then there is one for each further call.
         self.assertEqual([s.step for s in steps(ring)], [2, 3, 4, 5, 6, 7])
         self.assertEqual([s.passes for s in steps(ring)][2:], [3, 3, 3, 3])
 
@@ -210,8 +210,8 @@ class Steps(unittest.TestCase):
         """)
 
     def test_computed_buckets_are_those_that_ddp_makes(self):
-        """The same model twice: trained in the ordinary way, with buckets reported by DDP, and as with a pipeline
-        schedule, without. Parameters are used in a different order than declared."""
+        """Train the same model twice: in the ordinary way, with buckets reported by DDP, and as with a pipeline
+        schedule, without reports. Parameters are used in a different order than declared."""
         _, out = self.check("""
             join()
             step()
@@ -260,7 +260,7 @@ class Steps(unittest.TestCase):
             self.assertEqual((len(steps(ring)), out), (8, "True\n"))
 
     def check_same_without(self, text):
-        """The program has the same output with the hook and without it; returns its ring."""
+        """Check that the program has the same output with the hook and without it. Return its ring."""
         on, off = run_both(script(text, BASE + GROUP), {}, {"PACELINE_HOOK": "off"})
         ring, out = self.judge(on)
         self.assertEqual((off.code, off.out), (0, out))
@@ -268,7 +268,8 @@ class Steps(unittest.TestCase):
 
     @compiles
     def test_compiled_optimizer(self):
-        """Torch breaks the graph at Optimizer.step itself; our code runs in between, and causes no further breaks."""
+        """Torch breaks the graph at Optimizer.step itself. Our code runs in between, and must cause no further
+        breaks."""
         ring = self.check_same_without("""
             step(); step()
             fast = torch.compile(lambda: opt.step(), backend='eager')

@@ -17,7 +17,7 @@ class Unseen(unittest.TestCase):
         self.directory = directory.name
 
     def reported(self):
-        """The content of each file."""
+        """Return the content of each file."""
         folder = os.path.join(self.directory, "unseen")
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         said = []

@@ -1,5 +1,5 @@
-"""When the records of finished steps are written: in batches, twice a second, a bounded number at a time. No GPU, no
-torch."""
+"""Tests when the records of finished steps are written: in batches, twice a second, a bounded number at a time. No GPU,
+no torch."""
 
 import threading
 import unittest
@@ -26,7 +26,7 @@ class OnAGpu(unittest.TestCase):
         self.assertEqual(self.written, [1])  # the first at once
 
     def stopped(self):
-        """The kill switch is read each time that records are written."""
+        """Return the kill switch, and count that it is read each time that records are written."""
         self.looks += 1
         return self.is_stopped
 

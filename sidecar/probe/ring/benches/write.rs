@@ -1,4 +1,5 @@
-//! The cost of a write for the trainer. `cargo bench -p paceline-ring` prints the table; the gate is 100 ns.
+//! Measures the cost of a write for the trainer, which must be at most 100 ns. `cargo bench -p paceline-ring` prints
+//! the table.
 
 #![allow(clippy::print_stdout, reason = "its output is the table")]
 

@@ -1,6 +1,6 @@
-//! A writer for code inside NCCL, made of system calls alone. Nothing here allocates, panics, locks or starts a thread,
-//! so a library that links it needs neither Rust's allocator nor its unwinder. Inlined, so that the compiler can see
-//! that as well.
+//! A writer for code inside NCCL that uses only system calls. Nothing here allocates, panics, locks or starts a thread,
+//! so a library that links it needs neither Rust's allocator nor its unwinder. The functions are inlined so that the
+//! compiler can see that too.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -32,14 +32,14 @@ const OWNER_ONLY: c_int = 0o600;
 pub const BARE_CAPACITY: u32 = 8192;
 const LEN: usize = HEADER_BYTES + BARE_CAPACITY as usize * SLOT_BYTES;
 const MASK: u64 = BARE_CAPACITY as u64 - 1;
-/// Longest path, including its zero byte.
+/// Longest path in bytes, including its terminating zero.
 const PATH: usize = 512;
 
-/// A ring that a process creates once, in a static. Until then, or if it cannot be created, writes are off.
+/// A ring that a process creates once, in a static. Until it is created, or if that fails, writes do nothing.
 #[derive(Debug)]
 pub struct Bare {
     base: AtomicPtr<u8>,
-    /// A page that a forked child reads as zero.
+    /// A page that a forked child reads as zero, so that the child does not write.
     owner: AtomicPtr<u8>,
 }
 
@@ -50,7 +50,7 @@ impl Default for Bare {
 }
 
 impl Bare {
-    /// No ring yet.
+    /// Returns a value without a ring.
     pub const fn new() -> Bare {
         Bare {
             base: AtomicPtr::new(ptr::null_mut()),
@@ -58,10 +58,10 @@ impl Bare {
         }
     }
 
-    /// Creates `<dir>/<pid>-nccl.ring`; false if that fails. Call it once, before other threads write.
+    /// Creates `<dir>/<pid>-nccl.ring`. Returns false if that fails. Call it once, before other threads write.
     #[inline]
     pub fn create(&self, dir: &CStr) -> bool {
-        // SAFETY: it has no arguments and cannot fail.
+        // SAFETY: the function has no arguments and cannot fail.
         let pid = unsafe { getpid() }.unsigned_abs();
         let mut draft = Path::new(dir);
         draft.push(b"/.").number(pid).push(b"-nccl.ring");
@@ -80,7 +80,7 @@ impl Bare {
         }
         let base = fill(fd, pid);
         let owner = map::wiped_page();
-        // SAFETY: the descriptor is ours and open; the mapping stays valid without it.
+        // SAFETY: the descriptor is ours and open; the mapping stays valid after the close.
         let made = unsafe { close(fd) } == 0 && !base.is_null() && !owner.is_null();
         if made {
             self.base.store(base, Release);
@@ -88,7 +88,7 @@ impl Bare {
             unsafe { AtomicU64::from_ptr(owner.cast()) }.store(1, Relaxed);
             self.owner.store(owner, Release);
         }
-        // SAFETY: as above.
+        // SAFETY: both paths end in a zero and outlive the calls.
         unsafe {
             if made && rename(draft, path) == 0 {
                 return true;
@@ -99,7 +99,7 @@ impl Bare {
         false
     }
 
-    /// Writes one record of a kind that consists of words.
+    /// Writes one record of this kind whose payload is `words`.
     #[inline]
     pub fn write(&self, kind: u16, words: [u64; 6]) -> Wrote {
         if self.is_off() {
@@ -126,7 +126,7 @@ impl Bare {
         Wrote::Published
     }
 
-    /// Whether writing does nothing: no ring, a forked child, or the kill switch.
+    /// Returns true if writing does nothing: there is no ring, this is a forked child, or the kill switch is set.
     #[inline]
     pub fn is_off(&self) -> bool {
         let owner = self.owner.load(Acquire);
@@ -141,15 +141,15 @@ impl Bare {
         }
     }
 
-    /// The reader's requested rate, GPU times in one of this many windows: 0 leaves it to the writer, `u32::MAX` is
-    /// never.
+    /// Returns the rate that the reader requests: GPU times in one of this many windows. 0 leaves the rate to the
+    /// writer, and `u32::MAX` means never.
     #[inline]
     pub fn sample(&self) -> u32 {
         self.at(AT_SAMPLE).map_or(0, |at| u32::from_le(at.load(Relaxed)))
     }
 
-    /// The communicator by which the reader counts steps, and the number of its collectives in a step; zeros: not
-    /// known.
+    /// Returns the communicator by which the reader counts steps, and the number of its collectives in a step. Both are
+    /// zero if they are not known.
     #[inline]
     pub fn led(&self) -> (u64, u32) {
         let base = self.base.load(Acquire);
@@ -164,7 +164,7 @@ impl Bare {
         )
     }
 
-    /// Reports the current rate, GPU times in one of this many windows; `u32::MAX`: never; or [`TOOK_ITSELF_OUT`].
+    /// Reports the current rate: GPU times in one of this many windows, `u32::MAX` for never, or [`TOOK_ITSELF_OUT`].
     #[inline]
     pub fn duty(&self, windows: u32) {
         if !self.is_off()
@@ -174,7 +174,7 @@ impl Bare {
         }
     }
 
-    /// Adds to the plugin's cost: callbacks, and time in them.
+    /// Adds to the plugin's cost: the number of callbacks, and the time spent in them.
     #[inline]
     pub fn spend(&self, calls: u64, ns: u64) {
         self.add(AT_CALLS, calls);
@@ -204,7 +204,7 @@ impl Bare {
     }
 }
 
-/// Writes the header of a new ring in the open file; null if it cannot be mapped.
+/// Writes the header of a new ring to the open file. Returns its mapping, or null if it cannot be mapped.
 #[inline]
 fn fill(fd: c_int, pid: u32) -> *mut u8 {
     if map::allocate(fd, LEN) != 0 {
@@ -227,7 +227,8 @@ fn fill(fd: c_int, pid: u32) -> *mut u8 {
     base
 }
 
-/// This process's current step, read directly from its hook's ring. Found late: hooks attach at the first step.
+/// This process's current step, read directly from its hook's ring. The ring is looked for repeatedly, because the hook
+/// creates it only at the first step.
 #[derive(Debug)]
 pub struct StepGlance {
     base: AtomicPtr<u8>,
@@ -240,7 +241,7 @@ impl Default for StepGlance {
 }
 
 impl StepGlance {
-    /// Not found yet.
+    /// Returns a value that has not found a ring yet.
     pub const fn new() -> StepGlance {
         StepGlance {
             base: AtomicPtr::new(ptr::null_mut()),
@@ -254,7 +255,7 @@ impl StepGlance {
             return;
         }
         let mut path = Path::new(dir);
-        // SAFETY: it has no arguments and cannot fail.
+        // SAFETY: the function has no arguments and cannot fail.
         let pid = unsafe { getpid() }.unsigned_abs();
         path.push(b"/").number(pid).push(b".ring");
         let Some(path) = path.c_str() else { return };
@@ -266,7 +267,8 @@ impl StepGlance {
         let base = map::shared(fd, HEADER_BYTES, false);
         // SAFETY: the descriptor is ours; the mapping stays valid.
         unsafe { close(fd) };
-        // SAFETY: the header is mapped. If two threads look at the same time, one of the mappings remains unused.
+        // SAFETY: the header is mapped. If two threads look for the ring at the same time, one of the mappings remains
+        // unused.
         let is_ring =
             !base.is_null() && unsafe { word(base, AT_MAGIC) }.load(Relaxed) == u64::from_ne_bytes(MAGIC);
         if is_ring {
@@ -274,7 +276,7 @@ impl StepGlance {
         }
     }
 
-    /// The trainer's current step; `None`: no hook, or none yet.
+    /// Returns the trainer's current step, or `None` if there is no hook or no step yet.
     #[inline]
     pub fn step(&self) -> Option<u64> {
         let base = self.base.load(Acquire);
@@ -292,7 +294,7 @@ unsafe fn word<'a>(base: *mut u8, at: usize) -> &'a AtomicU64 {
 }
 
 /// # Safety
-/// Like [`word`], for four bytes.
+/// The same as for [`word`], with four bytes.
 #[inline]
 unsafe fn half<'a>(base: *mut u8, at: usize) -> &'a AtomicU32 {
     // SAFETY: guaranteed by the caller.

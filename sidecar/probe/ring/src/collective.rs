@@ -1,19 +1,19 @@
-//! The NCCL plugin's records: a collective when it is enqueued, and once more when the GPU's times are available. Both
-//! are converted between words and structs without a byte array in between, so that the plugin contains no panic and no
-//! allocation.
+//! The NCCL plugin's records. It writes one when a collective is enqueued, and another when the GPU's times are
+//! available. Both are converted between words and structs without a byte array in between, so that the plugin contains
+//! no panic and no allocation.
 
-/// Kind of [`Collective`].
+/// Record kind of [`Collective`].
 pub const KIND_COLLECTIVE: u16 = 11;
-/// Kind of [`Timed`].
+/// Record kind of [`Timed`].
 pub const KIND_TIMED: u16 = 12;
-/// Shorter messages measure latency, not transfer.
+/// Smallest size in bytes that is used. Shorter messages measure latency, not transfer.
 const MIN_BYTES: u64 = 8 << 10;
 
 /// The function of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Function {
-    /// None of the following.
+    /// Any other function.
     #[default]
     Other = 0,
     /// All-reduce.
@@ -33,7 +33,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// The function with this number in a record.
+    /// Returns the function with this number in a record.
     pub const fn of(number: u8) -> Function {
         match number {
             1 => Function::AllReduce,
@@ -47,7 +47,8 @@ impl Function {
         }
     }
 
-    /// Whether no member can leave before the last one has arrived: then the shortest duration is the transfer.
+    /// Returns true if no member can leave the function before the last one has arrived. The shortest duration among
+    /// the members is then the transfer time.
     pub const fn all_meet(self) -> bool {
         matches!(
             self,
@@ -55,54 +56,57 @@ impl Function {
         )
     }
 
-    /// Whether it is a message between two ranks, not a collective.
+    /// Returns true for a message between two ranks, and false for a collective.
     pub const fn is_message(self) -> bool {
         matches!(self, Function::Send | Function::Receive)
     }
 }
 
-/// A collective was enqueued.
+/// A collective or message that was enqueued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collective {
     /// The communicator.
     pub comm: u64,
-    /// Its number among those of its function in the communicator, as counted by NCCL: the same on all members. For a
+    /// NCCL's number of the call among those of the same function in the communicator, the same on all members. For a
     /// message, the peer's rank in the communicator.
     pub sequence: u64,
-    /// The largest buffer of all ranks together, as nccl-tests counts.
+    /// Size of the largest buffer, that of all ranks together, as nccl-tests count it.
     pub bytes: u64,
-    /// When it was enqueued, CLOCK_MONOTONIC ns.
+    /// Time when it was enqueued, CLOCK_MONOTONIC ns.
     pub enqueued_ns: u64,
-    /// Its number in this process, modulo 2³²: [`Timed`] refers to it.
+    /// Number of the call in this process, modulo 2³². [`Timed`] refers to it.
     pub ticket: u32,
-    /// The current step according to the hook, modulo 2³²; 0: no hook, or none yet.
+    /// The current step according to the hook, modulo 2³²; 0 if there is no hook or no step yet.
     pub step: u32,
     /// The function.
     pub function: Function,
-    /// 0 unknown, 1 ring, 2 tree, 3 and 4 CollNet direct and chain, 5 and 6 NVLS and NVLS tree, 7 PAT.
+    /// Number of the algorithm: 0 unknown, 1 ring, 2 tree, 3 and 4 CollNet direct and chain, 5 and 6 NVLS and NVLS
+    /// tree, 7 PAT.
     pub algorithm: u8,
-    /// 0 unknown, 1 LL, 2 LL128, 3 Simple.
+    /// Number of the protocol: 0 unknown, 1 LL, 2 LL128, 3 Simple.
     pub protocol: u8,
-    /// Channels that carry it; 0: not reported by NCCL.
+    /// Number of channels that carry it; 0 if NCCL does not report it.
     pub channels: u8,
-    /// A [`Timed`] record of it follows.
+    /// True if a [`Timed`] record of this collective follows.
     pub is_timed: bool,
 }
 
 impl Collective {
-    /// Whether its GPU time can show which rank was late: all members meet in it, it is not just latency, and NCCL
-    /// reports its channels.
+    /// Returns true if its GPU time can show which rank was late. That requires that all members meet in it, that it is
+    /// large enough not to be mere latency, and that NCCL reports its channels.
     pub const fn is_fit(&self) -> bool {
         self.function.all_meet() && self.bytes >= MIN_BYTES && self.channels > 0
     }
 
-    /// Whether it is a message whose wait matters, however short: it may contain the shape of another.
+    /// Returns true if it is a message whose wait matters. There is no minimum size, because a message may contain the
+    /// shape of another one.
     pub const fn is_message(&self) -> bool {
         self.function.is_message() && self.bytes > 0 && self.channels > 0
     }
 
-    /// The number of channels that its time is derived from; `None`: it is not timed. A message is over when any of
-    /// them ends: NCCL up to 2.30 does not report all (<https://github.com/NVIDIA/nccl/issues/2056>).
+    /// Returns the number of channels that its time is derived from, or `None` if it is not timed. A message is over
+    /// when any of its channels ends, because NCCL up to 2.30 does not report all of them
+    /// (<https://github.com/NVIDIA/nccl/issues/2056>).
     pub const fn awaited_channels(&self) -> Option<u8> {
         match () {
             () if self.is_fit() => Some(self.channels),
@@ -146,13 +150,15 @@ impl Collective {
 pub struct Timed {
     /// The communicator.
     pub comm: u64,
-    /// Start of the first channel, ns of the GPU's own clock (globaltimer): compare durations, never instants.
+    /// Start of the first channel, in ns of the GPU's own clock (globaltimer). Only durations may be compared between
+    /// GPUs, never instants.
     pub start_ns: u64,
-    /// Time from there to the end of the last channel; 0: abandoned, because some channels were not reported.
+    /// Time from `start_ns` to the end of the last channel; 0 if the collective was abandoned because some channels
+    /// were not reported.
     pub duration_ns: u64,
-    /// See [`Collective::ticket`].
+    /// The ticket of the [`Collective`].
     pub ticket: u32,
-    /// Channels whose end was reported.
+    /// Number of channels whose end was reported.
     pub channels: u8,
 }
 

@@ -1,4 +1,4 @@
-//! The 64 bytes of each record. Offsets are those of `layout.md`.
+//! Encodes and decodes the 64 bytes of each record. `layout.md` defines the offsets.
 
 use crate::collective::{Collective, KIND_COLLECTIVE, KIND_TIMED, Timed};
 use crate::layout::{SLOT_BYTES, SLOT_WORDS, Slot};
@@ -14,19 +14,19 @@ const KIND_WORK: u16 = 8;
 const KIND_GROUP: u16 = 9;
 const KIND_COMM: u16 = 10;
 
-/// Kind of the record in a slot.
+/// Returns the kind of the record in a slot.
 pub(crate) fn kind_of(slot: &Slot) -> u16 {
     (slot[1] >> 32) as u16
 }
 
-/// The words after sequence, checksum and kind.
+/// Returns the words after sequence, checksum and kind.
 fn payload(slot: &Slot) -> [u64; 6] {
     let [_, _, rest @ ..] = *slot;
     rest
 }
 
 impl Record {
-    /// The slot without its sequence and checksum.
+    /// Encodes the record as a slot without its sequence and checksum.
     pub(crate) fn encode(&self) -> Slot {
         let mut bytes = Bytes([0; SLOT_BYTES]);
         match self {
@@ -67,7 +67,7 @@ impl Record {
         bytes.words()
     }
 
-    /// Total: any 64 bytes are a record, at worst an unknown one.
+    /// Decodes a slot. It never fails: any 64 bytes are a record, at worst one of an unknown kind.
     pub(crate) fn decode(slot: &Slot) -> Record {
         let bytes = Bytes::of(slot);
         match kind_of(slot) {
@@ -260,7 +260,7 @@ impl Comm {
 }
 
 impl PhaseWord {
-    /// From the low byte of the progress word.
+    /// Decodes the low byte of the progress word.
     pub(crate) fn from_byte(byte: u8) -> PhaseWord {
         match byte {
             1 => PhaseWord::Data,
@@ -305,7 +305,7 @@ impl Bytes {
         }
     }
 
-    /// Cut at a character boundary, so that the result is UTF-8.
+    /// Stores the text, cut at a character boundary so that the result is UTF-8.
     fn put_text(&mut self, from: usize, to: usize, text: &str) {
         let mut end = text.len().min(to - from);
         while !text.is_char_boundary(end) {

@@ -1,21 +1,21 @@
-//! Offsets and sizes of `layout.md`, and the checksum of a slot.
+//! Defines the offsets and sizes of `layout.md`, and the checksum of a slot.
 
 /// First bytes of the file.
 pub const MAGIC: [u8; 8] = *b"PACERING";
 /// Version of the layout.
 pub const VERSION: u32 = 1;
-/// Bytes before the first slot.
+/// Number of bytes before the first slot.
 pub const HEADER_BYTES: usize = 512;
-/// Bytes of one slot.
+/// Number of bytes in a slot.
 pub const SLOT_BYTES: usize = 64;
-/// Slots of an ordinary ring: 256 KiB, seven minutes at ten steps a second.
+/// Number of slots of an ordinary ring: 256 KiB, enough for seven minutes at ten steps a second.
 pub const CAPACITY: u32 = 4096;
-/// Slots kept free: the most writers that can race past the check for a full ring.
+/// Number of slots kept free: the maximum number of writers that can race past the check for a full ring.
 pub const SPARE_SLOTS: u64 = 64;
-/// Largest ring that a reader maps: 64 MiB.
+/// Maximum number of slots of a ring that a reader maps: 64 MiB.
 pub(crate) const MAX_CAPACITY: u32 = 1 << 20;
 
-/// Words of a slot.
+/// Number of words in a slot.
 pub(crate) const SLOT_WORDS: usize = SLOT_BYTES / 8;
 
 pub(crate) const AT_MAGIC: usize = 0;
@@ -39,27 +39,28 @@ pub(crate) const AT_CONTROL: usize = 320;
 pub(crate) const AT_SAMPLE: usize = 324;
 pub(crate) const AT_LED: usize = 328;
 pub(crate) const AT_DUTY: usize = 332;
-/// Kept by the reader: the collective that ends a step, if steps are found in the sequence of collectives.
+/// Offset of the collective that ends a step. The reader stores it here if steps are found in the sequence of
+/// collectives.
 pub(crate) const AT_CADENCE: usize = 336;
 /// Number of these words.
 pub const CADENCE_WORDS: usize = 6;
 pub(crate) const AT_CADENCE_LAST: usize = AT_CADENCE + (CADENCE_WORDS - 1) * 8;
 /// Value of the NCCL plugin's duty word after it has switched itself off.
 pub const TOOK_ITSELF_OUT: u32 = u32::MAX - 1;
-/// Kept by the reader: copies of the last attach and role slots that it released.
+/// Offsets of copies of the last attach and role slots that the reader released. The reader stores them here.
 pub(crate) const AT_ATTACH_COPY: usize = 384;
 pub(crate) const AT_ROLE_COPY: usize = 448;
 
-/// Bit of the control word: stop writing.
+/// Bit of the control word that stops all writing.
 pub(crate) const CONTROL_STOP: u32 = 1;
 
-/// One slot as eight little-endian words: sequence; checksum, kind and flags; six words of payload.
+/// One slot as eight little-endian words: the sequence, then checksum, kind and flags, then six words of payload.
 pub(crate) type Slot = [u64; SLOT_WORDS];
 
-/// Adler-32 of bytes 12 to 63 of the slot of this sequence, started from `sequence % 65521`.
+/// Returns the Adler-32 of bytes 12 to 63 of the slot of this sequence, started from `sequence % 65521`.
 ///
-/// Written in closed form, which the compiler turns into vector code: with n bytes, A = a0 + Σ x, and
-/// B = n·a0 + Σ (n - i)·x (RFC 1950, section 9; b0 is zero here).
+/// The sum is written in closed form, which the compiler turns into vector code. With n bytes, A = a0 + Σ x, and B =
+/// n·a0 + Σ (n - i)·x (RFC 1950, section 9). Here b0 is zero.
 #[inline]
 pub(crate) fn checksum(slot: &Slot, sequence: u64) -> u32 {
     const MODULUS: u32 = 65521;

@@ -1,8 +1,8 @@
 //! The ring between a trainer process and the sidecar: 64-byte records in shared memory, many producers, one reader.
 //! `layout.md` beside this crate is the specification.
 //!
-//! The writer never waits: if the ring is full, the record is dropped and counted. This crate has no code for events,
-//! ranks or networks, and no dependency, so it can be loaded into a trainer as part of anything.
+//! The writer never waits. If the ring is full, the record is dropped and counted. This crate has no code for events,
+//! ranks or networks, and no dependency, so any component that a trainer loads can include it.
 
 #![cfg_attr(loom, allow(dead_code, reason = "only the protocol runs there"))]
 

@@ -1,4 +1,5 @@
-//! The shared memory: a mapped file accessed as atomic words. The only file that makes system calls directly.
+//! The shared memory: a mapped file accessed as atomic words. No other file of this crate except `bare` declares system
+//! calls.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
@@ -6,7 +7,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-// std links the C library anyway; six declarations avoid a dependency in code that is loaded into a trainer.
+// Declares six functions of the C library, which std links anyway. This avoids a dependency in code that is loaded into
+// a trainer.
 unsafe extern "C" {
     fn mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: i64) -> *mut c_void;
     fn munmap(addr: *mut c_void, len: usize) -> c_int;
@@ -38,7 +40,7 @@ const RLIMIT_FSIZE: c_int = 1;
 const EFBIG: c_int = 27;
 const PAGE: usize = 4096;
 
-/// CLOCK_MONOTONIC in nanoseconds, the clock of the header's times.
+/// Returns CLOCK_MONOTONIC in nanoseconds, the clock of the header's times.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let mut time = Timespec { sec: 0, nsec: 0 };
@@ -49,9 +51,9 @@ pub fn monotonic_ns() -> u64 {
         .wrapping_add(time.nsec as u64)
 }
 
-/// Gives an empty file its length and its memory. Otherwise a store into a page for which a full /dev/shm has no room
-/// would kill the process with SIGBUS, and one byte above its `ulimit -f` with SIGXFSZ. Returns zero, or an error
-/// number.
+/// Gives an empty file its length and its memory. Without this, a store into a page for which a full /dev/shm has no
+/// room would kill the process with SIGBUS. Extending the file above the process's `ulimit -f` would kill it with
+/// SIGXFSZ. Returns zero, or an error number.
 #[inline]
 pub(crate) fn allocate(fd: c_int, len: usize) -> c_int {
     let mut limit = Limit {
@@ -67,7 +69,7 @@ pub(crate) fn allocate(fd: c_int, len: usize) -> c_int {
     }
 }
 
-/// Maps `len` bytes of an open file for the lifetime of the process; null on failure.
+/// Maps `len` bytes of an open file for the lifetime of the process. Returns null on failure.
 #[inline]
 pub(crate) fn shared(fd: c_int, len: usize, writes: bool) -> *mut u8 {
     let prot = if writes { PROT_READ_WRITE } else { PROT_READ };
@@ -80,7 +82,7 @@ pub(crate) fn shared(fd: c_int, len: usize, writes: bool) -> *mut u8 {
     }
 }
 
-/// A page for the lifetime of the process that a forked child reads as zeros; null on failure.
+/// Maps a page for the lifetime of the process that a forked child reads as zeros. Returns null on failure.
 #[inline]
 pub(crate) fn wiped_page() -> *mut u8 {
     // SAFETY: as above; the advice applies to exactly the page that was just mapped.
@@ -118,7 +120,7 @@ impl Map {
         Map::new(len, MAP_SHARED, file.as_raw_fd())
     }
 
-    /// A page that reads as zeros in every child forked later.
+    /// Maps a page that reads as zeros in every child forked later.
     pub(crate) fn wiped_on_fork() -> io::Result<Map> {
         let map = Map::new(PAGE, MAP_PRIVATE_ANONYMOUS, -1)?;
         // SAFETY: the range is exactly one of our mappings.
@@ -140,17 +142,18 @@ impl Map {
         })
     }
 
-    /// The word at a byte offset.
+    /// Returns the word at a byte offset.
     pub(crate) fn u64(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len);
-        // SAFETY: inside the mapping and aligned, checked above; the mapping outlives the borrow of self.
+        // SAFETY: the word is inside the mapping and aligned, checked above; the mapping outlives the borrow of self.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
-    /// The half word at a byte offset.
+    /// Returns the half word at a byte offset.
     pub(crate) fn u32(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at + 4 <= self.len);
-        // SAFETY: inside the mapping and aligned, checked above; the mapping outlives the borrow of self.
+        // SAFETY: the half word is inside the mapping and aligned, checked above; the mapping outlives the borrow of
+        // self.
         unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
     }
 }

@@ -1,5 +1,5 @@
-//! Reserve, publish, read: the protocol of `layout.md`, independent of the memory's location, so that loom can run
-//! every interleaving (`cargo test` with `RUSTFLAGS="--cfg loom"`). No function here can panic, allocates or waits.
+//! The protocol of `layout.md`: reserve, publish, read. It does not depend on where the memory is, so that loom can run
+//! every interleaving (`cargo test` with `RUSTFLAGS="--cfg loom"`). No function here can panic, allocate or wait.
 
 use crate::layout::{SLOT_WORDS, Slot, checksum};
 use crate::sync::{
@@ -12,12 +12,12 @@ pub(crate) struct Gate<'a> {
     pub(crate) head: &'a AtomicU64,
     pub(crate) tail: &'a AtomicU64,
     pub(crate) dropped: &'a AtomicU64,
-    /// Slots in use at which the ring counts as full: the capacity without the spare slots.
+    /// Number of slots in use at which the ring counts as full: the capacity without the spare slots.
     pub(crate) room: u64,
 }
 
 impl Gate<'_> {
-    /// The index of a newly reserved slot, or `None` if the ring is full; that is counted.
+    /// Reserves a slot and returns its index. Returns `None` if the ring is full, and counts that.
     #[inline]
     pub(crate) fn reserve(&self) -> Option<u64> {
         let in_use = self.head.load(Relaxed).wrapping_sub(self.tail.load(Acquire));
@@ -29,7 +29,7 @@ impl Gate<'_> {
     }
 }
 
-/// Fills the reserved slot `index`, its sequence last. `word` returns the slot's words, 0 to 7.
+/// Fills the reserved slot `index` and stores its sequence last. `word` returns the slot's words, 0 to 7.
 #[inline]
 pub(crate) fn publish<'a>(word: impl Fn(usize) -> &'a AtomicU64, index: u64, mut slot: Slot) {
     let sequence = index.wrapping_add(1);
@@ -40,7 +40,7 @@ pub(crate) fn publish<'a>(word: impl Fn(usize) -> &'a AtomicU64, index: u64, mut
     word(0).store(sequence.to_le(), Release);
 }
 
-/// The slot, if it is published with this sequence and complete.
+/// Returns the slot if it is published with this sequence and complete.
 pub(crate) fn read<'a>(word: impl Fn(usize) -> &'a AtomicU64, sequence: u64) -> Option<Slot> {
     if u64::from_le(word(0).load(Acquire)) != sequence {
         return None;
@@ -102,7 +102,7 @@ mod tests {
             true
         }
 
-        /// The record at the tail; its slot is released at once.
+        /// Returns the record at the tail and releases its slot at once.
         fn take(&self) -> Option<u64> {
             let tail = self.tail.load(Relaxed);
             let slot = read(self.word(tail), tail + 1)?;
@@ -112,7 +112,8 @@ mod tests {
         }
     }
 
-    /// Two writers and a reader, all at once: each record is read once and complete, or was counted as dropped.
+    /// Two writers and a reader run at once. Each record must be read exactly once and complete, or be counted as
+    /// dropped.
     #[test]
     fn nothing_is_lost_but_what_is_counted() {
         let mut model = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! The sidecar's side: one reader, which trusts nothing that it has not checked.
+//! The sidecar's side of the ring: one reader, which checks everything that it reads.
 
 use std::fs::File;
 use std::io;
@@ -17,13 +17,13 @@ const PENDING_NS: u64 = 100_000_000;
 /// Why a file is not a ring that can be read.
 #[derive(Debug)]
 pub enum OpenError {
-    /// It cannot be opened or mapped.
+    /// The file cannot be opened or mapped.
     Io(io::Error),
-    /// It does not begin with the magic bytes.
+    /// The file does not begin with the magic bytes.
     NotARing,
-    /// Written by another version of the layout.
+    /// The file was written by another version of the layout.
     Version(u32),
-    /// Its sizes contradict each other or the file's length.
+    /// The sizes in the header contradict each other or the file's length.
     Sizes,
 }
 
@@ -51,28 +51,28 @@ impl From<io::Error> for OpenError {
 pub enum Next {
     /// A record.
     Record(Record),
-    /// Nothing new.
+    /// There is no new record.
     Empty,
-    /// A slot is reserved and not published yet: try again later.
+    /// A slot is reserved but not published yet. Try again later.
     Pending,
-    /// A slot is skipped and counted: its writer died in it, or its content is damaged.
+    /// A slot was skipped and counted, because its writer died in it or its content is damaged.
     Torn,
-    /// The header contradicts itself: nothing more can be read.
+    /// The header contradicts itself, so nothing more can be read.
     Broken,
 }
 
 /// How often the NCCL plugin takes GPU times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Not reported yet.
+    /// The plugin has not reported it yet.
     Unknown,
-    /// In one of this many windows of steps.
+    /// It takes times in one of this many windows of steps.
     OneOf(u32),
-    /// Never; collectives are still reported.
+    /// It never takes times. Collectives are still reported.
     Never,
-    /// Switched off by the plugin because it exceeded its budget.
+    /// The plugin switched itself off because it exceeded its budget.
     TookItselfOut,
-    /// Stopped by a reader.
+    /// A reader stopped the plugin.
     Stopped,
 }
 
@@ -95,7 +95,7 @@ pub struct Progress {
     pub step: u64,
     /// The current phase.
     pub phase: PhaseWord,
-    /// Since when, CLOCK_MONOTONIC ns; zero: never reported.
+    /// Time since when the position holds, CLOCK_MONOTONIC ns; zero if it was never reported.
     pub since_ns: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct Reader {
     map: Map,
     capacity: u64,
     pid: u32,
-    /// Next slot to read; the tail in the header follows once the data is safe.
+    /// Next slot to read. The tail in the header follows once the data is safe.
     cursor: u64,
     pending_since_ns: Option<u64>,
     torn: u64,
@@ -167,7 +167,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next record. `now_ns` is CLOCK_MONOTONIC; `writer_alive`: the ring's process still exists.
+    /// Returns the next record. `now_ns` is CLOCK_MONOTONIC; `writer_alive` is true if the ring's process still exists.
     pub fn next(&mut self, now_ns: u64, writer_alive: bool) -> Next {
         let head = self.map.u64(AT_HEAD).load(Acquire);
         let waiting = head.wrapping_sub(self.cursor);
@@ -197,12 +197,12 @@ impl Reader {
         self.pending_since_ns = None;
     }
 
-    /// The slot at a byte offset, if it is published with this sequence and complete.
+    /// Returns the slot at a byte offset if it is published with this sequence and complete.
     fn slot(&self, at: usize, sequence: u64) -> Option<Slot> {
         protocol::read(|i| self.map.u64(at + i * 8), sequence)
     }
 
-    /// Slots read since the ring began: pass this to [`Reader::release`] once their data is safe.
+    /// Returns the number of slots read since the ring began. Pass it to [`Reader::release`] once their data is safe.
     pub fn position(&self) -> u64 {
         self.cursor
     }
@@ -218,12 +218,12 @@ impl Reader {
         tail.store(position, Release);
     }
 
-    /// The rank's identity, from its last attach record, even if an earlier reader released it.
+    /// Returns the rank's identity from its last attach record, even if an earlier reader released that record.
     pub fn attach(&self) -> Option<Record> {
         self.attach.as_ref().map(Record::decode)
     }
 
-    /// The rank's role, from its last role record, like [`Reader::attach`].
+    /// Returns the rank's role from its last role record, in the same way as [`Reader::attach`].
     pub fn role(&self) -> Option<Record> {
         self.role.as_ref().map(Record::decode)
     }
@@ -249,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// The trainer's current position, as it reports it.
+    /// Returns the trainer's current position, as the trainer reports it.
     pub fn progress(&self) -> Progress {
         let word = self.map.u64(AT_PROGRESS).load(Acquire);
         let since_ns = self.map.u64(AT_PROGRESS_SINCE).load(Relaxed);
@@ -260,30 +260,30 @@ impl Reader {
         }
     }
 
-    /// Shows the writer that there is a reader.
+    /// Stores the time, which shows the writer that there is a reader.
     pub fn heartbeat(&self, now_ns: u64) {
         self.map.u64(AT_HEARTBEAT).store(now_ns, Relaxed);
     }
 
-    /// Sets the kill switch: every writer stops.
+    /// Sets the kill switch, which stops every writer.
     pub fn stop_writing(&self) {
         self.map.u32(AT_CONTROL).fetch_or(CONTROL_STOP.to_le(), Relaxed);
     }
 
-    /// Requests GPU times from the NCCL plugin in one of this many windows of steps: 0 leaves it to the plugin,
-    /// `u32::MAX` is never. It takes effect with the next collective.
+    /// Requests GPU times from the NCCL plugin in one of this many windows of steps. 0 leaves the rate to the plugin,
+    /// and `u32::MAX` means never. The request takes effect with the next collective.
     pub fn sample(&self, one_of: u32) {
         self.map.u32(AT_SAMPLE).store(one_of.to_le(), Relaxed);
     }
 
-    /// Gives the NCCL plugin the communicator, and the number of its collectives in a step, for jobs without a hook:
-    /// the plugin cuts its windows by them.
+    /// Gives the NCCL plugin a communicator and the number of its collectives in a step. In jobs without a hook, the
+    /// plugin cuts its windows by them.
     pub fn led(&self, comm: u64, collectives: u32) {
         self.map.u64(AT_LEADER).store(comm.to_le(), Relaxed);
         self.map.u32(AT_LED).store(collectives.to_le(), Relaxed);
     }
 
-    /// The rate requested by [`Reader::sample`], and the plugin's current rate.
+    /// Returns the rate requested by [`Reader::sample`] and the plugin's current rate.
     pub fn duty(&self) -> (u32, Duty) {
         let word = |at| u32::from_le(self.map.u32(at).load(Relaxed));
         let is_stopped = word(AT_CONTROL) & CONTROL_STOP != 0;
@@ -297,43 +297,44 @@ impl Reader {
 
     /// Stores six words for a later reader. The last word must not be 0.
     pub fn keep_cadence(&self, words: [u64; CADENCE_WORDS]) {
-        // A reader that opens the ring in between finds none instead of incomplete data.
+        // Clears the last word first, so that a reader that opens the ring meanwhile finds nothing instead of
+        // incomplete data.
         self.map.u64(AT_CADENCE_LAST).store(0, Release);
         for (i, word) in words.iter().enumerate() {
             self.map.u64(AT_CADENCE + i * 8).store(word.to_le(), Release);
         }
     }
 
-    /// The words stored by an earlier reader.
+    /// Returns the words stored by an earlier reader, if there are any.
     pub fn cadence(&self) -> Option<[u64; CADENCE_WORDS]> {
         let word = |i: usize| u64::from_le(self.map.u64(AT_CADENCE + i * 8).load(Acquire));
         let words = std::array::from_fn(word);
         (words[CADENCE_WORDS - 1] != 0).then_some(words)
     }
 
-    /// Cost of the NCCL plugin in its process: number of calls, and nanoseconds in them. Both are scaled up from one
-    /// collective in sixteen.
+    /// Returns the cost of the NCCL plugin in its process: the number of calls, and the nanoseconds in them. Both are
+    /// scaled up from one collective in sixteen.
     pub fn spent(&self) -> (u64, u64) {
         let word = |at| u64::from_le(self.map.u64(at).load(Relaxed));
         (word(AT_CALLS), word(AT_CALLS_NS))
     }
 
-    /// Collectives for which the NCCL plugin has incomplete data.
+    /// Returns the number of collectives for which the NCCL plugin has incomplete data.
     pub fn given_up(&self) -> u64 {
         u64::from_le(self.map.u64(AT_GIVEN_UP).load(Relaxed))
     }
 
-    /// Process id of the writer.
+    /// Returns the process ID of the writer.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Records that the writers dropped because the ring was full.
+    /// Returns the number of records that the writers dropped because the ring was full.
     pub fn dropped(&self) -> u64 {
         self.map.u64(AT_DROPPED).load(Relaxed)
     }
 
-    /// Slots that were skipped.
+    /// Returns the number of slots that were skipped.
     pub fn torn(&self) -> u64 {
         self.torn
     }

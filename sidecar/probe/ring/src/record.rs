@@ -1,4 +1,4 @@
-//! The records, as plain structs. `layout.md` defines their fields; `encoding` has their bytes.
+//! The records as plain structs. `layout.md` defines their fields, and `encoding` defines their bytes.
 
 /// The kind of a step in the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -6,31 +6,31 @@ pub enum StepWord {
     /// An ordinary step, or a kind unknown to this version.
     #[default]
     Train,
-    /// Contains a checkpoint.
+    /// A step that contains a checkpoint.
     Checkpoint,
-    /// Contains an evaluation.
+    /// A step that contains an evaluation.
     Evaluation,
-    /// Declared as warm-up.
+    /// A step that the program declared as warm-up.
     WarmUp,
 }
 
 /// The trainer's current activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PhaseWord {
-    /// Between phases, or a phase unknown to this version.
+    /// The trainer is between phases, or in a phase unknown to this version.
     #[default]
     Other,
-    /// In the data loader.
+    /// The trainer waits for the data loader.
     Data,
-    /// Forward or backward.
+    /// The trainer runs a forward or backward pass.
     Compute,
-    /// In a collective.
+    /// The trainer is in a collective.
     Wait,
-    /// In the optimizer.
+    /// The trainer is in the optimizer.
     Optimizer,
-    /// Writing a checkpoint.
+    /// The trainer writes a checkpoint.
     Checkpoint,
-    /// Evaluating.
+    /// The trainer evaluates.
     Evaluation,
 }
 
@@ -41,62 +41,62 @@ pub enum Framework {
     Torch,
     /// The demo's trainer.
     Demo,
-    /// NCCL's profiler plugin: the framework is unknown.
+    /// NCCL's profiler plugin, which does not know the framework.
     Nccl,
-    /// Anything else.
+    /// Any other framework.
     #[default]
     Other,
 }
 
-/// One optimizer step. Durations are µs unless named otherwise.
+/// One optimizer step. Durations are in µs unless the name has another unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Optimizer steps since training began.
+    /// Number of optimizer steps since training began.
     pub step: u64,
-    /// From the end of the previous step to the end of this one.
+    /// Time from the end of the previous step to the end of this one.
     pub duration_ns: u64,
-    /// Waiting for the data loader.
+    /// Time spent waiting for the data loader.
     pub data_us: u32,
-    /// Forward and backward, without waits.
+    /// Time in forward and backward passes, without waits.
     pub compute_us: u32,
-    /// In collectives.
+    /// Time in collectives.
     pub wait_us: u32,
-    /// In the optimizer.
+    /// Time in the optimizer.
     pub optimizer_us: u32,
-    /// Writing a checkpoint.
+    /// Time spent writing a checkpoint.
     pub checkpoint_us: u32,
-    /// Backward passes in the step.
+    /// Number of backward passes in the step.
     pub micro_batches: u16,
     /// The kind of step.
     pub kind: StepWord,
-    /// Whether the phases were measured.
+    /// True if the phases were measured.
     pub phases_known: bool,
-    /// Declared work, 0: none.
+    /// Work declared by the program, in tokens; 0 if none.
     pub tokens: u64,
 }
 
-/// A rank declares itself.
+/// Identifies the rank that writes the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attach {
     /// Global rank.
     pub rank: u32,
     /// Rank on its node.
     pub local_rank: u32,
-    /// Ranks in the job.
+    /// Number of ranks in the job.
     pub world_size: u32,
-    /// Restarts of the worker group so far.
+    /// Number of restarts of the worker group so far.
     pub restart: u32,
-    /// CUDA device index; -1: CPU.
+    /// CUDA device index; -1 for a CPU.
     pub device: i32,
-    /// UUID of the GPU, zeros: unknown.
+    /// UUID of the GPU; zeros if unknown.
     pub gpu_uuid: [u8; 16],
     /// Version of the framework.
     pub version: [u8; 3],
     /// The framework.
     pub framework: Framework,
-    /// Version of NCCL, zeros: none or unknown.
+    /// Version of NCCL; zeros if there is none or it is unknown.
     pub nccl: [u8; 3],
-    /// Version of CUDA that the framework was built for, zeros: none or unknown.
+    /// Version of CUDA that the framework was built for; zeros if there is none or it is unknown.
     pub cuda: [u8; 2],
 }
 
@@ -105,20 +105,20 @@ pub struct Attach {
 pub struct Mark {
     /// The step in which it was set.
     pub step: u64,
-    /// A number passed with it.
+    /// A number that the program passed with the mark.
     pub value: u64,
-    /// At most 32 bytes of UTF-8.
+    /// Kind of the mark: at most 32 bytes of UTF-8.
     pub kind: String,
 }
 
 /// The rank ended normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Detach {
-    /// The last step it finished.
+    /// The last step that the rank finished.
     pub step: u64,
 }
 
-/// Why the hook switched something off; at most 48 bytes of UTF-8.
+/// A note about why the hook switched something off, in at most 48 bytes of UTF-8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
     /// The reason.
@@ -132,7 +132,7 @@ pub struct Role {
     pub text: String,
 }
 
-/// A place on one axis of parallelism. An unused axis has size one.
+/// The rank's position on one axis of parallelism. An unused axis has size one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
     /// Index, from 0.
@@ -160,31 +160,31 @@ pub struct Layout {
     pub ep: Axis,
     /// Context parallel.
     pub cp: Axis,
-    /// Micro-batches of a step, 0: not declared.
+    /// Number of micro-batches in a step; 0 if not declared.
     pub micro_batches: u32,
 }
 
-/// More about the step whose record follows.
+/// Additional data about the step whose record follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// The step.
     pub step: u64,
-    /// Declared work: sum of the squared lengths of its sequences, 0: none.
+    /// Work declared by the program: the sum of the squared lengths of its sequences; 0 if none.
     pub sum_sq: u64,
-    /// Declared work: tokens routed to this rank's experts, 0: none.
+    /// Work declared by the program: the tokens routed to this rank's experts; 0 if none.
     pub expert_tokens: u64,
-    /// Time in garbage collection; included in the step's phases.
+    /// Time in garbage collection, which is also included in the step's phases.
     pub gc_us: u32,
 }
 
-/// The rank is a member of a communicator.
+/// States that the rank is a member of a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// The same number on all members.
+    /// Identifies the communicator; the same number on all members.
     pub comm: u64,
     /// Number of members.
     pub size: u32,
-    /// At most 24 bytes of UTF-8; empty: unknown.
+    /// Name of the communicator: at most 24 bytes of UTF-8, empty if unknown.
     pub name: String,
 }
 
@@ -195,41 +195,41 @@ pub struct Comm {
     pub step: u64,
     /// The communicator.
     pub comm: u64,
-    /// Bytes of payload.
+    /// Payload of its collectives, in bytes.
     pub bytes: u64,
-    /// Time in its collectives, waiting and transfer together.
+    /// Time in its collectives, including both waiting and transfer.
     pub duration_ns: u64,
-    /// Collectives, sends and receives.
+    /// Number of collectives, sends and receives.
     pub collectives: u32,
 }
 
-/// One record.
+/// One record of the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Kind 1.
+    /// Record kind 1.
     Step(Step),
-    /// Kind 2.
+    /// Record kind 2.
     Attach(Attach),
-    /// Kind 3.
+    /// Record kind 3.
     Mark(Mark),
-    /// Kind 4.
+    /// Record kind 4.
     Detach(Detach),
-    /// Kind 5.
+    /// Record kind 5.
     Note(Note),
-    /// Kind 6.
+    /// Record kind 6.
     Role(Role),
-    /// Kind 7.
+    /// Record kind 7.
     Layout(Layout),
-    /// Kind 8.
+    /// Record kind 8.
     Work(Work),
-    /// Kind 9.
+    /// Record kind 9.
     Group(Group),
-    /// Kind 10.
+    /// Record kind 10.
     Comm(Comm),
-    /// Kind 11.
+    /// Record kind 11.
     Collective(crate::Collective),
-    /// Kind 12.
+    /// Record kind 12.
     Timed(crate::Timed),
-    /// A kind from a later version.
+    /// A record of a kind that only a later version defines.
     Unknown(u16),
 }

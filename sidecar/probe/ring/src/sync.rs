@@ -1,4 +1,4 @@
-//! The protocol's atomics: loom's own if loom runs the threads.
+//! The protocol's atomics. Under loom these are loom's own types.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};

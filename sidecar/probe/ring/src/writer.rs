@@ -1,4 +1,5 @@
-//! The trainer's side: reserve a slot, fill it, publish it; or drop and count.
+//! The trainer's side of the ring. A write reserves a slot, fills it and publishes it; if the ring is full, it drops
+//! the record and counts that.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -12,7 +13,7 @@ use crate::map::{self, Map, monotonic_ns};
 use crate::protocol::{self, Gate};
 use crate::record::{PhaseWord, Record};
 
-/// Why there is no ring. The trainer continues without one.
+/// Why a ring could not be created. The trainer continues without one.
 #[derive(Debug)]
 pub enum CreateError {
     /// The capacity is not a power of two, or too small to hold the spare slots, or too large.
@@ -42,17 +43,17 @@ impl std::error::Error for CreateError {}
 pub enum Wrote {
     /// The record is in the ring.
     Published,
-    /// The ring was full: dropped and counted.
+    /// The ring was full. The record was dropped and counted.
     Dropped,
-    /// The kill switch is set, or this is a forked child of the ring's owner: nothing was written.
+    /// Nothing was written, because the kill switch is set or this is a forked child of the ring's owner.
     Off,
 }
 
-/// The writing end. Any number of threads may write through it; none ever waits.
+/// The writing end of a ring. Any number of threads may write through it, and none ever waits.
 #[derive(Debug)]
 pub struct Writer {
     map: Map,
-    /// Nonzero only in the process that created the ring: a forked child reads zero and does not write.
+    /// Nonzero only in the process that created the ring. A forked child reads zero and does not write.
     owner: Map,
     mask: u64,
     path: PathBuf,
@@ -62,15 +63,15 @@ impl Writer {
     /// Creates `<dir>/<pid>.ring` with the ordinary capacity.
     ///
     /// # Errors
-    /// [`CreateError`]; then no file is left behind.
+    /// Returns [`CreateError`] if the ring cannot be created. No file is left behind then.
     pub fn create(dir: &Path) -> Result<Writer, CreateError> {
         Writer::create_named(dir, &format!("{}.ring", std::process::id()), CAPACITY)
     }
 
-    /// Creates a ring of `capacity` slots under `dir`; `<pid>-nccl.ring` is the plugin's.
+    /// Creates a ring of `capacity` slots under `dir`. The plugin's ring is called `<pid>-nccl.ring`.
     ///
     /// # Errors
-    /// [`CreateError`]; then no file is left behind.
+    /// Returns [`CreateError`] if the ring cannot be created. No file is left behind then.
     pub fn create_named(dir: &Path, name: &str, capacity: u32) -> Result<Writer, CreateError> {
         if !capacity.is_power_of_two() || !(128..=MAX_CAPACITY).contains(&capacity) {
             return Err(CreateError::Capacity(capacity));
@@ -84,7 +85,7 @@ impl Writer {
         })
     }
 
-    /// The header is complete before the file gets its name, so a reader never sees an incomplete one.
+    /// Fills the header and then renames the file, so that a reader never sees an incomplete header.
     fn fill_and_rename(draft: &Path, path: &Path, capacity: u32) -> io::Result<Writer> {
         let len = HEADER_BYTES + capacity as usize * SLOT_BYTES;
         let file = OpenOptions::new()
@@ -122,12 +123,12 @@ impl Writer {
         })
     }
 
-    /// Path of the ring.
+    /// Returns the path of the ring.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes one record. Wait-free: one check, one atomic add, eight stores.
+    /// Writes one record. This is wait-free: it takes one check, one atomic add and eight stores.
     pub fn write(&self, record: &Record) -> Wrote {
         if self.is_off() {
             return Wrote::Off;
@@ -157,7 +158,7 @@ impl Writer {
             .store((step << 8) | phase as u64, Release);
     }
 
-    /// Records dropped so far because the ring was full.
+    /// Returns the number of records dropped so far because the ring was full.
     pub fn dropped(&self) -> u64 {
         self.map.u64(AT_DROPPED).load(Relaxed)
     }

@@ -12,7 +12,7 @@ use paceline_ring::{
     SPARE_SLOTS, StepGlance, Timed, Writer, Wrote,
 };
 
-/// A process creates one such ring, so this is one test.
+/// Covers everything in one test, because a process creates only one such ring.
 #[test]
 fn a_ring_from_system_calls_alone() {
     let dir = std::env::temp_dir().join(format!("paceline-bare-{}", std::process::id()));
@@ -68,7 +68,7 @@ fn a_ring_from_system_calls_alone() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Each field different, compared with the bytes in layout.md, and decoded again.
+/// Encodes records in which each field is different, compares them with the bytes in layout.md, and decodes them again.
 #[test]
 fn golden_words() {
     let bytes = |words: [u64; 6]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };

@@ -1,4 +1,4 @@
-//! The ring between threads, processes and versions: every lost record is counted.
+//! Tests the ring between threads, processes and versions. Every lost record must be counted.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -34,7 +34,7 @@ fn drain(reader: &mut Reader) -> Vec<Record> {
     records
 }
 
-/// One record of every kind, each field different, compared with the bytes in layout.md.
+/// Encodes one record of every kind in which each field is different, and compares it with the bytes in layout.md.
 #[test]
 fn golden_bytes() {
     let uuid: [u8; 16] = std::array::from_fn(|i| 0xa0 + i as u8);
@@ -130,7 +130,7 @@ fn golden_bytes() {
     for (found, wanted) in tail.iter().zip(expected) {
         assert_eq!(*found, wanted.replace(' ', ""));
     }
-    // The checksum of the first slot, equal to `zlib.adler32(slot[12:64], 1)`, preceded by the sequence.
+    // The checksum of the first slot must equal `zlib.adler32(slot[12:64], 1)`. The sequence precedes it.
     assert_eq!(
         hex(&slot(0)[..12]),
         format!("0100000000000000{}", hex(&0x058e_0036u32.to_le_bytes()))
@@ -161,7 +161,8 @@ fn a_full_ring_drops_and_counts_and_recovers() {
     assert_eq!(drain(&mut reader), [step(201)]);
 }
 
-/// Eight threads without a pause: the records read and those dropped add up to those written, each once.
+/// Eight threads write without a pause. The records read and those dropped must add up to those written, each counted
+/// once.
 #[test]
 fn many_producers() {
     let dir = tempdir();
@@ -227,7 +228,7 @@ fn damage_is_torn_and_a_mad_head_is_broken() {
     assert_eq!(reader.next(0, false), Next::Broken);
 }
 
-/// A restarted sidecar continues at the tail and still has the rank's identity.
+/// A restarted sidecar continues at the tail and still knows the rank's identity.
 #[test]
 fn a_second_reader_continues_at_the_tail() {
     let dir = tempdir();
@@ -292,7 +293,7 @@ fn what_is_not_a_ring_is_refused() {
     assert!(Writer::create(Path::new("/nowhere")).is_err());
 }
 
-/// Only the owner can access the file, and no draft is left beside it.
+/// Only the owner can access the file, and no temporary file is left beside it.
 #[test]
 fn mode_and_name() {
     use std::os::unix::fs::PermissionsExt;

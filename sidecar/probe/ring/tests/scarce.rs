@@ -1,5 +1,5 @@
-//! Conditions without a ring: above `ulimit -f` and in full memory the creation fails, and the calling process
-//! survives. Each case runs in a separate process, which is this test again.
+//! Tests conditions in which no ring can be created. Above `ulimit -f` and in full memory, the creation fails and the
+//! calling process survives. Each case runs this test again in a separate process.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use paceline_ring::{Bare, KIND_TIMED, Writer, Wrote};
 
-/// The ring directory, set for the separate process.
+/// Name of the variable that gives the separate process its ring directory.
 const WHERE: &str = "PACELINE_RING_TEST";
 
 fn try_both(dir: &Path) {

@@ -1,5 +1,6 @@
-//! The detector's requests for more detail, sent to a node in response to its batch. They follow from the journal, so a
-//! restarted aggregator makes the same requests; those made before are not in a journal and need not be.
+//! The detector's requests for more detail, sent to a node in response to its batch. They are derived from the journal,
+//! so a restarted aggregator makes the same requests. It does not need to know which requests were sent before the
+//! restart.
 
 use super::Aggregator;
 use crate::uplink::pack;
@@ -7,7 +8,7 @@ use crate::uplink::wanted::Wanted;
 use crate::uplink::wire::{Batch, Down, Hello, Reads};
 
 impl Aggregator {
-    /// The request to the sender of a batch, if it is new to that sender.
+    /// Returns the current request if the sender of this batch has not received it yet.
     pub fn asks(&mut self, batch: &Batch) -> Option<Down> {
         let now = self.detector.asked();
         let (agent, told) = self.asked.get(&batch.node).copied().unwrap_or_default();
@@ -26,7 +27,7 @@ impl Aggregator {
         })
     }
 
-    /// Optional features that an accepted sidecar may use.
+    /// Returns the optional features that an accepted sidecar may use.
     pub fn reads(&self, hello: &Hello) -> Down {
         Down::Reads(Reads {
             job: hello.job.clone(),
@@ -40,7 +41,7 @@ impl Aggregator {
         self.intake.note_unreadable();
     }
 
-    /// Handles a new link: requests on the old one may be lost.
+    /// Handles a new connection of a sidecar. Requests on the old connection may be lost, so they are sent again.
     pub fn asks_again(&mut self, hello: &Hello) {
         self.asked.remove(&hello.node);
     }

@@ -81,7 +81,7 @@ fn comers() -> Vec<Event> {
     (0..RANKS).map(attach).chain((0..RANKS).map(group)).collect()
 }
 
-/// A step of all ranks, with this many milliseconds in the communicator.
+/// Returns a step of all ranks, with this many milliseconds in the communicator.
 fn row(step: u64, in_comm_ms: u64) -> Vec<Event> {
     let dur_ns = (100 + in_comm_ms) * 1_000_000;
     let of = |rank| {
@@ -92,7 +92,7 @@ fn row(step: u64, in_comm_ms: u64) -> Vec<Event> {
             comm: COMM,
             collectives: 8,
             bytes: 8 << 20,
-            // Slightly different per rank, and deterministic.
+            // Durations differ slightly between ranks, but are deterministic.
             dur_ns: in_comm_ms * 1_000_000 + (u64::from(rank) * 7 + step * 13) % 29 * 1_000,
             exposed_ns: None,
             unfit: 0,
@@ -117,7 +117,7 @@ fn row(step: u64, in_comm_ms: u64) -> Vec<Event> {
     (0..RANKS).flat_map(of).collect()
 }
 
-/// Transfers become longer: single collectives are requested from the node whose ranks are in the communicator, once
+/// Transfers become longer. Single collectives are requested from the node whose ranks are in the communicator, once
 /// for each link, and again by a restarted aggregator.
 #[test]
 fn a_node_is_asked_once_for_what_is_worth_it() {
@@ -152,7 +152,7 @@ fn a_node_is_asked_once_for_what_is_worth_it() {
     let mut another = Uplink::new(Hello { agent: 10, ..me("n") }, 1 << 20);
     assert_eq!(another.received(&encode(down), now_ns), Heard::Noise);
 
-    // Another node has no rank in it; a new link gets the request again, and only once.
+    // The other node has no rank in the communicator. A new link gets the request again, but only once.
     let stranger = batch("m", 1, &[Event::Exit(paceline_health::event::Exit { code: 0 })]);
     aggregator.take(&stranger, now_ns);
     assert_eq!(aggregator.asks(&stranger), None);
@@ -213,7 +213,8 @@ impl Node {
         }
     }
 
-    /// A step of eight collectives: rank 1 is late for the first and rank 2 for the fifth, by this many milliseconds.
+    /// Simulates a step of eight collectives. Rank 1 is late for the first and rank 2 for the fifth, by this many
+    /// milliseconds.
     fn train(&self, step: u32, late_ms: u64) {
         const MS: u64 = 1_000_000;
         for (rank, ring) in (0..).zip(&self.rings) {
@@ -245,7 +246,8 @@ impl Node {
         }
     }
 
-    /// Sends the probe's events and the step of each rank, which NCCL does not report. Returns the resulting request.
+    /// Sends the probe's events and the step of each rank, because NCCL does not report steps. Returns the resulting
+    /// request.
     fn tell(&mut self, step: u32, late_ms: u64) -> Option<Down> {
         self.now_ns += 200_000_000;
         let mut events = Vec::new();
@@ -273,7 +275,7 @@ impl Node {
     }
 }
 
-/// End to end: the plugin's records, sums, requests, single collectives, and their use.
+/// Tests the whole chain: the plugin's records, sums, requests, single collectives, and their use.
 #[test]
 fn two_late_ranks_make_no_slow_link_where_single_collectives_are_told() {
     for is_heard in [true, false] {

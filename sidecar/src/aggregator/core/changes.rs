@@ -1,4 +1,4 @@
-//! Policy changes while the job runs: every change is a journal entry, so that a replay applies it too.
+//! Policy changes while the job runs. Every change is a journal entry, so that a replay applies it too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::aggregator::control::{Changed, RELOAD};
 use crate::aggregator::inject::Injection;
 use crate::warn;
 
-/// Set at the aggregator's start.
+/// The source of a value that was set when the aggregator started.
 const START: &str = "start";
 
 impl Aggregator {
-    /// Changes values, all of them or none. Unchanged values are not recorded again.
+    /// Changes values. Either all of them change or none. Unchanged values are not recorded again.
     ///
     /// # Errors
     /// If a key is unknown, or a value is invalid or contradicts another.
@@ -60,7 +60,7 @@ impl Aggregator {
     /// Starts manual fault injection.
     ///
     /// # Errors
-    /// The reason for a refusal; nothing is injected then.
+    /// The reason if the injection is refused. In that case nothing is injected.
     pub fn inject(&mut self, faults: &[Injection], force: bool, now_ns: u64) -> Result<(), String> {
         let lines = self.injector.begin(faults, force, now_ns)?;
         let frames = lines.into_iter().map(|(node, fault)| Frame {
@@ -73,8 +73,8 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Applies the flags and files of the start. An aggregator restarted by the same launcher gets the same values:
-    /// changes made since then stay.
+    /// Applies the values from the flags and files of this start. An aggregator that was restarted by the same launcher
+    /// gets the same values as before; in that case, changes made since then stay.
     pub(super) fn start_policy(&mut self, now_ns: u64) {
         let started = &self.said.started;
         let shipped = Policy::default();
@@ -100,7 +100,7 @@ impl Aggregator {
 }
 
 impl Aggregator {
-    /// The values in the configuration files when the policy in force was read from them.
+    /// Returns the values in the configuration files when the policy in force was read from them.
     pub fn known_of_files(&self) -> Vec<(String, f64)> {
         self.known_of_files.clone()
     }
@@ -109,14 +109,15 @@ impl Aggregator {
 /// The sources of policy values, from a journal.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Said {
-    /// Values of flags and files at the latest start.
+    /// The values of flags and files at the latest start.
     started: BTreeMap<Arc<str>, f64>,
-    /// Values that had changed when the files were reread.
+    /// The values that had changed when the files were reread.
     reloaded: BTreeMap<Arc<str>, f64>,
 }
 
 impl Said {
-    /// Records changes made at a start (journals of the first version name no source for them) and by a reload.
+    /// Records the changes made at a start and by a reload. Journals of the first version name no source for changes
+    /// made at a start.
     pub(super) fn learn(&mut self, frame: &Frame) {
         let Event::Policy(change) = &frame.event else {
             return;
@@ -132,8 +133,8 @@ impl Said {
         }
     }
 
-    /// See [`Aggregator::known_of_files`]. The plan has the values from before the job began, and the journal reloaded
-    /// ones, which count unless this start's value differs from the last start's.
+    /// Returns the values for [`Aggregator::known_of_files`]. The plan has the values from before the job began. The
+    /// journal has reloaded values, which take precedence unless this start's value differs from the last start's.
     pub(super) fn known_of_files(&self, plan: &Plan) -> Vec<(String, f64)> {
         let Some(reload) = &plan.reload else {
             return Vec::new();

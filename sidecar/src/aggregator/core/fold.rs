@@ -1,4 +1,4 @@
-//! State of an aggregator that can be restored from its journal.
+//! The part of an aggregator's state that can be restored from its journal.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::sink::metrics::Metrics;
 use crate::uplink::Intake;
 use crate::warn;
 
-/// Whether a node's sidecar has joined or left.
+/// Which incarnation of a node's sidecar has joined, and whether it has left.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Presence {
     agent: u64,
@@ -32,18 +32,18 @@ pub(super) struct Fold {
     pub metrics: Metrics,
     pub nodes: BTreeMap<NodeId, Presence>,
     pub last: Option<(u64, Time)>,
-    /// Acknowledged entries are missing: the disk did not store them, or they are damaged.
+    /// Some acknowledged entries are missing, because the disk did not store them or because they are damaged.
     pub has_holes: bool,
     pub own_seq: u64,
     pub said: Said,
-    /// Thinned entries are missing, and no snapshot contains their effect.
+    /// Some entries were removed by thinning, and no snapshot contains their effect.
     pub misses_history: bool,
     /// Length of the part of `verdicts.ndjson` that is already known.
     pub verdict_bytes: u64,
 }
 
 impl Fold {
-    /// State of an empty journal.
+    /// Creates the state of an empty journal.
     pub fn new() -> Fold {
         Fold {
             detector: Detector::new(Policy::default()),
@@ -65,7 +65,7 @@ impl Fold {
         let at = self.last.map_or(entry.at_ns, |(_, last)| last.max(entry.at_ns));
         self.has_holes |= self.last.is_some_and(|(last, _)| entry.n > last + 1);
         self.last = Some((entry.n, at));
-        // All nodes must introduce themselves again: their introductions may be missing.
+        // All nodes must introduce themselves again, because their introductions may have been removed.
         self.misses_history |=
             matches!(&frame.event, Event::Thinned(thinned) if thinned.here && frame.agent == OWN_AGENT);
         self.has_holes |= self.misses_history;
@@ -82,7 +82,7 @@ impl Fold {
     }
 }
 
-/// Contents of a snapshot; the detector comes first, for readers that need only that.
+/// The contents of a snapshot. The detector comes first, for readers that need only the detector.
 type Known = (
     Detector,
     Intake,
@@ -120,12 +120,12 @@ impl Replay for Fold {
 
 impl Aggregator {
     /// Closes the journal's segment when it is long enough, and writes a snapshot. In a large job this blocks frames
-    /// for most of a second: best right after a step was judged, before the next one is due.
+    /// for most of a second. The best moment is right after a step was judged, before the next one is due.
     pub(super) fn close_segment(&mut self, between: bool, now_ns: u64) {
         if !self.journal.is_full(between, now_ns) || !self.journal.close_segment(now_ns) {
             return;
         }
-        // Same layout as `Known`.
+        // The fields must be in the order of `Known`.
         let state = (
             &self.detector,
             &self.intake,
@@ -147,7 +147,8 @@ impl Aggregator {
         }
     }
 
-    /// Records thinning at the end of the journal too, for readers that already have its effect from a snapshot.
+    /// Records thinning at the end of the journal too. A reader that resumed from a snapshot does not read the thinned
+    /// segments, so it would miss the records there.
     pub(super) fn tell_thinned(&mut self, now_ns: u64) {
         for thinned in self.journal.thinned() {
             if !self.detector.knows(&thinned) {
@@ -175,13 +176,13 @@ pub(super) fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
                 gone: false,
             }
         }
-        // Its first frames were lost; later ones count as well.
+        // The node's first frames were lost. A later frame also shows its incarnation.
         _ if node.agent == 0 => node.agent = frame.agent,
         _ => {}
     }
 }
 
-/// Events that must survive a power failure; those sent every second need not.
+/// Returns true for events that must survive a power failure. Events that are sent every second need not.
 pub fn lasts(event: &Event) -> bool {
     matches!(
         event,

@@ -46,7 +46,7 @@ fn attach(rank: u32) -> Event {
 }
 
 fn step(rank: u32, step: u64) -> Event {
-    // One of four ranks becomes slow.
+    // Rank 2 of four becomes slow.
     let dur_ns = if rank == 2 && step > 60 {
         150_000_000
     } else {
@@ -121,7 +121,7 @@ fn killed(dir: &Path) -> u64 {
     now_ns
 }
 
-/// A separate thread writes it to disk.
+/// Waits for the snapshot, which a separate thread writes to disk.
 fn wait_for_snapshot(dir: &Path, aggregator: &Aggregator) {
     let journal = dir.join("journal.ndjson");
     let last = |files: Vec<(u32, PathBuf)>| files.last().map(|(number, _)| *number);
@@ -136,7 +136,7 @@ fn wait_for_snapshot(dir: &Path, aggregator: &Aggregator) {
     }
 }
 
-/// State of an aggregator that resumes in a copy of `dir`, after `happened` changed the copy.
+/// Returns the state of an aggregator that resumes in a copy of `dir`, after `happened` changed the copy.
 fn gone_on(dir: &Path, now_ns: u64, happened: impl FnOnce(&Path)) -> (String, String, String) {
     let copy = tempfile::tempdir().unwrap();
     for file in fs::read_dir(dir).unwrap() {
@@ -179,7 +179,7 @@ fn a_snapshot_and_what_came_after_is_all_of_the_journal() {
     };
     same("nothing happened", &|_| {});
     same("older segments are not needed", &|copy| {
-        // Except the first, which names the journal's job.
+        // Keep the first segment, which names the journal's job.
         for number in 2..=last {
             fs::remove_file(copy.join(numbered(number, "ndjson"))).unwrap();
         }
@@ -206,7 +206,7 @@ fn a_snapshot_and_what_came_after_is_all_of_the_journal() {
         }
     });
     same("killed before it was closed", &|copy| {
-        // The state before the last segment was closed: all of it is in the open file.
+        // Restore the state before the last segment was closed, when all of it was in the open file.
         let path = copy.join(numbered(last, "ndjson"));
         let mut all = fs::read(&path).unwrap();
         all.extend(fs::read(copy.join("journal.ndjson")).unwrap());

@@ -1,5 +1,5 @@
-//! Pauses of the aggregator itself: stopped by a signal or with its machine, or blocked on its disk. Incoming messages
-//! wait in sockets meanwhile.
+//! Detects pauses of the aggregator itself: its process was stopped by a signal, its machine was suspended, or its disk
+//! blocked it. During a pause, incoming messages wait in sockets.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use paceline_health::event::{Event, Job};
 
 use super::Aggregator;
 
-/// It reads the clock every second. A longer gap between two reads means that it was paused.
+/// A gap between two clock reads that is longer than this means that the aggregator was paused. It reads the clock
+/// every second.
 const HELD_UP_NS: u64 = 2_000_000_000;
 
 impl Aggregator {
@@ -22,7 +23,8 @@ impl Aggregator {
         self.own(Event::Job(job), now_ns);
     }
 
-    /// Reads the clock before any deadline is checked: a node's silence during a pause proves nothing.
+    /// Reads the clock before any deadline is checked. A node that seemed silent during a pause of the aggregator may
+    /// have been fine.
     pub(super) fn wake(&mut self, now_ns: u64) {
         let before_ns = std::mem::replace(&mut self.awake_ns, now_ns);
         if now_ns.saturating_sub(before_ns) > HELD_UP_NS {

@@ -1,7 +1,7 @@
 use super::super::tests::{batch, hello, open};
 use super::*;
 
-/// It is stopped for a minute; two nodes kept sending, a third was silent before and stays silent.
+/// The aggregator is stopped for a minute. Two nodes kept sending; a third was silent before and stays silent.
 #[test]
 fn who_was_held_up_accuses_nobody_of_it() {
     const SECOND: u64 = 1_000_000_000;
@@ -25,7 +25,7 @@ fn who_was_held_up_accuses_nobody_of_it() {
     speak(&mut aggregator, &["a", "b", "c"], 1);
     (2..6).for_each(|at| speak(&mut aggregator, &["a", "b"], at));
     assert_eq!(blind(&aggregator), [""; 0]);
-    // Both have given up on it meanwhile; one of them reconnects late.
+    // Both nodes have given up on the aggregator meanwhile. One of them reconnects late.
     for at in 66..130 {
         let back = if at < 110 { &["a"][..] } else { &["a", "b"] };
         speak(&mut aggregator, back, at);
@@ -33,12 +33,12 @@ fn who_was_held_up_accuses_nobody_of_it() {
     }
     (130..140).for_each(|at| speak(&mut aggregator, &["a", "b"], at));
     assert_eq!(blind(&aggregator), ["node c"]);
-    // Its last message came before all that.
+    // The third node's last message was sent before all that.
     let since = aggregator.report().verdicts[0].since_s;
     assert!(since < 2.0, "{since}");
 }
 
-/// It is paused half of the time, for a few seconds each; one of two nodes is dead.
+/// The aggregator is paused half of the time, for a few seconds each. One of two nodes is dead.
 #[test]
 fn who_is_held_up_again_and_again_sees_who_is_dead() {
     const SECOND: u64 = 1_000_000_000;

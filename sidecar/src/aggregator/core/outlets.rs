@@ -1,5 +1,4 @@
-//! Outputs of verdicts besides files: notifications, the live page, and remedies. None of them ever feeds back into the
-//! detector.
+//! Outputs of verdicts besides files: notifications, the live page, and remedies. No output ever affects the detector.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +19,8 @@ use crate::sink::page::Live;
 use crate::uplink::wire::{Batch, Down, Hello};
 use crate::warn;
 
-/// See the module. Uses wall-clock time: notifications and actions are remembered longer than any journal.
+/// The outputs (see the module). They use wall-clock time, because notifications and actions are remembered for longer
+/// than any journal exists.
 #[derive(Debug)]
 pub struct Outlets {
     notifier: Option<Notifier>,
@@ -29,7 +29,7 @@ pub struct Outlets {
 }
 
 impl Outlets {
-    /// Outputs of the job with this run directory. `known`: the report from its existing journal.
+    /// Opens the outputs of the job with this run directory. `known` is the report from its existing journal.
     pub fn open(dir: &Path, plan: &RemedyPlan, job: &JobId, run: u64, known: &Report) -> Outlets {
         let now_ms = host::unix_ms();
         let notifier = (!plan.receivers.is_empty()).then(|| {
@@ -45,7 +45,7 @@ impl Outlets {
         }
     }
 
-    /// A verdict was raised, changed or cleared.
+    /// Handles a verdict that was raised, changed or cleared.
     pub fn verdict(&mut self, verdict: &Verdict) {
         if let Some(notifier) = &mut self.notifier {
             notifier.verdict(verdict, host::unix_ms());
@@ -55,7 +55,7 @@ impl Outlets {
         }
     }
 
-    /// Adds the actions taken to the report; the detector does not track them.
+    /// Adds the actions taken to the report, because the detector does not track them.
     pub fn fill(&self, mut report: Report) -> Report {
         if let Some(warden) = &self.warden {
             report.remedies = warden.told().clone();
@@ -63,7 +63,7 @@ impl Outlets {
         report
     }
 
-    /// Publishes a new report. `dir`: where it is written.
+    /// Publishes a new report. `dir` is the directory that it is written to.
     fn report(&mut self, report: &Report, policy: &Policy, dir: &str) {
         self.live.report(report, policy, dir);
         if let Some(notifier) = &mut self.notifier {
@@ -71,7 +71,7 @@ impl Outlets {
         }
     }
 
-    /// Handles a frame that was journaled.
+    /// Passes on a frame that was journaled.
     pub fn frame(&mut self, frame: &Frame) {
         self.live.frame(frame);
         if let Some(warden) = &mut self.warden {
@@ -79,7 +79,7 @@ impl Outlets {
         }
     }
 
-    /// Advances time; called once a second.
+    /// Advances time. Called once a second.
     pub fn tick(&mut self, metrics: &Metrics, now_ns: u64) {
         self.live.tick(metrics, now_ns);
         let now_ms = host::unix_ms();
@@ -91,7 +91,7 @@ impl Outlets {
         }
     }
 
-    /// The job has ended.
+    /// Closes the outputs at the end of the job.
     pub fn close(self) {
         let pending = self.notifier.map(|notifier| notifier.close(host::unix_ms()));
         for PendingNotices {
@@ -109,12 +109,12 @@ impl Outlets {
 }
 
 impl Aggregator {
-    /// Data of the live page.
+    /// Returns the data of the live page.
     pub fn live(&self) -> Live {
         self.outlets.live.clone()
     }
 
-    /// The data behind the metrics. `ways`: counters of incoming and outgoing traffic.
+    /// Returns the data behind the metrics. `ways` has the counters of incoming and outgoing traffic.
     pub fn facts(&mut self, ways: Ways, shown: Shown) -> Arc<JobFacts> {
         let transport = Transport {
             duplicates: self.intake.duplicates(),
@@ -157,14 +157,14 @@ impl Aggregator {
         self.report_pace.wrote(bytes, now_ns);
     }
 
-    /// The order for the sender of a batch, if it is new to that sender.
+    /// Returns the current order if the sender of this batch has not received it yet.
     pub fn orders(&mut self, batch: &Batch) -> Option<Down> {
         let warden = self.outlets.warden.as_mut()?;
         let order: Option<Order> = warden.order(&batch.node, batch.agent, host::unix_ms());
         order.map(Down::Order)
     }
 
-    /// Handles a new link: orders on the old one may be lost.
+    /// Handles a new connection of a sidecar. Orders on the old connection may be lost, so they are sent again.
     pub fn orders_again(&mut self, hello: &Hello) {
         if let Some(warden) = &mut self.outlets.warden {
             warden.forget(&hello.node);

@@ -1,25 +1,26 @@
-//! When to write `report.json`: at once for a verdict, but not for each one in a burst. The report of a large job takes
-//! megabytes, and frames wait while it is written.
+//! Decides when to write `report.json`. A verdict is written at once, but a burst of verdicts does not cause one report
+//! each: the report of a large job takes megabytes, and frames wait while it is written.
 
-/// Interval of rewriting it, if there is anything new.
+/// Interval between two reports if the only news can wait.
 const EVERY_NS: u64 = 5_000_000_000;
-/// Users watch a job that they just started: at first, the interval is the job's age, and at least this.
+/// Minimum of that interval. Users watch a job that they just started, so at first the interval is the job's age.
 const SOON_NS: u64 = 500_000_000;
-/// Pause for each byte written: reports take at most a twentieth of the thread's time (a byte takes about 10 ns).
+/// Pause after each report, per byte written. It limits reports to about a twentieth of the thread's time, because
+/// writing a byte takes about 10 ns.
 const REST_NS_A_BYTE: u64 = 200;
 
-/// The pace of reports.
+/// The schedule of reports.
 #[derive(Debug)]
 pub struct Pace {
     due: bool,
     at_ns: u64,
     began_ns: u64,
-    /// End of the pause after the last report.
+    /// When the pause after the last report ends.
     rested_ns: u64,
 }
 
 impl Pace {
-    /// The first report is due at once.
+    /// Creates the schedule. The first report is due at once.
     pub fn new(now_ns: u64) -> Pace {
         Pace {
             due: true,
@@ -29,23 +30,23 @@ impl Pace {
         }
     }
 
-    /// Something new that may wait.
+    /// Schedules a report for something new that can wait.
     pub fn came(&mut self) {
         self.due = true;
     }
 
-    /// A new finding.
+    /// Schedules a report for a new finding.
     pub fn found(&mut self) {
         self.due = true;
         self.at_ns = self.at_ns.min(self.rested_ns);
     }
 
-    /// When the next report is due; `u64::MAX` if there is nothing new.
+    /// Returns when the next report is due, or `u64::MAX` if there is nothing new.
     pub fn at_ns(&self) -> u64 {
         if self.due { self.at_ns } else { u64::MAX }
     }
 
-    /// A report of this size was written.
+    /// Records that a report of this size was written.
     pub fn wrote(&mut self, bytes: usize, now_ns: u64) {
         self.due = false;
         self.at_ns = now_ns + (now_ns - self.began_ns).clamp(SOON_NS, EVERY_NS);
@@ -59,7 +60,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A thousand verdicts in a second, with a report of 5 MB and with one of 10 KB.
+    /// A thousand verdicts arrive in a second. Checks the number of reports, with a report of 5 MB and with one of 10
+    /// KB.
     #[test]
     fn a_storm_is_not_a_report_each() {
         for (bytes, most) in [(5_000_000, 2), (10_000, 501)] {

@@ -1,4 +1,4 @@
-//! The lifecycle of a journal with a size limit: batches, segments, kills, damaged snapshots.
+//! Tests of the life of a journal with a size limit: batches, segments, kills, and damaged snapshots.
 
 #[path = "thinned_tests/bounded.rs"]
 mod bounded;
@@ -30,7 +30,7 @@ const LIMITS: Limits = Limits {
     bound_bytes: 1_000_000,
 };
 
-/// Runs deferred work at once.
+/// A disk that runs deferred work at once.
 #[derive(Debug)]
 struct AtOnce(Box<dyn Disk>);
 
@@ -56,7 +56,7 @@ impl Disk for AtOnce {
     }
 }
 
-/// One node's sidecar and its job, and the aggregator.
+/// The sidecar of one node, its job, and the aggregator.
 struct World {
     dir: tempfile::TempDir,
     limits: Limits,
@@ -64,11 +64,11 @@ struct World {
     now_ns: u64,
     step: u64,
     seq: u64,
-    /// Lines sent, by event name, without the aggregator's own.
+    /// The number of lines sent by event name, without the aggregator's own.
     sent: BTreeMap<String, u64>,
 }
 
-/// Uses memory (tmpfs) where available, because a hundred segments are synced.
+/// Creates a directory in memory (tmpfs) if possible, because a hundred segments are synced.
 fn temporary() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() {
@@ -163,7 +163,7 @@ impl World {
         aggregator.tick(now_ns);
     }
 
-    /// A tenth of a second of the job. Rank 2 is slow from step 100 and recovers at step 400.
+    /// Simulates a tenth of a second of the job. Rank 2 is slow from step 100 and recovers at step 400.
     fn row(&mut self, also: Vec<Event>) {
         self.now_ns += 100 * MS;
         self.step += 1;
@@ -226,7 +226,7 @@ impl World {
         files.iter().flat_map(|file| entries(file)).collect()
     }
 
-    /// Every line sent is there, or recorded as removed.
+    /// Asserts that every line sent is in the journal or recorded as removed.
     fn accounts(&self) {
         let mut there: BTreeMap<String, u64> = BTreeMap::new();
         for entry in self.entries() {
@@ -242,12 +242,12 @@ impl World {
                 *there.entry(name).or_default() += 1;
             }
         }
-        // Records of earlier thinning are the aggregator's own lines, and may be removed with the rest.
+        // Ignore records of earlier thinning. They are the aggregator's own lines, and may be removed with the rest.
         there.retain(|kind, _| kind != "thinned" && kind != "damaged");
         assert_eq!(there, self.sent);
     }
 
-    /// The detector's state from the journal alone, without a snapshot.
+    /// Returns the detector's state, folded from the journal alone without a snapshot.
     fn folded(&self) -> paceline_health::Detector {
         let mut detector = paceline_health::Detector::new(Policy::default());
         for entry in self.entries() {

@@ -1,5 +1,5 @@
-//! The file under a journal. Storage may block for seconds (a full NFS server, a failing disk): a separate thread waits
-//! for it, not the writer.
+//! The file under a journal. Storage may block for seconds (a full NFS server, a failing disk), so a separate thread
+//! waits for it in place of the writer.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::{safe_file, warn};
 
-/// The file operations of a journal; tests provide a full disk.
+/// The file operations of a journal. It is a trait so that tests can simulate a full disk.
 pub trait Disk: Send + std::fmt::Debug {
     /// Appends all bytes.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -21,25 +21,25 @@ pub trait Disk: Send + std::fmt::Debug {
     fn length(&self) -> io::Result<u64>;
     /// Asks the kernel to flush the file to storage.
     fn sync(&mut self) -> io::Result<()>;
-    /// Like [`Disk::sync`], without waiting if that may take long.
+    /// Like [`Disk::sync`], but does not wait if that may take long.
     fn sync_soon(&mut self) -> io::Result<()> {
         self.sync()
     }
-    /// Another file on the same storage.
+    /// Opens another file on the same storage.
     fn another(&self, file: File) -> Box<dyn Disk> {
         on_disk(file)
     }
-    /// Runs work that waits for storage in the background.
+    /// Runs work that waits for storage. Returns its thread if it runs in the background.
     fn run(&mut self, work: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
         work();
         None
     }
 }
 
-/// Wraps an opened file in a [`Disk`].
+/// A function that wraps an opened file in a [`Disk`].
 pub type Medium<'a> = dyn FnMut(File) -> Box<dyn Disk> + 'a;
 
-/// The [`Disk`] of a regular file.
+/// Returns the [`Disk`] of a regular file.
 pub fn on_disk(file: File) -> Box<dyn Disk> {
     Box::new(Plain { file, syncs: None })
 }
@@ -47,7 +47,7 @@ pub fn on_disk(file: File) -> Box<dyn Disk> {
 #[derive(Debug)]
 struct Plain {
     file: File,
-    /// A queued sync covers everything written so far, so a second one is not needed.
+    /// The queue of the syncing thread. One entry is enough, because a queued sync covers everything written so far.
     syncs: Option<SyncSender<()>>,
 }
 
@@ -102,7 +102,7 @@ impl Disk for Plain {
 pub(super) fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
     let file = safe_file::open_to_write(path)?;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-        // Network file systems may not support it; then there is no reserve.
+        // Network file systems may not support this. The journal then has no reserve.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
         Err(error) => {
             let _ = fs::remove_file(path);

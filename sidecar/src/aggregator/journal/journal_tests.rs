@@ -128,7 +128,7 @@ fn one_writer_at_a_time() {
     open(dir.path(), "j");
 }
 
-/// A disk with room for half a line more, until space is freed.
+/// A disk with room for only half a line more, until space is freed.
 #[derive(Clone, Debug, Default)]
 struct Full {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -191,7 +191,7 @@ fn a_full_disk_loses_lines_and_counts_them() {
     assert_eq!(seen, [1, 5], "no half line between");
 }
 
-/// Lines after half a line that cannot be truncated are not part of it, and are not truncated with it later.
+/// If half a line cannot be truncated, lines after it are not part of it, and are not truncated with it later.
 #[test]
 fn half_a_line_that_stays_costs_itself_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ fn half_a_line_that_stays_costs_itself_only() {
     assert_eq!(seen, [1, 3, 5]);
 }
 
-/// A damaged line is skipped, affects no other line, and does not make the journal another job's.
+/// A damaged line is skipped and affects no other line. The journal still belongs to the same job.
 #[test]
 fn a_damaged_line_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,7 +246,7 @@ fn lines_without_a_checksum_are_read() {
     assert_eq!(open(dir.path(), "j").1, [1, 2]);
 }
 
-/// A durable entry is synced at once, or a fifth of a second later with others.
+/// A durable entry is synced at once, or after a fifth of a second together with others.
 #[test]
 fn syncs_are_few() {
     #[derive(Debug)]
@@ -280,7 +280,7 @@ fn syncs_are_few() {
     assert_eq!((count(), journal.commits_at()), (2, None));
 }
 
-/// Directories and pipes with the names of the journal's files, before it is opened and while it is written.
+/// Directories and pipes have the names of the journal's files, before it is opened and while it is written.
 #[test]
 fn what_is_in_the_way_is_moved_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,7 +299,7 @@ fn what_is_in_the_way_is_moved_aside() {
     journal.append(&[exit(2)], 0);
     drop(journal);
     assert!(at("journal.ndjson.aside").is_dir() && at("journal-000001.ndjson").is_dir());
-    // Another process renames the file written since then, and puts a pipe in its place.
+    // Another process renames the file that was written since, and puts a pipe in its place.
     fs::rename(at("journal.ndjson"), at("journal-000003.ndjson")).unwrap();
     pipe("journal.ndjson");
     assert_eq!(open(dir.path(), "a").1, [1, 2]);

@@ -1,4 +1,4 @@
-//! A journal as a stream of lines: bounded memory whatever the file holds.
+//! Reads a journal as a stream of lines. Memory is bounded, whatever the file contains.
 
 use std::io::{self, BufRead};
 
@@ -12,19 +12,19 @@ pub enum Line {
     Entry(Box<Entry>),
     /// An invalid line in the middle of the file.
     Broken {
-        /// Its number, from 1.
+        /// The number of the line, counted from 1.
         number: u64,
-        /// The error.
+        /// Why the line is invalid.
         error: LineError,
     },
-    /// The last line is incomplete: its writer was interrupted.
+    /// The last line is incomplete, because its writer was interrupted.
     Torn {
-        /// Byte offset of its start.
+        /// The byte offset at which the line starts.
         offset: u64,
     },
 }
 
-/// The lines of a journal. Empty ones are skipped.
+/// The lines of a journal. Empty lines are skipped.
 #[derive(Debug)]
 pub struct Lines<R> {
     reader: R,
@@ -46,13 +46,13 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// Whether everything was read.
+    /// Returns true if everything was read.
     pub fn is_at_end(&self) -> bool {
         self.at_end
     }
 
-    /// Reads the next line and returns its length with the newline, zero at the end. Only the beginning of an oversized
-    /// line is kept.
+    /// Reads the next line and returns its length including the newline, or zero at the end. Of an oversized line, only
+    /// the beginning is kept.
     fn read_line(&mut self) -> io::Result<u64> {
         self.buffer.clear();
         let mut length = 0u64;

@@ -1,7 +1,7 @@
-//! The journal on disk: one JSON line per entry, append-only. It is split into segments; each closed one is followed by
-//! a snapshot ([`segments`], [`snapshot`]).
+//! The journal on disk, with one JSON line per entry. It is append-only and split into segments. Each closed segment is
+//! followed by a snapshot ([`segments`], [`snapshot`]).
 //!
-//! A full disk stops only the journal: unwritten entries are counted, a half-written line is truncated, and a small
+//! A full disk stops only the journal. Unwritten entries are counted, a half-written line is truncated, and a small
 //! reserve is released so that the report still fits.
 
 pub mod disk;
@@ -37,18 +37,18 @@ use crate::{safe_file, warn};
 
 /// Disk space reserved for a short report.
 const RESERVE_BYTES: u64 = 256 << 10;
-/// Minimum interval between two syncs of durable entries; one sync covers all entries since the last.
+/// Minimum interval between two syncs of durable entries. One sync covers all entries since the last one.
 const SYNC_EVERY_NS: u64 = 200_000_000;
-/// Delay before a full disk is retried.
+/// Delay before writing to a full disk is tried again.
 const RETRY_NS: u64 = 5_000_000_000;
 
 /// Why a journal cannot be opened in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another aggregator writes there.
+    /// Another aggregator writes to the directory.
     #[error("{0}: {1} writes here")]
     Taken(PathBuf, String),
-    /// It cannot be read or written.
+    /// The directory cannot be read or written.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
 }
@@ -59,29 +59,29 @@ pub struct Journal {
     dir: PathBuf,
     /// Holds the directory's lock for as long as it is open.
     _lock: File,
-    /// Protects the directory from other hosts; `None` if its file cannot be written.
+    /// The owner file, which protects the directory from other hosts. `None` if it cannot be written.
     owner: Option<Owner>,
     file: Box<dyn Disk>,
-    /// Bytes of complete or abandoned lines.
+    /// The length of the file up to the last complete or abandoned line, bytes.
     length: u64,
-    /// Half a line follows them and cannot be truncated.
+    /// True if half a line follows at the end and cannot be truncated.
     half: bool,
     lost: u64,
     retry_at_ns: Option<u64>,
-    /// A durable entry is not synced yet, and when it may be synced.
+    /// True if a durable entry is not synced yet. `sync_at_ns` is when it may be synced.
     must_sync: bool,
     sync_at_ns: u64,
     /// Size at which a segment is closed.
     segment_bytes: u64,
     /// Disk space reserved for the report.
     reserve_bytes: u64,
-    /// The last closed segment; zero if none.
+    /// The number of the last closed segment, or zero if there is none.
     segment: u32,
     /// Earliest time to close the next segment.
     close_at_ns: u64,
-    /// Threads that write snapshots to disk, then keep the journal within its limit.
+    /// Threads that write snapshots to disk and then keep the journal within its limit.
     keepers: Vec<JoinHandle<()>>,
-    /// The last snapshot is still being written.
+    /// True while the last snapshot is being written.
     is_keeping: Arc<AtomicBool>,
     room: Room,
     /// Receives records of thinning.
@@ -89,8 +89,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of `dir` for `job`. A journal of the same job that was not closed is continued: each of its
-    /// entries goes to `replay` first. Any other one is moved aside.
+    /// Opens the journal of `dir` for `job`. A journal of the same job that was not closed is continued: `replay` first
+    /// receives each of its entries. Any other journal is renamed.
     ///
     /// # Errors
     /// [`JournalError`]
@@ -99,7 +99,7 @@ impl Journal {
         Journal::open_on(dir, (job, &node), &mut replay, &mut on_disk, Limits::default())
     }
 
-    /// Like [`Journal::open`], for the aggregator of a node, on the caller's disk.
+    /// Like [`Journal::open`], but for the aggregator of a node and on the caller's disk.
     ///
     /// # Errors
     /// [`JournalError`]
@@ -148,12 +148,12 @@ impl Journal {
             room,
             thinned,
         };
-        // A disk that is full from the start fails at the first append.
+        // Ignore errors here. If the disk is full from the start, the first append fails and reports it.
         let _ = journal.make_reserve();
         Ok(journal)
     }
 
-    /// Appends entries, all or none. Entries that cannot be written are counted as lost: the job continues.
+    /// Appends all entries or none. Entries that cannot be written are counted as lost, and the job continues.
     pub fn append(&mut self, entries: &[Entry], now_ns: u64) {
         let count = entries.len() as u64;
         let superseded = self.owner.as_ref().is_some_and(Owner::is_superseded);
@@ -166,7 +166,7 @@ impl Journal {
             bytes.extend_from_slice(line::encode_sealed(entry).as_bytes());
             bytes.push(b'\n');
         }
-        // After a failure, restore the reserve first: if the journal used it, the report would not fit.
+        // After a failure, restore the reserve first. If the journal used that space, the report would not fit.
         let ready = if self.retry_at_ns.is_some() {
             self.make_reserve()
         } else {
@@ -194,7 +194,8 @@ impl Journal {
         }
     }
 
-    /// Terminates half a line that could not be truncated: readers skip it, and later lines must not become part of it.
+    /// Terminates half a line that could not be truncated, so that later lines do not become part of it. Readers skip
+    /// the half.
     fn mend(&mut self) -> io::Result<()> {
         if !self.half || self.file.cut(self.length).is_ok() {
             self.half = false;
@@ -206,13 +207,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes appended entries durable: syncs them at once, or soon together with later ones.
+    /// Makes the appended entries durable, either with a sync at once or with a sync that is shared with later entries.
     pub fn commit(&mut self, now_ns: u64) {
         self.must_sync = true;
         self.commit_due(now_ns);
     }
 
-    /// Syncs pending entries if it is time.
+    /// Syncs pending entries if a sync is due.
     pub fn commit_due(&mut self, now_ns: u64) {
         if self.must_sync && now_ns >= self.sync_at_ns {
             self.must_sync = false;
@@ -221,7 +222,7 @@ impl Journal {
         }
     }
 
-    /// When the next sync is due.
+    /// Returns when the next sync is due, or `None` if no entry needs one.
     pub fn commits_at(&self) -> Option<u64> {
         self.must_sync.then_some(self.sync_at_ns)
     }
@@ -233,26 +234,27 @@ impl Journal {
         }
     }
 
-    /// Whether to close the open segment now: at its full size `between` two steps, otherwise an eighth later.
+    /// Returns true if the open segment should be closed now. `between` two steps it is closed at its full size, and
+    /// otherwise when it is larger by an eighth.
     pub fn is_full(&self, between: bool, now_ns: u64) -> bool {
         let more = if between { 0 } else { self.segment_bytes / 8 };
         self.length >= self.segment_bytes + more
             && now_ns >= self.close_at_ns
             && self.retry_at_ns.is_none()
             && !self.owner.as_ref().is_some_and(Owner::is_superseded)
-            // No second snapshot while the last one is still being written.
+            // Do not start a second snapshot while the last one is still being written.
             && !self.is_keeping()
     }
 
-    /// Whether a snapshot is being written.
+    /// Returns true while a snapshot is being written.
     pub fn is_keeping(&self) -> bool {
         self.is_keeping.load(Ordering::Acquire)
     }
 
-    /// Closes the open segment and starts the next. Returns whether it succeeded.
+    /// Closes the open segment and starts the next. Returns true on success.
     pub fn close_segment(&mut self, now_ns: u64) -> bool {
         let path = self.dir.join("journal.ndjson");
-        // A file that took this name meanwhile is neither overwritten nor an obstacle.
+        // Skip a number whose file name is already taken, so that no file is overwritten.
         let number = (self.segment.saturating_add(1)..)
             .find(|number| !segments::closed(&path, *number).exists())
             .unwrap_or(u32::MAX);
@@ -289,18 +291,18 @@ impl Journal {
         }
     }
 
-    /// Writes a snapshot of the state at the end of the last closed segment, then thins older segments as necessary,
-    /// without waiting for the disk.
+    /// Writes a snapshot of the state at the end of the last closed segment, then thins older segments as necessary.
+    /// Does not wait for the disk.
     pub fn keep(&mut self, state: Vec<u8>) {
         let (path, number) = (self.dir.join("journal.ndjson"), self.segment);
         let (room, asker) = (self.room.clone(), thread::current().id());
         let is_keeping = Arc::clone(&self.is_keeping);
-        // A snapshot larger than its segment is a sign of a small disk.
+        // If a snapshot is larger than its segment, the disk is probably small, so compress it.
         let is_long = state.len() as u64 > self.segment_bytes;
         let write = [snapshot::write, snapshot::write_deflated][usize::from(is_long)];
         is_keeping.store(true, Ordering::Release);
         self.beside(move || {
-            // A snapshot must never be ahead of the journal on disk.
+            // Sync the closed segment first, because a snapshot must never be ahead of the journal on disk.
             let kept = File::open(segments::closed(&path, number))
                 .and_then(|closed| closed.sync_data())
                 .and_then(|()| snapshot::sync_dir(&path))
@@ -318,7 +320,7 @@ impl Journal {
         });
     }
 
-    /// Thins older segments in the background if they exceed the limit or the disk.
+    /// Thins older segments in the background if they exceed the limit or the space on the disk.
     fn make_room(&mut self) {
         let (room, asker) = (self.room.clone(), thread::current().id());
         self.beside(move || room.keep_in_peace(asker));
@@ -330,22 +332,22 @@ impl Journal {
         self.keepers.extend(keeper);
     }
 
-    /// Records of thinning since the last call.
+    /// Returns the records of thinning since the last call.
     pub fn thinned(&self) -> Vec<Thinned> {
         self.thinned.try_iter().collect()
     }
 
-    /// Entries that could not be written.
+    /// Returns the number of entries that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Reserves space for a report of this size: twice that, for the last report and for thinning the journal.
+    /// Reserves twice the size of this report: space for the last report and for thinning the journal.
     pub fn reserve_for(&mut self, report_bytes: u64) {
         let wanted = report_bytes.saturating_mul(2).next_multiple_of(RESERVE_BYTES);
         if wanted > self.reserve_bytes && self.retry_at_ns.is_none() {
             self.reserve_bytes = wanted;
-            // A full disk fails at the next append.
+            // Ignore errors here. If the disk is full, the next append fails and reports it.
             let _ = self.make_reserve();
         }
     }
@@ -360,7 +362,7 @@ impl Journal {
         let _ = fs::remove_file(self.reserve());
     }
 
-    /// Waits until no thread uses its files.
+    /// Waits until no thread uses the journal's files.
     fn rest(&mut self) {
         self.room.stop();
         for keeper in self.keepers.drain(..) {
@@ -384,7 +386,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// No thread may change its files when it is opened again.
+    /// Waits for the threads, because none of them may change the files after the journal is opened again.
     fn drop(&mut self) {
         self.rest();
     }

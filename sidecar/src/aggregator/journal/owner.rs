@@ -1,6 +1,7 @@
-//! The owner of a run directory. `flock` protects it on one host, but maybe not across hosts on a shared file system,
-//! so a file does too: host, process and boot of the owner, and a counter that increases every two seconds. Clocks of
-//! two hosts are never compared: a process takes over another host's directory if the file stops changing.
+//! The owner of a run directory. `flock` protects the directory on one host, but maybe not across hosts on a shared
+//! file system. A file therefore also names the owner's host, process and boot, with a counter that increases every two
+//! seconds. Clocks of two hosts are never compared. A process takes over another host's directory when the file stops
+//! changing.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -19,41 +20,41 @@ use crate::warn;
 
 /// The file's name in a run directory.
 const FILE: &str = "journal.owner";
-/// Maximum size of a mark, bytes.
+/// Maximum size of the owner file, bytes.
 const MAX_BYTES: u64 = 16 << 10;
 
-/// Interval of an owner's counter, and timeout of an owner.
+/// The interval at which an owner increases its counter, and the timeout of an owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Interval of the counter.
     pub beat: Duration,
-    /// An owner whose counter is unchanged for this long is gone.
+    /// An owner whose counter is unchanged for this long is considered dead.
     pub patience: Duration,
 }
 
-/// A busy file system may delay three beats or more.
+/// The normal timing. A busy file system may delay three beats or more.
 pub const PACE: Pace = Pace {
     beat: Duration::from_secs(2),
     patience: Duration::from_secs(7),
 };
 
-/// Contents of the file.
+/// The contents of the owner file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The owner's host.
     pub host: String,
-    /// Its process.
+    /// The owner's process ID.
     pub pid: u32,
     /// Boot ID of its host, if known.
     pub boot_id: Option<String>,
-    /// Distinguishes two owners in one process.
+    /// A random number that distinguishes two owners in one process.
     pub chance: u64,
-    /// Increases while the owner is alive.
+    /// A counter that increases while the owner is alive.
     pub beat: u64,
 }
 
 impl Mark {
-    /// The mark of this process.
+    /// Creates the mark of this process.
     pub fn own() -> Mark {
         use std::hash::{BuildHasher, RandomState};
         Mark {
@@ -65,12 +66,13 @@ impl Mark {
         }
     }
 
-    /// Readable name.
+    /// Returns a readable name of the owner.
     pub fn name(&self) -> String {
         format!("process {} of host {}", self.pid, self.host)
     }
 
-    /// Whether a lock on this host would show its owner. Two containers of one machine may share a boot but no locks.
+    /// Returns true if the owner is on this host, where its lock would be visible. The host name is compared too,
+    /// because two containers of one machine may share a boot but no locks.
     fn is_of_this_host(&self) -> bool {
         self.boot_id.is_some() && self.boot_id == host::boot_id() && self.host == host::hostname()
     }
@@ -80,7 +82,7 @@ impl Mark {
     }
 }
 
-/// The right to write to a directory, as long as it is held.
+/// The right to write to a directory. It lasts until this value is dropped.
 #[derive(Debug)]
 pub struct Owner {
     path: PathBuf,
@@ -91,7 +93,7 @@ pub struct Owner {
     beats: Option<thread::JoinHandle<()>>,
 }
 
-/// Why ownership was not obtained.
+/// Why the ownership was not obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
     /// Another owner has it.
@@ -102,23 +104,24 @@ pub enum OwnerError {
     Io(#[from] io::Error),
 }
 
-/// The owner of `dir` according to its file.
+/// Returns the owner of `dir` according to its file.
 pub fn holder(dir: &Path) -> Option<Mark> {
     serde_json::from_str(&read_plain(&dir.join(FILE), MAX_BYTES).ok()?).ok()
 }
 
-/// Whether a process writes to `dir` now: its mark is recent.
+/// Returns true if a process writes to `dir` now, that is, if its mark is recent.
 pub fn is_held(dir: &Path) -> bool {
     let modified = fs::metadata(dir.join(FILE)).and_then(|file| file.modified());
-    // A time in the future comes from a clock that is ahead.
+    // A time in the future comes from a clock that is ahead, so it counts as recent.
     modified.is_ok_and(|at| at.elapsed().map_or(true, |age| age <= PACE.patience))
 }
 
 impl Owner {
-    /// Takes `dir`. `locked`: we hold this host's lock on it, so a mark from this host has no live owner.
+    /// Takes ownership of `dir`. If `locked` is true, we hold this host's lock on it, so the owner of a mark from this
+    /// host is no longer alive.
     ///
     /// # Errors
-    /// [`OwnerError`]; it takes [`Pace::patience`] to determine whether another host's mark has a live owner.
+    /// [`OwnerError`]. It takes [`Pace::patience`] to find out whether the owner of another host's mark is alive.
     pub fn take(dir: &Path, locked: bool, mark: Mark, pace: Pace) -> Result<Owner, OwnerError> {
         let path = dir.join(FILE);
         let text = serde_json::to_vec(&mark).unwrap_or_default();
@@ -132,7 +135,7 @@ impl Owner {
                     wait_for(dir, &known, pace)?;
                 }
                 write_whole(&path, &text)?;
-                // All other waiting processes have written by now; the last one wins.
+                // All other waiting processes have written their marks by now. The process that wrote last wins.
                 if !locked {
                     thread::sleep(pace.beat / 4);
                 }
@@ -150,7 +153,8 @@ impl Owner {
         let (stop, stopped) = sync_channel::<()>(1);
         let (own, flag) = (path.clone(), superseded.clone());
         let mut now = mark.clone();
-        // A separate thread: reading a long journal, or a hung disk, must not look like death.
+        // Use a separate thread, so that an owner that reads a long journal or waits for a hung disk does not look
+        // dead.
         let beats = thread::Builder::new()
             .name("owner".into())
             .stack_size(64 << 10)
@@ -166,7 +170,8 @@ impl Owner {
                         return flag.store(true, Ordering::Relaxed);
                     }
                     now.beat += 1;
-                    // On a full disk, the counter stops and another process may take over, which cannot write either.
+                    // On a full disk the counter stops, and another process may take over. That is harmless, because it
+                    // cannot write either.
                     let _ = write_whole(&own, &serde_json::to_vec(&now).unwrap_or_default());
                 }
             });
@@ -179,7 +184,7 @@ impl Owner {
         }
     }
 
-    /// Another process took over because this one seemed dead: this one must not write any more.
+    /// Returns true if another process took over because this one seemed dead. This process must not write any more.
     pub fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
     }
@@ -197,7 +202,7 @@ impl Owner {
     }
 }
 
-/// Returns when the owner is gone.
+/// Waits until the owner is gone, or returns an error if it is alive.
 fn wait_for(dir: &Path, known: &Mark, pace: Pace) -> Result<(), OwnerError> {
     warn::once(
         "owner",
@@ -214,7 +219,7 @@ fn wait_for(dir: &Path, known: &Mark, pace: Pace) -> Result<(), OwnerError> {
         match holder(dir) {
             Some(now) if now != *known => return Err(OwnerError::Held(now)),
             Some(_) => {}
-            // It released the directory.
+            // The owner released the directory.
             None => return Ok(()),
         }
     }

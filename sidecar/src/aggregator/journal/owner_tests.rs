@@ -35,7 +35,7 @@ fn one_that_is_gone_is_succeeded() {
     first.beats.take().unwrap().join().unwrap();
     let mut second = take(dir.path(), of("b", 8)).unwrap();
     assert_eq!(holder(dir.path()).unwrap().pid, 8);
-    // The first one was only paused: it must not remove another owner's mark, nor write.
+    // The first owner was only paused. It must neither remove another owner's mark nor write.
     first.leave();
     assert_eq!(holder(dir.path()).unwrap().pid, 8);
     second.leave();
@@ -68,7 +68,7 @@ fn of_those_who_wait_one_has_it() {
             let dir = dir.path();
             scope.spawn(move || {
                 let owner = take(dir, of("b", pid));
-                // Long enough for a superseded owner to notice.
+                // Wait long enough for a superseded owner to notice.
                 thread::sleep(FAST.beat * 4);
                 owner.is_ok_and(|owner| !owner.is_superseded())
             })
@@ -79,7 +79,7 @@ fn of_those_who_wait_one_has_it() {
     assert_eq!(taken.iter().filter(|has| **has).count(), 1, "{taken:?}");
 }
 
-/// A host's own lock is more reliable than a file: a killed process of this host is not waited for.
+/// A host's own lock is more reliable than a file, so a killed process of this host is not waited for.
 #[test]
 fn this_hosts_lock_is_believed() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn this_hosts_lock_is_believed() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
-/// An invalid mark (the disk was full when it was written) has no owner.
+/// An invalid mark has no owner. It may exist because the disk was full when it was written.
 #[test]
 fn an_empty_file_is_nobodys() {
     let dir = tempfile::tempdir().unwrap();

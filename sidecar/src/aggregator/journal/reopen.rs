@@ -1,4 +1,4 @@
-//! Handling of an existing journal: whether to continue it, how to restore its state, and its lock.
+//! Handles an existing journal: decides whether to continue it, restores its state, and takes its lock.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -31,14 +31,14 @@ pub trait Replay {
     /// Restores the state of a snapshot.
     ///
     /// # Errors
-    /// If it cannot resume from there: all entries follow, from the first.
+    /// If the state cannot be resumed from this snapshot. In that case all entries follow, from the first.
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Unfit>;
 
-    /// The next entry.
+    /// Takes the next entry.
     fn take(&mut self, entry: Entry);
 }
 
-/// A plain function gets all entries.
+/// A plain function receives all entries; snapshots are not used.
 impl<F: FnMut(Entry)> Replay for F {
     fn restore(&mut self, _: &Snapshot) -> Result<(), Unfit> {
         Err(Unfit::Misfit)
@@ -60,7 +60,7 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
     let locked = match patient_lock(&lock) {
         Ok(()) => true,
         Err(Errno::WOULDBLOCK) => return Err(taken(owner::holder(dir))),
-        // A file system without locks: the owner file is the only protection.
+        // The file system does not support locks, so the owner file is the only protection.
         Err(error) => {
             warn::once("journal lock", format_args!("{}: {error}", dir.display()));
             false
@@ -69,7 +69,7 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
     match Owner::take(dir, locked, Mark::own(), PACE) {
         Ok(owner) => Ok((lock, Some(owner))),
         Err(OwnerError::Held(by)) => Err(taken(Some(by))),
-        // A disk that is full from the start is no reason to stop monitoring.
+        // A disk that is full from the start must not prevent monitoring.
         Err(OwnerError::Io(error)) => {
             warn::once("owner file", format_args!("{}: {error}", dir.display()));
             Ok((lock, None))
@@ -77,7 +77,8 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
     }
 }
 
-/// A child process of an aggregator holds its descriptors until exec, and so the lock of one that has just exited.
+/// Takes the lock, with retries. A child process of an aggregator holds inherited descriptors until it calls exec, so
+/// the lock of an aggregator that has just exited may still be held.
 fn patient_lock(file: &File) -> Result<(), Errno> {
     for _ in 0..LOOKS {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -88,9 +89,9 @@ fn patient_lock(file: &File) -> Result<(), Errno> {
     flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Whether the journal at `path` is this job's and still open; one that ended with no node missing is closed. The job
-/// is in the first entry or, if that is damaged, in the entry of a later start, or else in the newest snapshot. A
-/// journal that does not exist yet counts as open.
+/// Returns true if the journal at `path` belongs to this job and is still open. A journal is closed if the job ended
+/// with no node missing. The job is named in the first entry; if that is damaged, in the entry of a later start;
+/// otherwise in the newest snapshot. A journal that does not exist yet counts as open.
 pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
     let files: Vec<PathBuf> = segments::files(path)?
         .into_iter()
@@ -101,26 +102,26 @@ pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
         for line in Lines::new(BufReader::new(safe_file::open_own(file)?)) {
             match line? {
                 Line::Entry(entry) => match entry.frame.event {
-                    // Any node with the key can send this event.
+                    // Ignore this event unless the aggregator wrote it, because any node with the key can send one.
                     Event::Job(_) if entry.frame.agent != AGGREGATOR => {}
                     Event::Job(opened) if opened.job == *job => return Ok(!has_ended(&files)?),
                     Event::Job(_) => return Ok(false),
                     _ if is_first => return Ok(false),
                     _ => {}
                 },
-                // No complete line was ever written.
+                // No complete line was ever written, so the journal counts as open.
                 Line::Torn { .. } if is_first => return Ok(true),
                 Line::Broken { .. } | Line::Torn { .. } => {}
             }
             is_first = false;
         }
     }
-    // If the oldest part was dropped, only snapshots may still name the job.
+    // If the oldest part was removed, only snapshots may still name the job.
     let is_known = || snapshot::newest::<IgnoredAny>(path).is_some_and(|(_, header, _)| header.job == *job);
     Ok(is_first || (is_known() && !has_ended(&files)?))
 }
 
-/// Whether the last entry reports the job's end with no node missing.
+/// Returns true if the last entry reports the job's end with no node missing.
 fn has_ended(files: &[PathBuf]) -> io::Result<bool> {
     for path in files.iter().rev() {
         let mut file = safe_file::open_own(path)?;
@@ -185,11 +186,11 @@ pub(super) fn read_back(
     let closed = segments::list(path)?;
     let known = restore(path, job, &closed, replay);
     for (_, segment) in closed.iter().filter(|(number, _)| *number > known) {
-        // A power failure may truncate a closed segment: its last line is then treated like any damaged one.
+        // A power failure may truncate a closed segment. Its torn last line is then treated like any damaged line.
         read(segment, &mut safe_file::open_own(segment)?, replay)?;
     }
     if let Some(offset) = read(path, file, replay)? {
-        // A full disk cannot store it; that is no reason to stop monitoring.
+        // The torn end cannot be saved on a full disk. That must not prevent monitoring.
         let dir = path.parent().unwrap_or(Path::new("."));
         if let Err(error) = keep_torn(dir, file, offset) {
             warn::once("journal.torn", format_args!("{}: {error}", dir.display()));
@@ -199,7 +200,7 @@ pub(super) fn read_back(
     Ok((file.metadata()?.len(), known))
 }
 
-/// Replays every entry of one file; returns where a torn last line starts.
+/// Replays every entry of one file. Returns the offset of a torn last line, if there is one.
 fn read(path: &Path, file: &mut File, replay: &mut dyn Replay) -> io::Result<Option<u64>> {
     let mut torn = None;
     let (mut broken, mut first) = (0u64, None);
@@ -223,7 +224,7 @@ fn read(path: &Path, file: &mut File, replay: &mut dyn Replay) -> io::Result<Opt
     Ok(torn)
 }
 
-/// Restores the newest usable snapshot and returns the number of the segment that it follows; zero if there is none.
+/// Restores the newest usable snapshot. Returns the number of the segment before it, or zero if there is none.
 fn restore(path: &Path, job: &JobId, closed: &[(u32, PathBuf)], replay: &mut dyn Replay) -> u32 {
     for (number, file) in snapshot::list(path).unwrap_or_default().into_iter().rev() {
         let restored = Snapshot::read(&file).and_then(|snapshot| {
@@ -251,7 +252,7 @@ fn restore(path: &Path, job: &JobId, closed: &[(u32, PathBuf)], replay: &mut dyn
     0
 }
 
-/// The number of the first entry of a file.
+/// Returns the number of the first entry of a file.
 fn first_entry(path: &Path) -> Option<u64> {
     let lines = Lines::new(BufReader::new(safe_file::open_own(path).ok()?));
     lines.flatten().find_map(|line| match line {

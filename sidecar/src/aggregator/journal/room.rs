@@ -1,8 +1,8 @@
-//! Keeps a journal's disk usage within its limit: the oldest closed segments lose their telemetry and, if that is not
-//! enough, everything but the essential entries ([`thin`]).
+//! Keeps a journal's disk usage within its limit. The oldest closed segments lose their telemetry. If that is not
+//! enough, they lose everything but the essential entries ([`thin`]).
 //!
-//! Entries that must be folded when the journal is reopened are never touched: those after the older of the two
-//! snapshots that this aggregator wrote or resumed from.
+//! Entries after the older of the two snapshots that this aggregator wrote or resumed from are never removed, because
+//! they must be folded when the journal is reopened.
 
 use std::fs;
 use std::io;
@@ -20,20 +20,20 @@ use super::snapshot;
 use super::thin::{self, Done, Hand, Rule};
 use crate::warn;
 
-/// Nice value of the thinning thread. The journal grows meanwhile: thinning must finish even on a machine with all
-/// cores busy.
+/// Nice value of the thinning thread. It is not lower in priority because the journal grows meanwhile, so thinning must
+/// finish even on a machine with all cores busy.
 const LOW_PRIORITY: i32 = 5;
 
 /// State between two calls.
 #[derive(Debug, Default)]
 struct Known {
-    /// Segments whose snapshots are known to be valid.
+    /// Segments that are followed by a snapshot known to be valid.
     good: Vec<u32>,
-    /// Segments up to this one no longer contain telemetry.
+    /// The last segment up to which no segment contains telemetry any more.
     thinned: u32,
 }
 
-/// Keeps one journal within its limit. A clone works on the same journal.
+/// Keeps one journal within its limit. Clones share one journal.
 #[derive(Clone, Debug)]
 pub struct Room {
     journal: PathBuf,
@@ -46,8 +46,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// For the journal at `journal`, resumed from the snapshot after segment `restored` (zero: none). The receiver gets
-    /// records of what is removed.
+    /// Creates it for the journal at `journal`, which was resumed from the snapshot after segment `restored` (zero if
+    /// there was none). The receiver gets records of what is removed.
     pub fn new(journal: &Path, node: NodeId, limits: Limits, restored: u32) -> (Room, Receiver<Thinned>) {
         let (told, hears) = channel();
         let good = if restored > 0 { vec![restored] } else { Vec::new() };
@@ -57,7 +57,7 @@ impl Room {
             stop: Arc::new(AtomicBool::new(false)),
         };
         let mut thinned = 0;
-        // A killed aggregator may not have reported them.
+        // Report records of earlier thinning again, because a killed aggregator may not have reported them.
         for (number, path) in segments::list(journal).unwrap_or_default() {
             let Some(record) = thin::told_in(&path) else { break };
             thinned = number;
@@ -74,22 +74,22 @@ impl Room {
         (room, hears)
     }
 
-    /// The snapshot after this segment is on disk.
+    /// Records that the snapshot after this segment is on disk.
     pub fn has_snapshot(&self, number: u32) {
         self.known().good.push(number);
     }
 
-    /// Stops thinning; the files stay as they are.
+    /// Stops thinning. The files remain as they are.
     pub fn stop(&self) {
         self.hand.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Like [`Room::keep`], but warns on errors, and returns at once if another thread is thinning. A thread other than
-    /// `asker` lowers its own priority permanently.
+    /// Like [`Room::keep`], but errors only cause a warning, and it returns at once if another thread is thinning. A
+    /// thread other than `asker` lowers its own priority permanently.
     pub fn keep_in_peace(&self, asker: ThreadId) {
         let Ok(_turn) = self.turn.try_lock() else { return };
         if thread::current().id() != asker {
-            // On Linux this affects only this thread. Failure is harmless.
+            // On Linux this affects only this thread. A failure is harmless.
             let _ = rustix::process::setpriority_process(None, LOW_PRIORITY);
         }
         match self.keep() {
@@ -101,7 +101,7 @@ impl Room {
         }
     }
 
-    /// Removes entries beyond the limit. May take seconds: do not wait for it.
+    /// Removes entries beyond the limit. This may take seconds, so the caller should not wait for it.
     ///
     /// # Errors
     /// If a file cannot be read or written, or if stopped.
@@ -113,13 +113,13 @@ impl Room {
                 self.complain(safe)?;
                 break;
             }
-            // New snapshots may have appeared meanwhile, and allow removing more.
+            // New snapshots may have appeared meanwhile, so that more may be removed.
             self.take_out(safe)?;
         }
         Ok(())
     }
 
-    /// Removes what is necessary from segments up to `safe`.
+    /// Removes as much as necessary from segments up to `safe`.
     fn take_out(&self, safe: u32) -> io::Result<()> {
         let mut old = segments::list(&self.journal)?;
         old.retain(|(number, _)| *number <= safe);
@@ -147,7 +147,8 @@ impl Room {
         Ok(())
     }
 
-    /// Whether the next segment fits too: within the limit, and with its snapshot on a disk that other programs fill.
+    /// Returns true if the next segment also fits. It must fit within the limit and, with its snapshot, on a disk that
+    /// other programs also fill.
     fn fits(&self) -> io::Result<bool> {
         let (limits, used) = (self.limits()?, used(&self.journal)?);
         let next = limits
@@ -157,7 +158,7 @@ impl Room {
         Ok(used <= limits.resting_bytes() && free(&self.journal) >= next)
     }
 
-    /// The limits with the disk's current free space, which depends on other programs.
+    /// Returns the limits for the disk's current free space, which depends on other programs.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -165,12 +166,12 @@ impl Room {
         Ok(self.limits.on(self.room_bytes()?))
     }
 
-    /// Bytes that the journal uses or can still use.
+    /// Returns the number of bytes that the journal uses or can still use.
     fn room_bytes(&self) -> io::Result<u64> {
         Ok(used(&self.journal)?.saturating_add(free(&self.journal)))
     }
 
-    /// Parameters of thinning, with the limit to record.
+    /// Returns the parameters of thinning, with the limit to record.
     fn hand(&self) -> io::Result<Hand> {
         Ok(Hand {
             bound_bytes: self.limits.under(self.room_bytes()?).bound_bytes,
@@ -201,12 +202,12 @@ impl Room {
 
     fn tell(&self, done: Done) {
         if let Some(record) = done.record {
-            // The receiver may be gone at the end.
+            // At the end of the job the receiver may already be gone.
             let _ = self.told.send(record);
         }
     }
 
-    /// The last segment that never has to be folded again.
+    /// Returns the last segment that never has to be folded again.
     fn safe(&self) -> io::Result<u32> {
         let there = snapshot::list(&self.journal)?;
         let mut known = self.known();
@@ -222,19 +223,19 @@ impl Room {
     }
 }
 
-/// Free bytes on a journal's disk; `u64::MAX` if unknown.
+/// Returns the free bytes on a journal's disk, or `u64::MAX` if unknown.
 pub fn free(journal: &Path) -> u64 {
     let dir = journal.parent().unwrap_or(Path::new("."));
     rustix::fs::statvfs(dir).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Size of a journal's newest snapshot, bytes; the next one may be as large.
+/// Returns the size of a journal's newest snapshot, bytes. The next one may be as large.
 fn snapshot_bytes(journal: &Path) -> io::Result<u64> {
     let newest = snapshot::list(journal)?.pop();
     Ok(newest.map_or(0, |(_, path)| fs::metadata(path).map_or(0, |meta| meta.len())))
 }
 
-/// Disk usage of a journal and its snapshots, bytes.
+/// Returns the disk usage of a journal and its snapshots, bytes.
 ///
 /// # Errors
 /// When its directory cannot be read.

@@ -1,5 +1,5 @@
-//! The files of one journal: closed segments, `journal-000001.ndjson` and so on, and the open one, `journal.ndjson`.
-//! Read in order, they are one journal.
+//! The files of one journal: the closed segments (`journal-000001.ndjson` and so on) and the open segment
+//! (`journal.ndjson`). Read in this order, they form the whole journal.
 
 use std::fs;
 use std::io;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::thin;
 
-/// Default size of a segment: a restart folds at most one of them again.
+/// Default size of a segment. A restart folds at most one segment again.
 pub const SEGMENT_BYTES: u64 = 256 << 20;
-/// Default limit of a journal's disk usage: raw telemetry of 16,384 ranks for the last ten minutes, of eight ranks for
-/// weeks.
+/// Default limit of a journal's disk usage. It holds the raw telemetry of 16,384 ranks for about ten minutes, or of
+/// eight ranks for weeks.
 pub const BOUND_BYTES: u64 = 8 << 30;
 /// Minimum limit of a journal.
 pub const LEAST_BYTES: u64 = 1 << 20;
-/// Minimum number of segments within the limit: two are complete, one is open, one is being thinned.
+/// Minimum number of segments within the limit: two complete segments, the open one, and one that is being thinned.
 const SEGMENTS: u64 = 8;
 
 /// Limits of disk usage.
@@ -22,13 +22,13 @@ const SEGMENTS: u64 = 8;
 pub struct Limits {
     /// Size at which a segment is closed.
     pub segment_bytes: u64,
-    /// Limit of all files of the journal together, including the two snapshots. Near it, the oldest segments are
-    /// thinned.
+    /// Limit of all files of the journal together, including the two snapshots. When the journal gets near it, the
+    /// oldest segments are thinned.
     pub bound_bytes: u64,
 }
 
 impl Limits {
-    /// Limits of a journal with this maximum size.
+    /// Returns the limits of a journal with this maximum size.
     pub fn within(bound_bytes: u64) -> Limits {
         Limits {
             segment_bytes: SEGMENT_BYTES.min(bound_bytes / SEGMENTS),
@@ -44,7 +44,8 @@ impl Limits {
         }
     }
 
-    /// Limits on a disk with this much free space: two segments must be complete before anything can be thinned.
+    /// Returns the limits on a disk with this much free space. Two segments must be complete before anything can be
+    /// thinned.
     pub fn on(self, free_bytes: u64) -> Limits {
         let segment_bytes = self
             .segment_bytes
@@ -55,7 +56,8 @@ impl Limits {
         }
     }
 
-    /// Maximum size right after closing a segment: room for the next one, and for the copy of one being thinned.
+    /// Returns the maximum size of the journal right after a segment is closed. It leaves room for the next segment and
+    /// for the copy of a segment that is being thinned.
     pub fn resting_bytes(&self) -> u64 {
         self.bound_bytes
             .saturating_sub(self.segment_bytes.saturating_mul(2))
@@ -103,13 +105,13 @@ impl Default for Limits {
 /// File name suffix of a segment.
 pub(super) const END: &str = ".ndjson";
 
-/// Path of the closed segment with this number, of the journal at `journal`.
+/// Returns the path of the closed segment with this number, for the journal at `journal`.
 pub fn closed(journal: &Path, number: u32) -> PathBuf {
     let stem = journal.file_stem().unwrap_or_default().to_string_lossy();
     journal.with_file_name(format!("{stem}-{number:06}.ndjson"))
 }
 
-/// The closed segments of the journal at `journal` in order, with their numbers.
+/// Returns the closed segments of the journal at `journal` in order, with their numbers.
 ///
 /// # Errors
 /// When its directory cannot be read.
@@ -119,12 +121,13 @@ pub fn list(journal: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     Ok(all)
 }
 
-/// Number of leading segments merged into the next one, if the merging process was killed before it removed them.
+/// Returns the number of leading segments that were already merged into the next one. There are such segments if the
+/// merging process was killed before it removed them.
 fn told_of(all: &[(u32, PathBuf)]) -> usize {
     usize::from(all.get(1).is_some_and(|(_, path)| thin::is_dropped(path)))
 }
 
-/// Removes what a killed process left of the segments of the journal at `journal`.
+/// Removes the leftovers of a killed process from the segments of the journal at `journal`.
 pub fn sweep(journal: &Path) {
     thin::sweep(journal);
     let all = numbered(journal, END).unwrap_or_default();
@@ -133,18 +136,18 @@ pub fn sweep(journal: &Path) {
     }
 }
 
-/// Files beside `journal` with its name, a number and this suffix, sorted by number.
+/// Returns the files beside `journal` with its name, a number and this suffix, sorted by number.
 ///
 /// # Errors
 /// When its directory cannot be read.
 pub fn numbered(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let mut found = named(journal, end)?;
-    // Skip directories and pipes with such a name: reading a pipe may block forever.
+    // Skip directories and pipes with such a name, because reading a pipe may block forever.
     found.retain(|(_, path)| fs::metadata(path).is_ok_and(|meta| meta.is_file()));
     Ok(found)
 }
 
-/// Like [`numbered`], including directories and pipes.
+/// Like [`numbered`], but includes directories and pipes.
 pub(super) fn named(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let stem = format!("{}-", journal.file_stem().unwrap_or_default().to_string_lossy());
     let dir = match journal.parent() {
@@ -165,7 +168,7 @@ pub(super) fn named(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>
     Ok(found)
 }
 
-/// All existing files of the journal at `journal`, in order.
+/// Returns all existing files of the journal at `journal`, in order.
 ///
 /// # Errors
 /// When its directory cannot be read.

@@ -1,5 +1,6 @@
-//! The folded state in a file, so that a restart need not fold the whole journal: `journal-000007.state` is the state
-//! after all entries up to the end of segment 7. If it is unusable, the journal is still there.
+//! The folded state in a file, so that a restart need not fold the whole journal. `journal-000007.state` is the state
+//! after all entries up to the end of segment 7. If a snapshot is unusable, the state can still be folded from the
+//! journal.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,13 +19,14 @@ use super::segments;
 use crate::safe_file;
 
 const MAGIC: &[u8; 8] = b"PLSTATE\n";
-/// Magic of a deflated snapshot (RFC 1951).
+/// Magic number of a deflated snapshot (RFC 1951).
 const DEFLATED: &[u8; 8] = b"PLSTATZ\n";
-/// Increased when the state of any rule changes its format or its meaning within one version of Paceline.
+/// Version of the state's format. Increase it when the state of any rule changes its format or its meaning within one
+/// version of Paceline.
 const FORMAT: u32 = 16;
 /// File name suffix of a snapshot.
 pub(super) const END: &str = ".state";
-/// The newest, and the one before in case the newest is damaged.
+/// Number of snapshots to keep: the newest, and the one before it in case the newest is damaged.
 const KEPT: usize = 2;
 
 /// Header before the state.
@@ -34,14 +36,14 @@ pub struct Header {
     paceline: String,
     /// The job.
     pub job: JobId,
-    /// The last entry included.
+    /// The number of the last entry that the state includes.
     pub n: u64,
     /// Length of `verdicts.ndjson` at that time.
     pub verdict_bytes: u64,
 }
 
 impl Header {
-    /// Header for a state of this version of Paceline.
+    /// Creates the header for a state of this version of Paceline.
     pub fn new(job: JobId, n: u64, verdict_bytes: u64) -> Header {
         Header {
             format: FORMAT,
@@ -62,15 +64,15 @@ pub enum Unfit {
     /// The file is not a complete snapshot.
     #[error("damaged")]
     Damaged,
-    /// Its state is from another version.
+    /// The state is from another version.
     #[error("of another version: {0}")]
     Foreign(String),
-    /// It belongs to another journal, or the journal was changed.
+    /// The snapshot belongs to another journal, or the journal was changed.
     #[error("does not fit its journal")]
     Misfit,
 }
 
-/// Encodes header and state. `room`: size of the last snapshot, bytes.
+/// Encodes header and state. `room` is the size of the last snapshot, bytes.
 ///
 /// # Errors
 /// If a state cannot be encoded, which tests rule out.
@@ -94,7 +96,7 @@ pub fn write(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
     put_there(journal, number, (MAGIC, bytes))
 }
 
-/// Like [`write()`], in a third of the space, but about ten milliseconds slower per megabyte.
+/// Like [`write()`], but takes a third of the space and about ten milliseconds more per megabyte.
 ///
 /// # Errors
 /// If it cannot be written; existing files stay.
@@ -115,7 +117,7 @@ fn put_there(journal: &Path, number: u32, (magic, bytes): (&[u8; 8], &[u8])) -> 
         file.sync_data()
     };
     let written = put().or_else(|error| {
-        // Without new snapshots nothing can be thinned: on a full disk, the older one is removed first.
+        // Without new snapshots nothing can be thinned. On a full disk, the older snapshot is therefore removed first.
         let mut old = list(journal)?;
         if error.kind() != io::ErrorKind::StorageFull || old.len() < KEPT {
             return Err(error);
@@ -143,7 +145,7 @@ pub fn sync_dir(journal: &Path) -> io::Result<()> {
     File::open(journal.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// The snapshots of a journal in order, with the numbers of the segments that they follow.
+/// Returns the snapshots of a journal in order, with the numbers of the segments before them.
 ///
 /// # Errors
 /// When its directory cannot be read.
@@ -158,7 +160,7 @@ pub fn forget(journal: &Path) {
     }
 }
 
-/// A valid snapshot: its header and the rest.
+/// A valid snapshot, which consists of its header and its state.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Header before the state.
@@ -202,7 +204,7 @@ impl Snapshot {
         Ok(Snapshot { header, bytes, at })
     }
 
-    /// Its state.
+    /// Decodes the state.
     ///
     /// # Errors
     /// [`Unfit::Foreign`]
@@ -211,8 +213,8 @@ impl Snapshot {
     }
 }
 
-/// The newest usable snapshot of the journal at `journal`, with the segment that it follows. For readers: the writer
-/// has stricter checks.
+/// Returns the newest usable snapshot of the journal at `journal`, with the number of the segment before it. This is
+/// for readers; the writer makes stricter checks.
 pub fn newest<T: for<'de> Deserialize<'de>>(journal: &Path) -> Option<(u32, Header, T)> {
     let all = list(journal).unwrap_or_default().into_iter().rev();
     let read = |(number, path): (u32, PathBuf)| {
@@ -222,7 +224,7 @@ pub fn newest<T: for<'de> Deserialize<'de>>(journal: &Path) -> Option<(u32, Head
     all.filter_map(read).next()
 }
 
-/// Only the detector of a state, which is its first part.
+/// Decodes only the detector, which is the first part of a state.
 #[derive(Debug)]
 pub struct OfDetector(pub Detector);
 

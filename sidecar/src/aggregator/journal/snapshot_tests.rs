@@ -70,7 +70,7 @@ fn one_that_is_damaged_or_of_another_version_is_not_used() {
     write(&journal, 1, &encode(&other, &7u64, 0).unwrap()).unwrap();
     let said = Snapshot::read(&path).unwrap_err().to_string();
     assert_eq!(said, format!("of another version: 0.0.9, format {FORMAT}"));
-    // The previous one is used then.
+    // If the newest snapshot is damaged, the previous one is used.
     write(&journal, 1, &bytes(10)).unwrap();
     write(
         &journal,

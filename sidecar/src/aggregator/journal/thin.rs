@@ -1,6 +1,7 @@
 //! Removes lines from a closed segment of the journal, and records there what was removed ([`Thinned`]).
 //!
-//! The new file is written beside the old one, synced, and renamed over it: a kill leaves one or the other.
+//! The new file is written beside the old one, synced, and renamed over it. If the process is killed, either the old or
+//! the new file remains.
 
 mod survey;
 
@@ -24,17 +25,17 @@ use crate::{host, safe_file};
 const DRAFT: &str = ".thin";
 /// Number of lines between two checks of the stop flag.
 const ASK_EVERY: u64 = 4096;
-/// Bytes read from a segment to see whether it was thinned.
+/// Number of bytes to read from a segment to find out whether it was thinned.
 const HEAD_BYTES: u64 = 1 << 20;
 /// Bytes read or written at once.
 const CHUNK: usize = 256 << 10;
 
-/// What is removed.
+/// Which entries to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Telemetry.
     Telemetry,
-    /// Everything but the essential entries: the journal's job and its policy.
+    /// Everything but the essential entries, which are the journal's job and its policy.
     Everything,
 }
 
@@ -58,16 +59,17 @@ pub struct Hand {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Result for a segment.
+/// The result of thinning a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What was removed from it, now and before; `None` if nothing.
+    /// The record of everything removed from the segment so far; `None` if nothing was removed.
     pub record: Option<Thinned>,
-    /// Whether something was removed now.
+    /// True if something was removed now.
     pub is_new: bool,
 }
 
-/// Removes from the segment at `path` what the rule selects. `earlier`, which was already dropped, is merged into it.
+/// Removes the entries that the rule selects from the segment at `path`. `earlier`, a segment that was already dropped,
+/// is merged into it.
 ///
 /// # Errors
 /// If a file cannot be read or written, or if stopped; existing files stay.
@@ -94,7 +96,7 @@ pub fn squeeze(earlier: Option<&Path>, path: &Path, rule: Rule, hand: &Hand) -> 
     }
     sync_dir(path)?;
     if let Some(earlier) = earlier {
-        // A kill before this leaves a file that the next one has replaced: readers skip it.
+        // If the process is killed before this line, a file remains that the next one has replaced. Readers skip it.
         fs::remove_file(earlier)?;
     }
     Ok(Done {
@@ -103,7 +105,8 @@ pub fn squeeze(earlier: Option<&Path>, path: &Path, rule: Rule, hand: &Hand) -> 
     })
 }
 
-/// The name is unique: an aggregator that was superseded without noticing must not write to the same draft.
+/// Returns the path of the draft. The name is unique because an aggregator that was superseded without noticing must
+/// not write to the same draft.
 fn draft_of(path: &Path) -> PathBuf {
     path.with_added_extension(format!("{:x}{DRAFT}", host::incarnation()))
 }
@@ -121,13 +124,14 @@ pub fn sweep(journal: &Path) {
     }
 }
 
-/// Whether a segment holds only the essential entries, of itself and of all segments before it, which it replaces.
+/// Returns true if a segment holds only essential entries, both of itself and of all segments before it, which it
+/// replaces.
 pub fn is_dropped(path: &Path) -> bool {
     told_in(path).is_some_and(|record| record.whole)
 }
 
-/// The record of removed lines near the beginning of a segment, preceded only by lines older than all removed ones.
-/// `None` may be wrong if there are many of those.
+/// Returns the record of removed lines near the beginning of a segment. Only lines older than all removed lines precede
+/// it. If there are many of those, this may return `None` although there is a record.
 pub fn told_in(path: &Path) -> Option<Thinned> {
     let head = BufReader::new(safe_file::open_own(path).ok()?.take(HEAD_BYTES));
     let mut lines = head.split(b'\n').map_while(Result::ok);
@@ -156,7 +160,7 @@ fn write(draft: &Path, inputs: &[&Path], survey: &Survey, record: &Thinned, hand
     out.into_inner().map_err(|error| error.into_error())?.sync_data()
 }
 
-/// The line that replaces removed ones.
+/// Returns the line that replaces removed lines.
 fn tell(n: u64, at_ns: u64, record: &Thinned, hand: &Hand) -> String {
     line::encode_sealed(&Entry {
         n,
@@ -177,8 +181,8 @@ fn copy(out: &mut impl Write, text: &[u8]) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Calls `each` with every line of these files, without its newline, and its number; empty lines are skipped. An
-/// oversized line comes in pieces, which are unreadable like the whole.
+/// Calls `each` with every line of these files, without its newline, and with its number. Empty lines are skipped. An
+/// oversized line arrives in several pieces, each of which is unreadable like the whole.
 fn each_line(
     inputs: &[&Path],
     stop: &AtomicBool,

@@ -1,6 +1,6 @@
-//! Obstacles to the files of a run directory: a directory, a pipe, a device or a symbolic link with the name of one.
-//! Opening a pipe may block forever, a directory cannot be written, and links are not followed, so the obstacle is
-//! renamed.
+//! Handles obstacles to the files of a run directory: a directory, a pipe, a device or a symbolic link that has the
+//! name of such a file. Opening a pipe may block forever, a directory cannot be written, and links are not followed, so
+//! the obstacle is renamed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const NAMES: [&str; 11] = [
 /// Extension added to the name of an obstacle.
 const ASIDE: &str = "aside";
 
-/// Renames obstacles in `dir`, with a warning. Those that cannot be moved stay.
+/// Renames obstacles in `dir`, with a warning. Obstacles that cannot be renamed remain.
 pub(super) fn clear(dir: &Path) {
     let journal = dir.join("journal.ndjson");
     let numbered = [segments::END, snapshot::END]
@@ -52,7 +52,7 @@ fn move_aside(path: &Path) {
     }
 }
 
-/// Whether something other than a file exists.
+/// Returns true if the path exists and is not a regular file.
 fn is_in_the_way(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file())
 }

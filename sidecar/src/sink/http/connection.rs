@@ -1,4 +1,5 @@
-//! One connection to the page: it is closed after a timeout, whatever its client does, and tracks whether it is idle.
+//! One connection to the page. It is closed after a timeout, whatever its client does. It also records whether it is
+//! idle.
 
 use std::future::Future;
 use std::io;
@@ -19,10 +20,10 @@ const LONGEST: Duration = Duration::from_secs(30);
 pub(super) const HEAD: Duration = Duration::from_secs(5);
 /// How long to wait for the next request after an answer.
 const IDLE: Duration = Duration::from_secs(10);
-/// Ends a request's head.
+/// The bytes that end a request's head.
 const END: &[u8; 4] = b"\r\n\r\n";
 
-/// Plain, or TLS.
+/// A plain or a TLS stream.
 pub(super) enum Stream {
     Plain(TcpStream),
     Sealed(Box<TlsStream<TcpStream>>),
@@ -31,11 +32,11 @@ pub(super) enum Stream {
 /// A connection with timeouts.
 pub struct Connection {
     stream: Stream,
-    /// Closes it in any case.
+    /// The timer that closes the connection in any case.
     last: Pin<Box<Sleep>>,
-    /// Closes it while no request is being answered.
+    /// The timer that closes the connection while no request is being answered.
     idle: Pin<Box<Sleep>>,
-    /// How many bytes of [`END`] were matched last.
+    /// The number of bytes of [`END`] that the last bytes read have matched.
     matched: usize,
     slot: Slot,
 }
@@ -59,7 +60,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Looks for the end of a request's head.
+    /// Looks for the end of a request's head in bytes that were read.
     fn note_read(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.matched = match byte {
@@ -74,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Written bytes belong to an answer: the next request may follow.
+    /// Marks the connection as idle. Written bytes belong to an answer, so the next request may follow.
     fn note_written(&mut self) {
         self.slot.set_idle(true);
         self.idle.as_mut().reset(Instant::now() + IDLE);

@@ -21,17 +21,17 @@ use tokio_rustls::TlsAcceptor;
 use super::connection::{Connection, HEAD, Stream};
 use super::slots::{Client, Slot, Slots};
 
-/// Connections without a slot get an answer; this many at a time.
+/// Maximum number of connections that are answered at a time although there is no slot for them.
 const MAX_REFUSALS: usize = 16;
-/// How long such a client may take to read the answer.
+/// How long a client without a slot may take to read the answer.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// Pause before the next attempt when no descriptors are left.
+/// Pause before the next attempt if no file descriptors are left.
 const BREATH: Duration = Duration::from_millis(100);
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 37\r\n\r\n\
 # too many requests, try again soon.\n";
 
-/// Certificates and their key, for TLS 1.2 and 1.3.
+/// Loads certificates and their key, for TLS 1.2 and 1.3.
 ///
 /// # Errors
 /// What is wrong with the files.
@@ -56,7 +56,7 @@ pub struct Visitors {
 }
 
 impl Visitors {
-    /// Accepts connections from now on.
+    /// Starts to accept connections.
     ///
     /// # Errors
     /// The system's error.
@@ -129,7 +129,8 @@ async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, mut slot: Slot) -> O
     Some(Connection::new(stream, slot))
 }
 
-/// Answers that there is no room, and reads the request: closing with unread bytes would discard the answer.
+/// Answers that there is no room. It also reads the request, because closing a socket with unread bytes would discard
+/// the answer.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(FULL).await?;
     stream.shutdown().await?;

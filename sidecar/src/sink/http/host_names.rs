@@ -1,6 +1,6 @@
-//! The host names that the page accepts. A malicious web page can make a browser send requests here under its own host
-//! name, pointed at this machine ("DNS rebinding"), and read the answers. So a request must use an address, which no
-//! name server can change, this machine's name, or a configured host.
+//! The host names that the page accepts. A malicious web page can point its own host name at this machine ("DNS
+//! rebinding"), so that a browser sends requests here and lets that page read the answers. A request must therefore
+//! name an address, which no name server can change, this machine's name, or a configured host.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,8 @@ pub struct HostNames {
 }
 
 impl HostNames {
-    /// `machine`: this machine's host name. `configured`: names, or `*.DOMAIN` for all below a domain, or `*` for any.
+    /// Creates it. `machine` is this machine's host name. `configured` contains names, `*.DOMAIN` for all names below a
+    /// domain, or `*` for any name.
     pub fn new(machine: &str, configured: &[String]) -> HostNames {
         let machine = machine.to_ascii_lowercase();
         let short = machine.split('.').next().unwrap_or_default().to_owned();
@@ -25,7 +26,8 @@ impl HostNames {
         }
     }
 
-    /// Whether a request is for this machine. HTTP/1.0 requests may have no host: browsers do not send them.
+    /// Returns true if a request is for this machine. A request of HTTP/1.0 without a host is accepted, because
+    /// browsers do not send such requests.
     pub(super) fn take(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut said = headers.get_all(header::HOST).iter();
         let first = said.next();
@@ -39,7 +41,7 @@ impl HostNames {
                 .is_none_or(|authority| self.is_ours(authority.as_str()))
     }
 
-    /// Whether `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` is this machine.
+    /// Returns true if `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` is this machine.
     pub fn is_ours(&self, host: &str) -> bool {
         let name = without_port(host).trim_end_matches('.').to_ascii_lowercase();
         let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
@@ -66,7 +68,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Whether this is a valid entry of `http_hosts`.
+/// Checks an entry of `http_hosts`.
 ///
 /// # Errors
 /// The expected form.

@@ -1,5 +1,6 @@
-//! The metrics page and the live page over HTTP: on loopback, or at a configured address or interface; for all clients
-//! that can reach it, or only with the token. Read-only: it cannot change anything in a job.
+//! The metrics page and the live page over HTTP. They are served on loopback, or at a configured address or interface,
+//! either for all clients that can reach it or only for those with the token. The pages are read-only and cannot change
+//! anything in a job.
 
 mod connection;
 mod door;
@@ -43,7 +44,7 @@ const OTHER_HOST: &str = "this page accepts localhost, IP addresses and this mac
 /// Requests the aggregator's current facts.
 pub type Scrape = oneshot::Sender<Arc<dyn Facts>>;
 
-/// What was typed of it.
+/// The page's command-line options, unparsed.
 #[derive(Args, Clone, Debug)]
 pub struct HttpOptions {
     /// Where the metrics page is wanted: an address, loopback or another of this machine, an interface as in eth0:9810 or a
@@ -89,10 +90,10 @@ pub struct Page {
 }
 
 impl HttpOptions {
-    /// Reads the files.
+    /// Reads the files named by the options.
     ///
     /// # Errors
-    /// What is wrong with a file: a page that requires protection is not served without it.
+    /// What is wrong with a file. It is an error because a page that requires protection must not be served without it.
     pub fn read(&self) -> anyhow::Result<Page> {
         let token = self.http_token_file.as_deref().map(Key::read).transpose()?;
         let tls = self.http_cert.as_deref().zip(self.http_key.as_deref());
@@ -111,7 +112,7 @@ impl HttpOptions {
 }
 
 impl Page {
-    /// A page at this place, without a token.
+    /// Creates a page at this place, without a token.
     pub fn at(place: Place) -> Page {
         Page {
             place,
@@ -122,8 +123,8 @@ impl Page {
         }
     }
 
-    /// Listens. A place that is taken, invalid, or covers all addresses without a token is replaced by a free one on
-    /// loopback.
+    /// Starts to listen. If the place is taken, is invalid, or covers all addresses without a token, it uses a free
+    /// port on loopback.
     pub fn open(self) -> Option<OpenPage> {
         let loopback = |port| Place::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
         let mut elsewhere = Vec::new();
@@ -185,12 +186,12 @@ pub struct OpenPage {
 }
 
 impl OpenPage {
-    /// Its address.
+    /// Returns the page's address.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
     }
 
-    /// Why it is not at the requested place; `None` if it is.
+    /// Returns why the page is not at the requested place, or `None` if it is.
     pub fn elsewhere(&self) -> Option<String> {
         self.elsewhere.clone()
     }
@@ -200,8 +201,8 @@ impl OpenPage {
         self.page.shown
     }
 
-    /// Serves in its own thread until the receiver of scrapes is dropped. In a thread with thousands of links, a
-    /// request would wait for its turn at each stage: accept, read, and answer.
+    /// Serves in its own thread until the receiver of scrapes is dropped. In a thread that also handles thousands of
+    /// connections, a request would wait at each stage: accept, read, and answer.
     pub fn serve_aside(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
         let serve = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -223,7 +224,7 @@ impl OpenPage {
         }
     }
 
-    /// Serves until the runtime ends; including the live page if there is one.
+    /// Serves until the runtime ends. Includes the live page if there is one.
     pub async fn serve(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
         let OpenPage { listener, page, .. } = self;
         let visitors = listener
@@ -238,8 +239,8 @@ impl OpenPage {
     }
 }
 
-/// Answers the clients of `visitors`: with a token only those that have it, otherwise only requests with one of these
-/// host names.
+/// Answers the clients of `visitors`. With a token, answers only clients that have it. Without one, answers only
+/// requests with one of these host names.
 pub async fn talk(
     visitors: Visitors,
     (token, names): (Option<Key>, HostNames),
@@ -265,14 +266,14 @@ pub async fn talk(
     }
 }
 
-/// Checks whether the client may send requests, and whether there is room for it.
+/// Checks that the client may send requests and that there is room for it.
 async fn admit(
     State(desk): State<Desk>,
     ConnectInfo(client): ConnectInfo<Client>,
     request: Request,
     next: Next,
 ) -> Response {
-    // A foreign web page cannot know the token.
+    // A request with the token needs no check of the host name, because a foreign web page cannot know the token.
     if desk.token.is_none() && !desk.names.take(request.uri(), request.headers()) {
         return (StatusCode::MISDIRECTED_REQUEST, OTHER_HOST).into_response();
     }
@@ -308,7 +309,7 @@ impl IntoResponse for NoData {
 }
 
 impl Desk {
-    /// The live page's data, for authorized clients.
+    /// Returns the live page's data, for authorized clients.
     fn live(&self, headers: &HeaderMap) -> Result<&Live, NoData> {
         if !is_admitted(self.token.as_ref(), headers) {
             return Err(NoData::Token);
@@ -346,7 +347,8 @@ async fn metrics(State(desk): State<Desk>, headers: HeaderMap) -> Response {
     }
 }
 
-/// Whether the request has the token, if one is required (<https://www.rfc-editor.org/rfc/rfc6750#section-2.1>).
+/// Returns true if the request has the token or none is required
+/// (<https://www.rfc-editor.org/rfc/rfc6750#section-2.1>).
 fn is_admitted(token: Option<&Key>, headers: &HeaderMap) -> bool {
     let Some(token) = token else { return true };
     let said = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());

@@ -1,4 +1,4 @@
-//! The requested place of the page: an address, a network interface or a host name of this machine.
+//! The requested place of the page, which is an address, a network interface or a host name of this machine.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::TcpSocket;
 
 /// Length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: u32 = 64;
-/// Timeout of a name lookup, so that monitoring does not wait longer for it.
+/// Timeout of a name lookup. It is short, so that monitoring does not wait for a slow name server.
 const RESOLVE: Duration = Duration::from_secs(3);
 /// The longest host name (RFC 1035, 2.3.4).
 const MAX_NAME: usize = 253;
@@ -23,7 +23,7 @@ pub enum Place {
     /// `127.0.0.1:9810`, `[::1]:9810`.
     Address(SocketAddr),
     /// `eth0:9810`: any address of this interface, and no other. `localhost:9810`, `node-7:9810`: the address of this
-    /// host name. Which of the two it is, is decided on binding: an interface takes precedence.
+    /// host name. Which of the two is meant is decided when the socket is bound. An interface takes precedence.
     Named(String, u16),
 }
 
@@ -42,13 +42,13 @@ impl FromStr for Place {
             return Ok(Place::Address(address));
         }
         let (name, port) = text.rsplit_once(':').ok_or(NoPlace)?;
-        // Text that looks like an address at this point is a malformed one.
+        // Text that looks like an address but was not parsed above is a malformed address.
         let is_name = (1..=MAX_NAME).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
             && !name.contains([':', '[', ']'])
             && name.bytes().any(|byte| byte.is_ascii_alphabetic());
         let port = port.parse().map_err(|_| NoPlace)?;
-        // A pod gets its address without brackets.
+        // A pod gets its own IPv6 address in a variable, without brackets.
         if let Ok(address) = name.parse::<Ipv6Addr>() {
             return Ok(Place::Address(SocketAddr::new(address.into(), port)));
         }
@@ -68,12 +68,12 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// A free port on 127.0.0.1.
+    /// Returns a free port on 127.0.0.1.
     pub fn loopback() -> Place {
         Place::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
     }
 
-    /// The port; zero: any.
+    /// Returns the port, or zero for any port.
     pub fn port(&self) -> u16 {
         match self {
             Place::Address(address) => address.port(),
@@ -81,21 +81,21 @@ impl Place {
         }
     }
 
-    /// Whether it is all addresses of this machine (unspecified).
+    /// Returns true if it is all addresses of this machine (unspecified).
     pub fn is_everywhere(&self) -> bool {
         matches!(self, Place::Address(address) if address.ip().is_unspecified())
     }
 
-    /// Whether other machines can reach it.
+    /// Returns true if other machines can reach it.
     pub fn is_shared(&self) -> bool {
         match self {
             Place::Address(address) => !address.ip().is_loopback(),
-            // RFC 6761, 6.3: never another machine.
+            // `localhost` is never another machine (RFC 6761, 6.3).
             Place::Named(name, _) => name != "localhost",
         }
     }
 
-    /// Listens there. Call it within a runtime.
+    /// Starts to listen there. Must be called within a runtime.
     ///
     /// # Errors
     /// The system's error, with a clearer message where needed.
@@ -106,8 +106,8 @@ impl Place {
             }
             Place::Named(name, port) if !is_interface(name) => {
                 let addresses = resolve(name, *port)?;
-                // Not a list to `bind`: the first address's error is reported, for example that of 127.0.0.1 before
-                // ::1.
+                // Do not pass the whole list to `bind`, so that the error of the first address is reported, for example
+                // that of 127.0.0.1 before ::1.
                 let mut problem = None;
                 for address in &addresses {
                     match TcpListener::bind(address) {
@@ -130,7 +130,7 @@ impl Place {
 }
 
 impl Place {
-    /// Whether it is possible to listen there now; call it outside a runtime.
+    /// Checks that it is possible to listen there now. Must be called outside a runtime.
     ///
     /// # Errors
     /// Like [`Place::bind`].
@@ -143,16 +143,16 @@ impl Place {
     }
 }
 
-/// IFNAMSIZ including its zero byte (netdevice(7)).
+/// Returns true for the name of a network interface. The limit is IFNAMSIZ including its zero byte (netdevice(7)).
 fn is_interface(name: &str) -> bool {
     name.len() < 16 && Path::new("/sys/class/net").join(name).exists()
 }
 
-/// Addresses of a host name, IPv4 first, because `localhost` usually means that.
+/// Returns the addresses of a host name, IPv4 first, because `localhost` usually means IPv4.
 fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let (sender, found) = channel();
     let asked = name.to_owned();
-    // An unreachable name server may take minutes; the thread ends by itself then.
+    // An unreachable name server may take minutes. The thread ends by itself after that.
     std::thread::Builder::new()
         .name("resolve".into())
         .spawn(move || {
@@ -174,7 +174,7 @@ fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// An error with an actionable message.
+/// Returns the error with an actionable message.
 fn explained(error: io::Error, name: &str) -> io::Error {
     let text = match error.kind() {
         io::ErrorKind::AddrNotAvailable => format!("{name} is not an address of this machine"),

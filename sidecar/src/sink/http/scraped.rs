@@ -1,5 +1,5 @@
-//! The scraped metrics page. The aggregator's thread only copies its facts, so frames wait only for that; families and
-//! text are made in another thread.
+//! The scraped metrics page. The aggregator's thread only copies its facts, so frames wait only for the copy. Families
+//! and text are made in another thread.
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -14,12 +14,13 @@ use crate::sink::metrics::{Format, Kept};
 /// The latest pages.
 pub(super) struct Pages {
     scrapes: mpsc::Sender<Scrape>,
-    /// Locked while a page is made: concurrent requests get the same one.
+    /// The latest page in each format. It is locked while a page is made, so that concurrent requests get the same
+    /// page.
     kept: Mutex<[Kept<Bytes>; 2]>,
 }
 
 impl Pages {
-    /// Makes pages from the facts requested through `scrapes`.
+    /// Creates it for the facts requested through `scrapes`.
     pub(super) fn new(scrapes: mpsc::Sender<Scrape>) -> Pages {
         Pages {
             scrapes,
@@ -27,7 +28,7 @@ impl Pages {
         }
     }
 
-    /// The page in the requested format.
+    /// Returns the page in the requested format.
     pub(super) async fn answer(&self, headers: &HeaderMap) -> Response {
         let accept = headers.get_all(header::ACCEPT).iter();
         let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();

@@ -1,5 +1,5 @@
-//! Limits the number of connections to the page. Scrapes always find room: pages may use only a part of the slots, and
-//! if all are taken, an idle connection is closed in favor of a new one.
+//! Limits the number of connections to the page. Scrapes always find room, because pages may use only a part of the
+//! slots, and because an idle connection is closed in favor of a new one if all slots are taken.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,9 +12,9 @@ use std::task::Context;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Maximum number of connections, if the descriptor limit allows it; otherwise a quarter of that limit.
+/// Maximum number of connections. If the descriptor limit is low, a quarter of that limit is used.
 const MAX_CONNECTIONS: usize = 128;
-/// Of these, connections that have requested anything but metrics.
+/// Maximum number of these connections that may request anything but metrics.
 pub(super) const MAX_PAGES: usize = 32;
 
 /// All slots.
@@ -28,7 +28,7 @@ pub(super) struct Slots {
 #[derive(Default)]
 struct Table {
     next: u64,
-    /// In order of arrival.
+    /// The taken slots, in order of arrival.
     taken: BTreeMap<u64, Entry>,
 }
 
@@ -56,7 +56,8 @@ impl Slots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a new connection; `None`: all are taken by connections whose requests are being answered.
+    /// Takes a slot for a new connection. Returns `None` if all slots are taken by connections whose requests are being
+    /// answered.
     pub(super) fn take(&self) -> Option<Slot> {
         let mut table = self.table();
         if table.taken.len() >= self.most {
@@ -66,7 +67,7 @@ impl Slots {
                 .find(|(_, entry)| entry.is_idle.load(Ordering::Relaxed));
             let oldest = *idle?.0;
             if let Some(entry) = table.taken.remove(&oldest) {
-                // No effect if it has ended meanwhile.
+                // This has no effect if that connection has ended meanwhile.
                 let _ = entry.evict.send(());
             }
         }
@@ -87,7 +88,7 @@ impl Slots {
         })
     }
 
-    /// The client of a connection.
+    /// Returns the client of a connection.
     pub(super) fn client(&self, from: SocketAddr) -> Client {
         Client {
             from,
@@ -106,7 +107,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Whether none of its requests is being answered.
+    /// Returns true if none of the connection's requests is being answered.
     pub(super) fn is_idle(&self) -> bool {
         self.is_idle.load(Ordering::Relaxed)
     }
@@ -115,12 +116,12 @@ impl Slot {
         self.is_idle.store(is_idle, Ordering::Relaxed);
     }
 
-    /// Whether it was evicted.
+    /// Returns true if the connection was evicted from its slot.
     pub(super) fn is_evicted(&mut self, context: &mut Context<'_>) -> bool {
         Pin::new(&mut self.evicted).poll(context).is_ready()
     }
 
-    /// Returns when it is evicted.
+    /// Waits until the connection is evicted from its slot.
     pub(super) async fn evicted(&mut self) {
         let _ = (&mut self.evicted).await;
     }
@@ -137,12 +138,12 @@ impl Drop for Slot {
 pub struct Client {
     from: SocketAddr,
     pages: Arc<Semaphore>,
-    /// Held for the lifetime of the connection.
+    /// The connection's share of the page limit, which it holds until it ends.
     page: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
 }
 
 impl Client {
-    /// Whether there is room for a page; if so, this connection holds it until it ends.
+    /// Returns true if there is room for a page. If so, this connection holds that room until it ends.
     pub(super) fn has_page(&self) -> bool {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         if page.is_none() {

@@ -1,4 +1,5 @@
-//! The client side of the page: requests an aggregator's data, like a browser ([`crate::sink::page::serve`]).
+//! The client side of the page. It requests an aggregator's data in the same way as a browser
+//! ([`crate::sink::page::serve`]).
 
 use std::fs;
 use std::io;
@@ -11,18 +12,18 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_p
 
 use crate::sink::notify::http::roots;
 
-/// The aggregator may delay an answer without updates by ten seconds.
+/// Timeout of a request. It is long because the aggregator may delay an answer without updates by ten seconds.
 const WHOLE: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(5);
-/// Maximum size of an answer: thirty times that for a job of 16,384 ranks.
+/// Maximum size of an answer, which is thirty times the size for a job of 16,384 ranks.
 const ANSWER: u64 = 64 << 20;
 /// Maximum size of a token file.
 const TOKEN: u64 = 4096;
 
-/// Why there is no answer.
+/// Why a request got no data.
 #[derive(Debug, thiserror::Error)]
 pub enum VisitError {
-    /// No server, or one with another protocol.
+    /// There is no server, or it uses another protocol.
     #[error("{0}")]
     Unreached(String),
     /// A token is required.
@@ -31,10 +32,10 @@ pub enum VisitError {
     /// The server has no such data.
     #[error("it has no live page (status {0})")]
     Status(u16),
-    /// It does not accept the host name of the request.
+    /// The server does not accept the host name of the request.
     #[error("it does not accept this host name: use its IP address, or start the job with --http-hosts NAME")]
     Name,
-    /// It has too many clients.
+    /// The server has too many clients.
     #[error("it has too many clients")]
     Full,
 }
@@ -47,7 +48,7 @@ pub struct Passport {
 }
 
 impl Passport {
-    /// Reads a file with the page's token, and one with certificates (PEM) to trust instead of the system's.
+    /// Reads a file with the page's token, and a file with certificates (PEM) to trust in place of the system's.
     ///
     /// # Errors
     /// The problem and the path of the file.
@@ -91,7 +92,7 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// A client with these credentials.
+    /// Creates a client with these credentials.
     pub fn with(passport: Passport) -> Visitor {
         let own = passport.authorities.map(|own| RootCerts::Specific(Arc::new(own)));
         let tls = TlsConfig::builder()
@@ -103,9 +104,9 @@ impl Visitor {
             .timeout_global(Some(WHOLE))
             .timeout_connect(Some(CONNECT))
             .http_status_as_error(false)
-            // A request for one host must not be sent to another.
+            // A redirect is not followed, because a request for one host must not be sent to another.
             .max_redirects(0)
-            // A page is on this host or behind a tunnel from it; a site's proxy does not reach it.
+            // The page is on this host or behind a tunnel from it, which a site's proxy cannot reach.
             .proxy(None)
             .tls_config(tls)
             .build()
@@ -116,13 +117,13 @@ impl Visitor {
         }
     }
 
-    /// Whether requests have a token.
+    /// Returns true if requests have a token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// All data, as JSON; with `after` (an epoch and its serial number) the updates after it, as server-sent events,
-    /// once there are any. `base`: `http://HOST:PORT`.
+    /// Requests all data, as JSON. With `after` (an epoch and its serial number), waits for updates after it and
+    /// returns them as server-sent events. `base` is `http://HOST:PORT`.
     ///
     /// # Errors
     /// [`VisitError`].

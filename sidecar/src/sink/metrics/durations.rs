@@ -1,17 +1,18 @@
-//! Durations in buckets: a Prometheus histogram, as plain numbers that can be serialized.
+//! Durations in buckets. It is a Prometheus histogram as plain numbers that can be serialized.
 
 use prometheus::proto::{Bucket, Histogram, Metric, MetricFamily, MetricType};
 use serde::{Deserialize, Serialize};
 
-/// Upper bounds, seconds.
+/// Upper bounds of the buckets, seconds.
 const BOUNDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
 ];
 
-/// Counts by duration.
+/// Counts of samples by duration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Durations {
-    /// By the smallest bound that is not below the duration; durations above all bounds are in `count` only.
+    /// The count of each bucket. A duration belongs to the bucket with the smallest bound that is not below it.
+    /// Durations above all bounds are in `count` only.
     counts: [u64; BOUNDS.len()],
     count: u64,
     sum_s: f64,
@@ -28,7 +29,7 @@ impl Durations {
         self.sum_s += seconds;
     }
 
-    /// As a family of the page.
+    /// Returns the histogram as a family of the page.
     pub(super) fn family(&self, name: &str, help: &str) -> MetricFamily {
         let mut cumulative = 0;
         let bucket = |(bound, count): (&f64, &u64)| {

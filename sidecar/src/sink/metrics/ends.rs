@@ -1,5 +1,5 @@
-//! Counts how jobs ended, when there is no aggregator any more: a file for node_exporter's textfile collector
-//! (<https://github.com/prometheus/node_exporter#textfile-collector>), which also stores the counts.
+//! Counts how jobs ended, at a time when there is no aggregator any more. The counts are stored in a file for
+//! node_exporter's textfile collector (<https://github.com/prometheus/node_exporter#textfile-collector>).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -21,16 +21,16 @@ use crate::sink::write_whole_for_all;
 
 const NAME: &str = "paceline_jobs_ended_total";
 const HELP: &str = "Ended jobs, by the end reason in their report; unknown: none was recorded.";
-/// For a report without an end.
+/// The reason used for a report that contains no end.
 const UNKNOWN: &str = "unknown";
-/// Number of counted names that are remembered.
+/// Maximum number of job names to remember, so that none is counted twice.
 const MOST: usize = 4096;
 /// Maximum size of the files.
 const MOST_BYTES: u64 = 1 << 20;
 /// How long to wait for another process's lock.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Counts ends in `path`: the name of each with its reason. A name is counted once, even if it is passed again; names
+/// Counts ends in `path`. Each end has a name and a reason. A name is counted once, even if it is passed again. Names
 /// contain no newline.
 ///
 /// # Errors
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
     let beside = path.with_added_extension("counted");
     let mut names = safe_file::open_to_write(&beside)?;
-    // A user who can open it can lock it.
+    // Any user who can open the file could lock it, so make it private.
     names.set_permissions(Permissions::from_mode(0o600))?;
     lock(&names)?;
     let mut text = String::new();
@@ -53,7 +53,7 @@ pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
                 .or_default() += 1.0;
         }
     }
-    // The collector runs as another user.
+    // The collector runs as another user, so the file must be readable by all.
     write_whole_for_all(path, page(counts).as_bytes())?;
     let surplus = known.len().saturating_sub(MOST);
     let kept = known[surplus..].join("\n");
@@ -62,7 +62,7 @@ pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
     names.write_all(kept.as_bytes())
 }
 
-/// Waits only briefly, because the end of a job waits for it.
+/// Takes the lock. Waits only briefly, because the end of a job waits for this.
 fn lock(names: &File) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -78,7 +78,8 @@ fn lock(names: &File) -> io::Result<()> {
     }
 }
 
-/// Series of all reasons start with the first end, not with the first of their reason, so they have a rate.
+/// Reads the counts. The series of all reasons start with the first end of any reason, so that a rate can be computed
+/// for each.
 fn read(path: &Path) -> io::Result<BTreeMap<String, f64>> {
     let names = Reason::ALL.iter().map(|reason| reason.name()).chain([UNKNOWN]);
     let mut counts: BTreeMap<String, f64> = names.map(|name| (name.to_owned(), 0.0)).collect();
@@ -161,7 +162,7 @@ mod tests {
             page.contains("paceline_jobs_ended_total{reason=\"success\"} 3\n"),
             "{page}"
         );
-        // Foreign content in the file is not counted.
+        // Foreign series in the file are neither counted nor kept.
         fs::write(&path, "paceline_jobs_ended_total{reason=\"x\"} 7\n").unwrap();
         count(&path, &[]).unwrap();
         assert!(!fs::read_to_string(&path).unwrap().contains("\"x\""));
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(fs::metadata(&list).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
-    /// No long waits, and no loss of foreign content.
+    /// Waits are short, and foreign content is not lost.
     #[test]
     fn whatever_is_in_its_way_is_told() {
         let dir = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ pub(super) struct Port {
     readings: BTreeMap<PortSignal, Reading>,
 }
 
-/// Applies a reading. It may contain only changes.
+/// Applies a reading, which may contain only changes.
 pub(super) fn observe(ports: &mut Ports, node: &NodeId, reading: &PortReading) {
     let of_node = Arc::make_mut(ports.entry(node.clone()).or_default());
     let port = of_node.entry(Arc::clone(&reading.port)).or_insert_with(|| Port {
@@ -31,7 +31,7 @@ pub(super) fn observe(ports: &mut Ports, node: &NodeId, reading: &PortReading) {
         .extend(news.map(|(signal, reading)| (*signal, reading.clone())));
 }
 
-/// The families of every port that was read.
+/// Adds the families of every port that was read.
 pub(super) fn families(out: &mut Families<'_>, ports: &Ports) {
     let all = || {
         ports.iter().flat_map(|(node, of_node)| {

@@ -1,4 +1,4 @@
-//! The data for families, detached from the place where it is collected, so that collection continues meanwhile.
+//! The data for families, detached from the place where it is collected, so that collection can continue meanwhile.
 
 use paceline_health::report::Report;
 
@@ -7,7 +7,7 @@ use super::{Metrics, Shown, Transport, refused};
 
 /// Facts of one moment.
 pub trait Facts: Send + Sync {
-    /// All of it, one family after another.
+    /// Adds all families, one after another.
     fn families(&self, out: &mut Families<'_>);
 }
 
@@ -31,12 +31,12 @@ impl Facts for JobFacts {
     }
 }
 
-/// The facts of a relay: its peers, without the contents of their messages.
+/// The facts of a relay. It counts its peers and knows nothing about the contents of their messages.
 #[derive(Clone, Debug)]
 pub struct RelayFacts {
-    /// Connections that were rejected or cut, by reason.
+    /// The number of connections that were rejected or cut, by reason.
     pub turned: Vec<(&'static str, u64)>,
-    /// Links of nodes and relays through this relay.
+    /// The number of links of nodes and relays through this relay.
     pub links: usize,
 }
 
@@ -62,7 +62,7 @@ pub(in crate::sink) mod samples {
     use super::super::{Metrics, Shown};
     use super::JobFacts;
 
-    /// Of two ranks, one with a GPU that had faults.
+    /// Returns the facts of two ranks. One of them has a GPU that had faults.
     pub(in crate::sink) fn facts() -> JobFacts {
         let mut facts = facts_of_ranks(2);
         let readings = [
@@ -98,7 +98,7 @@ pub(in crate::sink) mod samples {
         facts
     }
 
-    /// Of this many ranks, with one step each.
+    /// Returns the facts of this many ranks, with one step each.
     pub(in crate::sink) fn facts_of_ranks(ranks: u32) -> JobFacts {
         let mut metrics = Metrics::default();
         let agent = Agent {

@@ -1,5 +1,5 @@
-//! The subjects of active findings, for the annotations of alerts: as labels of an alert, each change would make
-//! another alert.
+//! The subjects of active findings, for the annotations of alerts. They are not labels of an alert, because each change
+//! of a label would make another alert.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use paceline_health::verdict::{State, Subject, Verdict};
 
 use super::format::families::{Families, gauges};
 
-/// Maximum number of named findings, the most severe first: a job in breakdown has as many as ranks.
+/// Maximum number of named findings, the most severe first. A job that breaks down has as many findings as ranks.
 const MAX_NAMED: usize = 64;
 
-/// One series per card: the same finding on several GPUs of a node is one.
+/// Adds one series per card. The same finding on several GPUs of a node is one card.
 pub(super) fn subjects(out: &mut Families<'_>, report: &Report) {
     let cards = cards(&report.verdicts);
     let held = cards.iter().filter(|card| card.verdict.state == State::Raised);
-    // A map: equal label sets are merged.
+    // A map merges equal label sets.
     let named: BTreeMap<[String; 7], f64> = held
         .take(MAX_NAMED)
         .map(|card| (labels(&card.verdict), 1.0))

@@ -1,9 +1,11 @@
-//! A cache for results that are expensive and requested often; their lifetime depends on how long they took to make.
+//! A cache for results that are expensive and requested often. The lifetime of a result depends on how long it took to
+//! make.
 
-/// Lifetime as a multiple of the time to make it: at most a twentieth of the time is spent on making it, regardless of
-/// the number of requests.
+/// Lifetime of a result as a multiple of the time to make it. At most a twentieth of the time is thus spent on making
+/// results, regardless of the number of requests.
 const REST: u64 = 19;
-/// The upper limit of the lifetime: a process stopped meanwhile seems to take longer.
+/// Upper limit of the lifetime. It is needed because a result seems to take longer if the process was stopped
+/// meanwhile.
 const LONGEST_NS: u64 = 10_000_000_000;
 
 /// The latest result.
@@ -23,7 +25,7 @@ impl<T> Default for Kept<T> {
 }
 
 impl<T: Clone> Kept<T> {
-    /// The cached result, if still fresh.
+    /// Returns the cached result if it is still fresh.
     pub fn fresh(&self, now_ns: u64) -> Option<T> {
         self.made.clone().filter(|_| now_ns < self.fresh_until_ns)
     }
@@ -35,7 +37,7 @@ impl<T: Clone> Kept<T> {
         self.made = Some(made);
     }
 
-    /// The fresh result, or a new one.
+    /// Returns the cached result if it is fresh. Otherwise makes a new one.
     pub fn get(&mut self, clock_ns: impl Fn() -> u64, make: impl FnOnce() -> T) -> T {
         let began_ns = clock_ns();
         if let Some(fresh) = self.fresh(began_ns) {

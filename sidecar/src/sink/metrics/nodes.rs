@@ -1,4 +1,4 @@
-//! The sidecars' own metrics: cost, losses, sources.
+//! The metrics of the sidecars themselves: their cost, losses, and sources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ pub(super) struct NodeTally {
     rss_bytes: u64,
     spool_dropped: u64,
     past_spool_dropped: u64,
-    /// Ring records that were dropped because a ring was full, and torn ones.
+    /// The number of ring records that were dropped because a ring was full, and the number of torn ones.
     #[serde(default)]
     ring: [u64; 2],
     #[serde(default)]
     past_ring: [u64; 2],
-    /// In the order in which the sidecar listed them.
+    /// The sources, in the order in which the sidecar listed them.
     #[serde(default)]
     sources: Vec<SourceTally>,
 }
@@ -44,16 +44,16 @@ pub(super) struct NodeTally {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SourceTally {
     name: Arc<str>,
-    /// It delivers data.
+    /// True while the source delivers data.
     is_up: bool,
-    /// Time spent on it, seconds.
+    /// Time that the current incarnation spent on the source, seconds.
     s: f64,
-    /// The same for earlier incarnations.
+    /// Time that earlier incarnations spent on the source, seconds.
     past_s: f64,
 }
 
 impl NodeTally {
-    /// Frames dropped because the spool was full.
+    /// Returns the number of frames dropped because the spool was full.
     pub(super) fn spool_dropped(&self) -> u64 {
         self.past_spool_dropped + self.spool_dropped
     }
@@ -87,10 +87,10 @@ pub(super) fn beat(nodes: &mut Nodes, frame: &Frame, beat: &Beat) {
     }
 }
 
-/// A sidecar started, with these sources.
+/// Records that a sidecar with these sources has started.
 pub(super) fn agent(nodes: &mut Nodes, node: &NodeId, agent: &Agent) {
     let node = nodes.entry(node.clone()).or_default();
-    // A sidecar that monitors its node alone reports that in the same list.
+    // A standalone sidecar reports that fact in the same list, so it is filtered out here.
     let sources = agent.sources.iter().filter(|source| !source.starts_with("alone"));
     let sources = sources.take(MOST_SOURCES).map(|name| {
         let known = node.sources.iter().find(|source| source.name == *name);
@@ -104,12 +104,12 @@ pub(super) fn agent(nodes: &mut Nodes, node: &NodeId, agent: &Agent) {
     node.sources = sources.collect();
 }
 
-/// A source reported that it delivers no data, or that it does again.
+/// Applies the report of a source that it delivers no data, or that it delivers data again.
 pub(super) fn source(nodes: &mut Nodes, node: &NodeId, state: &SourceState) {
     known(nodes, node, &state.source, state.trouble.is_empty());
 }
 
-/// Whether GPUs are readable at all.
+/// Records whether any GPUs of the node are readable.
 pub(super) fn gpus(nodes: &mut Nodes, node: &NodeId, news: &GpuAccess) {
     if news.gpu.is_none() {
         let is_up = matches!(news.state, Access::Readable | Access::NoEvents);
@@ -124,8 +124,8 @@ fn known(nodes: &mut Nodes, node: &NodeId, source: &str, is_up: bool) {
     }
 }
 
-/// For each node, up to a limit. With more nodes, values without problems are omitted: problems are then listed for any
-/// node, and the page stays at a readable size.
+/// Adds the families of each node. With more than a limited number of nodes, values without problems are omitted.
+/// Problems are thus listed for every node, and the page keeps a readable size.
 pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
     cost(out, nodes);
     let are_all_told = nodes.len() <= MAX_RANK_SERIES;
@@ -170,7 +170,7 @@ pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
     }
 }
 
-/// The cost of each sidecar.
+/// Adds the cost of each sidecar.
 fn cost(out: &mut Families<'_>, nodes: &Nodes) {
     let nodes = || nodes.iter().take(MAX_RANK_SERIES);
     let cpu = nodes().map(|(node, tally)| ([node.to_string()], tally.past_cpu_s + tally.cpu_s));
@@ -235,7 +235,7 @@ mod tests {
         for event in [
             began,
             mute("step-log", "it is not there"),
-            // Not one of the sidecar's sources.
+            // This source is not one of the sidecar's own.
             mute("other", ""),
             beat(5),
         ] {

@@ -1,4 +1,4 @@
-//! The preflight's results from before the job, as gauges in base units: they are exposed for as long as the job runs.
+//! The preflight's results from before the job, as gauges in base units. They are exposed for as long as the job runs.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) fn observe(benches: &mut Benches, bench: &Bench) {
     benches.insert(bench.node.clone(), bench.clone());
 }
 
-/// The overall result, for jobs of any size.
+/// Adds the overall result, for jobs of any size.
 pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     let outcome = serde_json::to_value(section.told.outcome).ok();
     let outcome = outcome
@@ -71,7 +71,7 @@ pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     );
 }
 
-/// The measurements of each node and GPU.
+/// Adds the measurements of each node and GPU.
 pub(super) fn families(out: &mut Families<'_>, section: &Section, benches: &Benches) {
     let of_nodes = |metric: Metric| {
         let (_, scale) = metric.base_unit();
@@ -90,7 +90,7 @@ pub(super) fn families(out: &mut Families<'_>, section: &Section, benches: &Benc
         })
     };
     let busbw = [
-        // If both were measured, only the one through host memory.
+        // If both variants were measured, expose only the one through host memory.
         ("local", Metric::LocalBusbwHost, None),
         ("local", Metric::LocalBusbw, Some(Metric::LocalBusbwHost)),
         ("pair", Metric::PairBusbw, None),

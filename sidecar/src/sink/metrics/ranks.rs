@@ -9,7 +9,7 @@ use paceline_health::verdict::{State, Subject};
 use super::format::families::{Families, counters, gauges};
 use super::{RankTally, Ranks};
 
-/// The families of all ranks, or only of slow ranks.
+/// Adds the families of all ranks, or only of slow ranks.
 pub(super) fn families(out: &mut Families<'_>, all: &Ranks, report: &Report, has_all: bool) {
     let slow = slow(report);
     let ranks: Vec<(&Rank, &RankTally)> = all
@@ -47,7 +47,7 @@ pub(super) fn families(out: &mut Families<'_>, all: &Ranks, report: &Report, has
     gauges(out, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
 }
 
-/// The slowdown of slow ranks relative to their peers.
+/// Returns the slowdown of slow ranks relative to their peers.
 fn slow(report: &Report) -> BTreeMap<Rank, f64> {
     let raised = report
         .verdicts

@@ -25,7 +25,7 @@ fn gpus_under_the_names_of_dcgm_exporter() {
         };
         metrics.observe(&frame(Event::Gpu(reading)), 1.0);
     }
-    // The same XID reported by the kernel, which only has the address, and by NVML.
+    // The same XID is reported by the kernel, which only has the address, and by NVML.
     for (gpu, seen_by, count) in [
         (None, FaultSource::Kernel, 3),
         (Some("GPU-b".into()), FaultSource::Nvml, 1),
@@ -102,8 +102,8 @@ fn network_ports() {
     }
 }
 
-/// Prometheus' format escapes a backslash, a quote and the end of a line, and takes everything else as it is; terminal
-/// escape sequences and long text are made printable and short first.
+/// Prometheus' format escapes a backslash, a quote and the end of a line, and accepts everything else unchanged.
+/// Terminal escape sequences and long text are made printable and short first.
 #[test]
 fn hostile_names_are_labels_on_one_line() {
     let words = "\"} 1\nup{x=\"\x1b[31m\r\0\u{9b}\u{202e}\\".repeat(1 << 15);

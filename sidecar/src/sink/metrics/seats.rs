@@ -1,4 +1,4 @@
-//! The metrics' data on ranks and GPUs, for other presentations.
+//! Makes the metrics' data on ranks and GPUs available to other outputs.
 
 use paceline_health::event::{Attach, Phases};
 use paceline_health::id::{GpuId, NodeId, Rank};
@@ -15,19 +15,19 @@ pub(super) struct RankTally {
     pub wait_s: f64,
     pub last_step_unix_s: f64,
     pub up: bool,
-    /// Not in a snapshot: it is set again by the next step.
+    /// The last step. It is not stored in a snapshot, because the next step sets it again.
     #[serde(skip)]
     pub last: Option<LastStep>,
 }
 
-/// Where a rank runs.
+/// The place where a rank runs.
 pub(in crate::sink) struct Seat<'a> {
     pub rank: Rank,
     pub node: Option<&'a NodeId>,
     pub gpu: Option<&'a GpuId>,
-    /// Its process is alive.
+    /// True while the rank's process is alive.
     pub is_up: bool,
-    /// Its last step; `None`: none received since the aggregator started.
+    /// The rank's last step. `None` if none was received since the aggregator started.
     pub last: Option<&'a LastStep>,
 }
 
@@ -40,7 +40,7 @@ pub(in crate::sink) struct LastStep {
 }
 
 impl Metrics {
-    /// All ranks seen so far, in order.
+    /// Returns all ranks seen so far, in order.
     pub(in crate::sink) fn ranks(&self) -> impl Iterator<Item = Seat<'_>> {
         self.ranks.iter().map(|(rank, tally)| Seat {
             rank: *rank,
@@ -51,14 +51,14 @@ impl Metrics {
         })
     }
 
-    /// Whether every rank of the job has been seen.
+    /// Returns true if every rank of the job has been seen.
     pub(in crate::sink) fn is_whole(&self) -> bool {
         let told = self.ranks.values().filter_map(|rank| rank.attach.as_ref());
         let world = told.map(|attach| attach.world_size).max().unwrap_or_default();
         world > 0 && self.ranks.len() >= world as usize
     }
 
-    /// The last readings of each GPU.
+    /// Returns the last readings of each GPU.
     pub(in crate::sink) fn gpus(&self) -> &Gpus {
         &self.gpus
     }

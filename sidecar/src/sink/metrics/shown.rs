@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::MAX_RANK_SERIES;
 
-/// What was typed of it.
+/// The command-line options of the metrics, unparsed.
 #[derive(Args, Clone, Debug, Default)]
 pub struct MetricsOptions {
     /// Level of detail of the metrics page.
@@ -46,7 +46,7 @@ pub enum Compat {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shown {
     detail: Detail,
-    /// GPUs also under dcgm-exporter's names.
+    /// True if GPUs are also shown under dcgm-exporter's names.
     pub(super) as_dcgm: bool,
 }
 
@@ -61,7 +61,7 @@ impl MetricsOptions {
 }
 
 impl Shown {
-    /// Full detail.
+    /// Returns full detail.
     #[cfg(test)]
     pub(in crate::sink) fn gpu() -> Shown {
         Shown {
@@ -70,7 +70,7 @@ impl Shown {
         }
     }
 
-    /// Whether every rank has series, in a job of this many ranks.
+    /// Returns true if every rank has series, in a job of this many ranks.
     pub(super) fn has_ranks(self, ranks: usize) -> bool {
         match self.detail {
             Detail::Auto => ranks <= MAX_RANK_SERIES,
@@ -79,7 +79,7 @@ impl Shown {
         }
     }
 
-    /// Whether every GPU and port has series, in a job of this many ranks.
+    /// Returns true if every GPU and port has series, in a job of this many ranks.
     pub(super) fn has_gpus(self, ranks: usize) -> bool {
         self.detail != Detail::Rank && self.has_ranks(ranks)
     }

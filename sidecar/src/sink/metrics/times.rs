@@ -5,7 +5,7 @@ use prometheus::proto::MetricFamily;
 
 use super::format::families::{Families, Summed, gauges, summaries};
 
-/// For the job: a summary by part.
+/// Returns the job's durations, as a summary by part.
 pub(super) fn summary(report: &Report) -> Option<MetricFamily> {
     let parts = report.times.parts.iter().map(|times| Summed {
         label: times.part.name(),
@@ -22,7 +22,7 @@ pub(super) fn summary(report: &Report) -> Option<MetricFamily> {
     summaries("paceline_step_seconds", help, "phase", parts)
 }
 
-/// For each rank: its step and its self-time since the last restart.
+/// Adds the durations of each rank: its step and its self-time since the last restart.
 pub(super) fn ranks(out: &mut Families<'_>, report: &Report) {
     let of_ranks = |quantile: fn(&paceline_health::report::Usual) -> f64| {
         let ranks = report.times.ranks.iter();

@@ -1,5 +1,5 @@
-//! The same finding on several GPUs of a node is one message: which GPUs it covers, and how long the first one waits
-//! for the others.
+//! Groups the same finding on several GPUs of a node into one message. Decides which GPUs the message covers, and how
+//! long the first one waits for the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use super::notice::Notice;
 
 /// How long a warning for one GPU waits for the same warning on others.
 const GATHERS_MS: u64 = 10_000;
-/// A critical finding waits only if another GPU of the node has it, too.
+/// How long a critical finding waits. It waits only if another GPU of the node has the same finding.
 const GATHERS_CRITICAL_MS: u64 = 2_000;
-/// Minimum interval between repetitions while more GPUs join.
+/// Minimum interval between repetitions of a message while more GPUs join.
 const GROWS_EVERY_MS: u64 = 60_000;
 /// Maximum number of GPUs whose evidence is listed.
 const LISTED: usize = 16;
 
 impl News {
-    /// Groups the GPUs of each node with the same finding under one message; returns the keys of those that wait for
-    /// others. `is_last`: no more waiting.
+    /// Groups the GPUs of each node with the same finding under one message. Returns the keys of the notices that wait
+    /// for others. If `is_last` is true, nothing waits any more.
     pub(super) fn gather(&mut self, now_ms: u64, is_last: bool) -> BTreeSet<String> {
         let mut alike: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (key, memory) in &self.known.0 {
@@ -45,13 +45,13 @@ impl News {
         waiting
     }
 
-    /// Neither sent, nor covered by a group.
+    /// Returns true if the notice was neither sent nor covered by a group.
     fn is_new(&self, key: &str) -> bool {
         let memory = self.known.0.get(key);
         memory.is_some_and(|memory| !memory.told && memory.spoken_for_by.is_none())
     }
 
-    /// Whether the first of the new ones has waited long enough.
+    /// Returns true if the first of the new notices has waited long enough.
     fn is_due(&self, new: &[String], alike: usize, now_ms: u64) -> bool {
         let mut notices = new.iter().filter_map(|key| Some(&self.known.0.get(key)?.notice));
         notices.any(|notice| {
@@ -64,7 +64,8 @@ impl News {
         })
     }
 
-    /// One message for those not covered yet. It counts all GPUs with the finding, including those sent before.
+    /// Makes one message for the notices that are not covered yet. It counts all GPUs with the finding, including those
+    /// sent before.
     fn speak_for(&mut self, speaker: &str, members: &[String], new: Vec<String>, now_ms: u64) {
         let has_grown = !new.is_empty();
         for key in new {
@@ -83,8 +84,8 @@ impl News {
             None => Memory::new(notice),
             Some(known) => {
                 if known.holds {
-                    // It covers all GPUs that had the finding, until the last of them is resolved; the evidence lists
-                    // those that still have it.
+                    // The message covers all GPUs that had the finding, until the last of them is resolved. The
+                    // evidence lists only GPUs that still have it.
                     let gone = known.notice.gpus.iter().filter(|gpu| !notice.gpus.contains(gpu));
                     let gone: Vec<_> = gone.cloned().collect();
                     notice.gpus.extend(gone);
@@ -112,7 +113,7 @@ impl News {
     }
 }
 
-/// The key of the group message for a notice about a GPU.
+/// Returns the key of the group message for a notice about a GPU.
 fn speaker(notice: &Notice) -> Option<String> {
     let (Some(_), Some(node)) = (&notice.gpu, &notice.node) else {
         return None;
@@ -120,13 +121,14 @@ fn speaker(notice: &Notice) -> Option<String> {
     Some(format!("{}/{}/{}", notice.job, notice.finding, name(node)))
 }
 
-/// Stays the same while GPUs join and leave: receivers identify an alert by it.
+/// Returns the name of the group. It stays the same while GPUs join and leave, because receivers identify an alert by
+/// it.
 fn name(node: &str) -> String {
     format!("GPUs on {node}")
 }
 
-/// Merges notices of GPUs: the most severe one, with evidence of each, including GPUs with their own messages. `None`:
-/// the group is empty.
+/// Merges the notices of a group's GPUs. The result has the highest severity, with evidence of each GPU, including GPUs
+/// that have their own messages. Returns `None` if the group is empty.
 fn sum(speaker: &str, own: &[&Memory], told: &[&Memory], now_ms: u64) -> Option<Notice> {
     let notices = own.iter().map(|memory| &memory.notice);
     let worst = notices

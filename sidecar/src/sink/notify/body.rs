@@ -13,30 +13,31 @@ use super::spool::Parcel;
 
 /// Version of the format for webhooks and programs.
 const VERSION: u32 = 1;
-/// Maximum number of lines in a text message; the rest is counted.
+/// Maximum number of lines in a text message. Further notices are only counted.
 const LINES: usize = 10;
-/// Maximum number of PagerDuty events per parcel; the rest is one more event.
+/// Maximum number of PagerDuty events per parcel. Further notices are combined into one more event.
 const PAGES: usize = 20;
-/// Alertmanager resolves an alert after this time unless it is repeated.
+/// Lifetime of an alert at Alertmanager, which resolves it after this time unless it is repeated.
 const LASTS_MS: u64 = 300_000;
-/// The same for alerts that are not repeated because the job has ended.
+/// Lifetime of an alert that is not repeated because the job has ended.
 const LASTS_UNWATCHED_MS: u64 = 86_400_000;
 /// Maximum length of PagerDuty's summary, characters (<https://developer.pagerduty.com/docs/send-alert-event>).
 const SUMMARY: usize = 1024;
-/// Maximum length of its key, bytes (the same page).
+/// Maximum length of PagerDuty's deduplication key, bytes (the same page).
 const DEDUP_KEY: usize = 255;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Letter {
-    /// Stays the same on a retry.
+    /// The id of the request. It stays the same on a retry.
     pub id: String,
-    /// The JSON.
+    /// The JSON body.
     pub body: Value,
 }
 
 impl Letter {
-    /// Adds PagerDuty's routing key, which is part of the event; it is added on sending, and never stored in a file.
+    /// Adds PagerDuty's routing key, which is part of the event. It is added on sending, so that it is never stored in
+    /// a file.
     pub fn with_routing_key(&self, key: &str) -> Letter {
         let mut letter = self.clone();
         letter.body["routing_key"] = Value::from(key);
@@ -44,7 +45,7 @@ impl Letter {
     }
 }
 
-/// The requests for a parcel and a receiver of this kind.
+/// Makes the requests for a parcel and a receiver of this kind.
 pub fn letters(kind: &Kind, parcel: &Parcel, number: u64) -> Vec<Letter> {
     let bodies = match kind {
         Kind::Alertmanager(_) => vec![alerts(parcel)],
@@ -62,7 +63,7 @@ pub fn letters(kind: &Kind, parcel: &Parcel, number: u64) -> Vec<Letter> {
         .collect()
 }
 
-/// `gpu-lost` as `PacelineGpuLost`, like the rules in deploy/prometheus.
+/// Converts `gpu-lost` to `PacelineGpuLost`, like the rules in deploy/prometheus.
 fn alert_name(finding: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();
@@ -73,7 +74,8 @@ fn alert_name(finding: &str) -> String {
     format!("Paceline{words}")
 }
 
-/// Alertmanager's API version 2: labels identify an alert, so the alert with the previous labels is resolved.
+/// Makes the alerts for Alertmanager's API version 2. Labels identify an alert there, so if labels have changed, the
+/// alert with the previous labels is resolved.
 fn alerts(parcel: &Parcel) -> Value {
     let mut alerts = Vec::new();
     for notice in &parcel.notices {
@@ -142,17 +144,17 @@ fn runbook(notice: &Notice) -> String {
     )
 }
 
-/// The command that explains the finding in a terminal, without a network.
+/// Returns the command that explains the finding in a terminal, without a network.
 fn command(notice: &Notice) -> String {
     format!("paceline explain finding {}", notice.finding)
 }
 
-/// The Run dashboard for this job: only a path, because Grafana's address is not known here.
+/// Returns the path of the Run dashboard for this job. It is only a path, because Grafana's address is not known here.
 fn dashboard(notice: &Notice) -> String {
     format!("/d/paceline-run?var-job={}", sanitize::query(notice.job.as_str()))
 }
 
-/// One line of text.
+/// Returns a notice as one line of text.
 fn line(notice: &Notice) -> String {
     let state = match notice.status {
         Status::Resolved => "resolved".to_owned(),
@@ -174,7 +176,7 @@ fn line(notice: &Notice) -> String {
     )
 }
 
-/// Start, cost and, while it is active, cause, as text; unknown values have no line.
+/// Returns the start, the cost and, while the notice is active, the cause as text. Unknown values have no line.
 fn case(notice: &Notice) -> impl Iterator<Item = String> {
     let cause = Cause::ALL.iter().find(|cause| *notice.cause == *cause.name());
     let cause = cause.filter(|cause| **cause != Cause::Unknown);
@@ -192,7 +194,7 @@ fn case(notice: &Notice) -> impl Iterator<Item = String> {
     known.map(|(label, text)| format!("{label}: {text}"))
 }
 
-/// A text message: Slack's format, in which three characters are special
+/// Makes a text message in Slack's format, in which three characters are special
 /// (<https://api.slack.com/reference/surfaces/formatting#escaping>).
 fn text(notices: &[Notice]) -> String {
     let mut lines: Vec<String> = notices.iter().take(LINES).map(line).collect();
@@ -209,12 +211,12 @@ fn text(notices: &[Notice]) -> String {
     escaped.replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// PagerDuty's Events API version 2: one event per request, without the routing key.
+/// Makes events for PagerDuty's Events API version 2. Each request has one event, without the routing key.
 fn events(parcel: &Parcel) -> Vec<Value> {
     let (mut paged, rest) = (Vec::new(), parcel.notices.len().saturating_sub(PAGES));
     let mut count = 0;
     for notice in &parcel.notices {
-        // Resolutions are always sent: otherwise the incident stays open.
+        // Resolutions are always sent, because otherwise the incident would stay open.
         if notice.status == Status::Firing {
             count += 1;
             if count > PAGES {
@@ -233,12 +235,13 @@ fn events(parcel: &Parcel) -> Vec<Value> {
     paged
 }
 
-/// PagerDuty's key of an incident: a longer key is truncated, with a hash to keep it unique.
+/// Returns PagerDuty's key of an incident. A key that is too long is truncated, with a hash to keep it unique.
 fn dedup_key(key: &str) -> String {
     if key.len() <= DEDUP_KEY {
         return key.to_owned();
     }
-    // FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same after every restart.
+    // This is FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>). It gives the same value after every
+    // restart.
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325, fold);
     let end = key.floor_char_boundary(DEDUP_KEY - 17);

@@ -11,16 +11,16 @@ use super::receiver::{Kind, Receiver};
 use super::spool::Spool;
 use crate::warn;
 
-/// Pause after the first failure; doubled after each further one.
+/// Pause after the first failure. It doubles after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Interval and duration of retries after the end of the job.
 const LAST_PAUSE: Duration = Duration::from_millis(300);
 pub(super) const LAST: Duration = Duration::from_millis(2500);
-/// Interval of checking the spool even without a wake-up.
+/// Interval at which the spool is checked even without a wake-up.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Shorter parts of a secret are common words.
+/// Minimum length of a part of a secret that is hidden. Shorter parts are often common words.
 const LEAST_SECRET: usize = 8;
 /// Maximum length of an answer in a warning, characters.
 const WORDS: usize = 200;
@@ -30,23 +30,23 @@ const WORDS: usize = 200;
 pub enum Delivery {
     /// Accepted.
     Taken,
-    /// A temporary failure, with the reason; the receiver may state when to retry.
+    /// A temporary failure, with the reason. The receiver may have stated when to retry.
     Later(String, Option<Duration>),
     /// A permanent failure, with the reason.
     Never(String),
 }
 
 impl Delivery {
-    /// Shortened, and without secrets that must not be logged: a receiver may echo its own address, or the key that it
-    /// received.
+    /// Returns the result with its text shortened and without secrets that must not be logged. A receiver may echo its
+    /// own address or the key that it received.
     fn without(self, secrets: &[&str]) -> Delivery {
         let parts = secrets
             .iter()
             .flat_map(|secret| secret.split(['/', '?', '&', '=', '@', ':']));
         let mut parts: Vec<&str> = parts.filter(|part| part.len() >= LEAST_SECRET).collect();
-        // One part may be contained in another.
+        // Replace longer parts first, because one part may be contained in another.
         parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
-        // Truncate afterwards: a secret cut in two would not be found.
+        // Truncate after hiding, because a secret that was cut in two would not be found.
         let hide = |why: String| {
             let hidden = parts.iter().fold(why, |why, part| why.replace(part, "..."));
             hidden.chars().take(WORDS).collect()
@@ -59,7 +59,7 @@ impl Delivery {
     }
 }
 
-/// See the module documentation.
+/// Sends parcels to one receiver (see the module documentation).
 #[derive(Debug)]
 pub struct Courier {
     receiver: Receiver,
@@ -69,7 +69,7 @@ pub struct Courier {
 }
 
 impl Courier {
-    /// For one receiver and its spool. `leash`: holds the program that it runs.
+    /// Creates the courier of one receiver and its spool. `leash` holds the program that it runs.
     pub fn new(receiver: Receiver, spool: Spool, leash: Leash) -> Courier {
         Courier {
             receiver,
@@ -79,7 +79,7 @@ impl Courier {
         }
     }
 
-    /// Runs until the bell's sender is dropped; then retries the rest for a moment.
+    /// Runs until the bell's sender is dropped. Then it keeps retrying the remaining parcels for a moment.
     pub fn run(self, bell: &Bell<()>) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -89,14 +89,15 @@ impl Courier {
                     LOOK
                 }
                 Err(asked) => {
-                    // The receiver's own delay is used only if it is longer than our pause.
+                    // The delay that the receiver asks for is used only if it is longer than our pause.
                     let wait = asked.map_or(pause, |asked| asked.max(pause)).min(LONGEST_PAUSE);
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     wait
                 }
             };
             match bell.recv_timeout(wait) {
-                // A new parcel must not shorten the pause for a receiver that is down.
+                // A new parcel must not shorten the pause for a receiver that is down, so sleep before the next
+                // attempt.
                 Ok(()) if wait < LOOK => std::thread::sleep(wait.min(FIRST_PAUSE)),
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.last(),
@@ -115,7 +116,7 @@ impl Courier {
         }
     }
 
-    /// Tries once.
+    /// Tries once to send everything that waits.
     pub fn once(&self) {
         let _ = self.round();
     }
@@ -157,7 +158,7 @@ impl Courier {
         Ok(())
     }
 
-    /// Tries once, without the spool.
+    /// Tries once to deliver a letter. Does not use the spool.
     pub(super) fn deliver(&self, letter: &Letter) -> Delivery {
         match &self.receiver.kind {
             Kind::Exec(program) => exec::run(program, letter, &self.leash),
@@ -200,7 +201,7 @@ impl Courier {
 mod tests {
     use super::*;
 
-    /// A receiver may echo its own address, or the request.
+    /// A receiver may echo its own address or the request.
     #[test]
     fn what_a_receiver_answers_tells_no_secret() {
         let url = "https://hooks.example.org/services/T0123456/B0123456/abcdefghijkl?token=0123456789";
@@ -222,7 +223,7 @@ mod tests {
             assert_eq!(leaked, [""; 0], "{hidden}");
             assert!(hidden.contains("no https://"), "{hidden}");
         }
-        // A secret at the cut is not shown in part.
+        // A secret at the position where the text is cut must not be shown in part.
         for at in 170..200 {
             let told = format!("{}{key}", "x".repeat(at));
             let hidden = format!("{:?}", Delivery::Never(told).without(&[key]));

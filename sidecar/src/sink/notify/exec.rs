@@ -1,4 +1,4 @@
-//! A program as a receiver: gets our JSON on its standard input; exit code zero means accepted.
+//! A program as a receiver. It gets our JSON on its standard input. Exit code zero means that it accepted the notices.
 
 use std::fs;
 use std::io::Write;
@@ -18,12 +18,12 @@ use super::body::Letter;
 use super::courier::Delivery;
 use crate::host::{Process, session};
 
-/// Timeout.
+/// Timeout of the program.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Temporary failure: `EX_TEMPFAIL` of sysexits.h, and a shell's codes for a missing program.
+/// Exit codes that mean a temporary failure: `EX_TEMPFAIL` of sysexits.h, and a shell's codes for a missing program.
 const NOT_NOW: [i32; 3] = [75, 126, 127];
 
-/// Variable in the program's environment: the session and the process that started it.
+/// A variable in the program's environment. Its value identifies the session and the process that started the program.
 const MARK: &str = "PACELINE_TOLD_BY";
 
 fn mark() -> String {
@@ -31,13 +31,13 @@ fn mark() -> String {
     format!("{} {}", session_number(own), Process::of(own).words())
 }
 
-/// Zero for a process outside our PID namespace.
+/// Returns the session of a process, or zero for a process outside our PID namespace.
 fn session_number(pid: u32) -> i32 {
     session(pid).map_or(0, |session| session.as_raw_nonzero().get())
 }
 
-/// Whether a process with this mark was left behind. A job submitted by the program inherits its environment, but has
-/// another session.
+/// Returns true if the process has this mark and was left behind. A job submitted by the program inherits its
+/// environment, but runs in another session, so it is not one of these.
 fn is_left_behind(pid: Pid, mark: &str) -> bool {
     let session = session_number(pid.as_raw_nonzero().get().cast_unsigned());
     mark.split_once(' ').is_some_and(|(told_in, by)| {
@@ -45,7 +45,7 @@ fn is_left_behind(pid: Pid, mark: &str) -> bool {
     })
 }
 
-/// Kills programs left running by a killed aggregator, which could not end their groups.
+/// Kills programs that were left running by a killed aggregator, which could not end their process groups.
 pub fn clear_left_behind() {
     let user = rustix::process::geteuid().as_raw();
     let start = format!("{MARK}=");
@@ -68,7 +68,7 @@ pub fn clear_left_behind() {
     }
 }
 
-/// A handle on the running program, with which it can be killed by an owner that stops waiting. Clones share it.
+/// A handle on the running program. Its owner can kill the program when it stops waiting. Clones share the handle.
 #[derive(Clone, Debug, Default)]
 pub struct Leash(Arc<Mutex<Held>>);
 
@@ -90,7 +90,7 @@ impl Leash {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the program, unless the leash was pulled.
+    /// Starts the program, unless the leash was pulled before.
     fn start(&self, command: &mut Command) -> std::io::Result<Option<Child>> {
         let mut held = self.held();
         if held.is_over {
@@ -101,8 +101,8 @@ impl Leash {
         Ok(Some(child))
     }
 
-    /// Kills its remaining children and reaps it. Its process id, and its group's, are not reused until it is reaped:
-    /// both happen under the lock that other callers need to kill it.
+    /// Kills the program's remaining children and reaps it. Until it is reaped, its process ID and its group's are not
+    /// reused. Both steps happen under the lock that other callers need to kill it.
     fn bury(&self, child: &mut Child) -> std::io::Result<ExitStatus> {
         let mut held = self.held();
         held.group = None;
@@ -111,14 +111,15 @@ impl Leash {
     }
 }
 
-/// A process that has left the group is not killed: that is intentional.
+/// Kills a process group. A process that has left the group is not killed, because it left intentionally.
 fn end(group: Option<Pid>) {
     if let Some(group) = group {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// Runs the program once, in its own process group, which ends with the program, with us, or when `leash` is pulled.
+/// Runs the program once, in its own process group. The group is killed when the program ends, when this process ends,
+/// or when `leash` is pulled.
 pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
     let mut command = Command::new(program);
     command
@@ -137,7 +138,7 @@ pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
     };
     let body = letter.body.to_string();
     if let Some(mut input) = child.stdin.take() {
-        // A program that does not read must not block us: the writer thread may block, and is released when the program
+        // A program that does not read must not block us. The writer thread may block; it is released when the program
         // ends.
         let _ = thread::Builder::new().stack_size(64 << 10).spawn(move || {
             let _ = input.write_all(body.as_bytes());
@@ -156,7 +157,7 @@ pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
     }
 }
 
-/// Whether the process exits within this time. It is not reaped, so its process id is not reused.
+/// Returns true if the process exits within this time. The process is not reaped, so its process ID is not reused.
 fn has_ended(child: &Child, within: Duration) -> bool {
     let until = Instant::now() + within;
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

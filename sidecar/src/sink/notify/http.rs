@@ -1,4 +1,4 @@
-//! One POST request: with timeouts, without redirects, with TLS by the system's certificates.
+//! Sends one POST request. It has timeouts, follows no redirects, and uses TLS with the system's certificates.
 
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use super::secret::Secret;
 /// Timeout of a request.
 const WHOLE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
-/// Maximum size of an answer, which is only used in a warning.
+/// Maximum size of an answer. An answer is only used in a warning.
 const ANSWER: u64 = 4096;
 /// Paths of the system's CA certificates: Debian, Red Hat, SUSE, Alpine.
 const ROOTS: [&str; 4] = [
@@ -26,18 +26,18 @@ const ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// A client that is created on first use, and again when other CAs are to be trusted.
+/// A client that is created on first use. It is created again when other CAs are to be trusted.
 #[derive(Debug, Default)]
 pub struct Client(Mutex<Option<(Option<String>, Agent)>>);
 
-/// Credentials for a request, read again for each: keys and tokens are rotated.
+/// The credentials for a request. They are read again for each request, because keys and tokens are rotated.
 #[derive(Clone, Default)]
 pub struct Shown {
-    /// Signs the request.
+    /// The key that signs the request.
     pub hmac: Option<String>,
-    /// Bearer token.
+    /// The bearer token.
     pub bearer: Option<String>,
-    /// CAs (PEM) to trust instead of the system's.
+    /// CAs (PEM) to trust in place of the system's.
     pub ca: Option<String>,
 }
 
@@ -85,7 +85,7 @@ impl Client {
                 let text = answer.body_mut().with_config().limit(ANSWER).read_to_string();
                 judge(status, after.map(Duration::from_secs), &text.unwrap_or_default())
             }
-            // An address may be a secret: the error does not contain it.
+            // The address may be a secret, so the error does not contain it.
             Err(ureq::Error::BadUri(_) | ureq::Error::Http(_)) => {
                 Delivery::Later("its address is invalid".to_owned(), None)
             }
@@ -94,20 +94,20 @@ impl Client {
     }
 }
 
-/// Interprets a status: 408 and 429 are temporary, most other refusals are permanent.
+/// Interprets a status. 408 and 429 are temporary, and most other refusals are permanent.
 fn judge(status: u16, after: Option<Duration>, text: &str) -> Delivery {
     let words: String = text.chars().filter(|c| !c.is_control()).collect();
     match status {
         200..=299 => Delivery::Taken,
         408 | 425 | 429 => Delivery::Later(format!("status {status}"), after),
-        // A wrong address or key may be corrected while the job runs.
+        // A wrong address or key may be corrected while the job runs, so try again later.
         401 | 403 | 404 => Delivery::Later(format!("status {status} {words}"), after),
         400..=499 => Delivery::Never(format!("status {status} {words}")),
         _ => Delivery::Later(format!("status {status} {words}"), after),
     }
 }
 
-/// HMAC-SHA256 over the delivery's id, a period and the body, as `sha256=` and hexadecimal digits.
+/// Returns HMAC-SHA256 over the delivery's id, a period and the body, as `sha256=` and hexadecimal digits.
 pub fn sign(key: &str, id: &str, body: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     let tag = hmac::sign(&key, format!("{id}.{body}").as_bytes());
@@ -115,12 +115,12 @@ pub fn sign(key: &str, id: &str, body: &str) -> String {
     format!("sha256={digits}")
 }
 
-/// A client without redirects, with this system's certificates.
+/// Returns a client without redirects, with this system's certificates.
 pub(in crate::sink) fn agent() -> Agent {
     agent_of(None)
 }
 
-/// The same with other CAs.
+/// Returns a client without redirects that trusts these CAs, or the system's.
 fn agent_of(ca: Option<&String>) -> Agent {
     let tls = TlsConfig::builder()
         .provider(TlsProvider::Rustls)
@@ -131,19 +131,19 @@ fn agent_of(ca: Option<&String>) -> Agent {
         .timeout_global(Some(WHOLE))
         .timeout_connect(Some(CONNECT))
         .http_status_as_error(false)
-        // Requests must only go to the configured host.
+        // Requests must only go to the configured host, so redirects are not followed.
         .max_redirects(0)
         .tls_config(tls)
         .build()
         .into()
 }
 
-/// The CAs trusted by this system; without any, TLS fails and the warning mentions that.
+/// Returns the CAs trusted by this system. Without any, TLS fails, and the warning mentions that.
 pub(in crate::sink) fn roots() -> RootCerts {
     trusted(None)
 }
 
-/// These CAs, or those of the system.
+/// Returns these CAs, or those of the system.
 fn trusted(ca: Option<&String>) -> RootCerts {
     let own = std::env::var("SSL_CERT_FILE").ok();
     let system = || {

@@ -1,8 +1,8 @@
-//! Sends the job's verdicts to other tools: Alertmanager, Slack, PagerDuty, a webhook, a program.
+//! Sends the job's verdicts to other tools: Alertmanager, Slack, PagerDuty, a webhook, or a program.
 //!
-//! `news` decides what is worth a message, once for all receivers; messages for a receiver are files in its `spool`
-//! before they are sent; one thread per receiver (`courier`) sends and retries. The aggregator writes small files and
-//! never waits for a receiver.
+//! `news` decides what is worth a message, once for all receivers. Before messages are sent to a receiver, they are
+//! stored as files in its `spool`. One thread per receiver (`courier`) sends and retries. The aggregator only writes
+//! small files and never waits for a receiver.
 
 mod alike;
 mod body;
@@ -38,9 +38,9 @@ use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
-/// The directory in the run directory.
+/// Name of the notices' directory in the run directory.
 pub const FOLDER: &str = "notify";
-/// The state of sent notices, in that directory.
+/// Name of the file in that directory that records which notices were sent.
 const STATE: &str = "state.json";
 /// Interval of reminders to receivers that need repetition.
 const REMIND_EVERY_MS: u64 = 60_000;
@@ -54,7 +54,7 @@ pub struct Notifier {
     remind_at_ms: u64,
 }
 
-/// A receiver, its spool, and its courier's bell.
+/// A receiver with its spool, and the bell that wakes its courier.
 #[derive(Debug)]
 struct Post {
     receiver: Receiver,
@@ -64,7 +64,7 @@ struct Post {
     leash: Held,
 }
 
-/// Kills the courier's running program on drop.
+/// A leash that kills the courier's running program when it is dropped.
 #[derive(Debug)]
 struct Held(Leash);
 
@@ -75,8 +75,8 @@ impl Drop for Held {
 }
 
 impl Notifier {
-    /// For the receivers of a job with this run directory. Messages left in the spools by an earlier aggregator are
-    /// sent. A receiver whose spool cannot be created is reported and left out.
+    /// Starts the couriers for the receivers of a job with this run directory. Messages that an earlier aggregator left
+    /// in the spools are sent. A receiver whose spool cannot be created is reported and left out.
     pub fn start(run_dir: &Path, job: &JobId, receivers: &[Receiver], now_ms: u64) -> Notifier {
         let folder = run_dir.join(FOLDER);
         if receivers
@@ -105,14 +105,14 @@ impl Notifier {
         }
     }
 
-    /// Applies the verdicts of a continued journal, possibly none: new ones are sent, and those missing in it are
-    /// resolved.
+    /// Applies the verdicts of a continued journal, which may be empty. New verdicts are sent, and reported ones that
+    /// are missing from the journal are resolved.
     pub fn resume(&mut self, verdicts: &[Verdict], now_ms: u64) {
         self.news.resume(verdicts, now_ms);
         self.tick(now_ms);
     }
 
-    /// A verdict was raised, changed or cleared.
+    /// Handles a verdict that was raised, changed or cleared.
     pub fn verdict(&mut self, verdict: &Verdict, now_ms: u64) {
         self.news.verdict(verdict, now_ms);
     }
@@ -122,7 +122,7 @@ impl Notifier {
         self.news.update(report);
     }
 
-    /// Call this about once a second: new notices are sent in one parcel.
+    /// Sends new notices in one parcel. Call this about once a second.
     pub fn tick(&mut self, now_ms: u64) {
         let notices = self.news.poll(now_ms);
         self.post(&notices, now_ms);
@@ -140,11 +140,12 @@ impl Notifier {
             let wanted = notices.iter().filter(|notice| post.receiver.wants(notice));
             post.send(wanted.cloned().collect(), now_ms);
         }
-        // After a crash between the two the message is sent again: receivers recognize its key.
+        // After a crash between these two steps, the message is sent again. Receivers recognize its key.
         self.keep();
     }
 
-    /// Repeats active notices for receivers that need it. There is no backlog for one that does not answer.
+    /// Repeats active notices for receivers that need repetition. No backlog builds up for a receiver that does not
+    /// answer.
     fn remind(&mut self, now_ms: u64) {
         let open = self.news.open_notices(now_ms);
         for post in &mut self.posts {
@@ -162,21 +163,21 @@ impl Notifier {
         }
     }
 
-    /// The job has ended: notices that end with it are resolved. Waits briefly for the couriers; unsent notices stay on
-    /// disk for [`flush`], and are returned.
+    /// Resolves the notices that end with the job, and waits briefly for the couriers. Unsent notices stay on disk for
+    /// [`flush`], and are returned.
     pub fn close(mut self, now_ms: u64) -> Vec<PendingNotices> {
         let last = self.news.close(now_ms);
         let (still, over): (Vec<Notice>, Vec<Notice>) =
             last.into_iter().partition(|notice| notice.is_told_again);
         self.post(&over, now_ms);
-        // Only receivers that need repetition get the active notices again.
+        // Only receivers that need repetition get the active notices again at the end.
         for post in self.posts.iter_mut().filter(|post| post.receiver.kind.forgets()) {
             let wanted = still.iter().filter(|notice| post.receiver.wants(notice));
             post.send(wanted.cloned().collect(), now_ms);
         }
         self.keep();
         let until = std::time::Instant::now() + LAST;
-        // All at once, so that an unresponsive receiver does not use up the time of others.
+        // Wait for all couriers at the same time, so that an unresponsive receiver does not use up the time of others.
         let couriers = self.posts.into_iter().map(|post| {
             drop(post.bell);
             (post.receiver, post.spool, post.done, post.leash)
@@ -184,7 +185,7 @@ impl Notifier {
         let couriers: Vec<_> = couriers.collect();
         let wait = |(receiver, spool, done, leash): (Receiver, Spool, Inbox<()>, Held)| {
             let left = until.saturating_duration_since(std::time::Instant::now());
-            // No further waiting, whether it finished in time or not.
+            // Kill the courier's program after this wait, whether the courier has finished or not.
             let _ = done.recv_timeout(left);
             drop(leash);
             PendingNotices::of(&receiver, &spool)
@@ -226,7 +227,7 @@ impl Post {
         if let Err(error) = put {
             warn::once("notify spool", format_args!("{}: {error}", self.receiver.name()));
         }
-        // If this fails, it is already awake.
+        // If this fails, the courier is already awake.
         let _ = self.bell.try_send(());
     }
 }

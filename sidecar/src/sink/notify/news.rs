@@ -1,8 +1,9 @@
-//! Decides what is worth a message. Pure: the time is an argument.
+//! Decides what is worth a message. It does no I/O, and the time is an argument.
 //!
-//! An incident is reported when it is raised, again when it gets worse, and once more when it is resolved. One that
-//! returns within the cool-down waits for its end: a flapping incident is reported with a count. An incident that was
-//! never reported needs no resolution. The same finding on several GPUs of a node is one message (`alike`).
+//! An incident is reported when it is raised, again when it gets worse, and once more when it is resolved. If it
+//! returns within the cool-down, it is reported only after the cool-down, so a flapping incident is reported once with
+//! a count. An incident that was never reported needs no resolution. The same finding on several GPUs of a node is one
+//! message (`alike`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,9 +24,9 @@ const COOL_DOWN_MS: u64 = 300_000;
 const ACTION: usize = 2000;
 /// Maximum number of pieces of evidence.
 const EVIDENCE: usize = 4;
-/// Length of a GPU's name if the node is known, characters.
+/// Maximum length of a GPU's name if the node is known, characters.
 const GPU_NAME: usize = 12;
-/// Maximum number of remembered incidents; resolved ones are dropped first.
+/// Maximum number of remembered incidents. Resolved ones are dropped first.
 const MOST: usize = 4096;
 
 /// State of one incident.
@@ -33,16 +34,16 @@ const MOST: usize = 4096;
 pub(super) struct Memory {
     pub(super) notice: Notice,
     pub(super) holds: bool,
-    /// It was reported as firing, and not yet as resolved.
+    /// True if it was reported as firing and not yet as resolved.
     pub(super) told: bool,
     pub(super) told_ms: u64,
-    /// The key of the group message that covers it.
+    /// The key of the group message that covers this incident.
     #[serde(default)]
     pub(super) spoken_for_by: Option<String>,
 }
 
 impl Memory {
-    /// An active incident that has not been reported.
+    /// Creates the state of an active incident that has not been reported.
     pub(super) fn new(notice: Notice) -> Memory {
         Memory {
             notice,
@@ -58,12 +59,12 @@ impl Memory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Saved(pub(super) BTreeMap<String, Memory>);
 
-/// See the module documentation.
+/// Decides what is worth a message (see the module documentation).
 #[derive(Debug)]
 pub struct News {
     job: JobId,
     policy: Policy,
-    /// [`humanize::whose`].
+    /// The result of [`humanize::whose`].
     whose: &'static str,
     pub(super) known: Saved,
     pub(super) out: Vec<Notice>,
@@ -81,7 +82,7 @@ impl News {
         }
     }
 
-    /// State to be saved.
+    /// Returns the state to be saved.
     pub fn saved(&self) -> &Saved {
         &self.known
     }
@@ -118,7 +119,7 @@ impl News {
         }
     }
 
-    /// Updates open verdicts, for their next messages.
+    /// Updates the details of open verdicts, for their next messages.
     pub fn update(&mut self, report: &Report) {
         self.whose = humanize::whose(report);
         for verdict in report
@@ -140,8 +141,8 @@ impl News {
         }
     }
 
-    /// Applies the verdicts of a continued journal. A reported incident that is not in it belongs to a job that ended
-    /// unexpectedly.
+    /// Applies the verdicts of a continued journal. A reported incident that is not in the journal belongs to a job
+    /// that ended unexpectedly.
     pub fn resume(&mut self, verdicts: &[Verdict], now_ms: u64) {
         let of_now: BTreeSet<String> = verdicts.iter().map(|verdict| self.key(verdict)).collect();
         let gone: Vec<String> = self
@@ -184,7 +185,7 @@ impl News {
         }
     }
 
-    /// The notices to be sent now.
+    /// Returns the notices to be sent now.
     pub fn poll(&mut self, now_ms: u64) -> Vec<Notice> {
         self.say_due(now_ms, false)
     }
@@ -203,7 +204,7 @@ impl News {
         std::mem::take(&mut self.out)
     }
 
-    /// Reported incidents that are still active.
+    /// Returns reported incidents that are still active.
     pub fn open_notices(&self, now_ms: u64) -> Vec<Notice> {
         let told = self.known.0.values().filter(|memory| memory.told);
         told.map(|memory| Notice {
@@ -215,7 +216,7 @@ impl News {
         .collect()
     }
 
-    /// The job has ended. A problem of a machine does not end with it: it is just no longer monitored.
+    /// Handles the end of the job. A problem of a machine is not resolved by it, but is no longer monitored.
     pub fn close(&mut self, now_ms: u64) -> Vec<Notice> {
         let mut last = self.say_due(now_ms, true);
         for memory in self.known.0.values_mut().filter(|memory| memory.told) {
@@ -228,7 +229,7 @@ impl News {
             }
             last.push(notice);
         }
-        // Later runs in the same directory start over.
+        // Later runs in the same directory start with empty state.
         self.known.0.clear();
         last
     }
@@ -239,7 +240,8 @@ impl News {
         format!("{job}/{}/{subject}", verdict.finding)
     }
 
-    /// Names and sentences come from the job's nodes: here they are shortened and made printable, for all receivers.
+    /// Makes a notice of a verdict. Names and sentences come from the job's nodes, so they are shortened and made
+    /// printable here, for all receivers.
     fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
         let row = self.policy.finding(verdict.finding);
         let severity = verdict.severity;
@@ -286,16 +288,18 @@ impl News {
     }
 }
 
-/// Whether a reported notice has changed enough to be sent again; unchanged fields of `now` keep their reported values.
+/// Returns true if a reported notice has changed enough to be sent again. Fields of `now` that do not justify a message
+/// keep their reported values.
 pub(super) fn changes(before: &Notice, now: &mut Notice) -> bool {
     let is_worse = now.severity > before.severity;
-    // Counters are read once a second: the cause may be found only after the report, and the action depends on it.
+    // Counters are read once a second, so the cause may be found only after the report. The action depends on the
+    // cause.
     let is_explained = is_unknown(before) && !is_unknown(now);
     now.raised_ms = before.raised_ms;
     now.worst = now.severity.max(before.worst);
     (now.was, now.was_provenance) = (Some(before.severity), Some(before.provenance));
     if !is_worse {
-        // A message for every change could be one every second.
+        // Keep the reported values, because a message for every change could be one every second.
         (now.severity, now.was) = (before.severity, before.was);
         if !is_explained {
             (now.provenance, now.was_provenance) = (before.provenance, before.was_provenance);
@@ -304,7 +308,7 @@ pub(super) fn changes(before: &Notice, now: &mut Notice) -> bool {
     is_worse || is_explained
 }
 
-/// A few characters distinguish the GPUs of a node.
+/// Returns a GPU's shortened name. A few characters distinguish the GPUs of a node.
 fn gpu(verdict: &Verdict) -> Option<Arc<str>> {
     let Subject::Gpu { gpu_uuid, .. } = &verdict.subject else {
         return None;
@@ -323,7 +327,7 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
     }
 }
 
-/// The slowdown and its cost; for a hang, the time lost so far.
+/// Returns the slowdown and its cost as text. For a hang, returns the time lost so far.
 fn costs(verdict: &Verdict, whose: &str) -> String {
     let slower = verdict
         .slowdown_ratio

@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It is active.
+    /// The incident is active.
     Firing,
-    /// It is resolved.
+    /// The incident is resolved.
     Resolved,
 }
 
 /// One message, independent of its receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Notice {
-    /// The same for all messages of one incident: `job/finding/subject`.
+    /// The key `job/finding/subject`, which is the same for all messages of one incident.
     pub key: String,
-    /// Whether it is active.
+    /// Whether the incident is active.
     pub status: Status,
     /// Current severity.
     pub severity: Severity,
@@ -39,7 +39,7 @@ pub struct Notice {
     pub job: JobId,
     /// The finding.
     pub finding: Arc<str>,
-    /// The subject, in words that stay the same while it is active.
+    /// The subject, in words that stay the same while the incident is active.
     pub subject: String,
     /// The affected GPU, shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,11 +47,11 @@ pub struct Notice {
     /// The GPUs of the node with the same finding, if one notice covers several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Arc<str>>,
-    /// The node, if it is about one.
+    /// The node, if the notice is about one.
     pub node: Option<Arc<str>>,
     /// The finding in a few words.
     pub title: Arc<str>,
-    /// Whether it may page; a ticket is at most a warning.
+    /// Whether the notice may page. A ticket is at most a warning.
     #[serde(default)]
     pub urgency: Urgency,
     /// The cause.
@@ -60,38 +60,38 @@ pub struct Notice {
     pub action: Arc<str>,
     /// Provenance of the evidence.
     pub provenance: Provenance,
-    /// [`paceline_health::verdict::Verdict::id`].
+    /// The incident's number ([`paceline_health::verdict::Verdict::id`]).
     pub incident: u64,
-    /// How often it was raised.
+    /// How often the incident was raised.
     pub times: u32,
-    /// When it began, in words.
+    /// When the incident began, in words.
     #[serde(default)]
     pub since: String,
-    /// Slowdown and cost, in words; empty: nothing was lost so far.
+    /// Slowdown and cost, in words. Empty if nothing was lost so far.
     #[serde(default)]
     pub costs: String,
     /// Evidence, one phrase each.
     #[serde(default)]
     pub evidence: Vec<String>,
-    /// When it was raised, milliseconds since 1970.
+    /// When the incident was raised, milliseconds since 1970.
     pub raised_ms: u64,
     /// When this message was made, milliseconds since 1970.
     pub unix_ms: u64,
-    /// It does not end with the job: a machine has a problem.
+    /// True if the incident does not end with the job, because a machine has a problem.
     pub unwatched: bool,
     /// The job's policy only observes this finding.
     #[serde(default)]
     pub observe_only: bool,
-    /// The action according to policy, for programs.
+    /// The action according to policy, in a form for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// A repetition without changes.
+    /// True if this message repeats an earlier one without changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_told_again: bool,
 }
 
 impl Notice {
-    /// The subject as text: `8 GPUs on node2`.
+    /// Returns the subject as text, such as `8 GPUs on node2`.
     pub fn whom(&self) -> String {
         match (self.gpus.len(), &self.node) {
             (0, _) | (_, None) => self.subject.clone(),

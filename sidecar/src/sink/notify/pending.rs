@@ -1,4 +1,4 @@
-//! Unsent notices in the spools of a run: their receivers, and sending them.
+//! Lists and sends the unsent notices in the spools of a run.
 
 use std::fs;
 use std::io;
@@ -17,12 +17,12 @@ pub struct PendingNotices {
     pub receiver: String,
     /// Number of waiting notices.
     pub notices: usize,
-    /// Their directory.
+    /// The directory of the notices.
     pub dir: PathBuf,
 }
 
 impl PendingNotices {
-    /// For one receiver; `None`: it accepted all.
+    /// Returns the pending notices of one receiver, or `None` if it accepted all.
     pub(super) fn of(receiver: &Receiver, spool: &Spool) -> Option<PendingNotices> {
         let notices = waiting(spool);
         (notices > 0).then(|| PendingNotices {
@@ -39,14 +39,14 @@ fn waiting(spool: &Spool) -> usize {
     files.iter().map(|(_, path)| count(path)).sum()
 }
 
-/// Notices of a run that these receivers have not accepted.
+/// Returns the notices of a run that these receivers have not accepted.
 pub fn pending(run_dir: &Path, receivers: &[Receiver]) -> Vec<PendingNotices> {
     let of = |receiver: &Receiver| PendingNotices::of(receiver, &spool(run_dir, receiver).ok()??);
     receivers.iter().filter_map(of).collect()
 }
 
-/// Tries once to send waiting notices. For each of these receivers that had any: the number sent, and the remaining
-/// ones.
+/// Tries once to send waiting notices. For each of these receivers that had any, returns the number sent and the
+/// remaining notices.
 ///
 /// # Errors
 /// If a spool cannot be read.
@@ -71,10 +71,10 @@ pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, P
     Ok(sent)
 }
 
-/// Spools with waiting notices for other receivers than these.
+/// Returns spools with waiting notices for receivers other than these.
 ///
 /// # Errors
-/// If the run's directory cannot be read; a missing one has none.
+/// If the run's directory cannot be read. A missing directory is not an error.
 pub fn strangers(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(run_dir.join(FOLDER)) {
         Ok(entries) => entries,
@@ -98,7 +98,7 @@ pub fn strangers(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<PathB
     Ok(found)
 }
 
-/// Not created if missing.
+/// Opens a receiver's spool for inspection. Does not create it if it is missing.
 fn spool(run_dir: &Path, receiver: &Receiver) -> io::Result<Option<Spool>> {
     let dir = run_dir.join(FOLDER).join(receiver.name());
     dir.is_dir().then(|| Spool::open(&dir)).transpose()
@@ -109,8 +109,8 @@ mod tests {
     use super::super::spool::Parcel;
     use super::*;
 
-    /// Another user who can write there, for example in a shared directory, must not be able to block the end of a job
-    /// with a pipe.
+    /// Another user may be able to write there, for example in a shared directory. Such a user must not be able to
+    /// block the end of a job with a pipe.
     #[test]
     fn a_pipe_in_a_spool_holds_up_nobody() {
         let dir = tempfile::tempdir().unwrap();

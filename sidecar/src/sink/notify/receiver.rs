@@ -1,4 +1,4 @@
-//! Receivers of notices: `KIND=WHERE[,KEY=VALUE...]`, such as `alertmanager=http://127.0.0.1:9093` or
+//! Receivers of notices, in the form `KIND=WHERE[,KEY=VALUE...]`, such as `alertmanager=http://127.0.0.1:9093` or
 //! `slack=env:SLACK_URL,severity=critical`.
 
 use std::fmt;
@@ -19,32 +19,32 @@ pub enum ReceiverError {
          alertmanager=http://127.0.0.1:9093"
     )]
     Shape,
-    /// A secret given in plain text.
+    /// A secret was given in plain text.
     #[error(
         "{0}: this address is a secret: give env:NAME or file:PATH, so that it does not appear on a command line"
     )]
     InTheOpen(&'static str),
-    /// Not an address.
+    /// The text is not an address.
     #[error(
         "{0} must begin with http:// or https://, or be env:NAME or file:PATH that holds such an address"
     )]
     Address(&'static str),
-    /// An address that contains a password.
+    /// The address contains a password.
     #[error("{0}: the address contains a password: give env:NAME or file:PATH")]
     Password(&'static str),
-    /// Not a reference to a secret.
+    /// The text is not a reference to a secret.
     #[error("{0}: the value of {1} must be env:NAME or file:PATH")]
     Secret(&'static str, &'static str),
-    /// Unknown key. The value is not repeated: it may be a misplaced secret.
+    /// The key is unknown. The value is not repeated, because it may be a misplaced secret.
     #[error(
         "{0}: option {1} after the address is not one of severity=, hmac=, bearer=, ca= (webhook) and url= \
          (pagerduty)"
     )]
     Key(&'static str, usize),
-    /// A token sent without encryption.
+    /// A token would be sent without encryption.
     #[error("{0}: a bearer token goes to https:// only, or to this machine")]
     Plain(&'static str),
-    /// Not a severity.
+    /// The text is not a severity.
     #[error("{0}: severity must be info, warning or critical")]
     Severity(&'static str),
     /// A secret cannot be read.
@@ -57,7 +57,7 @@ pub enum ReceiverError {
 pub enum Address {
     /// Plain text.
     Open(String),
-    /// A reference to the secret.
+    /// A reference to an address that is secret.
     Secret(Secret),
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for Address {
 }
 
 impl Address {
-    /// Only scheme and host of a plain address: a path or a query may be a secret.
+    /// Returns only scheme and host of a plain address, because a path or a query may be a secret.
     fn shown(&self) -> String {
         match self {
             Address::Open(url) => {
@@ -82,7 +82,7 @@ impl Address {
         }
     }
 
-    /// The address itself.
+    /// Returns the address itself.
     pub(super) fn read(&self) -> Result<String, String> {
         match self {
             Address::Open(url) => Ok(url.clone()),
@@ -91,14 +91,14 @@ impl Address {
     }
 }
 
-/// Authentication between us and a webhook.
+/// The credentials between us and a webhook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// Key that signs requests, by HMAC-SHA256.
+    /// The key that signs requests, by HMAC-SHA256.
     pub hmac: Option<Secret>,
     /// Bearer token, for example of a pod's ServiceAccount.
     pub bearer: Option<Secret>,
-    /// CAs (PEM) for its certificate, instead of the system's.
+    /// CAs (PEM) to trust for its certificate, in place of the system's.
     pub ca: Option<Secret>,
 }
 
@@ -109,16 +109,16 @@ pub enum Kind {
     Alertmanager(Address),
     /// Any receiver of our JSON.
     Webhook(Address, Proof),
-    /// Slack, or a service that accepts its messages: an incoming webhook.
+    /// The incoming webhook of Slack, or of a service that accepts its messages.
     Slack(Address),
-    /// PagerDuty's Events API version 2: its address, and the routing key.
+    /// The address of PagerDuty's Events API version 2, and the routing key.
     PagerDuty(Address, Secret),
     /// A program that gets our JSON on its standard input.
     Exec(String),
 }
 
 impl Kind {
-    /// Its name on the command line.
+    /// Returns the kind's name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Kind::Alertmanager(_) => "alertmanager",
@@ -129,9 +129,10 @@ impl Kind {
         }
     }
 
-    /// Whether it treats an alert as resolved unless it is repeated.
+    /// Returns true if the receiver treats an alert as resolved unless it is repeated.
     pub(super) fn forgets(&self) -> bool {
-        // A receiver with a bearer token is one of ours, which does not act on notices from before its start.
+        // A webhook with a bearer token is one of our own receivers, which does not act on notices from before its
+        // start. Its notices must therefore be repeated too.
         matches!(self, Kind::Alertmanager(_))
             || matches!(self, Kind::Webhook(_, Proof { bearer: Some(_), .. }))
     }
@@ -140,11 +141,11 @@ impl Kind {
 /// One receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receiver {
-    /// Kind and address.
+    /// The kind and the address.
     pub kind: Kind,
-    /// Minimum severity.
+    /// The minimum severity of notices that it gets.
     pub severity: Severity,
-    /// As configured: references to secrets, no secrets.
+    /// The receiver as configured. It contains references to secrets, but no secrets.
     words: String,
 }
 
@@ -241,12 +242,13 @@ impl Receiver {
         })
     }
 
-    /// As configured.
+    /// Returns the receiver as configured.
     pub fn words(&self) -> &str {
         &self.words
     }
 
-    /// The receiver as text: an address without its path, which may be a secret; or the reference to a secret.
+    /// Returns the receiver as text. It contains an address without its path, which may be a secret, or the reference
+    /// to a secret.
     pub fn address(&self) -> String {
         let kind = self.kind.name();
         match &self.kind {
@@ -258,21 +260,22 @@ impl Receiver {
         }
     }
 
-    /// A name for its spool: the same for the same configuration.
+    /// Returns a name for its spool. It is the same for the same configuration.
     pub(super) fn name(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.words.hash(&mut hasher);
         format!("{}-{:08x}", self.kind.name(), hasher.finish() as u32)
     }
 
-    /// Whether it gets this notice. A pager wakes someone up for every event: it gets no tickets.
+    /// Returns true if the receiver gets this notice. A pager gets no tickets, because it wakes a person up for every
+    /// event.
     pub(super) fn wants(&self, notice: &Notice) -> bool {
         let wakes = matches!(self.kind, Kind::PagerDuty(..));
         notice.worst >= self.severity && !(wakes && notice.urgency == Urgency::Ticket)
     }
 }
 
-/// Whether requests to it can be read in transit.
+/// Returns true if requests to this address can be read in transit.
 fn is_for_all_to_read(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else {
         return false;

@@ -1,4 +1,5 @@
-//! Secrets by reference: `env:NAME` or `file:PATH`. A secret is read when it is used, and never printed.
+//! Secrets that are given by reference, as `env:NAME` or `file:PATH`. A secret is read when it is used, and never
+//! printed.
 
 use std::fmt;
 use std::fs;
@@ -17,10 +18,10 @@ pub enum Secret {
 }
 
 impl Secret {
-    /// `env:NAME` or `file:PATH`.
+    /// Parses `env:NAME` or `file:PATH`.
     pub fn of(text: &str) -> Option<Secret> {
         match text.split_once(':')? {
-            // An invalid name may be the secret itself, and names are shown in messages.
+            // Reject an invalid name, because it may be the secret itself, and names are shown in messages.
             ("env", name) if is_name(name) => Some(Secret::Env(name.to_owned())),
             ("file", path) if !path.is_empty() => Some(Secret::File(path.into())),
             _ => None,
@@ -30,7 +31,7 @@ impl Secret {
     /// Reads the secret.
     ///
     /// # Errors
-    /// The problem, without the secret.
+    /// What the problem is, without the secret.
     pub fn read(&self) -> Result<String, String> {
         let text = match self {
             Secret::Env(name) => {

@@ -1,4 +1,4 @@
-//! Undelivered parcels for a receiver: one file per parcel, oldest first.
+//! Undelivered parcels for a receiver. There is one file per parcel, and the oldest is sent first.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
-/// Maximum number of waiting parcels; beyond it the oldest is dropped and counted.
+/// Maximum number of waiting parcels. Beyond it, the oldest is dropped and counted.
 const MOST: usize = 1000;
 /// Largest file that is read.
 const MOST_BYTES: u64 = 16 << 20;
@@ -24,7 +24,7 @@ const REFUSED: &str = "refused";
 /// Notices that are sent together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parcel {
-    /// When it was made, milliseconds since 1970.
+    /// When the parcel was made, milliseconds since 1970.
     pub unix_ms: u64,
     /// Its notices.
     pub notices: Vec<Notice>,
@@ -38,7 +38,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Opens it, and creates it if missing.
+    /// Opens the spool. Creates it if it is missing.
     ///
     /// # Errors
     /// If it cannot be created or read.
@@ -50,7 +50,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// For inspection only: it need not exist.
+    /// Creates a handle for inspection only. The directory need not exist.
     pub fn of(dir: &Path) -> Spool {
         Spool {
             dir: dir.to_owned(),
@@ -58,7 +58,7 @@ impl Spool {
         }
     }
 
-    /// Its directory.
+    /// Returns the spool's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -81,7 +81,7 @@ impl Spool {
         write_whole(&self.dir.join(format!("{number:016}.json")), &bytes)
     }
 
-    /// Files with their numbers, oldest first.
+    /// Returns the files with their numbers, oldest first.
     pub fn list(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -95,7 +95,7 @@ impl Spool {
         Ok(found)
     }
 
-    /// Whether no parcel waits.
+    /// Returns true if no parcel waits.
     pub fn is_empty(&self) -> bool {
         self.list().is_ok_and(|list| list.is_empty())
     }
@@ -105,13 +105,13 @@ impl Spool {
     /// # Errors
     /// If it cannot be read, or is not a parcel.
     pub fn read(path: &Path) -> io::Result<Parcel> {
-        // A longer file is truncated, and then invalid.
+        // A longer file is truncated, which makes it invalid.
         Ok(serde_json::from_str(&read_plain(path, MOST_BYTES)?)?)
     }
 
     /// Removes a delivered parcel.
     pub fn delivered(path: &Path) {
-        // If that fails, it is sent again: receivers recognize its key.
+        // If the removal fails, the parcel is sent again. Receivers recognize its key.
         let _ = fs::remove_file(path);
     }
 

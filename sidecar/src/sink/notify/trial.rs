@@ -21,7 +21,7 @@ use super::spool::{Parcel, Spool};
 /// Why it was not accepted, without secrets.
 pub fn trial(receiver: &Receiver, node: &str, now_ms: u64) -> Result<(), String> {
     let leash = Leash::default();
-    // The spool is neither read nor written.
+    // The courier's spool is neither read nor written here.
     let courier = Courier::new(receiver.clone(), Spool::of(Path::new("")), leash.clone());
     let send = |status: Status, number: u64| {
         let parcel = Parcel {
@@ -59,7 +59,7 @@ fn notice(status: Status, node: &str, now_ms: u64) -> Notice {
         urgency: Urgency::Ticket,
         cause: "unknown".into(),
         action: "No action: this is the result of `paceline notify test`.".into(),
-        // Programs that act on notices only act on live ones.
+        // Programs that act on notices act only on live ones, so this notice is not live.
         provenance: Provenance::Injected,
         incident: 0,
         times: 1,
@@ -105,7 +105,7 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in {said}");
         }
-        // There is no listener.
+        // No process listens at this address.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

@@ -1,5 +1,5 @@
-//! The page's families as OTLP requests. Hardware metrics have a separate resource for each node, because the metrics
-//! themselves do not identify the host (<https://opentelemetry.io/docs/specs/semconv/hardware/common/>).
+//! Converts the page's families to OTLP requests. Hardware metrics have a separate resource for each node, because the
+//! metrics themselves do not identify the host (<https://opentelemetry.io/docs/specs/semconv/hardware/common/>).
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use prometheus::proto::MetricType;
 
 use super::names::{self, Hardware, Kind};
 
-/// Values per request: less than the few megabytes that receivers accept at once.
+/// Maximum number of values per request. It keeps a request below the few megabytes that receivers accept at once.
 pub(super) const MOST_VALUES: usize = 8192;
 
 /// A GPU's facts from `paceline_gpu_info`.
@@ -34,13 +34,13 @@ pub(super) struct Conversion {
     now_ns: u64,
     gpus: BTreeMap<String, Gpu>,
     own: Vec<Metric>,
-    /// By node and name: several families of the page may form one metric.
+    /// The metrics by node and name. Several families of the page may form one metric.
     hardware: BTreeMap<(String, &'static str), Metric>,
 }
 
 impl Conversion {
-    /// `resource`: the source of the metrics. Start of counting (zero: unknown) and current time, both in milliseconds
-    /// since 1970.
+    /// Creates it. `resource` describes the source of the metrics. The start of counting (zero if unknown) and the
+    /// current time are in milliseconds since 1970.
     pub(super) fn new(resource: Vec<(String, String)>, began_unix_ms: u64, now_unix_ms: u64) -> Conversion {
         Conversion {
             resource,
@@ -52,7 +52,7 @@ impl Conversion {
         }
     }
 
-    /// Adds one family; the one with GPU info precedes the other GPU families.
+    /// Adds one family. The family with GPU info must precede the other GPU families.
     pub(super) fn add(&mut self, family: &page::MetricFamily) {
         if family.name() == "paceline_gpu_info" {
             for metric in family.get_metric() {
@@ -117,7 +117,7 @@ impl Conversion {
                 MetricType::COUNTER => metric.get_counter().get_value(),
                 _ => metric.get_gauge().get_value(),
             };
-            // The start of counting is only known to the driver: zero means unknown.
+            // Only the driver knows the start of counting. Zero means unknown.
             let point = self.number(0, attributes, value);
             let all = self
                 .hardware
@@ -182,7 +182,7 @@ impl Conversion {
         }
     }
 
-    /// All metrics, in requests of limited size.
+    /// Returns all metrics, in requests of limited size.
     pub(super) fn requests(self) -> Vec<ExportMetricsServiceRequest> {
         let mut of_nodes: BTreeMap<String, Vec<Metric>> = BTreeMap::new();
         for ((node, _), metric) in self.hardware {
@@ -200,7 +200,7 @@ impl Conversion {
     }
 }
 
-/// Requests being filled.
+/// The requests being filled, and the number of values that still fit into the last one.
 #[derive(Default)]
 struct Parcels(Vec<ExportMetricsServiceRequest>, usize);
 
@@ -249,7 +249,7 @@ fn of(attributes: Vec<KeyValue>) -> ResourceMetrics {
     }
 }
 
-/// Splits a metric with more values than fit a request. Histograms and summaries have few.
+/// Splits a metric that has more values than fit into a request. Histograms and summaries have few values.
 fn pieces(mut metric: Metric) -> Vec<Metric> {
     let cut = |points: Vec<NumberDataPoint>| -> Vec<Vec<NumberDataPoint>> {
         points.chunks(MOST_VALUES).map(<[_]>::to_vec).collect()

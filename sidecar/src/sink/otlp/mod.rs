@@ -1,7 +1,7 @@
-//! Pushes the current metrics page to an OpenTelemetry receiver: OTLP 1 over HTTP, as protobuf
+//! Pushes the current metrics page to an OpenTelemetry receiver, by OTLP 1 over HTTP, as protobuf
 //! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>). The contents are those of the metrics page, with
-//! OpenTelemetry's names. All values are sums since the job began or last readings: values that are not accepted are
-//! superseded by the next push, so nothing is sent twice and nothing is stored.
+//! OpenTelemetry's names. All values are either sums since the job began or last readings. The next push therefore
+//! supersedes values that were not accepted, and nothing has to be stored or sent twice.
 
 mod convert;
 mod names;
@@ -25,17 +25,17 @@ use crate::warn;
 /// The outcome of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Accepted.
+    /// The push was accepted.
     Sent,
-    /// Accepted, except for some values that the receiver rejected.
+    /// The push was accepted, except for some values that the receiver rejected.
     Partly,
-    /// The receiver refused it.
+    /// The receiver refused the push.
     Refused,
-    /// No answer within the timeout.
+    /// There was no answer within the timeout.
     Timeout,
-    /// No receiver, or a temporary error.
+    /// There was no receiver, or a temporary error.
     Unreachable,
-    /// Not started: the previous push was still in progress.
+    /// The push was not started, because the previous one was still in progress.
     Busy,
 }
 
@@ -49,7 +49,7 @@ impl Outcome {
         Outcome::Busy,
     ];
 
-    /// Label value in metrics.
+    /// Returns the label value in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Sent => "sent",
@@ -76,7 +76,7 @@ impl Pushes {
         self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All counts, by outcome.
+    /// Returns all counts, by outcome.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let count = |outcome: Outcome| self.0[outcome as usize].load(Ordering::Relaxed);
         Outcome::ALL
@@ -96,7 +96,7 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// Pushes the facts of `job`, from the aggregator on `node`.
+    /// Creates a pusher for the facts of `job`, from the aggregator on `node`.
     pub fn new(receiver: Receiver, job: JobId, node: NodeId, pushes: Arc<Pushes>) -> Pusher {
         Pusher {
             client: Client::new(),
@@ -107,7 +107,7 @@ impl Pusher {
         }
     }
 
-    /// One push; with `by` as its deadline.
+    /// Pushes once. `by` is the deadline, if there is one.
     fn push(&self, facts: &JobFacts, by: Option<Instant>) -> Outcome {
         let mut conversion = Conversion::new(
             self.receiver.resource(&self.job, &self.node),
@@ -124,7 +124,7 @@ impl Pusher {
                     all = Outcome::Partly;
                     self.warn(all, &format!("rejected {rejected} values of a push"));
                 }
-                // The remaining requests would fail as well.
+                // Stop here, because the remaining requests would fail as well.
                 Err((outcome, why)) => {
                     self.warn(outcome, &format!("accepts no metrics: {why}"));
                     return outcome;

@@ -1,5 +1,6 @@
 //! OpenTelemetry's names for the page's GPU metrics (<https://opentelemetry.io/docs/specs/semconv/hardware/gpu/>, and
-//! `common`, `temperature` and `network` beside it; all in development). Metrics without a name there use our own.
+//! `common`, `temperature` and `network` beside it; all of these are still in development). Metrics without a name
+//! there use our own.
 
 use crate::sink::metrics::format::units::unit;
 
@@ -14,19 +15,19 @@ pub(super) enum Kind {
     UpDown,
 }
 
-/// A family of the page with another name.
+/// A family of the page that has another name in OpenTelemetry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hardware {
-    /// Name on the page.
+    /// The name on the page.
     pub family: &'static str,
-    /// Name in OpenTelemetry.
+    /// The name in OpenTelemetry.
     pub name: &'static str,
     pub help: &'static str,
     pub unit: &'static str,
     pub kind: Kind,
     /// Constant attributes.
     pub fixed: &'static [(&'static str, &'static str)],
-    /// A label of the page that becomes an attribute.
+    /// A label of the page that becomes an attribute, if there is one.
     pub label: Option<Label>,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct Hardware {
 pub(super) struct Label {
     pub page: &'static str,
     pub attribute: &'static str,
-    /// Values with other names there; the remaining ones are prefixed with `start`.
+    /// Label values with another name in OpenTelemetry. All other values are prefixed with `start`.
     pub values: &'static [(&'static str, &'static str)],
     pub start: &'static str,
 }
@@ -170,13 +171,14 @@ const HARDWARE: [Hardware; 13] = [
     },
 ];
 
-/// The family's name among OpenTelemetry's hardware metrics, if any.
+/// Returns the family's entry among OpenTelemetry's hardware metrics, if it has one.
 pub(super) fn hardware(family: &str) -> Option<&'static Hardware> {
     HARDWARE.iter().find(|hardware| hardware.family == family)
 }
 
-/// Our own name there, and the unit: `paceline_step_duration_seconds` is `paceline.step_duration` in `s`. A Prometheus
-/// that receives OTLP converts it back to the page's name. `None`: the family belongs to another exporter.
+/// Returns our own name in OpenTelemetry, and the unit. For example, `paceline_step_duration_seconds` is
+/// `paceline.step_duration` in `s`. A Prometheus that receives OTLP converts it back to the page's name. Returns `None`
+/// if the family belongs to another exporter.
 pub(super) fn own(family: &str, is_counter: bool) -> Option<(String, &'static str)> {
     let name = family.strip_prefix("paceline_")?;
     let name = if is_counter {
@@ -192,7 +194,7 @@ pub(super) fn own(family: &str, is_counter: bool) -> Option<(String, &'static st
 }
 
 impl Label {
-    /// The attribute value for a label value of the page.
+    /// Returns the attribute value for a label value of the page.
     pub(super) fn value(&self, page: &str) -> String {
         let known = self.values.iter().find(|(known, _)| *known == page);
         known.map_or_else(
@@ -237,7 +239,7 @@ mod tests {
         }
     }
 
-    /// For the documented metrics: names stay unique, and every renamed family exists.
+    /// Checks for the documented metrics that names stay unique and that every renamed family exists.
     #[test]
     fn each_family_of_the_contract_has_a_name_of_its_own() {
         let contract = include_str!("../../../../docs/metrics.md");

@@ -17,7 +17,7 @@ use super::*;
 use crate::sink::carrier::Carrier;
 use crate::sink::metrics::samples::{facts, facts_of_ranks};
 
-/// Behavior of a receiver.
+/// How a receiver behaves.
 #[derive(Clone, Copy)]
 enum Does {
     Takes,
@@ -26,7 +26,7 @@ enum Does {
     Hangs,
 }
 
-/// A receiver with this behavior that passes on the head and the body of each request.
+/// Starts a receiver with this behavior. It passes on the head and the body of each request.
 fn receiver(does: Does) -> (SocketAddr, Inbox<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -107,7 +107,7 @@ fn said(attributes: &[KeyValue]) -> BTreeMap<&str, &str> {
     said.collect()
 }
 
-/// Metrics by host and name.
+/// Returns the metrics by host and name.
 fn metrics(request: &ExportMetricsServiceRequest) -> BTreeMap<(&str, &str), &Metric> {
     let mut all = BTreeMap::new();
     for resource in &request.resource_metrics {
@@ -122,7 +122,7 @@ fn metrics(request: &ExportMetricsServiceRequest) -> BTreeMap<(&str, &str), &Met
     all
 }
 
-/// For each point of a gauge or a sum: its attributes, its value, and its start time.
+/// Returns, for each point of a gauge or a sum, its attributes, its value, and its start time.
 fn points(metric: &Metric) -> Vec<(BTreeMap<&str, &str>, f64, u64)> {
     let points = match metric.data.as_ref().unwrap() {
         Data::Gauge(gauge) => &gauge.data_points,
@@ -174,7 +174,7 @@ fn what_is_on_the_page_comes_under_open_telemetrys_names() {
     assert_eq!(durations.bucket_counts.len(), durations.explicit_bounds.len() + 1);
     assert_eq!(durations.bucket_counts.iter().sum::<u64>(), durations.count);
 
-    // The GPU's metrics, under its node.
+    // The GPU's metrics are under its node.
     let heat = metrics[&("n1", "hw.temperature")];
     assert_eq!(heat.unit, "Cel");
     let sensors: Vec<_> = points(heat)
@@ -290,7 +290,7 @@ fn one_that_hangs_holds_nobody_up() {
 fn the_last_is_tried_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // A receiver that starts late: the first connection is closed, the second is answered with a temporary error.
+    // This receiver starts late. It closes the first connection and answers the second with a temporary error.
     let later = thread::spawn(move || {
         drop(listener.accept().unwrap());
         let (stream, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! One request to a receiver.
+//! Sends one request to a receiver.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use ureq::Agent;
 use super::{Outcome, Receiver};
 use crate::sink::notify::http::agent;
 
-/// A receiver with one of these codes may accept the same request later
+/// Status codes after which a receiver may accept the same request later
 /// (<https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes>).
 const LATER: [u16; 4] = [429, 502, 503, 504];
 /// Maximum size of an answer.
@@ -29,8 +29,8 @@ impl Client {
         Client(agent())
     }
 
-    /// Sends a request within `left`, and returns the number of rejected values; or the error, without contents of the
-    /// request: neither its headers nor its path.
+    /// Sends a request within `left`. Returns the number of rejected values, or the error. The error contains neither
+    /// the headers nor the path of the request.
     pub(super) fn send(
         &self,
         to: &Receiver,
@@ -66,7 +66,7 @@ impl Client {
                 let rejected = partly.map_or(0, |partly| partly.rejected_data_points);
                 Ok(u64::try_from(rejected).unwrap_or(0))
             }
-            // The body of the answer is not used: it may echo the request.
+            // Do not use the body of the answer, because it may echo the request.
             Ok(answer) => {
                 let status = answer.status().as_u16();
                 let outcome = if LATER.contains(&status) {

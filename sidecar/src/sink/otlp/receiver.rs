@@ -1,5 +1,6 @@
-//! The receiver of pushed metrics, and OpenTelemetry's own variables for it: used only if a push is requested, because
-//! on many clusters they are set for all processes (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
+//! The receiver of pushed metrics, and OpenTelemetry's own variables for it. The variables are used only if a push is
+//! requested, because on many clusters they are set for all processes
+//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
 
 use std::fmt;
 use std::time::Duration;
@@ -7,15 +8,15 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, Uri};
 use paceline_health::id::{JobId, NodeId};
 
-/// The value that selects the environment variables.
+/// The value of the option that selects the environment variables.
 const BY_VARIABLES: &str = "env";
 /// OpenTelemetry's default receiver.
 const USUAL: &str = "http://localhost:4318";
-/// Appended to an endpoint.
+/// The path that is appended to an endpoint.
 const PATH: &str = "/v1/metrics";
 const EVERY: Duration = Duration::from_secs(15);
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Minimum of both.
+/// Minimum of both the interval and the timeout.
 const LEAST: Duration = Duration::from_millis(100);
 
 /// What is wrong with the configuration.
@@ -24,13 +25,13 @@ pub enum OtlpError {
     /// The endpoint is not a valid address.
     #[error("{0}: expected env, or an address such as http://collector:4318")]
     NoAddress(String),
-    /// It may contain a secret, and addresses are shown in messages.
+    /// The endpoint may contain a secret, which must not be in an address because addresses are shown in messages.
     #[error("an address has no user name, key or query: put those into OTEL_EXPORTER_OTLP_HEADERS")]
     Secret,
     /// Another protocol is configured.
     #[error("{0}={1}: metrics are pushed as http/protobuf only")]
     Protocol(&'static str, String),
-    /// An invalid header. Its value is not shown.
+    /// A header is invalid. Its value is not shown.
     #[error("OTEL_EXPORTER_OTLP_HEADERS: `{0}` is not a header")]
     Header(String),
 }
@@ -46,12 +47,12 @@ pub struct Receiver {
     pub every: Duration,
     /// Timeout of a request.
     pub timeout: Duration,
-    /// Whether bodies are compressed.
+    /// True if bodies are compressed.
     pub is_packed: bool,
 }
 
 impl Receiver {
-    /// Parses `asked`: an endpoint, or `env` to use the environment variables. `variable` looks one up.
+    /// Parses `asked`, which is an endpoint, or `env` to use the environment variables. `variable` looks up a variable.
     ///
     /// # Errors
     /// [`OtlpError`]
@@ -74,7 +75,7 @@ impl Receiver {
             (by_variables.unwrap_or_else(|| with_path(USUAL)), true)
         } else {
             let url = with_path(asked);
-            // One receiver's credentials must not be sent to another.
+            // The headers in the variables may be credentials of another receiver, which must not be sent to this one.
             let is_theirs = by_variables.is_none_or(|theirs| whom(&theirs) == whom(&url));
             (url, is_theirs)
         };
@@ -94,22 +95,22 @@ impl Receiver {
         })
     }
 
-    /// URL of the requests.
+    /// Returns the URL of the requests.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The same for messages: without anything that could be a secret.
+    /// Returns the address for messages, without anything that could be a secret.
     pub fn whom(&self) -> &str {
         &self.whom
     }
 
-    /// Headers of each request.
+    /// Returns the headers of each request.
     pub(super) fn headers(&self) -> &[(String, String)] {
         &self.headers
     }
 
-    /// Resource attributes of the metrics; variables take precedence.
+    /// Returns the resource attributes of the metrics. Variables take precedence.
     pub(super) fn resource(&self, job: &JobId, node: &NodeId) -> Vec<(String, String)> {
         let own = [
             ("service.name", "paceline".to_owned()),
@@ -128,7 +129,7 @@ impl Receiver {
     }
 }
 
-/// Headers are secrets, and paths may be.
+/// Shows neither the headers, which are secrets, nor the path, which may be one.
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver")
@@ -174,7 +175,7 @@ fn resource(variable: &dyn Fn(&str) -> Option<String>) -> Vec<(String, String)> 
     all
 }
 
-/// `name=value,name=value`, values with `%xx`.
+/// Parses `name=value,name=value`. Values may contain `%xx`.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
     let plain = |text: &str| unescaped(text.trim());
@@ -235,7 +236,7 @@ mod tests {
             ("http://c:4318", &[][..], "http://c:4318/v1/metrics"),
             ("http://c/otlp/", &[], "http://c/otlp/v1/metrics"),
             ("http://c/v1/metrics", &[], "http://c/v1/metrics"),
-            // The endpoint variables only apply to `env`.
+            // The endpoint variables apply only to `env`.
             ("http://c:4318", &[here, metrics], "http://c:4318/v1/metrics"),
             ("env", &[here], "https://otel:4318/v1/metrics"),
             ("env", &[here, metrics], "https://m:1/x"),

@@ -1,4 +1,4 @@
-//! The timeline: recent events, without findings, which the report contains. Only the latest are kept.
+//! The timeline: recent events, except findings, which are in the report. Only the latest events are kept.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,16 +13,16 @@ use super::Piece;
 /// Maximum number of entries.
 const MOST: usize = 256;
 
-/// See the module documentation.
+/// The recent events (see the module documentation).
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     entries: VecDeque<Piece>,
     restart: u32,
-    /// Started sidecars by node: only a restart is an event.
+    /// The last sidecar that started on each node. Only a restart is an event.
     agents: BTreeMap<NodeId, u64>,
 }
 
-/// Whether a frame may be relevant for the timeline.
+/// Returns true if a frame may be relevant for the timeline.
 pub(super) fn concerns(frame: &Frame) -> bool {
     matches!(
         frame.event,
@@ -37,7 +37,7 @@ pub(super) fn concerns(frame: &Frame) -> bool {
 }
 
 impl Timeline {
-    /// Adds a frame. Returns whether it made an entry.
+    /// Adds a frame. Returns true if it made an entry.
     pub fn frame(&mut self, frame: &Frame, serial: u64, unix_ms: u64) -> bool {
         let told = match &frame.event {
             Event::Agent(_) => {
@@ -59,7 +59,7 @@ impl Timeline {
             }
             Event::GpuFault(fault) => Some(("fault", None, fault_text(fault))),
             Event::Trouble(trouble) => Some(("trouble", trouble.rank, trouble.says.to_string())),
-            // Every rank writes its own mark; one is enough for the page.
+            // Every rank writes its own mark. The page shows only that of rank 0.
             Event::Mark(mark) if mark.rank.0 == 0 => Some((
                 "mark",
                 Some(mark.rank),
@@ -89,7 +89,7 @@ impl Timeline {
         true
     }
 
-    /// Entries after a serial number.
+    /// Returns the entries after a serial number.
     pub fn since(&self, after: u64) -> impl Iterator<Item = &str> {
         let news = self.entries.iter().filter(move |entry| entry.serial > after);
         news.map(|entry| entry.json.as_str())

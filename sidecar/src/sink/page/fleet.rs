@@ -1,5 +1,5 @@
-//! Nodes, their ranks and GPUs, and their ports. Data of the metrics is read from there; only racks and ports are
-//! stored here.
+//! Nodes, their ranks and GPUs, and their ports. Most data is read from the metrics; only racks and ports are stored
+//! here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::sink::metrics::gpu::gpus::Gpu;
 
 /// Minimum interval between updates.
 const EVERY_NS: u64 = 2_000_000_000;
-/// Pause as a multiple of the time an update took: a hundredth of the thread's time is spent on it,
+/// Pause after an update, as a multiple of the time it took. A hundredth of the thread's time is thus spent on updates.
 const REST: u64 = 99;
-/// but no longer than this, the interval at which all readings are sent.
+/// Maximum pause. It is the interval at which all readings are sent.
 const RARELY_NS: u64 = 10_000_000_000;
 /// Maximum number of stored ports.
 const PORTS: usize = 1 << 15;
-/// Maximum number of shown ports with problems.
+/// Maximum number of ports with problems to show.
 const BAD_PORTS: usize = 64;
-/// A missing reading.
+/// The value for a missing reading.
 const UNKNOWN: u16 = u16::MAX;
 
 /// The last readings of a port.
@@ -39,9 +39,10 @@ struct Port {
 /// Earlier counter values of a GPU.
 #[derive(Clone, Debug, Default)]
 struct Counted {
-    /// Time throttled by heat, power and brake, at the last update.
+    /// The time throttled by heat, power and brake, at the last update.
     throttled: [Option<f64>; 3],
-    /// Uncorrected and corrected memory errors at the first update: a GPU may have earlier errors.
+    /// The uncorrected and corrected memory errors at the first update. They are subtracted later, because a GPU may
+    /// have earlier errors.
     errors: [Option<f64>; 2],
 }
 
@@ -50,7 +51,7 @@ struct Counted {
 pub(super) struct Fleet {
     racks: BTreeMap<NodeId, Arc<str>>,
     ports: BTreeMap<(NodeId, Arc<str>), Port>,
-    /// GPUs in the order of the page's data.
+    /// The GPUs, in the order of the page's data.
     order: Vec<GpuId>,
     counted: BTreeMap<GpuId, Counted>,
     lately: Lately,
@@ -67,7 +68,7 @@ pub(super) struct Made {
     pub ports: String,
 }
 
-/// Whether a frame is about racks, ports, or the location of ranks.
+/// Returns true if a frame is about racks, ports, or the location of ranks.
 pub(super) fn concerns(frame: &Frame) -> bool {
     use Event::{Agent, Attach, Detach, GpuAccess, Port};
     matches!(
@@ -104,12 +105,12 @@ impl Fleet {
         }
     }
 
-    /// A step was compared.
+    /// Handles a step that was compared.
     pub fn step(&mut self, seen: &StepSnapshot) {
         self.lately.step(seen);
     }
 
-    /// Makes the parts again, if due.
+    /// Makes the parts of the page's data again, if an update is due.
     pub fn make(&mut self, metrics: &Metrics, now_ns: u64, clock_ns: impl Fn() -> u64) -> Option<Made> {
         if now_ns < self.due_ns {
             return None;
@@ -123,7 +124,7 @@ impl Fleet {
                 .ranks()
                 .filter_map(|seat| Some((seat.gpu?, seat.rank)))
                 .collect();
-            // GPUs of ranks in rank order, followed by the others.
+            // Put the GPUs of ranks first, in rank order, followed by the others.
             self.order.sort_by_cached_key(|id| {
                 let rank = ranks.get(id).copied().unwrap_or(Rank(u32::MAX));
                 let place = gpus
@@ -144,12 +145,12 @@ impl Fleet {
         Some(made)
     }
 
-    /// Names: `ranks[r]` is `[node, gpu, up]`, where node and gpu are indices in their lists, or -1.
+    /// Returns the names. `ranks[r]` is `[node, gpu, up]`, where node and gpu are indices in their lists, or -1.
     fn places(&self, metrics: &Metrics) -> Value {
         let mut nodes: Vec<&NodeId> = metrics.ranks().filter_map(|rank| rank.node).collect();
         nodes.extend(metrics.gpus().values().map(|gpu| gpu.node()));
-        // If all ranks are known, a node without ranks and GPUs is not part of the job, for example the aggregator's
-        // own. Before that it may be one whose ranks are missing.
+        // If all ranks are known, a node without ranks and GPUs is not part of the job, such as the aggregator's own
+        // node. Before that, the ranks of such a node may not be known yet.
         if !metrics.is_whole() {
             nodes.extend(self.racks.keys());
         }
@@ -169,7 +170,7 @@ impl Fleet {
         }
         let mut ranks: Vec<Value> = Vec::new();
         for rank in metrics.ranks() {
-            // The index is the rank; ranks that were never seen get an empty entry.
+            // The index in the list is the rank. Ranks that were never seen get an empty entry.
             while ranks.len() < rank.rank.0 as usize {
                 ranks.push(json!([-1, -1, false]));
             }
@@ -189,7 +190,7 @@ impl Fleet {
         })
     }
 
-    /// For each GPU, in index order, [`FIELDS`] numbers of 16 bits, low byte first, in base64.
+    /// Returns [`FIELDS`] numbers of 16 bits for each GPU, in index order, low byte first, in base64.
     fn readings(&mut self, metrics: &Metrics) -> String {
         let mut bytes = Vec::with_capacity(self.order.len() * FIELDS * 2);
         for id in &self.order {
@@ -202,7 +203,7 @@ impl Fleet {
         json!(base64::encode(&bytes)).to_string()
     }
 
-    /// The number of ports and of active ports, by kind, and the ports with problems.
+    /// Returns the number of ports and of active ports, by kind, and the ports with problems.
     fn ports(&self) -> Value {
         let mut kinds: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
         let mut bad = Vec::new();
@@ -238,7 +239,7 @@ impl Fleet {
     }
 }
 
-/// The index of a word in a list of unique words.
+/// Returns the index of a word in a list of unique words. Adds the word if it is missing.
 fn word<'a>(words: &mut Vec<&'a str>, new: &'a str) -> usize {
     words.iter().position(|word| *word == new).unwrap_or_else(|| {
         words.push(new);
@@ -255,12 +256,12 @@ fn kind(link: PortLink) -> &'static str {
     }
 }
 
-/// Numbers per GPU.
+/// The number of numbers per GPU.
 pub(super) const FIELDS: usize = 10;
 
-/// Temperature and margin (degrees C, the margin increased by 1000), SM clock and its maximum (MHz), power and its
-/// limit (W), utilization (thousandths), uncorrected and corrected memory errors since the first update, and problems,
-/// as bits.
+/// Returns a GPU's numbers: temperature and margin (degrees C, the margin increased by 1000), SM clock and its maximum
+/// (MHz), power and its limit (W), utilization (thousandths), uncorrected and corrected memory errors since the first
+/// update, and problems, as bits.
 fn fields(gpu: &Gpu, counted: &mut Counted) -> [u16; FIELDS] {
     use GpuSignal as S;
     let read = |signal| gpu.value(signal);
@@ -295,7 +296,8 @@ fn fields(gpu: &Gpu, counted: &mut Counted) -> [u16; FIELDS] {
         is(S::RemapPending) || is(S::RetiredPagesPending),
         is(S::RemapFailed),
         !gpu.is_readable(),
-        // An idle link switches to a lower generation by itself, but never to fewer lanes.
+        // Compare the lanes, not the generation: an idle link switches to a lower generation by itself, but never to
+        // fewer lanes.
         under(S::PcieWidth, S::PcieWidthMax),
         under(S::NvlinkUp, S::NvlinkCount),
     ];

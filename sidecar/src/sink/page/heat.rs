@@ -1,25 +1,27 @@
-//! A step as a column of the heat map: one byte for each rank, or for each group of ranks that share a row.
+//! Converts a step to a column of the heat map. It has one byte for each rank, or for each group of ranks that share a
+//! row.
 
 use paceline_health::codec::base64;
 use paceline_health::report::step_snapshot::{StepSnapshot, badness};
 use serde_json::json;
 
-/// Maximum number of rows: more would not be readable. A megabyte of columns holds 512 with this many rows, and 1,024
-/// with half as many.
+/// Maximum number of rows, because more would not be readable. A megabyte of columns holds 512 columns with this many
+/// rows, or 1,024 with half as many.
 const ROWS: usize = 1024;
 
-/// Number of columns kept for this many ranks.
+/// Returns the number of columns to keep for this many ranks.
 pub fn columns(ranks: usize) -> usize {
     if ranks > ROWS / 2 { ROWS / 2 } else { ROWS }
 }
 
-/// Ranks per row.
+/// Returns the number of ranks per row.
 pub fn ranks_a_row(ranks: usize) -> usize {
     ranks.div_ceil(ROWS).max(1)
 }
 
-/// The column as JSON: `[step, restart, kind, at_s, p50_s, p99_s, max_s, phases_s, ranks, ranks a row, cells, who, is
-/// self-time]`. If rows have several ranks, `who` is the index within the row of the rank that the cell shows.
+/// Returns the column as JSON: `[step, restart, kind, at_s, p50_s, p99_s, max_s, phases_s, ranks, ranks a row, cells,
+/// who, is self-time]`. If rows have several ranks, `who` identifies the rank that the cell shows, by its index within
+/// the row.
 pub(super) fn column(seen: &StepSnapshot) -> String {
     let ranks = seen.cells.len();
     let bin = ranks_a_row(ranks);
@@ -46,13 +48,14 @@ fn micros(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// The worst cell of each row, and the index of its rank: a slow rank, otherwise an absent one, otherwise the slowest.
+/// Returns the worst cell of each row, and the index of its rank. The worst is a slow rank, otherwise an absent one,
+/// otherwise the slowest.
 fn rows(cells: &[u8], bin: usize) -> (Vec<u8>, Vec<u8>) {
     let worst = |row: &[u8]| {
         let mut worst = (row[0], 0);
         for (place, cell) in row.iter().enumerate().skip(1) {
             if badness(*cell) > badness(worst.0) {
-                // More than 255 ranks share a row from 261,121 ranks on; ranks beyond that index are not identified.
+                // From 261,121 ranks on, more than 255 ranks share a row. Ranks beyond that index are not identified.
                 worst = (*cell, place.min(255) as u8);
             }
         }

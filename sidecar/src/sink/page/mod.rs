@@ -1,8 +1,8 @@
-//! The live page in a browser, while the job runs: slow ranks, causes, start, cost and actions.
+//! The live page in a browser, while the job runs. It shows slow ranks, with causes, start, cost and actions.
 //!
-//! The aggregator publishes data that it has anyway (compared steps, the written report, its metrics of ranks and
-//! GPUs), each as JSON that is made once. Clients request updates after their last state. No state is kept per client,
-//! so a slow one costs nothing, and no request changes anything.
+//! The aggregator publishes data that it has anyway: compared steps, the written report, and its metrics of ranks and
+//! GPUs. Each piece is converted to JSON only once. Clients request updates after their last state. No state is kept
+//! per client, so a slow client costs nothing, and no request changes anything.
 //!
 //! - [`heat`]: a step as a column of the heat map.
 //! - [`report_json`]: the part of the report on the page.
@@ -37,7 +37,7 @@ use crate::sink::metrics::Metrics;
 pub const STEPS_IN_WAITING: usize = 64;
 /// Maximum number of clients waiting for updates.
 const LISTENERS: usize = 16;
-/// A waiting client gets an empty answer after this time.
+/// How long a client waits without updates before it gets an empty answer.
 const QUIET: Duration = Duration::from_secs(10);
 /// How long to collect further updates after the first one.
 const GATHER: Duration = Duration::from_millis(30);
@@ -50,7 +50,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Replaces it; returns whether it changed.
+    /// Replaces the part. Returns true if it changed.
     fn put(&mut self, serial: u64, json: String) -> bool {
         let is_news = self.json != json;
         if is_news {
@@ -63,9 +63,9 @@ impl Piece {
 /// The page's data, in bounded memory.
 #[derive(Debug, Default)]
 struct Board {
-    /// Incremented by each update.
+    /// The current serial number. Each update increments it.
     serial: u64,
-    /// Columns of the heat map, oldest first, and the end time of the last one's step.
+    /// The columns of the heat map, oldest first. `step_at_ns` is the end time of the last one's step.
     steps: VecDeque<Piece>,
     step_at_ns: Option<u64>,
     report: Piece,
@@ -77,7 +77,7 @@ struct Board {
     fleet: Fleet,
 }
 
-/// The page's data: written by the aggregator, read by clients.
+/// The page's data. The aggregator writes it and clients read it.
 #[derive(Clone, Debug)]
 pub struct Live(Arc<Shared>);
 
@@ -85,7 +85,7 @@ pub struct Live(Arc<Shared>);
 struct Shared {
     board: Mutex<Board>,
     serial: watch::Sender<u64>,
-    /// Distinguishes this aggregator's serial numbers from those of an earlier one.
+    /// A name that distinguishes this aggregator's serial numbers from those of an earlier one.
     epoch: String,
     seats: Semaphore,
 }
@@ -103,7 +103,7 @@ impl Default for Live {
 
 impl Live {
     fn board(&self) -> MutexGuard<'_, Board> {
-        // Parts are replaced atomically, so a panic elsewhere leaves them valid.
+        // Parts are replaced atomically, so they are valid even after a panic elsewhere.
         self.0.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,7 +117,7 @@ impl Live {
         }
     }
 
-    /// A step was compared, which ended `ago_s` seconds ago.
+    /// Adds a compared step, which ended `ago_s` seconds ago.
     pub fn step(&self, seen: &StepSnapshot, ago_s: f64) {
         let column = heat::column(seen);
         let most = heat::columns(seen.cells.len());
@@ -132,11 +132,11 @@ impl Live {
         });
     }
 
-    /// The report was made. `dir`: where it is written.
+    /// Publishes a new report. `dir` is the directory that it is written to.
     pub fn report(&self, report: &Report, policy: &Policy, dir: &str) {
         let json = report_json::report(report, policy, dir, host::unix_ms());
         self.news(|board, serial| {
-            // An aggregator that replaces a dead one may find a job that has made no progress for a long time.
+            // If this aggregator replaced a dead one, the job may have made no progress for a long time.
             board.step_at_ns = board
                 .step_at_ns
                 .or_else(|| Some(past_ns(report.duration_s - report.last_step_s?)));
@@ -144,9 +144,9 @@ impl Live {
         });
     }
 
-    /// A frame was added to the journal.
+    /// Handles a frame that was added to the journal.
     pub fn frame(&self, frame: &Frame) {
-        // Most frames contain nothing that the page does not get from elsewhere.
+        // Most frames contain nothing that the page does not get from other sources.
         if !(events::concerns(frame) || fleet::concerns(frame)) {
             return;
         }
@@ -156,7 +156,7 @@ impl Live {
         });
     }
 
-    /// Call this once a second: updates the data of ranks and GPUs, as often as its cost allows.
+    /// Updates the data of ranks and GPUs, as often as its cost allows. Call this once a second.
     pub fn tick(&self, metrics: &Metrics, now_ns: u64) {
         let made = self.board().fleet.make(metrics, now_ns, host::monotonic_ns);
         let Some(made) = made else { return };
@@ -171,8 +171,8 @@ impl Live {
         });
     }
 
-    /// The updates after the serial number `after`, as one JSON object; zero: everything. Returned with the latest
-    /// serial number.
+    /// Returns the latest serial number, and the updates after the serial number `after` as one JSON object. If `after`
+    /// is zero, returns everything.
     pub fn since(&self, after: u64) -> (u64, String) {
         let board = self.board();
         let steps = board.steps.partition_point(|piece| piece.serial <= after);
@@ -185,7 +185,7 @@ impl Live {
             self.0.epoch, board.serial
         );
         if let Some(at_ns) = board.step_at_ns {
-            // A new client has no other way to know how long there was no progress.
+            // A new client has no other way to know for how long there was no progress.
             let still_ns = host::monotonic_ns().saturating_sub(at_ns);
             let _ = write!(text, ",\"still_s\":{:.1}", still_ns as f64 / 1e9);
         }
@@ -219,7 +219,7 @@ impl Live {
     }
 }
 
-/// The time this many seconds ago on this host's clock, nanoseconds.
+/// Returns the time this many seconds ago on this host's clock, nanoseconds.
 fn past_ns(ago_s: f64) -> u64 {
     host::monotonic_ns().saturating_sub((ago_s * 1e9) as u64)
 }

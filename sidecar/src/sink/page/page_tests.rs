@@ -155,7 +155,7 @@ fn hostile_names_are_short_visible_and_one_line() {
         })));
     }
     let (_, text) = live.since(0);
-    // In an event stream a field ends at a line break: there must be none within it.
+    // In an event stream a field ends at a line break, so there must be no line break in a field.
     assert!(!text.chars().any(char::is_control), "control characters");
     assert!(!text.contains('\u{202e}'));
     assert!(text.len() < 2 << 20, "{} bytes", text.len());
@@ -197,7 +197,7 @@ fn what_is_unknown_of_a_gpu_is_not_zero() {
     live.tick(&metrics, 1);
     let told = parsed(&live.since(0).1);
     assert_eq!(told["places"]["gpus"].as_array().unwrap().len(), 1);
-    // 61, unknown six times, no error since the first look, unknown, no bits: two bytes each.
+    // Each value has two bytes: 61, unknown six times, no new error, unknown, and no bits.
     let mut bytes = vec![61, 0];
     bytes.extend([0xff; 12]);
     bytes.extend([0, 0, 0xff, 0xff, 0, 0]);
@@ -218,7 +218,7 @@ fn what_is_unknown_of_a_gpu_is_not_zero() {
     assert!(told.get("places").is_none(), "names are told when they change");
 }
 
-/// The aggregator's own node is not part of the job if it has no ranks; while ranks are missing, they may be there.
+/// The aggregator's own node without ranks is not part of the job. While ranks are missing, it may have some.
 #[test]
 fn a_node_without_ranks_counts_while_ranks_are_missing() {
     let live = Live::default();
@@ -266,8 +266,8 @@ fn a_node_without_ranks_counts_while_ranks_are_missing() {
     assert_eq!(told, [1, 2, 3, 3, 2]);
 }
 
-/// The page handles untrusted text safely: its scripts create no elements from text, and send requests only to its own
-/// server.
+/// The page handles untrusted text safely. Its scripts create no elements from text, and send requests only to the
+/// page's own server.
 #[test]
 fn scripts_make_no_markup_and_ask_nobody_else() {
     let page = include_str!("web/index.html");
@@ -351,7 +351,7 @@ async fn news_wait_for_something_new() {
     let live = Live::default();
     live.step(&seen(1), 0.0);
     let address = served(&live, None).await;
-    // A client of another aggregator, or a new one, gets everything.
+    // A client of another aggregator gets everything, like a new client.
     let answer = get(address, "/v1/live/events", "Last-Event-ID: other-9\r\n").await;
     assert!(answer.contains("content-type: text/event-stream"), "{answer}");
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -395,6 +395,6 @@ async fn listeners_have_a_bound_and_hold_up_nobody() {
         answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after"),
         "{answer}"
     );
-    // A plain request is answered as well.
+    // A plain request gets an answer as well.
     assert!(get(address, "/v1/live", "").await.starts_with("HTTP/1.1 200"));
 }

@@ -1,6 +1,6 @@
 //! The state of each rank, in ten bytes per rank: its comparison with its peers, its progress, the duration of its last
 //! step and the shares of its phases. The heat map has the history of as many ranks as fit; this is the current state
-//! of all.
+//! of all ranks.
 
 use std::collections::VecDeque;
 
@@ -12,26 +12,26 @@ use serde_json::json;
 use crate::sink::metrics::Metrics;
 use crate::sink::metrics::seats::LastStep;
 
-/// Steps over which a rank is compared: a single step may be an outlier.
+/// Number of steps over which a rank is compared. A single step may be an outlier.
 const STEPS: usize = 16;
-/// Bytes per rank.
+/// Number of bytes per rank.
 pub const BYTES: usize = 10;
-/// Units per step, in which shares are expressed.
+/// Number of units per step in which shares are expressed.
 const PARTS: f64 = 250.0;
-/// An unknown share.
+/// The value for an unknown share.
 const UNTOLD: u8 = u8::MAX;
-/// An unknown number.
+/// The value for an unknown number.
 const UNKNOWN: u16 = u16::MAX;
 
 /// The latest compared steps.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
-    /// By step, then by rank.
+    /// The cells by step, then by rank.
     steps: VecDeque<Vec<u8>>,
 }
 
 impl Lately {
-    /// Adds a step, if it is an ordinary one.
+    /// Adds a step, unless it is not an ordinary training step.
     pub fn step(&mut self, seen: &StepSnapshot) {
         if seen.kind != StepKind::Train {
             return;
@@ -43,7 +43,7 @@ impl Lately {
         {
             self.steps.clear();
         }
-        // The oldest step's memory is reused for the newest.
+        // Reuse the oldest step's memory for the newest.
         let mut cells = if self.steps.len() < STEPS {
             Vec::new()
         } else {
@@ -53,7 +53,7 @@ impl Lately {
         self.steps.push_back(cells);
     }
 
-    /// The median of a rank's cells; [`ABSENT`]: it has no data in the newest step.
+    /// Returns the median of a rank's cells, or [`ABSENT`] if it has no data in the newest step.
     fn middle(&self, rank: usize) -> u8 {
         let of = |step: &Vec<u8>| step.get(rank).copied().unwrap_or(ABSENT);
         if self.steps.back().is_none_or(|step| of(step) == ABSENT) {
@@ -69,16 +69,17 @@ impl Lately {
     }
 }
 
-/// As JSON: the newest step finished by any rank, and for each rank, by its number, in base64: its cell (the median of
-/// the last [`STEPS`] steps), the shares of data, compute, wait, optimizer and checkpoint in its last step (250ths;
-/// 255: unknown), how many steps it is behind the newest, and the natural logarithm of the last step's microseconds in
-/// thousandths. The last two have 16 bits, low byte first; 65535: unknown.
+/// Returns JSON with the newest step finished by any rank, and with data for each rank, by its number, in base64. The
+/// data is its cell (the median of the last [`STEPS`] steps), the shares of data, compute, wait, optimizer and
+/// checkpoint in its last step (250ths, or 255 if unknown), how many steps it is behind the newest, and the natural
+/// logarithm of the last step's microseconds, in thousandths. The last two have 16 bits, low byte first, or 65535 if
+/// unknown.
 pub(super) fn ranks(metrics: &Metrics, lately: &Lately) -> String {
     let newest = metrics.ranks().filter_map(|seat| Some(seat.last?.step)).max();
     let mut bytes = Vec::new();
     for seat in metrics.ranks() {
         let rank = seat.rank.0 as usize;
-        // The index is the rank; ranks that were never seen get an empty entry.
+        // The position is the rank. Ranks that were never seen get an empty entry.
         while bytes.len() < rank * BYTES {
             bytes.extend(packed(ABSENT, None, 0));
         }
@@ -114,13 +115,13 @@ fn packed(cell: u8, last: Option<&LastStep>, newest: u64) -> [u8; BYTES] {
 /// The state of a rank, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
-    /// See [`paceline_health::report::step_snapshot::cell`].
+    /// The cell ([`paceline_health::report::step_snapshot::cell`]).
     pub cell: u8,
-    /// Shares of data, compute, wait, optimizer and checkpoint in its last step; `None`: unknown.
+    /// The shares of data, compute, wait, optimizer and checkpoint in the rank's last step; `None` if unknown.
     pub shares: Option<[f64; 5]>,
-    /// Number of steps behind the newest.
+    /// The number of steps that the rank is behind the newest.
     pub behind: Option<u16>,
-    /// Duration of its last step, seconds.
+    /// The duration of the rank's last step, seconds.
     pub took_s: Option<f64>,
 }
 
@@ -163,7 +164,7 @@ mod tests {
         let mut lately = Lately::default();
         assert_eq!(lately.middle(0), ABSENT, "nothing was compared");
         for step in 0..40 {
-            // Rank 1 is slow, except for one step in five; rank 2 has no data in the last one.
+            // Rank 1 is slow, except in one step of five. Rank 2 has no data in the last step.
             let second = if step % 5 == 0 { LEVEL } else { 150 };
             let third = if step == 39 { ABSENT } else { LEVEL };
             lately.step(&seen(StepKind::Train, vec![LEVEL, second, third]));

@@ -1,4 +1,5 @@
-//! The report for the live page. Names and sentences are bounded; lists are truncated, with their full length.
+//! The report for the live page. Names and sentences have a maximum length. Lists are truncated, and their full length
+//! is included.
 
 use paceline_health::Policy;
 use paceline_health::preflight::Section;
@@ -9,14 +10,15 @@ use paceline_health::text::sanitize::{SENTENCE, clip, name};
 use paceline_health::verdict::{State, Subject};
 use serde_json::{Value, json};
 
-/// Maximum number of shown findings; the rest is counted.
+/// Maximum number of findings to show. Further ones are only counted.
 const VERDICTS: usize = 120;
 /// Maximum pieces of evidence per finding.
 const EVIDENCE: usize = 16;
 /// Maximum lines of any other list.
 const LINES: usize = 32;
 
-/// As JSON. `dir`: the directory of the report; `unix_ms`: the wall clock, which relates journal times to it.
+/// Returns the report as JSON. `dir` is the directory of the report. `unix_ms` is the wall clock, to which journal
+/// times are related.
 pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> String {
     let cards = cards(&report.verdicts);
     let raised = cards
@@ -54,7 +56,7 @@ pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> Stri
     told.to_string()
 }
 
-/// One finding: the verdict, and its kind's texts from the tables.
+/// Returns one finding: the verdict, and the texts of its kind from the tables.
 fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
     let verdict = &card.verdict;
     let row = policy.finding(verdict.finding);

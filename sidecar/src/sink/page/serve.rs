@@ -1,8 +1,8 @@
-//! The page over HTTP: one answer with the whole page, its data, and updates.
+//! The page over HTTP. There is one request for the whole page, one for its data, and one for updates.
 //!
-//! Updates are server-sent events in answers that end: a browser continues after the last number, as EventSource does
-//! by itself (<https://html.spec.whatwg.org/multipage/server-sent-events.html>). So no state is kept for a client
-//! between two answers, and a slow client only gets fewer updates.
+//! Updates are server-sent events in answers that end. A browser then requests the updates after the last number, as
+//! EventSource does by itself (<https://html.spec.whatwg.org/multipage/server-sent-events.html>). No state is kept for
+//! a client between two answers, so a slow client only gets fewer updates.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ const RETRY_MS: u32 = 250;
 const FULL_RETRY_S: u32 = 5;
 
 const STYLE: &str = include_str!("web/style.css");
-/// In dependency order.
+/// The scripts, in dependency order.
 const SCRIPTS: [&str; 9] = [
     include_str!("web/words.js"),
     include_str!("web/dom.js"),
@@ -34,12 +34,12 @@ const SCRIPTS: [&str; 9] = [
     include_str!("web/main.js"),
 ];
 
-/// All scripts as one.
+/// Returns all scripts as one.
 pub(super) fn scripts() -> String {
     format!("'use strict';\n{}", SCRIPTS.concat())
 }
 
-/// The page, and the restrictions for a browser.
+/// The page, and the restrictions that a browser must apply to it.
 struct Document {
     html: String,
     policy: HeaderValue,
@@ -48,7 +48,7 @@ struct Document {
 static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
     let script = scripts();
     let hash = |text: &str| base64::encode(digest(&SHA256, text.as_bytes()).as_ref());
-    // Only these two texts, and requests to their origin.
+    // Allow only this style and this script, and requests to their origin.
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -64,7 +64,7 @@ static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
     }
 });
 
-/// The page itself. It contains no data of the job, and needs no token: it prompts for one.
+/// Returns the page itself. It contains no data of the job and needs no token, because it asks the user for one.
 pub(in crate::sink) fn index() -> Response {
     let headers = [
         (
@@ -82,13 +82,13 @@ pub(in crate::sink) fn index() -> Response {
     (headers, Body::from(DOCUMENT.html.as_str())).into_response()
 }
 
-/// All data, as JSON.
+/// Returns all data, as JSON.
 pub(in crate::sink) fn state(live: &Live) -> Response {
     let (_, json) = live.since(0);
     answer("application/json", json)
 }
 
-/// The updates, once there are any.
+/// Waits for updates and returns them.
 pub(in crate::sink) async fn events(live: &Live, headers: &HeaderMap) -> Response {
     let Ok(_seat) = live.0.seats.try_acquire() else {
         let retry = [(header::RETRY_AFTER, HeaderValue::from(FULL_RETRY_S))];
@@ -106,7 +106,7 @@ pub(in crate::sink) async fn events(live: &Live, headers: &HeaderMap) -> Respons
     answer("text/event-stream", text)
 }
 
-/// The last serial number that a client received; zero: none, or another aggregator's.
+/// Returns the last serial number that a client received, or zero if it received none or another aggregator's.
 fn heard(live: &Live, headers: &HeaderMap) -> u64 {
     let said = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let said = said.and_then(|id| id.split_once('-'));
@@ -114,7 +114,7 @@ fn heard(live: &Live, headers: &HeaderMap) -> u64 {
     said.and_then(|(_, serial)| serial.parse().ok()).unwrap_or(0)
 }
 
-/// The answer to a request without the token.
+/// Returns the answer to a request without the token.
 pub(in crate::sink) fn refused() -> Response {
     let ask = [(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))];
     (StatusCode::UNAUTHORIZED, ask, "a token is needed\n").into_response()

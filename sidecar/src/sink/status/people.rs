@@ -1,5 +1,5 @@
-//! Readable status for a pod's log: a line for each start, change or end, and the progress every few minutes. The JSON
-//! stream would be one line per second, and push the verdicts out of a rotated log.
+//! Readable status for a pod's log. It has a line for each start, change or end, and the progress every few minutes.
+//! The JSON stream would be one line per second and would push the verdicts out of a rotated log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,22 +11,24 @@ use super::Status;
 
 /// Interval of progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_secs(300);
-/// Ranks attach one after another: minimum interval between lines about their number.
+/// Minimum interval between lines about the number of ranks. Ranks attach one after another, and each would otherwise
+/// cause a line.
 const RANKS_EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of verdict lines per minute; all are in the report: a cluster's power failure should not fill a disk.
+/// Maximum number of verdict lines per minute, so that a cluster's power failure does not fill a disk. All verdicts are
+/// in the report.
 const MOST_A_MINUTE: u32 = 60;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// See the module documentation.
+/// The writer of readable lines (see the module documentation).
 #[derive(Debug, Default)]
 pub(super) struct People {
-    /// Only problems.
+    /// True if only problems are written.
     is_quiet: bool,
-    /// Severity and cause last reported for each active incident.
+    /// The severity and cause last reported for each active incident.
     said: BTreeMap<u64, (Severity, Cause)>,
-    /// Time, ranks and step of the last progress line.
+    /// The time, ranks and step of the last progress line.
     progress: Option<(Instant, u32, u64)>,
-    /// Start of the current minute, and its number of verdicts.
+    /// The start of the current minute, and its number of verdicts.
     minute: Option<(Instant, u32)>,
 }
 
@@ -38,7 +40,7 @@ impl People {
         }
     }
 
-    /// The line for this status; `None`: it needs none.
+    /// Returns the line for this status, or `None` if it needs none.
     pub(super) fn line(&mut self, status: &Status, now: Instant) -> Option<String> {
         let text = match status {
             Status::Verdict(verdict) => self.verdict(verdict, now)?,
@@ -101,7 +103,7 @@ impl People {
         if is_raised {
             self.said.insert(verdict.id, is_now);
         }
-        // A changed cost is no reason for a line: it grows with each step, and is in the report.
+        // A changed cost causes no line. It grows with each step, and it is in the report.
         if before.is_some_and(|before| is_raised && before == is_now) || (before.is_none() && !is_raised) {
             return None;
         }
@@ -184,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A day of a job with eight ranks without incidents: a line every five minutes.
+    /// A job with eight ranks runs for a day without incidents. Its log gets a line every five minutes.
     #[test]
     fn a_day_of_progress_is_a_few_hundred_lines() {
         let (mut people, begin) = (People::of(false), Instant::now());

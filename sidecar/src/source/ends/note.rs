@@ -1,4 +1,4 @@
-//! Files that the launcher writes for the sidecar, in the ring directory.
+//! Writes files in the ring directory that the launcher leaves for the sidecar.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +13,12 @@ const SIGNALED: i32 = 128;
 
 /// Records that the command was asked to end.
 pub fn note_asked(ring_dir: &Path, signal: &str) {
-    // On failure, it is not reported; the signal is forwarded anyway.
+    // On failure, the request is not reported. The signal is forwarded anyway.
     let _ = fs::write(ring_dir.join(ASKED), signal);
 }
 
-/// Records that the scheduler is ending the job, and why, if so: for launchers that its signals do not reach. Waits for
-/// its answer, five seconds at most.
+/// Records whether and why the scheduler is ending the job, for launchers that do not receive its signals. Waits at
+/// most five seconds for the scheduler's answer.
 pub fn note_scheduler(ring_dir: &Path) {
     let job = slurm::Job::of(|name| std::env::var(name).ok());
     let Some((kind, says)) = job.and_then(|job| job.why()) else {
@@ -32,8 +32,8 @@ pub fn note_scheduler(ring_dir: &Path) {
     note_asked(ring_dir, "SIGTERM");
 }
 
-/// Records why the command ended with this code, from its output. If ranks or their launcher have reported a reason
-/// themselves, only messages of libraries are added, which they cannot know.
+/// Records why the command ended with this code, according to its output. If ranks or their launcher have already
+/// reported a reason, adds only messages of libraries, because Python code cannot see these.
 pub fn note_printed(ring_dir: &Path, text: &str, code: i32) {
     let folder = ring_dir.join(FOLDER);
     let nobody_spoke = || {
@@ -49,7 +49,7 @@ pub fn note_printed(ring_dir: &Path, text: &str, code: i32) {
         code: None,
         at_ns: paceline_ring::monotonic_ns(),
     };
-    // It exists if a trainer has written there.
+    // Ignore the result: the folder already exists if a trainer has written a file there.
     let _ = fs::create_dir(&folder);
     let temporary = folder.join(".printed");
     let bytes = serde_json::to_vec(&said).unwrap_or_default();
@@ -58,7 +58,7 @@ pub fn note_printed(ring_dir: &Path, text: &str, code: i32) {
     }
 }
 
-/// See [`note_scheduler`].
+/// The content of the file that [`note_scheduler`] writes.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Scheduled {
     pub(super) kind: TroubleKind,

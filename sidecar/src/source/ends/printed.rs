@@ -1,5 +1,5 @@
-//! Why processes ended, from their output: C++ libraries end a process with a message on its standard error that Python
-//! code cannot see. Pure: text in, reason out.
+//! Extracts the reason for the end of processes from their output. C++ libraries end a process with a message on its
+//! standard error that Python code cannot see. The functions are pure: they take text and return a reason.
 
 use paceline_health::event::TroubleKind;
 
@@ -9,26 +9,27 @@ const LONGEST: usize = 600;
 /// A printed reason for an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Printed {
-    /// The rank, if the line names one.
+    /// The rank, if the line contains one.
     pub rank: Option<u32>,
-    /// Its kind.
+    /// The kind of end.
     pub kind: TroubleKind,
-    /// The line.
+    /// The printed line.
     pub says: String,
 }
 
-/// Mismatched collectives: gloo (`EnforceNotMet` where sizes differ), NCCL, and torch's ProcessGroupWrapper.
+/// Messages about mismatched collectives from gloo (`EnforceNotMet` if sizes differ), NCCL, and torch's
+/// ProcessGroupWrapper.
 const MISMATCH: [&str; 3] = [
     "op.preamble.length <= op.nbytes",
     "mismatched collective detected",
     "detected mismatch between collectives",
 ];
-/// torch's ProcessGroupNCCL.
+/// The timeout message of torch's ProcessGroupNCCL.
 const TIMEOUT: &str = "watchdog caught collective operation timeout";
-/// libstdc++'s terminate handler, with the exception's own text after it.
+/// The prefix that libstdc++'s terminate handler prints before the exception's own text.
 const WHAT: &str = "what():";
 
-/// The reason that libraries printed: the first mismatch, else the first timeout, else the first C++ exception.
+/// Returns the reason that libraries printed: the first mismatch, else the first timeout, else the first C++ exception.
 pub fn of_libraries(text: &str) -> Option<Printed> {
     let line_with = |part: &str| text.lines().find(|line| line.to_lowercase().contains(part));
     let of = |line: &str, kind| Printed {
@@ -43,7 +44,7 @@ pub fn of_libraries(text: &str) -> Option<Printed> {
     mismatch.or_else(timeout).or_else(what)
 }
 
-/// Words, in lower case, of failures without an error prefix: from a shell, the kernel or a library.
+/// Lower-case words in messages of a failure that have no error prefix, from a shell, the kernel or a library.
 const FAILURES: [&str; 16] = [
     "error",
     "exception",
@@ -63,7 +64,8 @@ const FAILURES: [&str; 16] = [
     "out of memory",
 ];
 
-/// The last error line, else the last line if it mentions a failure: logs often end with a step's line instead.
+/// Returns the last error line. Without one, returns the last line if it mentions a failure, because many logs simply
+/// end with the line of a training step.
 pub fn last_words(text: &str) -> Option<Printed> {
     let lines = || {
         text.lines()
@@ -85,7 +87,8 @@ fn speaks_of_failure(line: &str) -> bool {
     FAILURES.iter().any(|word| line.contains(word))
 }
 
-/// `ValueError: ...`, `error: ...`, `fatal: ...`, with torch's `[rank1]:` before it or without.
+/// Returns true for a line such as `ValueError: ...`, `error: ...` or `fatal: ...`, with or without torch's prefix
+/// `[rank1]:`.
 fn is_error(line: &str) -> bool {
     let line = match line.strip_prefix("[rank") {
         Some(rest) => rest.split_once("]:").map_or(line, |(_, rest)| rest.trim_start()),
@@ -96,12 +99,12 @@ fn is_error(line: &str) -> bool {
     };
     let last = name.rsplit('.').next().unwrap_or(name);
     let is_exception = !name.contains(' ') && (last.ends_with("Error") || last.ends_with("Exception"));
-    // The launcher's summary of its workers' errors.
+    // Exclude ChildFailedError, which is the launcher's summary of its workers' errors.
     is_exception && last != "ChildFailedError"
         || ["error", "fatal", "fatal error"].contains(&&*name.to_lowercase())
 }
 
-/// The rank that a line names: `[rank1]:` of torch's tracebacks, `[Rank 1]` of its watchdog.
+/// Returns the rank in a line: `[rank1]:` in torch's tracebacks, `[Rank 1]` in the messages of its watchdog.
 fn rank(line: &str) -> Option<u32> {
     let line = line.to_lowercase();
     let (_, rest) = line.split_once("[rank")?;

@@ -1,8 +1,8 @@
-//! Why Slurm ends a job: queried after a signal, because the signal itself is the same for a time limit, scancel,
+//! Asks Slurm why it ends a job. The query follows a signal, because the signal is the same for a time limit, scancel,
 //! preemption, a requeue and a lost node.
 //!
-//! While its processes end, a job is only COMPLETING; the reason is in other fields of `scontrol show job`
-//! (<https://slurm.schedmd.com/scontrol.html>), as seen with Slurm 22.05.
+//! While a job's processes end, its state is only COMPLETING. The reason is in other fields of `scontrol show job`
+//! (<https://slurm.schedmd.com/scontrol.html>). This was checked with Slurm 22.05.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 
 use paceline_health::event::TroubleKind;
 
-/// Timeout of a query to a busy controller; after the command's end, the timeout of all last messages applies.
+/// Timeout of a query, because the controller may be busy. After the command's end, the general time limit for last
+/// messages applies instead.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A job's description is a few kilobytes.
+/// Maximum bytes read. A job's description is a few kilobytes.
 const MOST: u64 = 64 << 10;
 
-/// A Slurm job, on its first node: only one node queries, because thousands of nodes would send thousands of queries.
+/// A Slurm job, on its first node. Only that node queries Slurm, because a large job would otherwise send thousands of
+/// queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     id: String,
@@ -25,7 +27,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// From Slurm's environment variables.
+    /// Creates the job from Slurm's environment variables; `None` outside Slurm and on all nodes but the first.
     pub(super) fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Job> {
         let id = variable("SLURM_JOB_ID")?;
         let is_number = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
@@ -37,7 +39,8 @@ impl Job {
         })
     }
 
-    /// Queries Slurm and waits: the kind of end and its text; `None` if the job continues or nothing is known.
+    /// Queries Slurm and waits for the answer. Returns the kind of end and its text; `None` if the job continues or the
+    /// reason is unknown.
     pub(super) fn why(&self) -> Option<(TroubleKind, String)> {
         described(&self.id).and_then(|text| self.reads(&text))
     }
@@ -46,7 +49,7 @@ impl Job {
     pub(super) fn ask(&self) -> Question {
         let (tell, answer) = channel();
         let job = self.clone();
-        // Without a thread the channel closes, which means no answer.
+        // If no thread can be created, the channel closes, which counts as no answer.
         let _ = thread::Builder::new().name("scontrol".into()).spawn(move || {
             let _ = tell.send(job.why());
         });
@@ -73,7 +76,7 @@ impl Job {
             "PENDING",
             "REQUEUED",
         ];
-        // The step was signaled manually, and the job continues.
+        // The job continues: a user only signaled its step.
         if !ends.contains(&state) {
             return None;
         }
@@ -95,17 +98,17 @@ impl Job {
     }
 }
 
-/// A pending answer.
+/// A query whose answer is pending.
 #[derive(Debug)]
 pub(super) struct Question(Option<Receiver<Option<(TroubleKind, String)>>>);
 
 impl Question {
-    /// Whether it is still pending.
+    /// Returns true if the answer is still pending.
     pub(super) fn is_open(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns the answer once.
+    /// Returns the answer, but only once.
     pub(super) fn answer(&mut self) -> Option<(TroubleKind, String)> {
         match self.0.as_ref()?.try_recv() {
             Err(TryRecvError::Empty) => None,
@@ -129,7 +132,7 @@ fn described(id: &str) -> Option<String> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    // The output is short enough for the pipe's buffer: the process ends without being read.
+    // Wait before reading. The output fits into the pipe's buffer, so the process ends even if its output is not read.
     let is_done = wait(&mut child);
     if !is_done {
         let _ = child.kill();
@@ -156,7 +159,7 @@ fn wait(child: &mut Child) -> bool {
 mod tests {
     use super::*;
 
-    /// Output of Slurm 22.05 while the job's processes were ending.
+    /// Returns the output of Slurm 22.05 while the job's processes are ending.
     fn shown(state: &str, restarts: u32, more: &str) -> String {
         format!(
             "JobId=3 JobName=job.sh\n   JobState={state} Dependency=(null)\n   Requeue=1 Restarts={restarts} BatchFlag=1\n   \
@@ -187,7 +190,7 @@ mod tests {
                 "PreemptTime=None",
                 Some(TroubleKind::Cancelled),
             ),
-            // The step was signaled, or a task of it failed.
+            // A user signaled the step, or one of its tasks failed.
             ("RUNNING Reason=None", 1, "", None),
             ("", 1, "", None),
         ] {

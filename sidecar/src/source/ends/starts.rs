@@ -1,5 +1,6 @@
-//! Ranks' stages before their first step, from their hooks' files (layout: `sidecar/probe/python/paceline/_starts.py`).
-//! Sent on a change; a collective only if it takes a while, because a program may call many before it trains.
+//! The stages of ranks before their first step, from files that their hooks write (layout:
+//! `sidecar/probe/python/paceline/_starts.py`). A stage is sent when it changes. A collective is sent only if it takes
+//! a while, because a program may call many of them before it trains.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,12 +18,12 @@ use crate::host::{Process, read_plain_bytes};
 const FOLDER: &str = "starts";
 const MAGIC: &[u8] = b"PACESTRT";
 const SIZE: usize = 128;
-/// Maximum number of files of one node.
+/// Maximum number of files read on one node.
 const MOST: usize = 1024;
 /// Shorter collectives are not reported.
 const QUICK_NS: u64 = 5_000_000_000;
 
-/// See the module.
+/// Reads and sends the stages; see the module.
 #[derive(Debug)]
 pub(super) struct Starts {
     dir: PathBuf,
@@ -31,7 +32,7 @@ pub(super) struct Starts {
     sent: BTreeMap<Rank, Start>,
 }
 
-/// One process.
+/// The stage of one process.
 #[derive(Debug)]
 struct Place {
     start: Start,
@@ -66,7 +67,7 @@ impl Starts {
         let mut over = Vec::new();
         for (name, place) in &mut self.files {
             if !here.contains(name) {
-                // Its hook removes the file at the first step.
+                // The rank has trained: its hook removes the file at the first step.
                 place.start.stage = StartStage::Trained;
                 over.push(name.clone());
             } else if !place.process.is_alive() {
@@ -74,7 +75,7 @@ impl Starts {
                 over.push(name.clone());
             }
             let start = &place.start;
-            // A rank's helper processes load torch as well: the furthest process represents the rank.
+            // A rank's helper processes load torch as well, so take the process that has come furthest for the rank.
             let is_further = |other: &Start| (start.restart, start.stage) > (other.restart, other.stage);
             if ranks.get(&start.rank).is_none_or(is_further) {
                 ranks.insert(start.rank, start.clone());
@@ -82,7 +83,7 @@ impl Starts {
         }
         for name in over {
             self.files.remove(&name);
-            // It may already be gone.
+            // Ignore the result, because the file may already be gone.
             let _ = fs::remove_file(self.dir.join(name));
         }
         for (rank, start) in ranks {
@@ -104,7 +105,7 @@ impl Starts {
     }
 }
 
-/// Parses a file: the stage, and the process ID.
+/// Parses a file. Returns the stage and the process ID.
 fn parse(bytes: &[u8], now_ns: u64) -> Option<(Start, u32)> {
     if bytes.len() < SIZE || !bytes.starts_with(MAGIC) {
         return None;
@@ -176,7 +177,7 @@ mod tests {
         let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(FOLDER).join(name), bytes).unwrap();
         write("x", b"no such file");
         write("1-a", &file(own, 1, 1, 2, "init_process_group"));
-        // A helper of the same rank, which only loads.
+        // A helper process of the same rank, which has only loaded torch.
         write("2-b", &file(own, 1, 1, 1, ""));
         let joining = (1, StartStage::Joining, "init_process_group".to_owned());
         assert_eq!(sent(&mut starts, 2), [joining]);

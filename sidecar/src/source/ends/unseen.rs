@@ -1,4 +1,5 @@
-//! What the hook cannot see in its programs, from files that it writes (`sidecar/probe/python/paceline/_unseen.py`).
+//! Reports ways of training that the hook cannot observe, from files that the hook writes
+//! (`sidecar/probe/python/paceline/_unseen.py`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +14,20 @@ use crate::host::read_plain;
 
 const FOLDER: &str = "unseen";
 const SOURCE: &str = "hook";
-/// Maximum size of a file, and number of files of one node.
+/// Maximum size of a file, and maximum number of files read on one node.
 const MAX_BYTES: u64 = 1 << 10;
 const MAX_FILES: usize = 1024;
 const REMEDY: &str = "call paceline.step() at the end of each step, or name the job's log by --step-log";
 
-/// One process.
+/// What the hook cannot observe in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 enum Unseen {
-    /// Backward passes without a step of a torch optimizer.
+    /// The process runs backward passes, but no step of a torch optimizer.
     NoOptimizer,
-    /// A framework other than torch.
+    /// The process uses a framework other than torch.
     OtherFramework { name: Framework },
-    /// Tensors on several GPUs.
+    /// The process has tensors on several GPUs.
     SeveralGpus { gpus: u32 },
 }
 
@@ -37,7 +38,7 @@ enum Framework {
     Tensorflow,
 }
 
-/// See the module.
+/// Reads and sends these reports; see the module.
 #[derive(Debug)]
 pub(super) struct Notes {
     dir: PathBuf,
@@ -52,7 +53,7 @@ impl Notes {
         }
     }
 
-    /// Sends a change.
+    /// Sends the current state if it changed.
     pub(super) fn look(&mut self, send: &mut Send<'_>) {
         let mut processes: BTreeMap<Unseen, usize> = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)
@@ -97,7 +98,7 @@ impl Notes {
 }
 
 impl Unseen {
-    /// A sentence about `count` processes, and what to do.
+    /// Returns a sentence about `count` processes, with advice on what to do.
     fn note(self, count: usize) -> String {
         let (whose, verb) = match count {
             1 => ("a process".to_owned(), ["computes", "uses"]),

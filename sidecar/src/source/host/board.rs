@@ -1,4 +1,4 @@
-//! Passes readings from reading threads to the agent: new readings replace old ones until they are sent.
+//! Passes readings from the reading threads to the agent. A new reading replaces an older one that was not sent yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::warn;
 /// A round that takes longer than this is reported.
 const SILENT_NS: u64 = 5_000_000_000;
 
-/// See the module.
+/// The board; see the module.
 #[derive(Debug, Default)]
 pub struct Board(Mutex<State>);
 
@@ -22,13 +22,13 @@ pub struct Board(Mutex<State>);
 struct State {
     hosts: BTreeMap<Option<Rank>, Readings>,
     ports: BTreeMap<Arc<str>, PortReading>,
-    /// Sums over the ports, for the node's next reading.
+    /// Sums over all ports, to be sent with the node's next reading.
     network: Readings,
     /// Start times of the current rounds, by thread name.
     rounds: BTreeMap<&'static str, u64>,
 }
 
-/// A round of reading, until it is dropped.
+/// A round of reading. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Round<'a>(&'a Board, &'static str);
 
@@ -43,7 +43,7 @@ impl Board {
         Round(self, thread)
     }
 
-    /// Adds readings of a rank, or of the node: then with the sums over its ports.
+    /// Adds readings of a rank or of the node. For the node, adds the sums over its ports as well.
     pub fn host(&self, rank: Option<Rank>, readings: Readings) {
         let mut state = self.state();
         let network = if rank.is_none() {

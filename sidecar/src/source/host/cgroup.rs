@@ -1,7 +1,7 @@
-//! The control groups of processes: which CPU quota applies to them, and where their pressure is reported.
+//! The control groups of processes: which CPU quota applies to them, and which files report their pressure.
 //!
-//! Version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>), and the CPU quota of version 1
-//! (<https://docs.kernel.org/scheduler/sched-bwc.html>), which older clusters still have.
+//! Supports version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>). Of version 1, which older clusters still
+//! have, supports the CPU quota (<https://docs.kernel.org/scheduler/sched-bwc.html>).
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,21 +9,22 @@ use paceline_health::event::Missing;
 
 use super::files::Files;
 
-/// Paths of version 2, alone and beside version 1.
+/// Mount points of version 2: without version 1, and next to it.
 const UNIFIED: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
-/// Path of the CPU quotas of version 1.
+/// Mount point of the CPU quotas of version 1.
 const CPU: &str = "sys/fs/cgroup/cpu";
 
-/// The groups of one process.
+/// The control groups of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// Path below the root of version 2.
+    /// Path of the group below the root of version 2.
     unified: Option<PathBuf>,
-    /// Path below the root of the CPU controller of version 1.
+    /// Path of the group below the root of version 1's CPU controller.
     cpu: Option<PathBuf>,
 }
 
-/// The group whose CPU quota applies to a process: its counter's file, name, and unit in nanoseconds.
+/// The group whose CPU quota applies to a process: the file of its counter, the counter's name, and the counter's unit
+/// in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quota {
     stat: PathBuf,
@@ -32,15 +33,15 @@ pub struct Quota {
 }
 
 impl Groups {
-    /// The groups of process `pid`.
+    /// Reads the groups of process `pid`.
     pub fn of(files: &mut Files, pid: u32) -> Groups {
         files
             .text(format!("proc/{pid}/cgroup"))
             .map_or_else(|_| Groups::default(), parse)
     }
 
-    /// The nearest group with a quota or, if there is none, the nearest that would count it. `None` if quotas are not
-    /// visible here.
+    /// Returns the nearest group with a quota. If no group has one, returns the nearest group that would count
+    /// throttling. `None` if quotas are not visible here.
     pub fn quota(&self, files: &mut Files) -> Option<Quota> {
         let unified = self.unified.as_deref().and_then(|group| {
             nearest(files, &UNIFIED, group, |files, dir| {
@@ -64,8 +65,8 @@ impl Groups {
         Some(quota("throttled_time", 1)(dir))
     }
 
-    /// Path of `file` in the group's directory of version 2, such as a resource's pressure. `None` without such a
-    /// group: the node as a whole applies.
+    /// Returns the path of `file` in the group's directory of version 2, for example the pressure of a resource. `None`
+    /// without such a group; the caller then uses the file of the whole node.
     pub fn unified_with(&self, files: &Files, file: &str) -> Option<PathBuf> {
         let group = self
             .unified
@@ -75,7 +76,7 @@ impl Groups {
         path.into_iter().find(|path| files.at(path).exists())
     }
 
-    /// The groups that two processes have in common.
+    /// Returns the deepest groups that two processes have in common.
     pub fn common(&self, other: &Groups) -> Groups {
         let both = |one: &Option<PathBuf>, two: &Option<PathBuf>| {
             let (one, two) = (one.as_ref()?.components(), two.as_ref()?.components());
@@ -94,7 +95,7 @@ impl Groups {
 }
 
 impl Quota {
-    /// Time during which the quota was exhausted, nanoseconds, summed over the throttled CPUs.
+    /// Returns the time during which the quota was exhausted, in nanoseconds, summed over the throttled CPUs.
     ///
     /// # Errors
     /// The reason for a missing value.
@@ -104,7 +105,8 @@ impl Quota {
     }
 }
 
-/// From `group` upward, the first directory for which `limits` is true, else the first for which it is known.
+/// Goes from `group` upward. Returns the first directory for which `limits` is true, else the first for which it is
+/// known.
 fn nearest(
     files: &mut Files,
     roots: &[&str],
@@ -125,7 +127,7 @@ fn nearest(
     unlimited
 }
 
-/// Lines of /proc/PID/cgroup: `0::/path` of version 2, `N:controllers:/path` of version 1.
+/// Parses the lines of /proc/PID/cgroup: `0::/path` in version 2, `N:controllers:/path` in version 1.
 fn parse(text: &str) -> Groups {
     let mut groups = Groups::default();
     for line in text.lines() {
@@ -144,7 +146,8 @@ fn parse(text: &str) -> Groups {
     groups
 }
 
-/// A group outside our own namespace begins with `/..` and is not visible from here.
+/// Returns the path below the root. `None` for a group outside our own namespace: its path begins with `/..`, and it is
+/// not visible from here.
 fn below_root(path: &str) -> Option<PathBuf> {
     let path = Path::new(path).strip_prefix("/").ok()?;
     path.components()

@@ -1,4 +1,4 @@
-//! Small files of the kernel, under a root that tests choose.
+//! Reads small files of the kernel, below a root directory that tests can choose.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use paceline_health::event::{Missing, Reading};
 use rustix::io::Errno;
 
-/// Maximum bytes read from a file; the kernel's are a few kilobytes.
+/// Maximum bytes read from a file. The kernel's files have a few kilobytes.
 const MOST: u64 = 1 << 16;
 
 /// Reads files into a reused buffer.
@@ -19,7 +19,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Files under `root`; `/` for the real ones.
+    /// Reads files below `root`, which is `/` outside tests.
     pub fn new(root: &Path) -> Files {
         Files {
             root: root.to_owned(),
@@ -27,12 +27,12 @@ impl Files {
         }
     }
 
-    /// Full path of `path`, which has no leading slash.
+    /// Returns the full path of `path`, which has no leading slash.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     ///
     /// # Errors
     /// The reason for a missing value.
@@ -41,7 +41,7 @@ impl Files {
         let mut bytes = std::mem::take(&mut self.text).into_bytes();
         bytes.clear();
         let read = File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
-        // A process name may contain any bytes.
+        // Replace invalid UTF-8, because a process name may contain any bytes.
         self.text = String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
         read.map_err(|error| missing(&error))?;
@@ -57,7 +57,7 @@ impl Files {
         Ok(Kept(file))
     }
 
-    /// The number that is a file's only content.
+    /// Returns the number in a file that contains nothing else.
     ///
     /// # Errors
     /// The reason for a missing value.
@@ -65,7 +65,7 @@ impl Files {
         self.text(path)?.parse().map_err(|_| Missing::Unsupported)
     }
 
-    /// The number after a word, in a file of lines such as `throttled_usec 17`.
+    /// Returns the number after a word, in a file of lines such as `throttled_usec 17`.
     ///
     /// # Errors
     /// The reason for a missing value.
@@ -73,7 +73,7 @@ impl Files {
         field(self.text(path)?, word).ok_or(Missing::Unsupported)
     }
 
-    /// Names in a directory, in order; none if there is no such directory.
+    /// Returns the sorted names in a directory, or no names if it does not exist.
     pub fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = std::fs::read_dir(self.root.join(path));
         let mut names: Vec<String> = entries
@@ -86,12 +86,12 @@ impl Files {
     }
 }
 
-/// A short file of one line that stays open: each read returns the kernel's current value.
+/// A short file of one line that stays open. Each read returns the kernel's current value.
 #[derive(Debug)]
 pub struct Kept(File);
 
 impl Kept {
-    /// The line, parsed by `parse`; `None` also if it cannot be read.
+    /// Reads the line and parses it with `parse`. Also returns `None` if the line cannot be read.
     pub fn read<T>(&self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut line = [0; 96];
         let read = self.0.read_at(&mut line, 0).ok()?;
@@ -104,7 +104,8 @@ fn field(text: &str, word: &str) -> Option<f64> {
     lines.find(|(name, _)| *name == word)?.1.trim().parse().ok()
 }
 
-/// The reason for a failed read: whatever the kernel, the device or its current state lacks is unsupported.
+/// Returns why a read failed. An error counts as unsupported if the kernel, the device or its current state does not
+/// provide the value.
 pub fn missing(error: &io::Error) -> Missing {
     let lacks = [
         Errno::NOENT,

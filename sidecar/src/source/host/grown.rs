@@ -1,11 +1,11 @@
-//! Growth of counters since they were first read. The sum over counters that come and go never falls and never jumps: a
-//! process that ends, a port that is removed, a driver that is reloaded and a counter that wraps add nothing.
+//! Sums the growth of counters since each was first read. The sum never falls and never jumps, although counters come
+//! and go: a process that ends, a port that is removed, a driver that is reloaded and a counter that wraps add nothing.
 
 use std::collections::BTreeMap;
 
 use paceline_health::event::{Missing, Reading};
 
-/// See the module.
+/// The sum of growth; see the module.
 #[derive(Debug)]
 pub struct Grown<K> {
     last: BTreeMap<K, f64>,
@@ -36,12 +36,12 @@ impl<K: Ord> Grown<K> {
         self.known = true;
     }
 
-    /// Forgets counters that are no longer wanted; their growth stays.
+    /// Forgets counters that are no longer wanted. The sum keeps their growth.
     pub fn keep(&mut self, wanted: impl Fn(&K) -> bool) {
         self.last.retain(|counter, _| wanted(counter));
     }
 
-    /// The sum; unsupported until a counter was read.
+    /// Returns the sum, or unsupported if no counter was read yet.
     pub fn reading(&self) -> Reading {
         if self.known {
             Reading::Value(self.sum)

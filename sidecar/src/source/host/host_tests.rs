@@ -1,4 +1,4 @@
-//! The meters on file trees like the kernel's (tests/host), one round at a time, and on this machine.
+//! Tests the meters on file trees that look like the kernel's (tests/host), one round at a time, and on this machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::source::trainers::Trainers;
 
 const UNSUPPORTED: Reading = Reading::Missing(Missing::Unsupported);
 
-/// A tree of files: lines of `path = text`, in which a bar ends a line.
+/// A tree of files, written as lines `path = text`. A bar in the text stands for a line break.
 struct Tree(TempDir);
 
 impl Tree {
@@ -58,7 +58,7 @@ impl Told {
         meter.read(pace, &board);
         let mut told = Told::from(&board);
         if told.hosts.is_empty() {
-            // Sums over the ports are sent with the node.
+            // The sums over the ports are sent only with the node's readings, so add an empty one.
             board.host(None, BTreeMap::new());
             told.hosts = Told::from(&board).hosts;
         }
@@ -102,10 +102,10 @@ fn ranks_under_quotas() {
     for rank in [0, 1] {
         assert_eq!(first.host(Some(rank), HostSignal::RunQueueNs), value(0.0));
         assert_eq!(first.host(Some(rank), HostSignal::MajorFaults), value(0.0));
-        // Delay accounting is off: the zeros there mean nothing.
+        // Delay accounting is off in this tree, so the kernel's zeros mean nothing.
         assert_eq!(first.host(Some(rank), HostSignal::DiskWaitNs), Some(UNSUPPORTED));
     }
-    // Values of the pod, which both share; disk pressure is not available.
+    // The node's values are those of the pod that both ranks share. It has no disk pressure file.
     assert_eq!(first.host(None, HostSignal::MemoryStallNs), value(500_000.0));
     assert_eq!(first.host(None, HostSignal::RunQueueNs), value(1_000_000.0));
     assert_eq!(first.host(None, HostSignal::DiskWaitNs), Some(UNSUPPORTED));
@@ -119,9 +119,9 @@ fn ranks_under_quotas() {
          {group}/cpu.stat = usage_usec 9|throttled_usec 60"
     ));
     let second = Told::of(&mut processes, Pace::Fast);
-    // Its own thread and its worker's.
+    // The sum of the rank's own thread and its worker's.
     assert_eq!(second.host(Some(0), HostSignal::RunQueueNs), value(300_500.0));
-    // The nearest quota: its own for the first rank, the pod's for the second and for the node.
+    // The nearest quota applies: its own quota for the first rank, and the pod's for the second rank and the node.
     assert_eq!(second.host(Some(0), HostSignal::CpuThrottledNs), value(100_000.0));
     assert_eq!(second.host(Some(1), HostSignal::CpuThrottledNs), value(20_000.0));
     assert_eq!(second.host(None, HostSignal::CpuThrottledNs), value(20_000.0));
@@ -131,7 +131,7 @@ fn ranks_under_quotas() {
         "not asked for"
     );
 
-    // Without waiting, sent every fifth second; with waiting, at once.
+    // A rank that does not wait is sent every fifth second; one that waits, at once.
     for round in 1..=5 {
         let calm = Told::of(&mut processes, Pace::Fast);
         let told = calm.hosts.contains_key(&Some(Rank(0)));
@@ -142,7 +142,7 @@ fn ranks_under_quotas() {
     assert_eq!(waits.host(Some(0), HostSignal::RunQueueNs), value(6_300_500.0));
     assert_eq!(waits.hosts.get(&Some(Rank(1))), None);
 
-    // A worker that ends subtracts nothing, and its waiting before it was found adds nothing.
+    // A worker that ends subtracts nothing. The waiting time of a new worker before it was found adds nothing.
     fs::remove_dir_all(tree.root().join("proc/102")).unwrap();
     tree.write(
         "proc/100/task/100/children = 103\n\
@@ -159,7 +159,7 @@ fn ranks_under_quotas() {
         "now it counts"
     );
 
-    // The process now belongs to another rank; a rank whose process is gone is not reported.
+    // The process now belongs to another rank. A rank whose process is gone is not reported.
     trainers.are(BTreeMap::from([(Rank(1), 100)]));
     let fourth = Told::of(&mut processes, Pace::Fast);
     assert_eq!(fourth.host(Some(0), HostSignal::RunQueueNs), None);
@@ -208,7 +208,7 @@ fn infiniband() {
     let tree = Tree::new(include_str!("../../../tests/host/infiniband.txt"));
     let mut ports = Ports::new(tree.root());
     let told = Told::of(&mut ports, Pace::Slow);
-    // The device's interface is not a separate port.
+    // The network interface of an RDMA device is not reported as a separate port.
     assert_eq!(told.ports.keys().collect::<Vec<_>>(), ["mlx5_0/1", "mlx5_1/1"]);
     assert_eq!(told.ports["mlx5_0/1"].link, PortLink::Infiniband);
     assert_eq!(told.port("mlx5_0/1", PortSignal::Up), value(1.0));
@@ -220,7 +220,7 @@ fn infiniband() {
     );
     assert_eq!(told.port("mlx5_1/1", PortSignal::Up), value(0.0));
     assert_eq!(told.port("mlx5_1/1", PortSignal::Errors), Some(UNSUPPORTED));
-    // An unplugged port does not count as the slowest.
+    // A port that was never plugged in does not count as the slowest.
     assert_eq!(told.host(None, HostSignal::NetRateBps), value(4e11));
 
     let port = "sys/class/infiniband/mlx5_0/ports/1";
@@ -244,14 +244,15 @@ fn infiniband() {
     assert_eq!(slow.host(None, HostSignal::NetErrors), value(3.0));
     assert_eq!(slow.host(None, HostSignal::NetRateBps), value(2e11));
 
-    // Down: sent at once and every second, with no traffic possible. The unplugged one is not sent.
+    // The port is down. It is sent at once and then every second, and no traffic is possible. The port that was never
+    // plugged in is not sent.
     tree.write(&format!("{port}/state = 1: DOWN"));
     for _ in 0..2 {
         let down = Told::of(&mut ports, Pace::Fast);
         assert_eq!(down.ports.keys().collect::<Vec<_>>(), ["mlx5_0/1"]);
         assert_eq!(down.port("mlx5_0/1", PortSignal::Up), value(0.0));
     }
-    // Its driver is reloaded: counters start at zero, and the device was gone for a while.
+    // The port's driver is reloaded: the device was gone for a while, and its counters start at zero.
     fs::remove_dir_all(tree.root().join("sys/class/infiniband")).unwrap();
     let gone = Told::of(&mut ports, Pace::Slow);
     assert_eq!(gone.port("mlx5_0/1", PortSignal::Up), value(0.0));
@@ -278,7 +279,7 @@ fn roce() {
         value(2e11),
         "RDMA ports carry the job"
     );
-    // Its interface counts its lost links; if only changes are counted, each loss counts twice.
+    // The interface counts lost links itself. If it counts only changes, each loss appears as two changes.
     tree.write(
         "sys/class/net/ens1f0np0/carrier_changes = 6\nsys/class/net/ens1f0np0/carrier_down_count = 3\n\
          sys/class/net/eno1/carrier_changes = 3",
@@ -320,7 +321,7 @@ fn a_container_without_a_physical_port_has_what_there_is() {
     assert_eq!(told.ports.keys().collect::<Vec<_>>(), ["eth0"]);
 }
 
-/// Reads this process from this machine's kernel: checks that the names are right, not the values.
+/// Reads this process from this machine's kernel. Checks that the names are right, but not the values.
 #[test]
 fn this_machine() {
     let trainers = Trainers::default();

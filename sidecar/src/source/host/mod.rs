@@ -1,8 +1,9 @@
-//! The host: what the ranks' processes wait for, their node, and its network ports.
+//! The host: what the ranks' processes wait for, the node as a whole, and its network ports.
 //!
-//! Read from /proc, control groups and sysfs without any privilege. One thread reads processes and one reads ports: a
-//! network adapter with unresponsive firmware may block a reader for long. They publish readings on the `board`, and
-//! the source sends them. What a kernel or device does not provide is sent as unsupported, never as zero.
+//! All values come from /proc, control groups and sysfs, and need no privilege. One thread reads processes and another
+//! reads ports, because a network adapter with unresponsive firmware may block its reader for long. The threads publish
+//! readings on the `board`, and the source sends them. A value that a kernel or device does not provide is sent as
+//! unsupported, never as zero.
 
 mod board;
 mod cgroup;
@@ -34,7 +35,7 @@ use super::{Send, Source};
 /// Readings by signal.
 type Readings = BTreeMap<HostSignal, Reading>;
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct Host {
     board: Arc<Board>,
@@ -69,7 +70,7 @@ impl Source for Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Do not wait for the threads: one may hang in the kernel.
+        // Do not wait for the threads, because one of them may hang in the kernel.
         self.halt.set();
     }
 }

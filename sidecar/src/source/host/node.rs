@@ -1,4 +1,4 @@
-//! The node as a whole, or the job's part of it: pressure, faults, and the quota of the job's group.
+//! The node as a whole, or the job's part of it: pressure, page faults, and the quota of the job's group.
 
 use paceline_health::event::{HostSignal, Missing};
 
@@ -8,7 +8,7 @@ use super::files::{Files, reading};
 use super::pressure::stalled_ns;
 use super::stopped::{Round, Stopped};
 
-/// Signals of waiting, with the file of the group and of the node.
+/// Signals of waiting time. For each, the pressure file of a group and that of the whole node.
 const WAITS: [(HostSignal, &str, &str); 3] = [
     (HostSignal::RunQueueNs, "cpu.pressure", "proc/pressure/cpu"),
     (
@@ -19,16 +19,16 @@ const WAITS: [(HostSignal, &str, &str); 3] = [
     (HostSignal::DiskWaitNs, "io.pressure", "proc/pressure/io"),
 ];
 
-/// See the module.
+/// The meter of the node; see the module.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// The groups that all ranks here have in common.
+    /// The groups that all ranks on this node have in common.
     groups: Groups,
     stopped: Stopped,
 }
 
 impl Node {
-    /// Updates the groups, and reads values that cost more. `groups` are those that all ranks share.
+    /// Sets the groups, and reads the values that are expensive to read. `groups` are those that all ranks share.
     pub fn look(&mut self, files: &mut Files, groups: Option<Groups>, readings: &mut Readings) {
         self.groups = groups.unwrap_or_default();
         self.stopped.look(files, &self.groups);

@@ -1,4 +1,4 @@
-//! Reads at a steady pace in a separate thread, which may hang without blocking anything else.
+//! Reads values at a steady pace in a separate thread, which may hang without blocking anything else.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -16,22 +16,22 @@ const STACK: usize = 256 << 10;
 /// Kinds of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Reads what changes every second.
+    /// Reads the values that change every second.
     Fast,
-    /// Also reads what changes slowly or costs more.
+    /// Also reads values that change slowly or are expensive to read.
     Slow,
 }
 
 /// A source of readings.
 pub trait Meter: Send + 'static {
-    /// Readable name of what it reads; also the name of its thread.
+    /// Readable name of what the meter reads. It is also the name of the thread.
     const NAME: &'static str;
 
     /// Reads one round and publishes it on the board.
     fn read(&mut self, pace: Pace, board: &Board);
 }
 
-/// Reads `meter` until `halt`.
+/// Starts a thread that reads `meter` until `halt`.
 pub fn start<M: Meter>(mut meter: M, board: Arc<Board>, halt: Arc<Halt>) {
     let run = move || {
         for round in 0_u64.. {

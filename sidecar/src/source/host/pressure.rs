@@ -7,10 +7,11 @@ use paceline_health::event::Missing;
 
 use super::files::Files;
 
-/// Total time in which some task waited, nanoseconds, from a file such as `memory.pressure` or `/proc/pressure/io`.
+/// Returns the total time in which some task waited, in nanoseconds, from a file such as `memory.pressure` or
+/// `/proc/pressure/io`.
 ///
 /// # Errors
-/// The reason for a missing value: kernels may be built or started without it.
+/// The reason for a missing value. A kernel may be built or started without pressure information.
 pub fn stalled_ns(files: &mut Files, path: impl AsRef<Path>) -> Result<f64, Missing> {
     some_us(files.text(path)?)
         .map(|us| us * 1e3)

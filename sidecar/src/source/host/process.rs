@@ -1,27 +1,28 @@
-//! One process in /proc: `stat` and its children. <https://docs.kernel.org/filesystems/proc.html>
+//! One process in /proc: its `stat` file and its children. See <https://docs.kernel.org/filesystems/proc.html>.
 
 use super::files::Files;
 
-/// Maximum number of processes read for one rank, including its own.
+/// Maximum number of processes read for one rank, including its own process.
 const MOST: usize = 32;
 
-/// Counters of a process that only grow.
+/// Counters of a process. They only grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Page faults that required a disk read, over all threads.
+    /// Page faults that required a disk read, summed over all threads.
     pub major_faults: u64,
-    /// Time that its main thread waited for a disk, clock ticks. Zero if the kernel does not count it.
+    /// Time that the main thread waited for a disk, in clock ticks. Zero if the kernel does not count it.
     pub disk_ticks: u64,
 }
 
 impl Stat {
-    /// Counters of process `pid`; `None` if it has ended.
+    /// Reads the counters of process `pid`. `None` if it has ended.
     pub fn of(files: &mut Files, pid: u32) -> Option<Stat> {
         parse(files.text(format!("proc/{pid}/stat")).ok()?)
     }
 }
 
-/// The fields after the name, which may hold any characters: majflt is the 12th of all, delayacct_blkio_ticks the 42nd.
+/// Parses the fields after the process name, which may contain any characters. Of all fields, majflt is the 12th and
+/// delayacct_blkio_ticks the 42nd.
 fn parse(stat: &str) -> Option<Stat> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse().ok();
@@ -31,7 +32,7 @@ fn parse(stat: &str) -> Option<Stat> {
     })
 }
 
-/// `pid` and its descendants, such as data loader workers. Only those started by main threads are found.
+/// Returns `pid` and its descendants, such as data loader workers. Finds only processes started by main threads.
 pub fn family(files: &mut Files, pid: u32) -> Vec<u32> {
     let mut family = vec![pid];
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! The thread that reads the ranks' processes and their node.
+//! The meter of the ranks' processes and of their node. It runs in its own thread.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,11 +16,12 @@ use super::trainer::Trainer;
 use super::{Readings, pace};
 use crate::source::trainers::Trainers;
 
-/// A wait shorter than this per second is sent only once in this many rounds: healthy ranks cost their job little.
+/// A rank that waits for less than this per second is sent only once in `CALM_ROUNDS` rounds, so that a healthy rank
+/// costs its job little.
 const CALM_NS: f64 = 5e6;
 const CALM_ROUNDS: u32 = 5;
 
-/// See the module.
+/// The meter; see the module.
 #[derive(Debug)]
 pub struct Processes {
     files: Files,
@@ -30,7 +31,7 @@ pub struct Processes {
     told: BTreeMap<Option<Rank>, Told>,
 }
 
-/// The last readings sent, and how many rounds ago.
+/// The last readings sent, and the number of rounds since then.
 #[derive(Debug, Default)]
 struct Told {
     readings: Readings,
@@ -38,7 +39,7 @@ struct Told {
 }
 
 impl Processes {
-    /// The processes of `trainers`, under `root`.
+    /// Creates the meter for the processes of `trainers`. `/proc` is under `root`.
     pub fn new(root: &Path, trainers: Trainers) -> Processes {
         Processes {
             files: Files::new(root),
@@ -51,7 +52,8 @@ impl Processes {
 }
 
 impl Told {
-    /// Whether to send `now`: at once after a wait, otherwise from time to time. Slow rounds send everything.
+    /// Returns true if `now` must be sent: after a wait at once, otherwise from time to time. Slow rounds send
+    /// everything in any case.
     fn is_news(&mut self, now: &Readings) -> bool {
         self.rounds += 1;
         let waited = now.iter().any(|(signal, now)| {

@@ -1,4 +1,4 @@
-//! Time during which a CPU quota was exhausted, for all processes under the quota.
+//! Time during which a CPU quota was exhausted, summed over all processes under the quota.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::cgroup::{Groups, Quota};
 use super::files::Files;
 use super::grown::Grown;
 
-/// The counter of each quota, read once a round: ranks may share a quota.
+/// The counter of each quota. It is read only once per round, because several ranks may share a quota.
 pub type Round = BTreeMap<Quota, Result<f64, Missing>>;
 
-/// See the module.
+/// The throttled time; see the module.
 #[derive(Debug, Default)]
 pub struct Stopped {
     quota: Option<Quota>,
@@ -19,12 +19,12 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// Finds the quota that applies.
+    /// Finds the quota that applies to these groups.
     pub fn look(&mut self, files: &mut Files, groups: &Groups) {
         self.quota = groups.quota(files);
     }
 
-    /// Throttled time since the first read, nanoseconds.
+    /// Returns the throttled time since the first read, in nanoseconds.
     pub fn read(&mut self, files: &mut Files, round: &mut Round) -> Reading {
         let Some(quota) = &self.quota else {
             return Reading::Missing(Missing::Unsupported);

@@ -1,7 +1,7 @@
 //! How long threads were runnable without a free CPU.
 //!
-//! A trainer has hundreds of threads, few of them active. All are checked from time to time; those that ran or waited
-//! most since then are followed, with their files kept open. Sleeping threads are not.
+//! A trainer has hundreds of threads, of which few are active. All are checked from time to time. Those that ran or
+//! waited most since the last check are followed, with their files kept open; sleeping threads are not.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use paceline_health::event::Reading;
 use super::files::{Files, Kept};
 use super::grown::Grown;
 
-/// Maximum number of threads checked: in the rank's own process, and in each child (main thread and next).
+/// Maximum number of threads checked: in the rank's own process, and in each child (its main thread and the next one).
 const OWN: usize = 64;
 const OF_CHILD: usize = 2;
-/// Maximum number of followed threads.
+/// Maximum number of threads followed.
 const FOLLOWED: usize = 8;
 
-/// Threads of one rank's processes.
+/// The threads of one rank's processes.
 #[derive(Debug, Default)]
 pub struct Threads {
-    /// All checked threads, by process and thread: time on a CPU and waiting for one, ns.
+    /// All checked threads, by process and thread ID: time on a CPU plus time waiting for one, in nanoseconds.
     seen: BTreeMap<(u32, u32), u64>,
     followed: BTreeMap<(u32, u32), Kept>,
     waited: Grown<(u32, u32)>,
 }
 
 impl Threads {
-    /// Checks all threads of `processes`, the rank's own first, and chooses which to follow.
+    /// Checks all threads of `processes`, which starts with the rank's own process, and chooses those to follow.
     pub fn choose(&mut self, files: &mut Files, processes: &[u32]) {
         let mut busy = Vec::new();
         let mut seen = BTreeMap::new();
@@ -71,11 +71,11 @@ impl Threads {
         }
     }
 
-    /// Time that followed threads have waited since they were first followed, ns.
+    /// Returns the time that followed threads have waited since each was first followed, in nanoseconds.
     pub fn waited_ns(&mut self) -> Reading {
         self.followed.retain(|key, file| {
             let Some((_, waited)) = file.read(parse) else {
-                // It has ended.
+                // The thread has ended.
                 return false;
             };
             self.waited.take(*key, waited as f64);
@@ -85,8 +85,8 @@ impl Threads {
     }
 }
 
-/// `/proc/PID/task/TID/schedstat`: time on a CPU, time waiting for one, timeslices. A kernel without accounting reports
-/// only zeros. <https://docs.kernel.org/scheduler/sched-stats.html>
+/// Parses `/proc/PID/task/TID/schedstat`: time on a CPU, time waiting for one, number of timeslices. A kernel without
+/// accounting reports only zeros. See <https://docs.kernel.org/scheduler/sched-stats.html>.
 fn parse(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     let (ran, waited, turns) = (

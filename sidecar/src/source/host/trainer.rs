@@ -1,4 +1,4 @@
-//! One rank: its process, its data loader children, and the group whose quota applies to it.
+//! One rank: its process, its data loader children, and the control group whose quota applies to it.
 
 use paceline_health::event::{HostSignal, Reading};
 
@@ -10,10 +10,10 @@ use super::process::{Stat, family};
 use super::stopped::{Round, Stopped};
 use super::threads::Threads;
 
-/// Whether the kernel counts disk waits per task; off by default since Linux 5.14.
+/// File that shows whether the kernel counts disk waits per task. This is off by default since Linux 5.14.
 const DELAY_ACCOUNTING: &str = "proc/sys/kernel/task_delayacct";
 
-/// See the module.
+/// The meter of one rank; see the module.
 #[derive(Debug)]
 pub struct Trainer {
     pid: u32,
@@ -25,7 +25,7 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// A trainer with process `pid`.
+    /// Creates the meter for a trainer with process `pid`.
     pub fn new(pid: u32) -> Trainer {
         Trainer {
             pid,
@@ -37,17 +37,17 @@ impl Trainer {
         }
     }
 
-    /// Its process ID.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Its control groups.
+    /// Returns its control groups.
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
 
-    /// Updates everything, and reads values that cost more.
+    /// Finds processes, threads and groups again, and reads the values that are expensive to read.
     pub fn look(&mut self, files: &mut Files, readings: &mut Readings) {
         self.groups = Groups::of(files, self.pid);
         self.stopped.look(files, &self.groups);
@@ -59,7 +59,7 @@ impl Trainer {
                 continue;
             };
             self.major_faults.take(*process, stat.major_faults as f64);
-            // Without accounting there are only zeros.
+            // Without accounting, the kernel reports only zeros, which must not be taken as counts.
             if accounts || stat.disk_ticks > 0 {
                 self.disk_ticks.take(*process, stat.disk_ticks as f64);
             }
@@ -75,7 +75,7 @@ impl Trainer {
         readings.insert(HostSignal::DiskWaitNs, disk);
     }
 
-    /// Reads values that change every second.
+    /// Reads the values that change every second.
     pub fn read(&mut self, files: &mut Files, round: &mut Round, readings: &mut Readings) {
         readings.insert(HostSignal::RunQueueNs, self.threads.waited_ns());
         readings.insert(HostSignal::CpuThrottledNs, self.stopped.read(files, round));

@@ -26,10 +26,10 @@ fn lines_as_they_are_written() {
         (&*done.collective, done.number, done.bytes, done.dur_ns),
         ("AllReduce", 1407, 17_179_869_184, 61_974_000)
     );
-    // An older version has neither the communicator's name nor the source of its times.
+    // A record of an older version has neither the communicator's name nor the source of its times.
     assert_eq!(&*records[1].name, "");
     assert!(records[1].done.is_some());
-    // Timed by the host; a send; drop counts.
+    // The other lines have no duration from the GPU: a collective timed by the host, a send, and drop counts.
     assert!(records[2..].iter().all(|record| record.done.is_none()));
     for bad in [
         "",
@@ -80,7 +80,7 @@ fn collectives_are_put_together_to_steps() {
     for step in 0..120_u64 {
         tally.notice(&pulses(step));
         for number in 4 * step..4 * step + 4 {
-            // One collective is missing on one rank.
+            // Rank 1 lacks one collective.
             for rank in (0..2).filter(|rank| (*rank, number) != (1, 403)) {
                 let record = read(line("here", rank, number).trim_end().as_bytes()).unwrap();
                 tally.take(&record, &mut |event| told.push(event));
@@ -106,7 +106,7 @@ fn collectives_are_put_together_to_steps() {
                 .iter()
                 .all(|comm| comm.collectives == 4 && comm.bytes == 4 * 4096)
     );
-    // The same collectives are the same step on both ranks; the step with a missing collective is not reported.
+    // The same collectives form the same step on both ranks. The step with a missing collective is not reported.
     for rank in [0, 1] {
         let steps: Vec<u64> = comms
             .iter()
@@ -129,7 +129,7 @@ fn without_steps_nothing_is_told() {
         let record = read(line("here", 0, number).trim_end().as_bytes()).unwrap();
         tally.take(&record, &mut |event| panic!("{event:?}"));
     }
-    // The number of collectives per step is not an integer: steps cannot be separated.
+    // The number of collectives per step is not an integer, so steps cannot be separated.
     let mut tally = Tally::default();
     for number in 0..2000_u64 {
         tally.notice(&pulses(number * 2 / 7));
@@ -152,7 +152,7 @@ fn files_of_this_host_that_come_and_grow() {
         file.write_all(line("here", 0, step).as_bytes()).unwrap();
         if step % 50 == 49 {
             file.write_all(b"nonsense\n").unwrap();
-            // Wait until it was read.
+            // Wait until the line was read.
             while source.losses().torn < step / 50 + 1 {
                 assert!(begun.elapsed() < Duration::from_secs(30));
                 std::thread::sleep(Duration::from_millis(10));

@@ -1,7 +1,8 @@
-//! Output of NVIDIA's NCCL Inspector, for jobs in which it takes the only slot for a profiler plugin: durations of
-//! collectives, by communicator. It has no steps; together with the hook or a step log, slow links are found.
+//! Output of NVIDIA's NCCL Inspector: durations of collectives, by communicator. It is used in jobs in which NCCL
+//! Inspector occupies the only slot for a profiler plugin. The output has no steps; slow links can be found only if the
+//! hook or a step log provides these.
 //!
-//! A separate thread reads, so that a hung file system blocks nothing else.
+//! A separate thread reads the files, so that a hung file system blocks nothing else.
 
 mod record;
 mod tally;
@@ -24,10 +25,10 @@ use super::yields::{Read, Yields};
 use super::{Losses, Send, Source};
 use crate::{host, warn};
 
-/// Polling interval of files; the directory is listed once in this many polls.
+/// Polling interval of files. The directory is listed once in `LIST_EVERY` polls.
 const LOOK: Duration = Duration::from_millis(200);
 const LIST_EVERY: u32 = 10;
-/// Maximum number of followed files.
+/// Maximum number of files followed.
 const MAX_FILES: usize = 256;
 /// Maximum number of queued records.
 const MAX_WAITING: usize = 16 << 10;
@@ -35,12 +36,12 @@ const MAX_WAITING: usize = 16 << 10;
 #[derive(Debug, Default)]
 struct Shared {
     over: AtomicBool,
-    /// Records beyond the limit, and invalid lines.
+    /// Number of records beyond the limit (`dropped`) and of invalid lines (`torn`).
     dropped: AtomicU64,
     torn: AtomicU64,
 }
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct Inspector {
     records: Receiver<Record>,
@@ -50,12 +51,12 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Reads what is added to `path` from now on, a file or a directory of files.
+    /// Reads what is added to `path` from now on. `path` is a file, or a directory of files.
     pub fn new(path: PathBuf) -> Inspector {
         Inspector::of(path, host::hostname())
     }
 
-    /// Only files of this host: in a shared directory, the sidecars of other hosts read theirs.
+    /// Reads only files of this `host`. In a shared directory, the sidecars of other hosts read the other files.
     fn of(path: PathBuf, host: String) -> Inspector {
         let (sender, records) = sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared::default());
@@ -69,7 +70,7 @@ impl Inspector {
             shared: Arc::clone(&shared),
             seen: yields.read(),
         };
-        // Existing content is from another or an earlier job.
+        // Skip existing content, because it is from another or an earlier job.
         reader.list(false);
         let thread = std::thread::Builder::new()
             .name("inspector".into())
@@ -89,11 +90,11 @@ impl Inspector {
     }
 }
 
-/// State of the thread.
+/// State of the reading thread.
 struct Reader {
     path: PathBuf,
     host: String,
-    /// `None`: of another host, or broken.
+    /// Followed files. The value is `None` if the file is broken or belongs to another host.
     files: BTreeMap<PathBuf, Option<Follow>>,
     sender: SyncSender<Record>,
     shared: Arc<Shared>,
@@ -120,11 +121,11 @@ impl Reader {
         }
     }
 
-    /// Finds new files. `old`: their current content is read as well.
+    /// Finds new files. If `old` is set, their existing content is read as well.
     fn list(&mut self, old: bool) {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-            // A file, or nothing yet.
+            // The path is a file, or does not exist yet.
             Err(_) => vec![self.path.clone()],
         };
         for path in entries {
@@ -138,7 +139,7 @@ impl Reader {
     }
 }
 
-/// Continues to read one file; returns false if it is not for this host.
+/// Continues to read one file. Returns false if the file does not belong to this host.
 fn follow_on(
     path: &Path,
     follow: &mut Follow,
@@ -210,7 +211,7 @@ impl Source for Inspector {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Called only at the end.
+        // Called only at the end, so no more data will come.
         self.yields.over();
         true
     }
@@ -218,7 +219,7 @@ impl Source for Inspector {
 
 impl Drop for Inspector {
     fn drop(&mut self) {
-        // Do not wait for the thread: it may hang in a file system.
+        // Do not wait for the thread, because it may hang in a file system.
         self.shared.over.store(true, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,6 @@
-//! One line of NCCL Inspector: one collective of one rank of one communicator.
+//! One line of NCCL Inspector's output: one collective of one rank of one communicator.
 //!
-//! <https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector>, format v4.
+//! The format is v4 of <https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector>.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ const MAX_NAME: usize = 128;
 /// Upper bound of a collective's duration, microseconds.
 const MAX_US: f64 = 1e12;
 
-/// The contents of a line.
+/// The contents of one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The communicator, the same on all of its ranks.
+    /// ID of the communicator, the same on all of its ranks.
     pub comm: u64,
-    /// The application's name for it; empty if none.
+    /// The application's name for the communicator; empty if it has none.
     pub name: Arc<str>,
-    /// Rank in the communicator.
+    /// Rank of the process in the communicator.
     pub rank: u32,
-    /// Number of ranks in it.
+    /// Number of ranks in the communicator.
     pub ranks: u32,
-    /// Host of the process.
+    /// Host on which the process runs.
     pub host: Arc<str>,
     /// Process ID.
     pub pid: u32,
@@ -30,23 +30,23 @@ pub struct Record {
     pub done: Option<Done>,
 }
 
-/// A collective.
+/// One collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// `AllReduce`.
+    /// Name of the function, such as `AllReduce`.
     pub collective: Arc<str>,
-    /// Sequence number among collectives of its kind in the communicator.
+    /// Sequence number among collectives of the same kind in the communicator.
     pub number: u64,
-    /// Payload, bytes.
+    /// Size of the payload, bytes.
     pub bytes: u64,
-    /// From its first channel's start to its last one's end, nanoseconds.
+    /// Time from the start of its first channel to the end of its last one, nanoseconds.
     pub dur_ns: u64,
 }
 
-/// Why a line is not one of NCCL Inspector's.
+/// Why a line is not valid output of NCCL Inspector.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Not JSON, or a different structure.
+    /// The line is not JSON, or has a different structure.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// A field has an invalid value.
@@ -88,7 +88,7 @@ struct RawColl {
     coll_timing_source: String,
 }
 
-/// Parses a line. Sends and receives, proxies and drop counts have no collective.
+/// Parses a line. Lines about sends and receives, proxies and drop counts contain no collective.
 ///
 /// # Errors
 /// [`RecordError`].
@@ -112,7 +112,8 @@ pub fn read(line: &[u8]) -> Result<Record, RecordError> {
 }
 
 fn done(raw: RawColl) -> Result<Option<Done>, RecordError> {
-    // The host's enqueue times do not show how long it took. Older versions name no source, and use the GPU's.
+    // Skip collectives timed by the host: its enqueue times do not show how long a collective took. Older versions name
+    // no source and use the GPU's times.
     if !matches!(raw.coll_timing_source.as_str(), "" | "kernel_gpu") {
         return Ok(None);
     }

@@ -1,9 +1,9 @@
-//! Sums collectives by rank and step: NCCL numbers collectives, but has no steps.
+//! Sums collectives by rank and step. NCCL numbers collectives but does not know steps, so this module derives them.
 //!
-//! Collectives of one kind in one communicator have the same numbers on all ranks. If steps are known as well (from the
-//! hook or a log), their rate gives the number of collectives per step. That many consecutive collectives then form one
-//! step, the same on all ranks, though it may start a few collectives before or after the real one. Until this number
-//! is known, and if it is not an integer, nothing is sent.
+//! Collectives of one kind in one communicator have the same numbers on all ranks. If the hook or a log reports steps,
+//! the two rates give the number of collectives per step. That many consecutive collectives then form one step. It is
+//! the same on all ranks, but it may start a few collectives before or after the real step. Nothing is sent until this
+//! number is known, or if it is not an integer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +14,30 @@ use paceline_health::id::Rank;
 
 use super::record::{Done, Record};
 
-/// Maximum number of kinds of collectives in communicators, and of processes.
+/// Maximum number of streams (one kind of collective of one process in one communicator), and of processes.
 const MAX_STREAMS: usize = 1024;
 const MAX_PROCESSES: usize = 256;
-/// Minimum number of steps, also as a multiple of the collectives per step: the files may lag by a few.
+/// Minimum number of observed steps, and the same as a multiple of the collectives per step. Both are large because the
+/// files may lag by a few collectives.
 const MIN_STEPS: u64 = 50;
 const MIN_TIMES: u64 = 10;
-/// Collectives that no rank can leave before the last rank has entered.
+/// Collectives that no rank can finish before the last rank has started them.
 const ALL_MEET: [&str; 3] = ["AllReduce", "ReduceScatter", "AllGather"];
-/// Maximum deviation of the collectives per step from an integer.
+/// Maximum difference between the collectives per step and an integer.
 const WHOLE: f64 = 0.3;
 
-/// See the module.
+/// The sums; see the module.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// The latest step of this node's ranks, the highest rank, and the restart number.
+    /// The latest step of this node's ranks, their highest rank, and the restart number.
     step: u64,
     highest: Option<u32>,
     restart: u32,
-    /// By process: size of its largest communicator, and its rank in it.
+    /// For each process: the size of its largest communicator, and its rank in that communicator.
     processes: BTreeMap<u32, (u32, u32)>,
     largest: u32,
     streams: BTreeMap<(u64, Arc<str>, u32), Stream>,
-    /// Steps with a missing collective, and collectives beyond the limits.
+    /// Number of steps with a missing collective, plus collectives beyond the limits.
     lost: u64,
 }
 
@@ -45,7 +46,7 @@ pub struct Tally {
 struct Stream {
     ranks: u32,
     name: Arc<str>,
-    /// The first number seen, and the step at that time.
+    /// The first collective number seen, and the step at that time.
     first: (u64, u64),
     a_step: Option<u64>,
     is_told: bool,
@@ -67,7 +68,7 @@ impl Tally {
         self.highest = pulses.iter().map(|pulse| pulse.rank.0).max();
         let restart = pulses.iter().map(|pulse| pulse.restart).max();
         if restart.is_some_and(|restart| restart != self.restart) {
-            // New processes have new communicators.
+            // After a restart, forget all streams, because new processes have new communicators.
             *self = Tally {
                 restart: restart.unwrap_or_default(),
                 step: self.step,
@@ -78,19 +79,19 @@ impl Tally {
         }
     }
 
-    /// Number of lost steps.
+    /// Returns the number of lost steps.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Sends communicators again to a new journal.
+    /// Makes communicators be sent again, because the journal is new.
     pub fn introduce(&mut self) {
         self.streams
             .values_mut()
             .for_each(|stream| stream.is_told = false);
     }
 
-    /// Adds a collective; sends what it completes.
+    /// Adds a collective. Sends the step that it completes, if any.
     pub fn take(&mut self, record: &Record, tell: &mut dyn FnMut(Event)) {
         if self.processes.len() < MAX_PROCESSES || self.processes.contains_key(&record.pid) {
             let known = self
@@ -157,7 +158,8 @@ impl Tally {
         }));
     }
 
-    /// The global rank of a process: its rank in the communicator of all ranks, if there is one.
+    /// Returns the global rank of a process: its rank in the communicator of all ranks, if there is such a
+    /// communicator.
     fn rank(&self, pid: u32) -> Option<Rank> {
         let (ranks, rank) = *self.processes.get(&pid)?;
         let is_whole = ranks == self.largest && self.highest.is_some_and(|highest| highest < ranks);
@@ -166,7 +168,7 @@ impl Tally {
 }
 
 impl Stream {
-    /// Learns the number of collectives per step from the rates of both.
+    /// Learns the number of collectives per step by comparing the growth of both numbers.
     fn learn(&mut self, number: u64, step: u64) {
         let (from, from_step) = self.first;
         let (done, steps) = (number.saturating_sub(from), step.saturating_sub(from_step));
@@ -180,7 +182,8 @@ impl Stream {
         }
     }
 
-    /// Adds a collective; returns the step that it completes, and the steps lost because of missing ones.
+    /// Adds a collective. Returns the step that it completes, and the number of steps lost because of missing
+    /// collectives.
     fn add(&mut self, done: &Done, a_step: u64) -> (Option<Open>, u64) {
         let step = done.number / a_step;
         let mut lost = 0;

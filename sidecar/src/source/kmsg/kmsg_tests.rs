@@ -39,7 +39,7 @@ impl Bench {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Events of one poll, `after_ns` later.
+    /// Returns the events of one poll, which is made `after_ns` later.
     fn poll(&mut self, source: &mut Kmsg, after_ns: u64) -> Vec<Event> {
         self.now_ns += after_ns;
         let mut told = Vec::new();
@@ -92,7 +92,7 @@ fn what_stood_there_is_old_and_what_comes_is_new() {
     assert_eq!((told[0].xid, told[0].seen_by), (79, FaultSource::Kernel));
     let uuid = told[0].gpu.as_ref().map(GpuId::as_str);
     assert_eq!(uuid, Some("GPU-6d1f0c3a-1111-2222-3333-000000000002"));
-    // A line without its newline is not complete yet.
+    // A line without its newline is not complete yet, so it is not reported.
     let line = xid("0000:b3:00", 43, "x");
     bench.append(line.trim_end());
     assert_eq!(bench.faults(&mut source, SECOND), []);
@@ -106,7 +106,7 @@ fn a_burst_is_one_a_second_with_a_count() {
     bench.poll(&mut source, 0);
     let (mut told, mut counted) = (0, 0);
     for _ in 0..100 {
-        // 2,000 a second, in polls of 100 ms; the channel differs each time.
+        // Adds 2,000 faults a second, in polls of 100 ms. Each fault has another channel.
         for channel in 0..200 {
             bench.append(&xid("0000:b3:00", 45, &format!("Ch {channel:08x}")));
         }
@@ -152,9 +152,9 @@ fn one_that_cannot_be_read_is_told_once_and_tried_again() {
     bench.append(&xid("0000:b3:00", 79, "x"));
     let told = bench.poll(&mut source, SECOND);
     assert_eq!(states(&told), [KernelAccess::Readable]);
-    // It was created after monitoring began, and so were its lines.
+    // The file was created after monitoring began, so its lines are new as well.
     assert!(matches!(&told[0], Event::GpuFault(fault) if fault.seen_by == FaultSource::Kernel));
-    // A directory is not a log.
+    // A directory is not a log, so access fails.
     let dir = tempfile::tempdir().unwrap();
     let mut source = Kmsg::new(dir.path().to_owned());
     let states = states(&bench.poll(&mut source, 0));
@@ -190,7 +190,7 @@ fn a_new_journal_is_told_all_of_it() {
 fn a_file_that_is_cut_or_replaced() {
     let (mut bench, mut source) = Bench::new(Some("old\n"));
     bench.poll(&mut source, 0);
-    // Truncation is detected when the file is shorter than what was read of it.
+    // Truncation is detected only if the file is shorter than the part that was already read.
     fs::write(&bench.path, "").unwrap();
     bench.poll(&mut source, SECOND);
     bench.append(&xid("0000:b3:00", 31, "cut"));
@@ -201,7 +201,8 @@ fn a_file_that_is_cut_or_replaced() {
     assert_eq!(bench.faults(&mut source, SECOND).len(), 1);
 }
 
-/// The corpus of the fuzz target, and garbage of every kind: no panic, and time proportional to the bytes.
+/// Feeds the corpus of the fuzz target and random bytes. The source must not panic, and its time must be proportional
+/// to the bytes.
 #[test]
 fn garbage_costs_nothing_but_its_reading() {
     let (mut bench, mut source) = Bench::new(Some(""));
@@ -236,7 +237,7 @@ fn garbage_costs_nothing_but_its_reading() {
     );
 }
 
-/// The real device, if this user may read it: its existing records are old.
+/// Reads the real device, if this user may read it. Its existing records count as old.
 #[test]
 fn the_real_device() {
     let mut source = Kmsg::new(DEVICE.into());

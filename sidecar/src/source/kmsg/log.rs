@@ -1,25 +1,26 @@
-//! Records from `/dev/kmsg`, one per read, or lines from a file that grows, is truncated or replaced.
+//! Reads records from `/dev/kmsg`, one per read, or lines from a file that may grow, be truncated or be replaced.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The kernel returns whole records, and rejects a buffer that is too small for one.
+/// Size of the read buffer. The kernel returns only whole records, and rejects a buffer that is too small for one.
 const BUFFER: usize = 16 << 10;
-/// Maximum records read in one poll; the rest is read in the next.
+/// Maximum records read in one poll. The rest is read in the next poll.
 const MAX_RECORDS: usize = 4096;
-/// The same for pieces of a file: 1 MiB. Existing content may be gigabytes, and the polling thread has other work.
+/// Maximum pieces of a file read in one poll, 1 MiB together. Existing content may be gigabytes, and the polling thread
+/// has other work.
 const MAX_PIECES: usize = (1 << 20) / BUFFER;
 /// Maximum length of a line from a file.
 const MAX_LINE: usize = 8 << 10;
 
-/// Whether a record is from before or after the start of monitoring.
+/// Whether a record was written before or after monitoring started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
-    /// From before the start.
+    /// Written before monitoring started.
     Old,
-    /// From after the start.
+    /// Written after monitoring started.
     New,
 }
 
@@ -34,7 +35,7 @@ pub enum OpenError {
         "{0}; the kernel shows its log to root, or to all with kernel.dmesg_restrict=0 (in a container: to those it is mounted for)"
     )]
     Denied(io::Error),
-    /// Another error.
+    /// Opening failed for another reason.
     #[error("{0}")]
     Failed(io::Error),
 }
@@ -49,7 +50,7 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// A log. After an error it can be reopened, and continues where it was.
+/// A log. After an error it can be reopened; reading then continues where it stopped.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
@@ -65,29 +66,29 @@ enum Kind {
     File(Lines),
 }
 
-/// Progress in a device, which returns one record per read and numbers them.
+/// Read position in a device, which returns one record per read and numbers them.
 #[derive(Debug)]
 struct Records {
     next: Option<u64>,
     lost: u64,
-    /// The end was not reached yet: the records are from before. (Their timestamps do not show this: they come from a
-    /// separate kernel clock, which is not adjusted and which programs cannot read.)
+    /// Set until the end is reached for the first time: all records up to there are old. (Timestamps do not show this,
+    /// because they come from a separate kernel clock that is not adjusted and that programs cannot read.)
     old: bool,
 }
 
-/// Progress in a file.
+/// Read position in a file.
 #[derive(Debug)]
 struct Lines {
     path: PathBuf,
-    /// Its device and inode.
+    /// Device and inode of the file.
     identity: (u64, u64),
     read: u64,
-    /// Content before this offset is from before the start of monitoring.
+    /// Content before this offset was written before monitoring started.
     old: u64,
     rest: Vec<u8>,
-    /// The line is too long: it is skipped to its end.
+    /// Set while the rest of an overlong line is skipped.
     skipping: bool,
-    /// Another file has its name. This one is read to its end once more before it is closed.
+    /// Set if the path leads to another file now. The open file is read to its end once more before it is closed.
     replaced: bool,
     is_pipe: bool,
 }
@@ -98,7 +99,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Log {
-    /// Opens a log. `existing` is the age of a file's current content; a device's current records are old.
+    /// Opens a log. `existing` is the age of a file's current content. A device's current records are always old.
     pub fn open(path: &Path, existing: Age) -> Result<Log, OpenError> {
         let file = open(path)?;
         let meta = file.metadata()?;
@@ -129,12 +130,12 @@ impl Log {
         })
     }
 
-    /// Whether it is open: an error closes it.
+    /// Returns true if the log is open. An error closes it.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Reopens it, without reading anything twice.
+    /// Reopens the log, without reading anything twice.
     pub fn reopen(&mut self) -> Result<(), OpenError> {
         let mut file = open(&self.path)?;
         let meta = file.metadata()?;
@@ -147,7 +148,7 @@ impl Log {
         Ok(())
     }
 
-    /// Records that were overwritten before they were read.
+    /// Returns the number of records that were overwritten before they were read.
     pub fn lost(&self) -> u64 {
         match &self.kind {
             Kind::Device(records) => records.lost,
@@ -155,7 +156,7 @@ impl Log {
         }
     }
 
-    /// Whether the last read reached the end.
+    /// Returns true if the last read reached the end.
     pub fn has_caught_up(&self) -> bool {
         self.caught_up
     }
@@ -180,7 +181,7 @@ impl Log {
     }
 }
 
-/// The result of one read; `None` at the end.
+/// Reads once. Returns `None` at the end.
 fn piece<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     let count = loop {
         match from.read(buffer) {
@@ -194,7 +195,7 @@ fn piece<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> io::Result<Option<&'
 }
 
 impl Records {
-    /// Returns whether the end was reached.
+    /// Reads records. Returns true if the end was reached.
     fn read(
         &mut self,
         from: &mut impl Read,
@@ -208,7 +209,7 @@ impl Records {
                     self.old = false;
                     return Ok(true);
                 }
-                // Records were overwritten; the next one's number shows how many.
+                // Some records were overwritten. The number of the next record shows how many.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(error),
             }
@@ -234,7 +235,7 @@ fn identity(meta: &Metadata) -> (u64, u64) {
 }
 
 impl Lines {
-    /// Returns whether the end was reached.
+    /// Reads lines. Returns true if the end was reached.
     fn read(
         &mut self,
         file: &mut File,
@@ -251,7 +252,7 @@ impl Lines {
         Ok(false)
     }
 
-    /// At the end: whether there is more, because the file was truncated or replaced.
+    /// Called at the end of the file. Returns true if there is more to read because the file was truncated or replaced.
     fn follow(&mut self, file: &mut File, tell: &mut impl FnMut(&str, Age)) -> io::Result<bool> {
         if self.is_pipe {
             return Ok(false);
@@ -261,7 +262,7 @@ impl Lines {
             self.begin(self.identity);
             return Ok(true);
         }
-        // The writer may still use the old file until the new one has content.
+        // Do not switch to an empty new file, because the writer may still use the old one.
         let other = std::fs::metadata(&self.path)
             .is_ok_and(|meta| identity(&meta) != self.identity && (meta.len() > 0 || !meta.is_file()));
         if !other {
@@ -270,7 +271,7 @@ impl Lines {
         if std::mem::replace(&mut self.replaced, true) {
             *file = open(&self.path)?;
             if !self.rest.is_empty() {
-                // Its last line will not be completed.
+                // Nothing will complete the last line of the old file, so take it as it is.
                 self.take(b"\n", tell);
             }
             self.begin(identity(&file.metadata()?));
@@ -278,7 +279,7 @@ impl Lines {
         Ok(true)
     }
 
-    /// Continues a reopened file after what was already read.
+    /// Positions a reopened file after the part that was already read.
     fn resume(&mut self, file: &mut File, meta: &Metadata) -> io::Result<()> {
         if self.is_pipe {
             return Ok(());
@@ -291,7 +292,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Starts a new file: all of its content is new.
+    /// Starts reading a new file, all of whose content is new.
     fn begin(&mut self, identity: (u64, u64)) {
         self.identity = identity;
         (self.read, self.old, self.skipping, self.replaced) = (0, 0, false, false);
@@ -318,7 +319,7 @@ impl Lines {
     }
 }
 
-/// The number of a raw record, `priority,number,microseconds,..`.
+/// Returns the number of a raw record, `priority,number,microseconds,..`.
 fn number(record: &str) -> Option<u64> {
     let (head, _) = record.split_once(';')?;
     head.split(',').nth(1)?.parse().ok()

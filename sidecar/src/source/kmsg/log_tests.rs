@@ -6,7 +6,7 @@ use super::*;
 const EPIPE: i32 = 32;
 const EIO: i32 = 5;
 
-/// A simulated device: records, errors by number, and then nothing yet.
+/// A simulated device. Returns a list of records and error numbers, and after them nothing yet.
 struct Device(VecDeque<Result<&'static str, i32>>);
 
 impl Read for Device {
@@ -27,7 +27,7 @@ fn device() -> Records {
     }
 }
 
-/// Records of one poll, old ones in parentheses.
+/// Returns the records of one poll, with old ones in parentheses, and whether the end was reached.
 fn told(records: &mut Records, script: &[Result<&'static str, i32>]) -> (Vec<String>, bool) {
     let mut told = Vec::new();
     let mut device = Device(script.iter().copied().collect());
@@ -50,7 +50,7 @@ fn numbers() {
     }
 }
 
-/// Regardless of timestamps, which are not from our clock.
+/// The age does not depend on timestamps, which are not from our clock.
 #[test]
 fn what_a_device_holds_at_first_is_old_and_the_rest_new() {
     let mut records = device();
@@ -79,7 +79,7 @@ fn a_device_that_is_opened_again_is_not_told_twice() {
     told(&mut records, &[Ok("4,7,1,-;a")]);
     let (read, is_ok) = told(&mut records, &[Ok("4,8,1,-;b"), Err(EIO)]);
     assert_eq!((read, is_ok), (vec!["b".to_owned()], false));
-    // The device starts with its oldest record.
+    // A reopened device starts again with its oldest record.
     let (read, _) = told(
         &mut records,
         &[
@@ -90,7 +90,7 @@ fn a_device_that_is_opened_again_is_not_told_twice() {
         ],
     );
     assert_eq!((read, records.lost), (vec!["c".to_owned(), "d".to_owned()], 2));
-    // An error before the end was reached: the remaining records are still old.
+    // If an error occurs before the end was reached, the remaining records still count as old.
     let mut records = device();
     told(&mut records, &[Ok("4,7,1,-;a"), Err(EIO)]);
     let (read, _) = told(&mut records, &[Ok("4,7,1,-;a"), Ok("4,8,1,-;b")]);
@@ -139,7 +139,7 @@ fn what_was_not_read_of_a_file_that_is_renamed_is_read() {
     assert_eq!(bench.read(), "a?");
     bench.write("log", "b\nc\n");
     bench.rename("log", "log.1");
-    // logrotate creates the new one, and the writer keeps the old one until it is notified.
+    // logrotate creates the new file, and the writer keeps using the old one until it is notified.
     bench.write("log", "");
     assert_eq!(bench.read(), "b c");
     bench.write("log.1", "d\nno end");
@@ -160,7 +160,7 @@ fn a_file_that_is_opened_again_is_not_told_twice() {
     assert_eq!(bench.read(), "");
     bench.log.reopen().unwrap();
     assert_eq!(bench.read(), "half c");
-    // Another file has replaced it meanwhile.
+    // Another file replaced the log while it was closed.
     bench.log.file = None;
     bench.write("new", "x\n");
     bench.rename("new", "log");

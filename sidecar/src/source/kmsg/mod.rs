@@ -1,7 +1,7 @@
-//! The kernel log: XIDs and GPUs that fell off the bus, from `/dev/kmsg` or a file in its format.
+//! The kernel log, from `/dev/kmsg` or a file in its format. It reports XIDs and GPUs that fell off the bus.
 //!
-//! Records from before the start of monitoring are marked as such: they are informative, but trigger no action. An
-//! unreadable log is reported once; then only NVML's events are available.
+//! Records from before the start of monitoring are marked as such, because they may inform but must not trigger an
+//! action. An unreadable log is reported once; from then on only NVML's events are available.
 
 mod log;
 
@@ -19,40 +19,40 @@ use super::bursts::Bursts;
 use super::{Send, Source};
 use crate::host;
 
-/// The kernel's log.
+/// Path of the kernel log's device.
 pub const DEVICE: &str = "/dev/kmsg";
-/// Retry interval of an unreadable log.
+/// Retry interval if the log cannot be read.
 const RETRY: Duration = Duration::from_secs(60);
-/// Retry interval of a file that does not exist yet.
+/// Retry interval if the file does not exist yet.
 const RETRY_FILE: Duration = Duration::from_millis(500);
-/// Maximum number of PCI addresses with a known UUID.
+/// Maximum number of PCI addresses whose UUID is stored.
 const MAX_UUIDS: usize = 1024;
 /// Minimum interval between reports of lost records.
 const TELL_LOST: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct Kmsg {
     path: PathBuf,
     log: Option<Log>,
-    /// The file did not exist: all of its later content is new.
+    /// Set if the file did not exist at the start, so that all of its later content is new.
     was_missing: bool,
     /// ID of this boot; empty if unknown.
     boot: String,
     retry_at_ns: u64,
-    /// The state and the number of lost records last sent.
+    /// The access state and the number of lost records that were last sent.
     told: Option<(KernelAccess, u64)>,
     told_at_ns: u64,
     lines: KernelLog,
     uuids: BTreeMap<String, GpuId>,
     bursts: Bursts,
-    /// Faults from before the start of monitoring, and whether all of them were read.
+    /// Faults from before the start of monitoring. `is_before_read` is set once all of them were read.
     before: Bursts,
     is_before_read: bool,
 }
 
 impl Kmsg {
-    /// Reads `path`, now and later. Its current content is from before the start of monitoring.
+    /// Reads `path` from now on. Its existing content counts as written before monitoring started.
     pub fn new(path: PathBuf) -> Kmsg {
         let opened = Log::open(&path, Age::Old);
         Kmsg {
@@ -71,7 +71,7 @@ impl Kmsg {
         }
     }
 
-    /// Whether NVIDIA's driver is loaded: without it, no line of the log concerns our GPUs.
+    /// Returns true if NVIDIA's driver is loaded. Without it, no line of the log concerns our GPUs.
     pub fn is_of_use() -> bool {
         ["/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvidia0"]
             .iter()
@@ -136,7 +136,7 @@ impl Kmsg {
             *is_before_read |= !is_old;
             lines.read(record, |line| match line {
                 KernelLine::Boot if is_old => {
-                    // Earlier lines are from another boot.
+                    // A boot line shows that all earlier lines are from another boot.
                     uuids.clear();
                     *before = Bursts::default();
                 }
@@ -193,7 +193,7 @@ impl Source for Kmsg {
     }
 
     fn introduce(&mut self, _send: &mut Send<'_>) {
-        // A new journal lacks everything that was sent to the old one.
+        // Send everything again, because the new journal has nothing of what was sent to the old one.
         self.told = None;
         self.bursts.tell_again();
         self.before.tell_again();

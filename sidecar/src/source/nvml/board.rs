@@ -1,5 +1,6 @@
-//! Passes data from the threads that call the library to the agent, which never does. Threads publish their state; the
-//! agent sends what is new. Nothing here grows: readings replace each other, equal faults are counted.
+//! Passes data from the threads that call the library to the agent, which never calls it. Threads publish their state
+//! here, and the agent sends what is new. The board does not grow, because new readings replace old ones and equal
+//! faults are only counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,10 +18,10 @@ use crate::host::monotonic_ns;
 use crate::source::Send;
 use crate::source::bursts::Bursts;
 
-/// A round that takes longer than this is reported: half a second less than five, so that the finding is raised within
-/// five.
+/// A round that takes longer than this is reported. The limit is half a second below five, so that the finding is
+/// raised within five seconds.
 pub const SILENT_NS: u64 = 4_500_000_000;
-/// See the module.
+/// The board; see the module.
 #[derive(Debug, Default)]
 pub struct Board(Mutex<State>);
 
@@ -30,7 +31,7 @@ struct State {
     /// Desk of the thread that opens the library.
     node_desk: Option<Arc<Desk>>,
     gpus: BTreeMap<GpuId, Seat>,
-    /// GPUs that were not identified yet, by NVML's index: they have no UUID.
+    /// GPUs that were not identified yet, by NVML's index, because their UUID is unknown.
     strangers: BTreeMap<u32, Stranger>,
     readings: BTreeMap<GpuId, GpuReading>,
     faults: Bursts,
@@ -40,12 +41,12 @@ struct State {
     busy_ns: u64,
 }
 
-/// One GPU; a lost one stays.
+/// One GPU. It stays on the board when it is lost.
 #[derive(Debug)]
 struct Seat {
     pci: Arc<str>,
     status: Status,
-    /// Why it has no events.
+    /// If the GPU has no events, the reason.
     no_events: Option<String>,
     desk: Arc<Desk>,
     holders: Option<Vec<GpuProcess>>,
@@ -58,7 +59,7 @@ struct Stranger {
     status: Option<Status>,
 }
 
-/// Whether something can be read, and whether that was sent.
+/// Whether a GPU or node can be read, and the state that was last sent.
 #[derive(Debug)]
 struct Status {
     access: Access,
@@ -93,16 +94,16 @@ impl Status {
         )
     }
 
-    /// Returns the current state if it must be sent.
+    /// Returns the state `news` if it differs from the one last sent.
     fn news(&mut self, news: News) -> Option<News> {
         (self.told.replace(news.0) != Some(news.0)).then_some(news)
     }
 }
 
-/// A state, its description, and its duration.
+/// An access state, its description, and how long it has lasted in nanoseconds.
 type News = (Access, String, u64);
 
-/// The state of a call that has not returned, if there is one.
+/// Returns the state `Silent` if a call has not returned for too long.
 fn silence(desk: &Desk, now_ns: u64) -> Option<News> {
     let (for_ns, call) = desk.busy(now_ns).filter(|(for_ns, _)| *for_ns >= SILENT_NS)?;
     Some((Access::Silent, format!("{call} has not returned"), for_ns))
@@ -120,7 +121,7 @@ impl Seat {
 }
 
 impl State {
-    /// State of the node as a whole: no driver, or unidentified GPUs.
+    /// Returns the state of the node as a whole, for example without a driver or with unidentified GPUs.
     fn node_now(&self, status: &Status, now_ns: u64) -> News {
         let silent = self.node_desk.as_ref().and_then(|desk| silence(desk, now_ns));
         let troubled = || {
@@ -166,12 +167,12 @@ impl Board {
         }
     }
 
-    /// Forgets unidentified GPUs: the library is reopened.
+    /// Forgets unidentified GPUs, because the library is opened again.
     pub fn forget_strangers(&self) {
         self.state().strangers.clear();
     }
 
-    /// Adds an unidentified GPU, whose calls are recorded at `desk`, and its problem, if any.
+    /// Adds an unidentified GPU, whose calls are recorded at `desk`, together with its problem, if any.
     pub fn stranger(&self, index: u32, desk: &Arc<Desk>, trouble: Option<(Access, String)>) {
         let mut state = self.state();
         let stranger = state.strangers.entry(index).or_insert_with(|| Stranger {
@@ -184,7 +185,7 @@ impl Board {
         }
     }
 
-    /// Adds a GPU that was found, or found again.
+    /// Adds a GPU that was found for the first time or again.
     pub fn seat(&self, index: u32, gpu: &Gpu) {
         let mut state = self.state();
         state.strangers.remove(&index);
@@ -206,14 +207,14 @@ impl Board {
         }
     }
 
-    /// Sets why a GPU has no events; `None` if it has events.
+    /// Sets why a GPU has no events, or `None` if it has events.
     pub fn no_events(&self, gpu: &GpuId, why: Option<String>) {
         if let Some(seat) = self.state().gpus.get_mut(gpu) {
             seat.no_events = why;
         }
     }
 
-    /// Whether any GPU can be read.
+    /// Returns true if at least one GPU can be read.
     pub fn any_readable(&self) -> bool {
         let state = self.state();
         state
@@ -222,7 +223,7 @@ impl Board {
             .any(|seat| seat.status.access == Access::Readable)
     }
 
-    /// Adds readings of a GPU, or of an instance of one. Older readings that were not sent yet stay unless replaced.
+    /// Adds readings of a GPU or of one of its instances. Older unsent readings stay unless a new one replaces them.
     pub fn readings(&self, gpu: &Gpu, readings: Readings) {
         let mut state = self.state();
         let reading = state
@@ -237,7 +238,7 @@ impl Board {
         reading.readings.extend(readings);
     }
 
-    /// Sets the processes that hold a GPU.
+    /// Sets the processes that use a GPU.
     pub fn holders(&self, gpu: &GpuId, processes: Vec<GpuProcess>) {
         if let Some(seat) = self.state().gpus.get_mut(gpu)
             && seat.holders.as_ref() != Some(&processes)
@@ -247,7 +248,7 @@ impl Board {
         }
     }
 
-    /// Adds a fault reported by the library; `text` is the instance.
+    /// Adds a fault reported by the library. `text` names the instance.
     pub fn fault(&self, gpu: Option<&GpuId>, kind: GpuFaultKind, xid: u32, text: &str) {
         let mut state = self.state();
         let pci = gpu
@@ -269,17 +270,17 @@ impl Board {
         self.state().busy_ns += ns;
     }
 
-    /// Total time of all rounds.
+    /// Returns the total time of all rounds.
     pub fn busy_ns(&self) -> u64 {
         self.state().busy_ns
     }
 
-    /// Faults lost because there were too many kinds.
+    /// Returns the number of faults lost because there were too many kinds.
     pub fn lost(&self) -> u64 {
         self.state().faults.lost()
     }
 
-    /// Sends everything again; threads read everything in their next round when they see the epoch change.
+    /// Makes everything be sent again. Increases the epoch, so that threads read all signals in their next round.
     pub fn tell_again(&self) {
         let mut state = self.state();
         state.epoch += 1;
@@ -294,12 +295,12 @@ impl Board {
         }
     }
 
-    /// See [`Board::tell_again`].
+    /// Returns the epoch; see [`Board::tell_again`].
     pub fn epoch(&self) -> u64 {
         self.state().epoch
     }
 
-    /// Sends changes.
+    /// Sends what changed.
     pub fn poll(&self, now_ns: u64, send: &mut Send<'_>) {
         let mut events = Vec::new();
         {
@@ -323,7 +324,7 @@ impl Board {
                     .told
                     .is_some_and(|told| !matches!(told, Access::Readable | Access::NoEvents));
                 if now.0 == Access::NoEvents && unread {
-                    // It became readable; the lack of events is sent afterwards.
+                    // Report first that the GPU became readable, and then that it has no events.
                     let readable = (Access::Readable, String::new(), now.2);
                     let readable = seat.status.news(readable);
                     events.extend(readable.map(|news| access(Some(gpu), Arc::clone(&seat.pci), news)));

@@ -1,4 +1,4 @@
-//! NVML's return codes: their names, and whether a GPU can be read after them.
+//! NVML's return codes: their names, and whether a GPU can still be read after them.
 //!
 //! Source: enum nvmlReturn_t, <https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html>
 
@@ -6,22 +6,22 @@ use std::fmt;
 
 use paceline_health::event::{Access, Missing};
 
-/// A return code that is not success.
+/// A return code other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Code(pub u32);
 
 impl Code {
     /// The library was not initialized, or the driver has been unloaded since.
     pub const UNINITIALIZED: Code = Code(1);
-    /// Also a driver's answer for a field that it does not know yet.
+    /// An argument is invalid. A driver also returns this for a field that it does not know yet.
     pub const INVALID_ARGUMENT: Code = Code(2);
-    /// The GPU does not support it.
+    /// The GPU does not support the function.
     pub const NOT_SUPPORTED: Code = Code(3);
-    /// More privileges are needed.
+    /// The caller needs more privileges.
     pub const NO_PERMISSION: Code = Code(4);
     /// The buffer is too small; the call returned the required size.
     pub const INSUFFICIENT_SIZE: Code = Code(7);
-    /// There is no driver.
+    /// No driver is loaded.
     pub const DRIVER_NOT_LOADED: Code = Code(9);
     /// Nothing happened within the timeout.
     pub const TIMEOUT: Code = Code(10);
@@ -37,17 +37,17 @@ impl Code {
     pub const ARGUMENT_VERSION_MISMATCH: Code = Code(25);
     /// The function was removed.
     pub const DEPRECATED: Code = Code(26);
-    /// No such GPU.
+    /// There is no such GPU.
     pub const GPU_NOT_FOUND: Code = Code(28);
-    /// Another error, also after a driver was unloaded while in use.
+    /// Another error. It is also returned after a driver was unloaded while in use.
     pub const UNKNOWN: Code = Code(999);
 
-    /// `Ok` for success.
+    /// Returns `Ok` for success, else the code as an error.
     pub fn check(code: u32) -> Result<(), Code> {
         if code == 0 { Ok(()) } else { Err(Code(code)) }
     }
 
-    /// Its name, as in `NVML_ERROR_GPU_IS_LOST`, in lower case and without the prefix.
+    /// Returns its name in lower case and without the prefix: `gpu_is_lost` for `NVML_ERROR_GPU_IS_LOST`.
     pub fn name(self) -> &'static str {
         const NAMES: [&str; 31] = [
             "success",
@@ -85,7 +85,8 @@ impl Code {
         NAMES.get(self.0 as usize).copied().unwrap_or("unknown")
     }
 
-    /// The GPU, or this version of library and driver, does not have the signal: a retry will not help.
+    /// Returns true if the GPU, or this version of library and driver, does not have the signal, so that a retry will
+    /// not help.
     pub fn is_unsupported(self) -> bool {
         [
             Code::INVALID_ARGUMENT,
@@ -97,7 +98,7 @@ impl Code {
         .contains(&self)
     }
 
-    /// Not specific to one signal: the whole GPU, or the driver, does not respond.
+    /// Returns true if the code does not concern a single signal: the whole GPU or the driver does not respond.
     pub fn is_fatal(self) -> bool {
         [
             Code::UNINITIALIZED,
@@ -110,7 +111,7 @@ impl Code {
         .contains(&self)
     }
 
-    /// The state of access if every call returns this code.
+    /// Returns the access state of a GPU for which every call returns this code.
     pub fn access(self) -> Access {
         match self {
             Code::GPU_IS_LOST | Code::GPU_NOT_FOUND => Access::Lost,
@@ -121,7 +122,7 @@ impl Code {
         }
     }
 
-    /// The reason for a signal's missing value.
+    /// Returns why a signal has no value.
     pub fn missing(self) -> Missing {
         if self.is_unsupported() {
             Missing::Unsupported

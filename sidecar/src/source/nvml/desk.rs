@@ -1,25 +1,26 @@
-//! Records a thread's current call, so that other threads detect a call that does not return, and the cost of calls.
+//! Records a thread's current call, so that other threads can detect a call that does not return. Also records what
+//! calls cost.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::host::monotonic_ns;
 
-/// See the module.
+/// The record of one thread; see the module.
 #[derive(Debug, Default)]
 pub struct Desk(Mutex<Work>);
 
 #[derive(Debug, Default)]
 struct Work {
-    /// Start of the current round, and its current call.
+    /// Start time of the current round, and the name of its current call.
     round: Option<(u64, &'static str)>,
-    /// Time in the driver in this round.
+    /// Time spent in the driver in this round.
     spent_ns: u64,
-    /// The same by call, if enabled.
+    /// Time spent in the driver by call, if enabled.
     by_call: Option<BTreeMap<&'static str, u64>>,
 }
 
-/// A round of calls, until it is dropped.
+/// A round of calls. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Round<'a>(&'a Desk);
 
@@ -36,7 +37,7 @@ impl Desk {
         Round(self)
     }
 
-    /// Makes one call. No lock is held meanwhile.
+    /// Makes one call. Holds no lock during the call.
     pub fn time<T>(&self, call: &'static str, run: impl FnOnce() -> T) -> T {
         if let Some(round) = &mut self.work().round {
             round.1 = call;
@@ -53,13 +54,13 @@ impl Desk {
         result
     }
 
-    /// Duration of the current round so far, and its current call.
+    /// Returns the duration of the current round so far, and the name of its current call.
     pub fn busy(&self, now_ns: u64) -> Option<(u64, &'static str)> {
         let (since_ns, call) = self.work().round?;
         Some((now_ns.saturating_sub(since_ns), call))
     }
 
-    /// Time in the driver in this round so far, nanoseconds.
+    /// Returns the time spent in the driver in this round so far, in nanoseconds.
     pub fn spent_ns(&self) -> u64 {
         self.work().spent_ns
     }
@@ -69,7 +70,7 @@ impl Desk {
         self.work().by_call = Some(BTreeMap::new());
     }
 
-    /// Time in the driver by call, since enabled.
+    /// Returns the time spent in the driver by call since [`Desk::tell_apart`].
     pub fn by_call(&self) -> BTreeMap<&'static str, u64> {
         self.work().by_call.clone().unwrap_or_default()
     }

@@ -1,7 +1,7 @@
-//! XID, ECC and other events, in a separate thread that waits for them.
+//! Waits in a separate thread for XID, ECC and other events.
 //!
-//! The kernel log has more: NVML has no events for some XIDs and merges several into the last one. Both are read, and
-//! the detector combines them.
+//! The kernel log contains more, because NVML has no events for some XIDs and merges several XIDs into the last one.
+//! The sidecar reads both, and the detector combines them.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::code::Code;
 use super::halt::Halt;
 use super::library::{Gpu, Library, ask};
 
-/// An XID; its number comes with the event.
+/// Event type of an XID, whose number comes with the event.
 const XID: u64 = 0x8;
-/// Event types (nvml.h, nvmlEventType), and our kinds of faults.
+/// Event types (nvml.h, nvmlEventType), and our fault kind for each.
 const KINDS: [(u64, Kind); 10] = [
     (0x1, Kind::EccCorrected),
     (0x2, Kind::EccUncorrected),
@@ -31,7 +31,7 @@ const KINDS: [(u64, Kind); 10] = [
     (0x4000, Kind::Unavailable),
     (0x8000, Kind::RecoveryAction),
 ];
-/// Maximum wait; then the thread checks whether to stop.
+/// Maximum wait. After it, the thread checks whether to stop.
 const WAIT_MS: u32 = 500;
 /// Pause after an error.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ const NO_INSTANCE: u32 = u32::MAX;
 pub fn run(library: &Library, found: &Receiver<Gpu>, board: &Board, halt: &Halt) {
     let mut gpus: Vec<Gpu> = Vec::new();
     loop {
-        // After an error, a GPU may be lost: the remaining ones are registered again, in a new set.
+        // After an error, a GPU may be lost, so register the remaining GPUs again in a new set.
         if let Err(code) = listen(library, &mut gpus, found, board, halt) {
             for gpu in &gpus {
                 board.no_events(&gpu.uuid, Some(format!("nvmlEventSetWait_v2: {code}")));
@@ -65,7 +65,7 @@ fn listen(
     let mut registered = Vec::new();
     let mut new = gpus.clone();
     loop {
-        // The GPU's own desk belongs to its worker.
+        // Use a separate desk here, because the GPU's own desk belongs to its worker.
         new.extend(found.try_iter().map(|mut gpu| {
             gpu.desk = Arc::default();
             gpu
@@ -82,7 +82,7 @@ fn listen(
             gpus.retain(|known| known.uuid != gpu.uuid);
             gpus.push(gpu);
         }
-        // An empty set cannot be waited for.
+        // NVML cannot wait for an empty set.
         if registered.is_empty() {
             if halt.sleep(PAUSE / 20) {
                 return Ok(());
@@ -91,7 +91,7 @@ fn listen(
         }
         let waited = set.wait();
         if matches!(waited, Ok(_) | Err(Code::TIMEOUT)) && fresh {
-            // Only a completed wait shows that events work.
+            // Only a completed wait shows that events work, so report it only now.
             registered.iter().for_each(|gpu| board.no_events(gpu, None));
         }
         match waited {
@@ -105,7 +105,7 @@ fn listen(
     }
 }
 
-/// A set of events, freed at the end.
+/// A set of events. It is freed when this value is dropped.
 struct Set<'a> {
     library: &'a Library,
     set: nvmlEventSet_t,
@@ -158,7 +158,7 @@ impl Drop for Set<'_> {
     }
 }
 
-/// The GPU is identified by its handle: a lost one no longer returns its UUID.
+/// Adds the event to the board. Identifies the GPU by its handle, because a lost GPU no longer returns its UUID.
 fn put_up(data: &nvmlEventData_t, gpus: &[Gpu], board: &Board) {
     let gpu = gpus.iter().find(|gpu| gpu.handle() == data.device);
     let text = match (data.gpuInstanceId, data.computeInstanceId) {

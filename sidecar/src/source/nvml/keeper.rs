@@ -1,4 +1,4 @@
-//! The thread that opens the library, starts a thread for each GPU, and starts over when the driver is gone.
+//! The thread that opens the library and starts a thread for each GPU. It starts over when the driver is gone.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use super::halt::Halt;
 use super::library::Library;
 use super::worker::Worker;
 
-/// Delay before the library is retried after a failure; doubles up to the longest.
+/// Delay before the library is opened again after a failure. It doubles up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// After this time without a readable GPU, library and driver are reopened.
+/// If no GPU could be read for this long, the library and the driver are opened again.
 const BEGIN_ANEW: Duration = Duration::from_secs(20);
-/// Stack size of a thread; the driver's library needs some.
+/// Stack size of a thread. The driver's library needs more than a minimum.
 const STACK: usize = 1 << 20;
 
-/// See the module. It ends with `halt`.
+/// Main function of the thread; see the module. Returns after `halt`.
 pub fn run(path: Option<PathBuf>, board: &Arc<Board>, halt: &Halt) {
     let desk = Arc::new(Desk::default());
     board.seat_keeper(Arc::clone(&desk));
@@ -50,13 +50,13 @@ pub fn run(path: Option<PathBuf>, board: &Arc<Board>, halt: &Halt) {
     }
 }
 
-/// Lifetime of an opened library.
+/// Everything that lives as long as the library stays open.
 struct Generation {
     library: Arc<Library>,
     board: Arc<Board>,
     desk: Arc<Desk>,
     halt: Arc<Halt>,
-    /// A worker ends by itself only when the driver is gone.
+    /// The threads of the GPUs. A worker ends by itself only when the driver is gone.
     workers: Vec<JoinHandle<()>>,
     events: Option<JoinHandle<()>>,
 }
@@ -73,7 +73,8 @@ impl Generation {
         }
     }
 
-    /// Runs to the end; returns whether any GPU could be read.
+    /// Runs until the driver is gone, nothing could be read for long, or `halt` is set. Returns true if any GPU could
+    /// be read.
     fn live(mut self, halt: &Halt) -> bool {
         let worked = match self.begin() {
             Ok(()) => self.watch(halt),
@@ -82,13 +83,13 @@ impl Generation {
                 false
             }
         };
-        // The library is shut down after its last call. A thread in a hung call is waited for, because a new start
-        // beside it would only hang again.
+        // The library may be shut down only after the last call has returned. Unless the sidecar stops, wait even for a
+        // thread in a hung call, because a new start next to it would only hang as well.
         self.halt.set();
         for thread in self.workers.into_iter().chain(self.events) {
             while !thread.is_finished() && !halt.sleep(Duration::from_millis(100)) {}
             if thread.is_finished() {
-                // A thread that panicked has ended too.
+                // Ignore the result: a thread that panicked has ended too.
                 let _ = thread.join();
             }
         }
@@ -127,7 +128,7 @@ impl Generation {
         spawned.map_err(failed).ok()
     }
 
-    /// Watches until the driver is gone, or nothing could be read for long.
+    /// Watches the GPUs until the driver is gone or none could be read for long.
     fn watch(&mut self, halt: &Halt) -> bool {
         let mut readable = Instant::now();
         let mut worked = false;

@@ -1,7 +1,7 @@
-//! Finds and opens the library, and lists its GPUs. A failure includes the reason.
+//! Finds and opens the library, and lists its GPUs. A failure includes its reason.
 //!
-//! Raw calls, because the safe ones lose what we need: signed values, event bits unknown to them, and the return code
-//! of each field.
+//! Calls the raw functions, because the safe wrappers lose what we need: signed values, event bits that they do not
+//! know, and the return code of each field.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::desk::Desk;
 
 /// Library name for the dynamic linker.
 pub const DEFAULT: &str = "libnvidia-ml.so.1";
-/// Traces of an NVIDIA driver in the file system of a host.
+/// Paths that show that a host has an NVIDIA driver.
 const TRACES: [&str; 3] = [
     "/proc/driver/nvidia/version",
     "/dev/nvidiactl",
@@ -28,26 +28,26 @@ const TRACES: [&str; 3] = [
 /// Maximum number of GPUs read on a node.
 const MOST_GPUS: u32 = 64;
 
-/// The library, initialized. It is shut down with the last of its GPUs.
+/// The initialized library. It is shut down when the last GPU that refers to it is dropped.
 #[derive(Debug)]
 pub struct Library {
-    /// `None` only while it is dropped.
+    /// The wrapper; `None` only while it is being dropped.
     nvml: Option<Nvml>,
-    /// The driver's version, `580.82.07`; empty if unknown.
+    /// The driver's version, such as `580.82.07`; empty if unknown.
     pub driver: Arc<str>,
 }
 
-/// Why there are no GPUs to read.
+/// Why no GPU can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The state of access.
+    /// The access state.
     pub access: Access,
-    /// Readable text.
+    /// Readable description.
     pub text: String,
 }
 
 impl Library {
-    /// Opens the library at `path`, or the system's.
+    /// Opens the library at `path`, or the system's library if there is no path.
     ///
     /// # Errors
     /// [`Refusal`], which distinguishes a missing driver from one that does not work.
@@ -64,12 +64,12 @@ impl Library {
         })
     }
 
-    /// The library's functions.
+    /// Returns the library's functions.
     pub fn raw(&self) -> Option<&NvmlLib> {
         self.nvml.as_ref().map(Nvml::lib)
     }
 
-    /// Number of GPUs visible to this process.
+    /// Returns the number of GPUs visible to this process.
     ///
     /// # Errors
     /// The library's return code.
@@ -83,7 +83,7 @@ impl Library {
         Ok(count.min(MOST_GPUS))
     }
 
-    /// The GPU with this index.
+    /// Returns the GPU with this index.
     ///
     /// # Errors
     /// The library's return code; a lost GPU has no handle.
@@ -99,7 +99,7 @@ impl Library {
         Gpu::of(self, handle, desk)
     }
 
-    /// Looks up the GPU again, which may have another handle after it was lost.
+    /// Looks up the GPU again, because it may have another handle after it was lost.
     ///
     /// # Errors
     /// The library's return code.
@@ -122,7 +122,7 @@ impl Drop for Library {
         if let Some(nvml) = self.nvml.take()
             && nvml.lib().nvmlShutdown.is_err()
         {
-            // The wrapper would panic; a library without this function is not NVIDIA's.
+            // Leak the wrapper, because dropping it would panic. A library without this function is not NVIDIA's.
             std::mem::forget(nvml);
         }
     }
@@ -151,25 +151,25 @@ fn refusal(error: &NvmlError, absent: bool) -> Refusal {
 #[derive(Clone, Copy, Debug)]
 struct Handle(nvmlDevice_t);
 
-// SAFETY: a handle is an opaque name from NVML; "NVML is thread-safe so it is safe to make simultaneous NVML calls from
-// multiple threads" (https://docs.nvidia.com/deploy/nvml-api/). We never dereference it.
+// SAFETY: a handle is an opaque name from NVML that we never dereference. "NVML is thread-safe so it is safe to make
+// simultaneous NVML calls from multiple threads" (https://docs.nvidia.com/deploy/nvml-api/).
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// A GPU, or an instance of one: its names, kept because a lost one no longer returns them.
+/// A GPU, or an instance of one. Its names are kept, because a lost GPU no longer returns them.
 #[derive(Clone, Debug)]
 pub struct Gpu {
-    /// The library that it belongs to.
+    /// The library that the GPU belongs to.
     pub library: Arc<Library>,
     handle: Handle,
-    /// UUID: `GPU-…`, for an instance `MIG-…`.
+    /// UUID: `GPU-…` for a GPU, `MIG-…` for an instance.
     pub uuid: GpuId,
-    /// PCI bus id, `0000:b3:00.0`.
+    /// PCI bus ID, such as `0000:b3:00.0`.
     pub pci: Arc<str>,
     /// Product name.
     pub model: Arc<str>,
-    /// Where its calls are recorded.
+    /// The desk at which its calls are recorded.
     pub desk: Arc<Desk>,
 }
 
@@ -206,7 +206,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// An instance of this GPU.
+    /// Returns an instance of this GPU.
     ///
     /// # Errors
     /// The library's return code.
@@ -216,14 +216,14 @@ impl Gpu {
             ..self.clone()
         };
         instance.uuid = GpuId(instance.ask_uuid()?.into());
-        // An instance without its own name gets that of its GPU.
+        // An instance without its own model name keeps that of its GPU.
         if let Ok(model) = instance.ask_model() {
             instance.model = model.into();
         }
         Ok(instance)
     }
 
-    /// NVML's handle.
+    /// Returns NVML's handle.
     pub fn handle(&self) -> nvmlDevice_t {
         self.handle.0
     }
@@ -241,7 +241,7 @@ impl Gpu {
     }
 
     fn ask_pci(&self) -> Result<String, Code> {
-        // SAFETY: integers and characters only, for which zero is a valid value.
+        // SAFETY: the structure has only integers and characters, for which zero is a valid value.
         let mut info: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
         ask!(self, nvmlDeviceGetPciInfo_v3, &mut info)?;
         let function = string(&info.busId)
@@ -251,12 +251,12 @@ impl Gpu {
     }
 }
 
-/// A bus ID in Linux's format.
+/// Returns a bus ID in Linux's format.
 fn bus_id(domain: u32, bus: u32, device: u32, function: u8) -> String {
     format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
 }
 
-/// The text in a buffer up to its zero byte.
+/// Returns the text in a buffer up to its zero byte.
 pub(super) fn string(buffer: &[std::os::raw::c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().map(|byte| *byte as u8).collect();
     match CStr::from_bytes_until_nul(&bytes) {

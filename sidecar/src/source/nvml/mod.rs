@@ -1,9 +1,9 @@
-//! GPUs, through NVIDIA's management library.
+//! GPUs, read through NVIDIA's management library (NVML).
 //!
-//! The agent's thread never calls the library: a failing GPU may block a caller for minutes. One thread opens it
-//! (`keeper`), one per GPU reads it (`worker`), one waits for events (`events`); they publish on the `board`, and the
-//! source sends it. A missing library, an unloaded driver, and a lost or unresponsive GPU are reported as such, retried
-//! with growing pauses, and never treated as healthy.
+//! The agent's thread never calls the library, because a failing GPU may block a caller for minutes. One thread opens
+//! the library (`keeper`), one per GPU reads it (`worker`), and one waits for events (`events`). They publish on the
+//! `board`, from which the source sends. A missing library, an unloaded driver, and a lost or unresponsive GPU are
+//! reported as such and retried with growing pauses. They are never treated as healthy.
 
 mod board;
 mod code;
@@ -27,7 +27,7 @@ use super::halt::{self, Halt};
 use super::{Losses, Send, Source};
 use crate::warn;
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct NvmlSource {
     board: Arc<Board>,
@@ -35,7 +35,7 @@ pub struct NvmlSource {
 }
 
 impl NvmlSource {
-    /// Starts reading the GPUs of this node through the library at `path`, or the system's.
+    /// Starts reading the GPUs of this node through the library at `path`, or through the system's library.
     pub fn new(path: Option<PathBuf>) -> NvmlSource {
         let source = NvmlSource {
             board: Arc::default(),
@@ -82,7 +82,7 @@ impl Source for NvmlSource {
 
 impl Drop for NvmlSource {
     fn drop(&mut self) {
-        // Do not wait for the threads: one may hang in the driver.
+        // Do not wait for the threads, because one of them may hang in the driver.
         self.halt.set();
     }
 }

@@ -1,8 +1,9 @@
 //! How often a signal is read, and when it is sent.
 //!
-//! Signals of faults are read every second, so that a fault is known within two; signals that change slowly, or cost
-//! the driver more, every ten. Signals that can explain a slow step are sent with every reading; the rest on a change,
-//! and all of them every ten seconds: a quiet GPU costs its job a few hundred bytes a second.
+//! Signals of faults are read every second, so that a fault is known within two seconds. Signals that change slowly or
+//! cost the driver more are read every ten seconds. Signals that can explain a slow step are sent with every reading.
+//! The others are sent when they change, and all signals are sent every ten seconds. A quiet GPU therefore costs its
+//! job a few hundred bytes a second.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +18,10 @@ pub enum Pace {
     Slow,
 }
 
-/// One in this many fast rounds is slow.
+/// One in this many fast rounds is a slow one.
 pub const SLOW_EVERY: u64 = 10;
 
-/// Sent with every reading: the detector judges them over time.
+/// Returns true if the signal is sent with every reading, because the detector evaluates it over time.
 fn is_told_always(signal: GpuSignal) -> bool {
     matches!(
         signal,
@@ -36,12 +37,12 @@ fn is_told_always(signal: GpuSignal) -> bool {
     )
 }
 
-/// Readings last sent for a GPU.
+/// The readings that were last sent for a GPU.
 #[derive(Debug, Default)]
 pub struct Told(BTreeMap<GpuSignal, Reading>);
 
 impl Told {
-    /// The part of `readings` to send now; everything if `all`.
+    /// Returns the part of `readings` to send now, or everything if `all` is set.
     pub fn news(
         &mut self,
         readings: BTreeMap<GpuSignal, Reading>,

@@ -1,4 +1,4 @@
-//! Everything that can be read from every GPU, once, for `paceline gpus`.
+//! Reads everything that can be read from every GPU once, for `paceline gpus`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::pace::Pace;
 use super::readings::reader::{Reader, Readings};
 use crate::host::monotonic_ns;
 
-/// Time between the two rounds: a rate needs two separate samples.
+/// Time between the two rounds. A rate needs two samples that are some time apart.
 const APART: Duration = Duration::from_millis(250);
 
 /// The GPUs of this machine.
@@ -25,40 +25,40 @@ const APART: Duration = Duration::from_millis(250);
 pub struct Survey {
     /// Version of the driver.
     pub driver: Arc<str>,
-    /// The GPUs, in NVML's order, each followed by its instances.
+    /// The GPUs, in NVML's order. Each is followed by its instances.
     pub gpus: Vec<SurveyedGpu>,
 }
 
 /// One GPU, or an instance of one.
 #[derive(Clone, Debug, Serialize)]
 pub struct SurveyedGpu {
-    /// Its number in the driver's list.
+    /// Its index in the driver's list.
     pub index: u32,
     /// UUID; `None` if the GPU has no handle.
     pub gpu_uuid: Option<GpuId>,
-    /// PCI bus id.
+    /// PCI bus ID.
     pub pci_bus_id: Arc<str>,
     /// Product name.
     pub model: Arc<str>,
     /// Whether it can be read.
     pub access: Access,
-    /// If not, why.
+    /// If it cannot be read, the reason.
     pub text: String,
     /// Every signal with its value, `unsupported`, or an error.
     pub signals: Readings,
-    /// Processes that hold it.
+    /// Processes that use it.
     pub processes: Vec<GpuProcess>,
-    /// Time in the driver of one slow round, by function, microseconds.
+    /// Time spent in the driver in one slow round, by function, microseconds.
     pub calls_us: BTreeMap<&'static str, u64>,
-    /// Latency of each field, as reported by the driver, microseconds.
+    /// Latency of each field, as the driver reports it, microseconds.
     pub fields_us: BTreeMap<GpuSignal, u64>,
 }
 
-/// Reads everything once, each GPU in a separate thread, for at most `deadline`. A call that does not return is not
-/// waited for: its thread is abandoned.
+/// Reads everything once, each GPU in a separate thread, for at most `deadline`. Does not wait for a call that does not
+/// return; its thread is abandoned.
 ///
 /// # Errors
-/// [`Refusal`] when there is nothing to read.
+/// [`Refusal`] if there is nothing to read.
 pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal> {
     let until = Instant::now() + deadline;
     let (library, count) = open(path, deadline)?;
@@ -74,7 +74,7 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
                 Ok(gpu) => ask(index, &gpu),
                 Err(code) => vec![unread(index, None, code.access(), code.to_string())],
             };
-            // The caller may have given up.
+            // Ignore the result: the receiver may have given up.
             let _ = sender.send((index, answer));
         };
         if let Err(error) = Builder::new().spawn(run) {
@@ -119,7 +119,7 @@ fn open(path: Option<&Path>, deadline: Duration) -> Result<(Arc<Library>, u32), 
             })?;
             Ok((Arc::new(library), count))
         });
-        // The caller may have given up.
+        // Ignore the result: the receiver may have given up.
         let _ = sender.send(opened);
     };
     let refusal = |access, text: String| Refusal { access, text };
@@ -154,7 +154,7 @@ fn ask(index: u32, gpu: &Gpu) -> Vec<SurveyedGpu> {
     let mut reader = Reader::new(gpu.clone());
     let second = reader.read(Pace::Slow).and_then(|_| {
         std::thread::sleep(APART);
-        // Only the second round counts: the first one also reads unsupported signals.
+        // Use only the second round, because the first one also reads unsupported signals.
         let _round = gpu.desk.begin("nvmlDeviceGetFieldValues");
         reader.tell_apart();
         reader.read(Pace::Slow)

@@ -1,4 +1,4 @@
-//! The thread of one GPU. Only it blocks when the GPU does not respond.
+//! The thread of one GPU. If the GPU does not respond, only this thread blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use super::readings::mig::{self, Instance};
 use super::readings::reader::{Reader, Round};
 use crate::host::monotonic_ns;
 
-/// Delay before a failing GPU is retried; doubles up to the longest.
+/// Delay before a failing GPU is retried. It doubles up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// The worker; see the module.
 pub struct Worker {
     index: u32,
     library: Arc<Library>,
     desk: Arc<Desk>,
     board: Arc<Board>,
-    /// Announces the GPU to the thread that waits for its events.
+    /// Sends the GPU to the thread that waits for its events.
     found: Sender<Gpu>,
     gpu: Option<Gpu>,
     reader: Option<Reader>,
@@ -39,7 +39,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// For the GPU with this index, which must be found first: that, too, may take long.
+    /// Creates the worker for the GPU with this index. The GPU is not looked up yet, because that may take long, too.
     pub fn new(index: u32, library: Arc<Library>, board: Arc<Board>, found: Sender<Gpu>) -> Worker {
         let desk = Arc::default();
         board.stranger(index, &desk, None);
@@ -115,7 +115,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Finds the GPU; one that failed is looked up again, because it may have another handle.
+    /// Returns the GPU. Looks it up again after a failure, because it may have another handle by then.
     fn find(&mut self) -> Result<Gpu, Code> {
         let found = match (&self.gpu, &self.reader) {
             (Some(gpu), Some(_)) => return Ok(gpu.clone()),
@@ -123,7 +123,7 @@ impl Worker {
             (None, _) => self.library.gpu(self.index, Arc::clone(&self.desk))?,
         };
         self.board.seat(self.index, &found);
-        // There may be no receiver: events are not available everywhere.
+        // There may be no receiver, because events are not available everywhere.
         let _ = self.found.send(found.clone());
         self.gpu = Some(found.clone());
         Ok(found)
@@ -152,7 +152,8 @@ impl Worker {
     }
 }
 
-/// Not this GPU's fault: the driver was unloaded, or replaced by another version.
+/// Returns true if the code is not caused by this GPU, but by a driver that was unloaded or replaced by another
+/// version.
 fn is_the_driver(code: Code) -> bool {
     [
         Code::UNINITIALIZED,

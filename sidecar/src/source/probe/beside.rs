@@ -1,18 +1,20 @@
-//! A rank's exposed time in the collectives of a step, by their times on its GPU.
+//! Computes a rank's exposed time in the collectives of a step from their times on its GPU.
 //!
-//! All times are from one clock, that of the rank's own GPU, so collectives of different communicators can be compared:
-//! time that they cover together is counted once. It is exposed only if no work ran meanwhile. A collective overlaps
-//! with work if one of another communicator starts while it runs, or if the next one of its own starts as it ends, like
-//! buckets that were queued while the GPU worked on the next. Communicators with such collectives get no result.
+//! All times are from one clock, that of the rank's own GPU, so collectives of different communicators can be compared.
+//! Time covered by several of them is counted only once. Time in a collective is exposed only if the GPU ran no other
+//! work during it. A collective counts as overlapping with work in two cases: if one of another communicator starts
+//! while it runs, or if the next one of its own communicator starts just as it ends, like buckets that were queued
+//! while the GPU worked on the next. Communicators with such collectives get no result.
 //!
-//! Messages count differently: a pipeline stage needs the data that it receives before it can continue, while its sends
-//! overlap with its compute. So receives are exposed and sends are not, and neither affects concurrent collectives.
+//! Messages count differently, because a pipeline stage needs the data that it receives before it can continue, while
+//! its sends overlap with its compute. So receives are exposed and sends are not, and neither affects concurrent
+//! collectives.
 
 use std::collections::BTreeMap;
 
 use paceline_ring::Function;
 
-/// One collective or message on the GPU.
+/// The time of one collective or message on the GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) comm: u64,
@@ -21,17 +23,17 @@ pub(super) struct Interval {
     pub(super) function: Function,
 }
 
-/// Maximum number per step; beyond it there is no result.
+/// Maximum number of intervals per step. Beyond it, the step has no result.
 pub(super) const MOST: usize = 4096;
-/// Work between two collectives takes longer than this.
+/// If less than this lies between two collectives, the second was already queued, so no work ran between them.
 const QUEUED_NS: u64 = 20_000;
 
-/// By communicator: the rank's exposed time in it; `None` if it may have worked meanwhile.
+/// Returns the rank's exposed time by communicator, or `None` if the GPU may have worked during its collectives.
 pub(super) fn exposed(intervals: &mut [Interval]) -> BTreeMap<u64, Option<u64>> {
     intervals.sort_unstable_by_key(|met| (met.start_ns, met.end_ns, met.comm));
     let mut all: BTreeMap<u64, Option<u64>> = BTreeMap::new();
     let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
-    // The running collectives, and the end of the covered time.
+    // `on` holds the running collectives and their ends; `covered` is the end of the time counted so far.
     let mut on: Vec<(u64, u64)> = Vec::new();
     let mut covered = 0;
     for met in intervals.iter() {
@@ -102,7 +104,7 @@ mod tests {
         check(
             "gradients beside a tensor-parallel backward pass",
             &[(1, 10, 30), (2, 12, 14), (2, 16, 18), (2, 40, 42)],
-            // Time that both cover is counted once.
+            // Time that both cover is counted only once.
             &[(1, None), (2, Some(2))],
         );
         check(

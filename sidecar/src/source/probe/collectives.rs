@@ -1,11 +1,11 @@
-//! Sums of one process's collectives by step and communicator, from the NCCL plugin's records; on request also single
-//! collectives. Nothing is joined across ranks here.
+//! Sums one process's collectives by step and communicator, from the NCCL plugin's records. On request, also reports
+//! single collectives. Does not combine data of several ranks.
 //!
-//! A sum is only reported if it covers the same collectives on every rank: all that are fit to compare, each with its
-//! GPU times. A step with a lost record, or one that was sampled in part, has no sum and is counted.
+//! A sum is reported only if it covers the same collectives on every rank: all comparable ones, each with its GPU
+//! times. A step with a lost record, or one that was sampled only in part, has no sum and is counted.
 //!
-//! Sends and receives of a pipeline are summed as well, marked as unfit: the time that ranks spend in them is waiting,
-//! not transfer (`messages.rs`).
+//! The sends and receives of a pipeline are summed as well, but marked as not comparable, because the time that ranks
+//! spend in them is waiting and not transfer (`messages.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,26 +20,27 @@ use super::functions::{self, Met};
 use super::messages::{self, Messages};
 use super::sum::Sum;
 
-/// The host runs ahead of the GPU: the maximum number of later steps, and of collectives, to wait for times.
+/// Maximum number of later steps, and of collectives, to wait for GPU times. The times come late because the host runs
+/// ahead of the GPU.
 const MAX_STEPS: usize = 64;
 const MAX_WAITING: usize = 1 << 14;
 
-/// See the module.
+/// The sums of one process; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     steps: BTreeMap<u64, Step>,
-    /// Enqueued and not timed yet, by ticket: step, communicator and function.
+    /// Collectives that were enqueued and not timed yet, by ticket: step, communicator and function.
     waiting: BTreeMap<u32, (u64, u64, Function)>,
-    /// Steps up to this one were sent or lost. The first step seen is incomplete.
+    /// All steps up to this one were sent or lost. The first step seen is incomplete, so it is not sent.
     closed: Option<u64>,
     /// The last ticket before the first open step.
     before: u32,
-    /// Communicators whose messages have been timed before.
+    /// Communicators for which a pipeline's messages were timed in an earlier step.
     timed_messages: BTreeSet<u64>,
-    /// Requests for single collectives, in this restart.
+    /// The aggregator's requests for single collectives. `restart` is the current restart number.
     wants: Vec<Want>,
     restart: u32,
-    /// The last collectives enqueued.
+    /// The last collectives that were enqueued.
     pub(super) entered: Entered,
     /// Number of steps that were timed only in part.
     pub(super) in_part: u64,
@@ -49,27 +50,27 @@ pub(super) struct Collectives {
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) step: u64,
-    /// The sums by communicator, if timed completely.
+    /// The sums by communicator, if the step was timed completely.
     pub(super) sums: Vec<event::Comm>,
-    /// Single collectives of requested communicators; also of a step that was timed in part.
+    /// Single collectives of requested communicators. They are sent even for a step that was timed only in part.
     pub(super) exact: Vec<event::Collectives>,
-    /// When the last of them ended, by the GPU's clock.
+    /// When the step's last collective ended, by the GPU's clock.
     pub(super) gpu_end_ns: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Step {
-    /// First and last ticket, and the number seen: a gap in the tickets means lost records.
+    /// First and last ticket, and the number of records seen. A gap in the tickets means that records were lost.
     first: u32,
     last: u32,
     seen: u32,
-    /// Not timed yet: collectives, and messages.
+    /// Number of collectives, and of messages, that are not timed yet.
     waiting: u32,
     waiting_messages: u32,
     sums: BTreeMap<u64, Sum>,
     messages: BTreeMap<u64, Messages>,
     singles: Singles,
-    /// At most one more than `beside::MOST`: a step may never end.
+    /// GPU times of the step. At most one more than `beside::MOST` are stored, because a step may never end.
     met: Vec<Met>,
     gpu_end_ns: Option<u64>,
     is_sampled: bool,
@@ -84,8 +85,8 @@ impl Step {
         }
     }
 
-    /// Keeps the messages of pipelines that were all timed. False if a communicator's were not, although they usually
-    /// are: the rank's waiting in them would count as its own work.
+    /// Keeps only messages of pipelines that were all timed. Returns false if a pipeline's messages were not timed now
+    /// but were in an earlier step, because the rank's waiting in them would then look like its own work.
     fn keep_pipelines(&mut self, timed_before: &mut BTreeSet<u64>) -> bool {
         let (sums, mut is_whole) = (&self.sums, true);
         self.messages.retain(|comm, messages| {
@@ -105,7 +106,7 @@ impl Step {
 }
 
 impl Collectives {
-    /// Sets the requests for single collectives from now on.
+    /// Sets the requests for single collectives.
     pub(super) fn want(&mut self, wants: &[Want], restart: u32) {
         self.restart = restart;
         if self.wants != wants {
@@ -113,7 +114,7 @@ impl Collectives {
         }
     }
 
-    /// Adds a collective that was enqueued in a step; 0 if not known yet.
+    /// Adds a collective that was enqueued in `step`, which is 0 if the step is not known yet.
     pub(super) fn enqueued(&mut self, did: &Collective, step: u64) {
         self.entered.enqueued(did);
         let number = step;
@@ -151,7 +152,7 @@ impl Collectives {
         }
     }
 
-    /// Adds the GPU's times of a collective.
+    /// Adds the times of a collective on the GPU.
     pub(super) fn timed(&mut self, timed: &Timed) {
         let Some((step, comm, function)) = self.waiting.remove(&timed.ticket) else {
             return;
@@ -172,7 +173,7 @@ impl Collectives {
             }
         } else if let Some(sum) = step.sums.get_mut(&comm) {
             sum.timed(timed.duration_ns);
-            // Not for a message: a stage's send may continue into the next step.
+            // Ignore messages here, because a stage's send may continue into the next step.
             step.gpu_end_ns = step.gpu_end_ns.max(Some(end_ns));
         }
         if step.met.len() <= beside::MOST {
@@ -189,7 +190,7 @@ impl Collectives {
         }
     }
 
-    /// The next completed step, if there is one.
+    /// Returns the next completed step, if there is one.
     pub(super) fn next(&mut self, rank: Rank, restart: u32) -> Option<Done> {
         let latest = *self.steps.keys().next_back()?;
         let (&number, step) = self.steps.iter().next()?;

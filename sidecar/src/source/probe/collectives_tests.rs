@@ -24,7 +24,7 @@ fn timed(ticket: u32, duration_ns: u64) -> Timed {
     }
 }
 
-/// Steps with two collectives each, in communicators 7 and 8; `take` may leave some out.
+/// Plays steps with two collectives each, in communicators 7 and 8. `take` selects the records that are not lost.
 fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
     let mut collectives = Collectives::default();
     let mut sums = Vec::new();
@@ -38,7 +38,7 @@ fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<
         if take(ticket) {
             collectives.enqueued(&of, of.step.into());
         }
-        // The GPU is one collective behind.
+        // The times of the GPU arrive one collective late.
         if let Some(ns) = times(ticket - 1) {
             collectives.timed(&timed(ticket - 1, ns));
         }
@@ -53,7 +53,7 @@ fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<
 fn sums_of_whole_steps() {
     let (sums, in_part) = play(|_| true, |ticket| Some(u64::from(ticket) * 100));
     let steps: Vec<u64> = sums.iter().map(|comm| comm.step).collect();
-    // The first step was seen in part, the last one may continue.
+    // The first step was seen only in part, and the last one may still continue.
     assert_eq!(steps[..4], [11, 11, 12, 12]);
     assert_eq!(steps.last(), Some(&19));
     let two = [(sums[0].comm, sums[0].dur_ns), (sums[1].comm, sums[1].dur_ns)];
@@ -103,7 +103,7 @@ fn what_never_ends_is_not_waited_for_for_ever() {
     assert!(collectives.waiting.is_empty());
 }
 
-/// The stored data of an endless step is limited; its end is still known, but its exposed time is not.
+/// The data stored for an endless step is limited. The step's end is still known, but its exposed time is not.
 #[test]
 fn a_step_of_very_many() {
     let mut collectives = Collectives::default();
@@ -126,7 +126,7 @@ fn a_step_of_very_many() {
     );
 }
 
-/// A pipeline stage's step: it receives, sends, and takes part in the collective for the gradients.
+/// Plays steps of a pipeline stage, which receives, sends, and takes part in the collective for the gradients.
 fn stage(times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
     let mut collectives = Collectives::default();
     let mut sums = Vec::new();
@@ -166,13 +166,14 @@ fn messages_are_sums_of_their_own() {
         .map(|sum| (sum.step, sum.comm, sum.collectives, sum.unfit, sum.bytes))
         .collect();
     assert_eq!(of[..2], [(2, 7, 1, 0, 1 << 20), (2, 8, 2, 2, 48)]);
-    // Step 2 has tickets 6, 7 and 8: its receive and the gradients were exposed.
+    // Step 2 has tickets 6, 7 and 8. The receive and the gradients' collective were exposed.
     let exposed: Vec<_> = sums[..2].iter().map(|sum| (sum.dur_ns, sum.exposed_ns)).collect();
     assert_eq!(exposed, [(100_008, Some(100_008)), (200_013, Some(100_006))]);
     assert!(sums[1].functions.is_empty());
 }
 
-/// If a message's usual time is missing, the rank's waiting would look like its own work: no sum at all.
+/// If the time of a message that usually has one is missing, the step has no sum, because the rank's waiting would look
+/// like its own work.
 #[test]
 fn messages_that_are_not_timed_once() {
     let (sums, in_part) = stage(|ticket| (ticket != 31).then_some(100));
@@ -185,7 +186,8 @@ fn messages_that_are_not_timed_once() {
     assert!(steps(7).all(|step| step != 10) && in_part == 1, "{sums:?}");
 }
 
-/// Ring attention overlaps with work; a gather only sends; a communicator with collectives is judged by them.
+/// None of these is a pipeline: ring attention, which overlaps with work; a gather, which only sends; and a
+/// communicator that also has collectives.
 #[test]
 fn messages_of_no_pipeline() {
     let (send, receive) = (Function::Send, Function::Receive);
@@ -229,7 +231,7 @@ fn messages_of_no_pipeline() {
     }
 }
 
-/// NCCL may return no times of a message: the gradients' sums are still sent.
+/// NCCL may never return the times of a message. The gradients' sums must be sent anyway.
 #[test]
 fn messages_that_are_never_timed() {
     for never in [None, Some(0)] {

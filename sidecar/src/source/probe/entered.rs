@@ -1,6 +1,6 @@
-//! The last collectives enqueued by a process, by communicator, from the NCCL plugin's records: reported when the rank
-//! makes no progress. Left out are messages, which are numbered differently on each rank, and functions that the ring
-//! does not distinguish.
+//! The last collectives that a process enqueued, by communicator, from the NCCL plugin's records. They are reported
+//! when the rank makes no progress. Messages are left out, because they are numbered differently on each rank. So are
+//! functions that the ring does not distinguish.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,16 @@ use super::ring::Ring;
 /// Maximum number of communicators stored for one rank.
 const MOST: usize = 256;
 
-/// See the module.
+/// The last collectives of one process; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Entered {
-    /// Time of the latest collective, and the last one of each function, latest first.
+    /// For each communicator: the time of its latest collective, and the last collective of each function, latest
+    /// first.
     comms: BTreeMap<u64, (u64, Vec<LastCollective>)>,
 }
 
 impl Entered {
-    /// Adds an enqueued collective. One that a CUDA graph replays has its old number and adds nothing new.
+    /// Adds an enqueued collective. A collective that a CUDA graph replays has its old number and adds nothing new.
     pub(super) fn enqueued(&mut self, did: &Collective) {
         if did.function.is_message() || did.function == Function::Other {
             return;
@@ -46,8 +47,8 @@ impl Entered {
         *at_ns = did.enqueued_ns;
     }
 
-    /// Collectives of this ring's process, if it is one of these ranks. `None` if records were lost or the plugin has
-    /// stopped: the rank would seem to be behind.
+    /// Returns the collectives of this ring's process, if its rank is one of `ranks`. Returns `None` if records were
+    /// lost or the plugin has stopped, because the rank would then look as if it were behind.
     pub(super) fn of(ring: &Ring, ranks: &[(Rank, u32)], now_ns: u64) -> Option<event::Entered> {
         let attach = ring.attach.as_ref().filter(|_| ring.alive)?;
         let is_asked = ranks.contains(&(attach.rank, attach.restart));
@@ -65,7 +66,7 @@ impl Entered {
         })
     }
 
-    /// The communicator of the latest collective comes first.
+    /// Returns the communicators, starting with that of the latest collective.
     fn comms(&self, now_ns: u64) -> Vec<CommEntered> {
         let mut latest: Vec<_> = self.comms.iter().collect();
         latest.sort_by_key(|(_, (at_ns, _))| std::cmp::Reverse(*at_ns));
@@ -104,7 +105,7 @@ mod tests {
         enqueue(7, Function::Send, 3, 40);
         enqueue(7, Function::Other, 3, 45);
         enqueue(7, Function::AllReduce, 2, 50);
-        // A graph is replayed.
+        // A CUDA graph is replayed.
         enqueue(7, Function::AllReduce, 2, 55);
         let comms = entered.comms(60);
         let words: Vec<(u64, Vec<(&str, u64)>)> = comms

@@ -1,4 +1,4 @@
-//! Converts records to events. Nothing here has state.
+//! Converts records to events. The functions keep no state.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use paceline_health::event::{self, Phase, Phases, Signal, StepKind};
 use paceline_health::id::{GpuId, Rank};
 use paceline_ring::{Framework, PhaseWord, StepWord, Work};
 
-/// `pid` is its writer; `role` is the role declared so far.
+/// Converts an attach record. `pid` is the process ID of its writer, and `role` is the role declared so far.
 pub(super) fn attach(attach: &paceline_ring::Attach, pid: u32, role: Arc<str>) -> event::Attach {
     let [major, minor, patch] = attach.version;
     let mut framework = match attach.framework {
@@ -33,7 +33,7 @@ pub(super) fn attach(attach: &paceline_ring::Attach, pid: u32, role: Arc<str>) -
     }
 }
 
-/// `None` if an index is outside its axis: a contradictory layout is not sent.
+/// Converts a layout. Returns `None` if an index is outside its axis, because a contradictory layout must not be sent.
 pub(super) fn layout(rank: Rank, restart: u32, layout: &paceline_ring::Layout) -> Option<event::Layout> {
     let axis = |axis: paceline_ring::Axis| {
         (axis.index < axis.size).then(|| event::Axis {
@@ -79,7 +79,7 @@ pub(super) fn comm(rank: Rank, restart: u32, comm: &paceline_ring::Comm) -> even
     }
 }
 
-/// `work` is the separate record about this step's work, if any.
+/// Converts a step. `work` is the separate record about this step's work, if there is one.
 pub(super) fn step(rank: Rank, restart: u32, step: &paceline_ring::Step, work: Option<&Work>) -> event::Step {
     let work = work.copied().unwrap_or_default();
     let ns = |us: u32| u64::from(us) * 1_000;

@@ -1,6 +1,6 @@
-//! Single collectives of requested communicators; otherwise only sums are sent.
+//! Single collectives of requested communicators. For other communicators, only sums are sent.
 //!
-//! Limited per step, and per second of one process. The rest is counted in the event.
+//! Their number is limited per step, and per second of one process. The event contains the number left out.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,19 @@ use paceline_health::event::{self, MOST_OF_STEP, Want};
 use paceline_health::id::Rank;
 use paceline_ring::{Collective, Timed};
 
-/// Limit per second of one process, and at once after a pause. Each takes about 16 bytes on the wire.
+/// Maximum number of single collectives per second of one process, and at once after a pause. Each takes about 16 bytes
+/// on the wire.
 const A_SECOND: u64 = 2048;
 const AT_ONCE: u64 = 4096;
 
-/// Single collectives of one step.
+/// The single collectives of one step, by communicator.
 #[derive(Debug, Default)]
 pub(super) struct Singles(BTreeMap<u64, Vec<Single>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Single {
     ticket: u32,
-    /// Its duration is 0 until the GPU's times have arrived.
+    /// The collective. Its duration is 0 until the GPU's times have arrived.
     did: event::Collective,
 }
 
@@ -39,12 +40,12 @@ impl Singles {
         }
     }
 
-    /// Adds the GPU's times of a collective.
+    /// Adds the times of a collective on the GPU.
     pub(super) fn timed(&mut self, timed: &Timed) {
         let Some(of_comm) = self.0.get_mut(&timed.comm) else {
             return;
         };
-        // Tickets increase, and wrap at 2³².
+        // Tickets increase and wrap at 2³², so compare their distance from the first one.
         let first = of_comm.first().map_or(0, |single| single.ticket);
         let behind = |ticket: u32| ticket.wrapping_sub(first);
         let place = of_comm.binary_search_by_key(&behind(timed.ticket), |single| behind(single.ticket));
@@ -53,7 +54,8 @@ impl Singles {
         }
     }
 
-    /// The events to send. `there_were`: the number in a communicator that would have been sent without losses.
+    /// Returns the events to send. `there_were` returns how many collectives of a communicator would have been sent
+    /// without losses.
     pub(super) fn told(
         self,
         rank: Rank,
@@ -77,13 +79,13 @@ impl Singles {
     }
 }
 
-/// Whether a communicator's single collectives are requested in a step.
+/// Returns true if single collectives of this communicator are requested in this step.
 pub(super) fn is_wanted(wants: &[Want], restart: u32, comm: u64, step: u64) -> bool {
     let is_this = |want: &Want| want.comm == comm && want.restart == restart && step <= want.until;
     wants.iter().any(is_this)
 }
 
-/// How many may be sent now.
+/// The number of single collectives that may be sent now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     left: u64,
@@ -98,7 +100,7 @@ impl Budget {
         }
     }
 
-    /// Advances time.
+    /// Adds the allowance for the time that has passed.
     pub(super) fn refill(&mut self, now_ns: u64) {
         let passed_ns = u128::from(now_ns.saturating_sub(self.at_ns));
         let more = (passed_ns * u128::from(A_SECOND) / 1_000_000_000).min(u128::from(AT_ONCE)) as u64;
@@ -108,7 +110,7 @@ impl Budget {
         }
     }
 
-    /// Takes a whole step if it fits, otherwise nothing of it.
+    /// Takes all single collectives of a step if they fit into the budget, otherwise none of them.
     pub(super) fn take(&mut self, mut did: event::Collectives) -> event::Collectives {
         let needed = did.each.len() as u64;
         if needed > self.left {
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(told(budget.take(did(4000))), (4000, 3));
         assert_eq!(told(budget.take(did(100))), (0, 103));
         assert_eq!(told(budget.take(did(96))), (96, 3), "a smaller one still fits");
-        // In tenths of a second, like reads of the rings.
+        // Refill in steps of a tenth of a second, which is how often rings are read.
         for tick in 1..=5 {
             budget.refill(S + tick * S / 10);
         }

@@ -1,7 +1,8 @@
-//! Sums of a communicator's collectives by function, in their order.
+//! Sums of a communicator's collectives by function, in the order of the collectives.
 //!
-//! Collectives launched together have the same times: each appears as long as its batch. A communicator's collectives
-//! run one after the other, so the time that they cover is counted once, for the first one.
+//! Collectives that were launched together have the same times, so each of them appears as long as the whole batch. A
+//! communicator's collectives run one after the other. The time that several of them cover is therefore counted once,
+//! for the first one.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +10,15 @@ use paceline_health::event::FunctionSum;
 
 use super::beside::Interval;
 
-/// One collective or message on the GPU.
+/// One collective or message with its time on the GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) ticket: u32,
     pub(super) at: Interval,
 }
 
-/// By communicator: time in it, nanoseconds, and the same by function. `first`: the step's first ticket, because
-/// tickets wrap at 2³².
+/// Returns, by communicator, the time spent in it in nanoseconds, and the same by function. `first` is the step's first
+/// ticket. It is needed for sorting because tickets wrap at 2³².
 pub(super) fn sums(met: &mut [Met], first: u32) -> BTreeMap<u64, (u64, Vec<FunctionSum>)> {
     met.sort_unstable_by_key(|met| (met.at.comm, met.ticket.wrapping_sub(first)));
     let mut all = BTreeMap::new();
@@ -81,7 +82,7 @@ mod tests {
         );
     }
 
-    /// `ncclGroupStart`, four collectives, `ncclGroupEnd`: each appears as long as all four.
+    /// Four collectives between `ncclGroupStart` and `ncclGroupEnd`. Each appears as long as all four together.
     #[test]
     fn a_batch_is_counted_once() {
         let mut all: Vec<Met> = (1..=4)

@@ -1,4 +1,4 @@
-//! Whether the process that writes a ring is alive.
+//! Determines whether the process that writes a ring is alive.
 
 use std::fs::File;
 
@@ -6,17 +6,18 @@ use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use crate::host::Process;
 
-/// How to find out.
+/// How this is determined.
 #[derive(Debug)]
 pub(super) enum Life {
-    /// It is visible: by its process ID in the header.
+    /// By the process ID in the ring's header, if the process is visible from here.
     Seen(Process),
-    /// It is in another container, where process IDs differ: it holds a lock on its ring as long as it lives.
+    /// By the lock that the process holds on its ring as long as it lives. This is used for another container, where
+    /// process IDs differ.
     Lock(File),
 }
 
 impl Life {
-    /// For the writer with this process ID.
+    /// Uses the process ID of the writer.
     pub(super) fn of(pid: u32) -> Life {
         Life::Seen(Process::of(pid))
     }
@@ -24,16 +25,17 @@ impl Life {
     pub(super) fn is_alive(&self) -> bool {
         match self {
             Life::Seen(process) => process.is_alive(),
-            // An error is no proof that it is dead.
+            // After an error, assume that the process is alive.
             Life::Lock(file) => fcntl_getlk(file, &write_lock()).map_or(true, |lock| lock.is_some()),
         }
     }
 
-    /// Its process ID in our namespace, if visible; `pid`: the ID that it reports itself.
+    /// Returns the process ID in our namespace, if the process is visible. `pid` is the ID that the process itself
+    /// reports.
     pub(super) fn number(&self, pid: u32) -> Option<u32> {
         match self {
             Life::Seen(_) => Some(pid),
-            // A process in a namespace that is not visible here has ID 0 (fcntl(2)).
+            // The kernel reports ID 0 for a process in a namespace that is not visible here (fcntl(2)).
             Life::Lock(file) => {
                 let holder = fcntl_getlk(file, &write_lock()).ok()??.pid?;
                 u32::try_from(holder.as_raw_nonzero().get()).ok()

@@ -1,30 +1,33 @@
-//! Durations of steps without GPU times of collectives. A host enqueues up to ten steps at once and then waits, so the
-//! time between two enqueues says little about one step. A GPU runs one step after the other: each ends about a usual
-//! step's duration after the previous one, and not before it was enqueued.
+//! Durations of steps for which collectives have no GPU times. A host enqueues up to ten steps at once and then waits,
+//! so the time between two enqueues says little about one step. A GPU runs one step after the other. So each step is
+//! assumed to end about a usual step's duration after the previous one, and not before it was enqueued.
 
 use std::collections::VecDeque;
 
-/// Number of timed steps in the usual duration, and the multiple of their median that makes an exception.
+/// Number of timed steps from which the usual duration is computed, and the multiple of their median beyond which a
+/// step is an exception.
 const USUAL: usize = 32;
 const EXCEPTION: u64 = 4;
-/// The clocks of host and GPU may drift apart by one part in this many.
+/// The clocks of host and GPU may drift apart by at most one part in this many.
 const DRIFT: i128 = 50_000;
 
-/// When a rank's steps end on its GPU, measured or estimated.
+/// The time at which a rank's steps end on its GPU, measured or estimated.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// When the GPU ended the last step, by its own clock.
+    /// End of the last step on the GPU, by the GPU's clock.
     last: Option<i128>,
     was_timed: bool,
-    /// Durations of the latest steps with both ends timed, ns.
+    /// Durations of the latest steps for which both ends were timed, in nanoseconds.
     timed: VecDeque<u64>,
-    /// Minimum time from enqueue to the end on the GPU, including the clocks' offset, ns; and when it was measured.
+    /// The shortest time from enqueue to the end on the GPU, including the offset between the clocks, in nanoseconds;
+    /// and when it was measured.
     least_delay: Option<(i128, u64)>,
 }
 
 impl Pace {
-    /// Duration, ns, of a step enqueued at `at_ns` by the host's clock that ended at `gpu_end_ns` by the GPU's, if
-    /// timed. Call it for all steps in order. `None` if only the host's clock shows the previous step's end.
+    /// Returns the duration of a step in nanoseconds. The step was enqueued at `at_ns` by the host's clock and, if it
+    /// was timed, ended at `gpu_end_ns` by the GPU's clock. Must be called for all steps in order. Returns `None` if
+    /// the previous step's end on the GPU is unknown.
     pub(super) fn step(&mut self, at_ns: u64, gpu_end_ns: Option<u64>) -> Option<u64> {
         let was_timed = std::mem::replace(&mut self.was_timed, gpu_end_ns.is_some());
         let from = self.last.take();
@@ -34,7 +37,8 @@ impl Pace {
             self.measure(at_ns, end - i128::from(at_ns));
         }
         self.last = timed.or(estimate);
-        // Errors of earlier estimates must not count as this step's.
+        // If the previous end was only estimated, use an estimate here as well, so that its error does not count as
+        // this step's time.
         let end = if was_timed { timed.or(estimate) } else { estimate };
         let by_gpu = from
             .zip(end)
@@ -49,17 +53,18 @@ impl Pace {
         dur_ns
     }
 
-    /// The step before the next one is unknown.
+    /// Records a gap, after which the next step's predecessor is unknown.
     pub(super) fn gap(&mut self) {
         self.last = None;
         self.was_timed = false;
     }
 
-    /// Estimated end on the GPU of a step that follows one that ended at `from`; `None` before any step was timed.
+    /// Returns the estimated end on the GPU of a step whose predecessor ended at `from`. Returns `None` before any step
+    /// was timed.
     fn estimate(&self, from: Option<i128>, at_ns: u64) -> Option<i128> {
         let usual = i128::from(self.usual()?);
         let (delay, measured_ns) = self.least_delay?;
-        // A lower bound: clock drift is not a delay.
+        // Subtract the possible drift to get a lower bound, because drift of the clocks must not count as a delay.
         let drift = i128::from(at_ns.saturating_sub(measured_ns)) / DRIFT;
         let earliest = i128::from(at_ns) + delay - drift;
         Some(from.map_or(earliest, |from| earliest.max(from + usual)))
@@ -90,11 +95,11 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const STEP: u64 = 100 * MS;
-    /// How far the GPU's clock is behind the host's.
+    /// How far the GPU's clock is behind the host's clock.
     const BEHIND: u64 = 7_000_000 * MS;
 
-    /// Durations in ms of 100 steps that the GPU runs one after the other, and that the host enqueues ten at a time;
-    /// eight of 32 are timed. `extra`: additional ms of a step.
+    /// Returns the durations of 100 steps in milliseconds. The GPU runs them one after the other, the host enqueues ten
+    /// at a time, and eight of each 32 are timed. `extra` returns the additional milliseconds of a step.
     fn durations(extra: impl Fn(u64) -> u64) -> Vec<u64> {
         let (mut pace, mut out) = (Pace::default(), Vec::new());
         let (mut host, mut gpu) = (10_000_000 * MS, 10_000_000 * MS);
@@ -119,7 +124,7 @@ mod tests {
         );
     }
 
-    /// Timed steps are exact to the millisecond; others show it when the host waits again.
+    /// A timed step shows an extra delay exactly. Of untimed steps, the delay appears when the host next waits.
     #[test]
     fn steps_that_take_longer() {
         let timed = durations(|step| 300 * u64::from(step == 35));
@@ -129,7 +134,8 @@ mod tests {
         assert_eq!(untimed.iter().position(|ms| *ms == 400), Some(49), "{untimed:?}");
     }
 
-    /// Alternating durations: the estimates add up to the real time, as exactly as seven steps of a window allow.
+    /// With alternating durations, the estimates must add up to the real time, as exactly as the seven durations
+    /// measured per window allow.
     #[test]
     fn steps_that_alternate() {
         let durations = durations(|step| 100 * (step % 2));
@@ -137,7 +143,7 @@ mod tests {
         assert!((mean - 150.0).abs() < 10.0, "{mean}: {durations:?}");
     }
 
-    /// An unknown step, for example because of lost records: the estimates continue after it.
+    /// After an unknown step, for example because of lost records, the estimates continue.
     #[test]
     fn estimates_go_on_after_a_gap() {
         let (mut pace, mut gpu) = (Pace::default(), 10_000_000 * MS);
@@ -153,7 +159,8 @@ mod tests {
         }
     }
 
-    /// The GPU is ten steps behind for a thousand steps, then the host stalls: the queue hides it, and no step is long.
+    /// The GPU is ten steps behind for a thousand steps, and then the host stalls. The queue hides the stall, so no
+    /// step may look long.
     #[test]
     fn a_stall_of_the_host_that_the_queue_hides() {
         let (mut pace, mut gpu) = (Pace::default(), 10_000_000 * MS);
@@ -169,14 +176,14 @@ mod tests {
         }
     }
 
-    /// If nothing is ever timed, only the host's clock is available.
+    /// If nothing is ever timed, only the host's clock is available, so there are no durations.
     #[test]
     fn nothing_is_timed() {
         let mut pace = Pace::default();
         assert!((0..100).all(|step| pace.step(step * MS, None).is_none()));
     }
 
-    /// Steps that become shorter between windows do not become negative, and estimates do not diverge.
+    /// Steps become shorter between windows. No duration may become negative, and the estimates must not diverge.
     #[test]
     fn steps_that_become_shorter() {
         let (mut pace, mut gpu, mut total) = (Pace::default(), 10_000_000 * MS, 0);

@@ -1,4 +1,4 @@
-//! One trainer process: its records become events, its progress words a pulse.
+//! One trainer process. Its records become events, and its progress words become a pulse.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -17,48 +17,48 @@ use super::life::Life;
 use super::steps::Steps;
 use crate::warn;
 
-/// Maximum number of communicators stored for one rank; any later ones are ignored.
+/// Maximum number of communicators stored for one rank. Any later ones are ignored.
 const MOST_GROUPS: usize = 256;
 
 /// File name suffix of the NCCL plugin's ring.
 const PLUGIN: &str = "-nccl.ring";
 
-/// One ring of this node.
+/// One ring of this node, written by one process.
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) reader: Reader,
     path: PathBuf,
     life: Life,
     pub(super) alive: bool,
-    /// Its process has exited since the last call.
+    /// Set if the process has exited since the last call of `has_died`.
     died: bool,
-    /// Nothing more can be read from it.
+    /// Set if nothing more can be read from the ring.
     broken: bool,
     pub(super) attach: Option<event::Attach>,
     role: Arc<str>,
     layout: Option<event::Layout>,
-    /// By communicator.
+    /// Groups by communicator.
     groups: BTreeMap<u64, event::Group>,
-    /// The work record of the step whose record follows, and the ring's position before it.
+    /// The work record whose step record has not arrived yet, and the ring's position before the work record.
     work: Option<(Work, u64)>,
     detached: bool,
-    /// It is the NCCL plugin's, which records neither steps nor its end.
+    /// Set for a ring of the NCCL plugin, which records neither steps nor its end.
     is_plugin: bool,
-    /// The same process has a hook, which has more data on the rank.
+    /// Set if the same process also has a hook's ring, which has more data on the rank.
     pub(super) has_hook: bool,
     pub(super) collectives: Collectives,
     budget: Budget,
-    /// A plugin's steps, found if there is no hook.
+    /// Steps found from a plugin's collectives if there is no hook.
     steps: Steps,
-    /// Frames in flight: their number, and the ring's position after their record.
+    /// Frames that are not acknowledged yet: their number, and the ring's position after their record.
     on_the_way: VecDeque<(u64, u64)>,
-    /// Records without a declared rank.
+    /// Number of records that had no declared rank.
     nameless: u64,
-    /// No earlier sidecar has read from it.
+    /// Set if no earlier sidecar has read from the ring.
     pub(super) is_from_begin: bool,
-    /// Records dropped before this sidecar started: an earlier one reported them.
+    /// Number of records dropped before this sidecar started, which an earlier sidecar reported.
     dropped_before: u64,
-    /// This incarnation has sent the ring's introduction, which an earlier one may have read already.
+    /// Set once this sidecar has sent the ring's introduction. An earlier sidecar may have read its records already.
     introduced: bool,
 }
 
@@ -91,7 +91,7 @@ impl Ring {
             path,
             reader,
         };
-        // The writer's identity: an earlier sidecar may have read and released its records.
+        // Restore the writer's identity, because an earlier sidecar may have read and released those records.
         if let Some(Record::Role(role)) = ring.reader.role() {
             ring.role = Arc::from(role.text.as_str());
         }
@@ -111,12 +111,12 @@ impl Ring {
         self.died |= lived && !self.alive;
     }
 
-    /// Whether its process has died without a goodbye since the last call; the ring was read to its end before.
+    /// Returns true if the process has died without a goodbye since the last call. The ring was read to its end before.
     pub(super) fn has_died(&mut self) -> bool {
         std::mem::take(&mut self.died) && self.attach.is_some() && !self.detached && !self.is_plugin
     }
 
-    /// Sets the requests for single collectives.
+    /// Sets the requests for single collectives of communicators.
     pub(super) fn want(&mut self, wants: &[Want]) {
         let restart = self.attach.as_ref().map_or(0, |attach| attach.restart);
         self.collectives.want(wants, restart);
@@ -194,14 +194,14 @@ impl Ring {
         self.tell_collectives(send);
     }
 
-    /// Sends the sums of completed steps. Those of an open step are lost if the sidecar dies.
+    /// Sends the sums of completed steps. The sums of an open step are lost if the sidecar dies.
     fn tell_collectives(&mut self, send: &mut Send<'_>) {
         let Some(attach) = &self.attach else { return };
         let (rank, restart) = (attach.rank, attach.restart);
         while let Some(done) = self.collectives.next(rank, restart) {
             let step = self.steps.told(rank, restart, &done).filter(|_| !self.has_hook);
             let sums = done.sums.into_iter().map(Event::Comm);
-            // Sums close a communicator's step: single collectives come before them.
+            // Send single collectives first, because the sums close a communicator's step.
             let exact: Vec<Event> = done
                 .exact
                 .into_iter()
@@ -217,13 +217,13 @@ impl Ring {
         }
     }
 
-    /// Keeps a record that the following step record still needs.
+    /// Releases records up to `position`, but keeps a work record that the following step record still needs.
     fn release(&mut self, position: u64) {
         let kept = self.work.map_or(position, |(_, before)| before);
         self.reader.release(position.min(kept));
     }
 
-    /// The event of a record that needs a rank.
+    /// Returns the event of a record that needs a declared rank.
     fn of_rank(&mut self, record: Record) -> Option<Event> {
         let Some(attach) = &self.attach else {
             self.nameless += 1;
@@ -278,7 +278,7 @@ impl Ring {
         }
     }
 
-    /// A writer repeats its layout and groups for sidecars that start later: only changes are sent.
+    /// Returns a changed layout as an event. A writer repeats it for sidecars that start later.
     fn layout(&mut self, layout: event::Layout) -> Option<Event> {
         let new = self.layout.replace(layout) != Some(layout);
         new.then_some(Event::Layout(layout))
@@ -294,7 +294,7 @@ impl Ring {
         Some(Event::Group(group))
     }
 
-    /// Releases the slots whose frames are safe.
+    /// Releases the slots whose frames are acknowledged or dropped.
     pub(super) fn settled(&mut self, seq: u64) {
         let mut position = None;
         while let Some(front) = self.on_the_way.front().copied().filter(|front| front.0 <= seq) {
@@ -323,10 +323,10 @@ impl Ring {
         }
     }
 
-    /// The rank's progress; `None` if it never declared itself or has ended cleanly.
+    /// Returns the rank's progress; `None` if it never declared itself or has ended cleanly.
     pub(super) fn pulse(&self, now_ns: u64) -> Option<Pulse> {
         let attach = self.attach.as_ref().filter(|_| !self.detached)?;
-        // A process with only the plugin may end without a goodbye, and usually does.
+        // A process with only the plugin usually ends without a goodbye, so its end does not count as a death.
         if self.is_plugin && (!self.alive || self.has_hook) {
             return None;
         }
@@ -348,13 +348,13 @@ impl Ring {
         })
     }
 
-    /// The rank that trains here, and its process, if visible from here.
+    /// Returns the rank that trains here and its process ID, if the process is visible from here.
     pub(super) fn trainer(&self) -> Option<(Rank, u32)> {
         let attach = self.attach.as_ref().filter(|_| self.alive && !self.detached)?;
         Some((attach.rank, self.life.number(attach.pid)?))
     }
 
-    /// The rank and restart number that ended cleanly here.
+    /// Returns the rank and restart number of a process that ended cleanly.
     pub(super) fn ended(&self) -> Option<(Rank, u32)> {
         self.attach
             .as_ref()
@@ -362,17 +362,17 @@ impl Ring {
             .map(|attach| (attach.rank, attach.restart))
     }
 
-    /// The process of a hook that has declared its rank.
+    /// Returns the process ID of a hook that has declared its rank.
     pub(super) fn hooked(&self) -> Option<u32> {
         (!self.is_plugin && self.attach.is_some()).then(|| self.reader.pid())
     }
 
-    /// The process ID of the writer.
+    /// Returns the process ID of the writer.
     pub(super) fn pid(&self) -> u32 {
         self.reader.pid()
     }
 
-    /// What the plugin cost here.
+    /// Returns what the plugin cost in this process.
     pub(super) fn cost(&self) -> Cost {
         let (plugin_calls, plugin_ns) = self.reader.spent();
         Cost {
@@ -388,12 +388,12 @@ impl Ring {
         }
     }
 
-    /// Its process has exited, and everything it wrote was read.
+    /// Returns true if the process has exited and everything it wrote was read.
     pub(super) fn is_over(&self) -> bool {
         !self.alive
     }
 
-    /// Over, and everything read is safe.
+    /// Returns true if the ring is over and all frames of its records are acknowledged.
     pub(super) fn is_finished(&self) -> bool {
         self.is_over() && self.on_the_way.is_empty()
     }

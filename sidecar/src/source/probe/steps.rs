@@ -1,4 +1,5 @@
-//! Steps of a process without a hook: found in its sequence of collectives, and sent like a hook's, without phases.
+//! Steps of a process without a hook. They are found in its sequence of collectives, and sent like a hook's steps but
+//! without phases.
 
 use std::collections::VecDeque;
 
@@ -10,20 +11,21 @@ use paceline_ring::{CADENCE_WORDS, Collective, Reader};
 use super::collectives::Done;
 use super::pace::Pace;
 
-/// A repetition in the first minute may be part of one long step. `PACELINE_STEPS_AFTER` sets another time, in seconds.
+/// Time in seconds before steps are searched for, because a repetition in the first minute may be part of one long
+/// step. `PACELINE_STEPS_AFTER` sets another time.
 const PATIENCE_S: u64 = 60;
 const PATIENCE: &str = "PACELINE_STEPS_AFTER";
-/// Maximum number of ended steps with collectives still on the GPU.
+/// Maximum number of ended steps whose collectives are still on the GPU.
 const MOST_ENDED: usize = 1024;
 
-/// See the module.
+/// The steps of one process; see the module.
 #[derive(Debug)]
 pub(super) struct Steps {
     cadence: Cadence,
-    /// The last instruction to the plugin.
+    /// The instruction last sent to the plugin.
     led: Led,
     ended: VecDeque<Ended>,
-    /// The last step, reported or left out.
+    /// The last step, whether it was reported or left out.
     before: Option<Ended>,
     pace: Pace,
 }
@@ -32,12 +34,12 @@ pub(super) struct Steps {
 struct Ended {
     step: u64,
     end: End,
-    /// CLOCK_MONOTONIC.
+    /// Time of the step's end, CLOCK_MONOTONIC.
     at_ns: u64,
 }
 
 impl Steps {
-    /// For a ring that was just opened: from its beginning, or from where another sidecar left it.
+    /// Creates the steps of a ring that was just opened, from its beginning or from where another sidecar stopped.
     pub(super) fn of(reader: &Reader) -> Steps {
         let patience_s = std::env::var(PATIENCE)
             .ok()
@@ -58,7 +60,7 @@ impl Steps {
         }
     }
 
-    /// The step of a collective; 0 if not known yet. `ranks`: size of its communicator.
+    /// Returns the step of a collective, or 0 if it is not known yet. `ranks` is the size of its communicator.
     pub(super) fn of_collective(&mut self, did: &Collective, ranks: u32, reader: &Reader) -> u64 {
         let seen = Did {
             comm: did.comm,
@@ -91,12 +93,12 @@ impl Steps {
         place.step
     }
 
-    /// The step of a send or receive; 0 if not known yet.
+    /// Returns the step of a send or receive, or 0 if it is not known yet.
     pub(super) fn of_message(&mut self, did: &Collective) -> u64 {
         self.cadence.pass(did.ticket)
     }
 
-    /// The completed step, if its duration is known; its kind shows whether it is like other steps.
+    /// Returns the completed step, if its duration is known. The step's kind shows whether it resembles other steps.
     pub(super) fn told(&mut self, rank: Rank, restart: u32, done: &Done) -> Option<event::Step> {
         while self.ended.front().is_some_and(|ended| ended.step < done.step) {
             self.ended.pop_front();

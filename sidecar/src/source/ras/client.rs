@@ -1,7 +1,8 @@
 //! One query to NCCL's RAS service and its response, limited in time and size.
 //!
-//! The protocol is that of `ncclras`: lines both ways, then the response until the service closes the connection
-//! (src/ras/client.cc of <https://github.com/NVIDIA/nccl>). A service without JSON (before 2.28.7) responds with text.
+//! The protocol is that of `ncclras` (src/ras/client.cc of <https://github.com/NVIDIA/nccl>). Both sides first exchange
+//! lines. Then the service sends the response and closes the connection. A service without JSON (before 2.28.7)
+//! responds with text.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -22,10 +23,10 @@ const MAX_LINE: u64 = 1 << 10;
 pub struct Limits {
     /// Timeout for connecting, and for each line before the response.
     pub connect: Duration,
-    /// How long the service may wait for its other processes, whole seconds. It collects twice, and waits five seconds
-    /// more each time (RAS_COLLECTIVE_EXTRA_TIMEOUT_SEC).
+    /// How long the service may wait for its other processes, in whole seconds. It collects twice, and each time waits
+    /// up to five seconds longer than this (RAS_COLLECTIVE_EXTRA_TIMEOUT_SEC).
     pub peers: Duration,
-    /// Timeout for everything together.
+    /// Timeout for the whole query.
     pub whole: Duration,
     /// Maximum bytes of a response.
     pub bytes: u64,
@@ -45,7 +46,7 @@ impl Default for Limits {
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// No process listens.
+    /// No process listens at the address.
     #[error("{address}: {problem}")]
     Absent {
         /// The address.
@@ -61,7 +62,7 @@ pub enum AskError {
         /// The system's error.
         problem: io::Error,
     },
-    /// A program other than NCCL listens there.
+    /// A program other than NCCL listens at the address.
     #[error("`{asked}` was answered by {answer:?}")]
     Stranger {
         /// The request.
@@ -80,7 +81,7 @@ pub enum AskError {
 /// Sends one query.
 ///
 /// # Errors
-/// [`AskError`]; it never takes longer than `limits.whole`, except for a name lookup.
+/// [`AskError`]. The query never takes longer than `limits.whole`, except for a name lookup.
 pub fn ask(address: &str, limits: &Limits) -> Result<RasReport, AskError> {
     let until = Instant::now() + limits.whole;
     let mut talk = Talk::connect(address, until, limits)?;
@@ -93,14 +94,14 @@ pub fn ask(address: &str, limits: &Limits) -> Result<RasReport, AskError> {
         let asked = hello;
         return Err(AskError::Stranger { asked, answer });
     }
-    // If the service refuses either, its default is good enough.
+    // Ignore the replies: if the service rejects one of these, its default is good enough.
     talk.say(&format!("TIMEOUT {}", limits.peers.as_secs()))?;
     talk.say("SET FORMAT json")?;
     talk.send("VERBOSE STATUS")?;
     talk.answer(limits.bytes)
 }
 
-/// Reads a response to its end. Its first byte shows its format, whatever was negotiated.
+/// Reads a response to its end. Detects the format from the first byte, whatever was negotiated.
 ///
 /// # Errors
 /// [`AskError`].
@@ -149,7 +150,7 @@ impl Talk {
         sent.map_err(|problem| AskError::Broken { during, problem })
     }
 
-    /// Sends a line and returns the line that comes back.
+    /// Sends a line and returns the line of the reply.
     fn say(&mut self, line: &str) -> Result<String, AskError> {
         self.send(line)?;
         let during = "waiting for a line";
@@ -170,7 +171,7 @@ impl Talk {
     }
 }
 
-/// A stream with a deadline, however slowly bytes arrive.
+/// A stream with a deadline for all reads and writes together, however slowly bytes arrive.
 struct Timed {
     stream: TcpStream,
     until: Instant,

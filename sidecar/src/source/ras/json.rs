@@ -1,6 +1,7 @@
-//! The response as JSON (NCCL 2.28.7 and later), parsed as a stream: one communicator is in memory at a time.
+//! The response as JSON (NCCL 2.28.7 and later). It is parsed as a stream, so that only one communicator is in memory
+//! at a time.
 //!
-//! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>
+//! See <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +19,7 @@ use super::tally::{Communicator, Member, Tally, Who};
 const MAX_RANKS: usize = 1 << 16;
 /// Maximum number of kinds of collectives per rank.
 const MAX_KINDS: usize = 32;
-/// Known kinds, so that their names take no memory (src/include/nccl_common.h of NCCL).
+/// Names of known kinds. They are constants so that storing a name takes no memory (src/include/nccl_common.h of NCCL).
 const KINDS: [&str; 11] = [
     "Broadcast",
     "Reduce",
@@ -161,7 +162,7 @@ struct RawAbsence {
     considered_dead: bool,
 }
 
-/// `ncclInProgress`: no error (src/nccl.h.in of NCCL).
+/// The code `ncclInProgress`, which is no error (src/nccl.h.in of NCCL).
 const IN_PROGRESS: i64 = 7;
 
 impl RawComm {
@@ -197,7 +198,7 @@ impl RawComm {
     }
 }
 
-/// Negative numbers mean unknown.
+/// Converts the identity of a process. NCCL uses negative numbers for unknown values.
 fn who(host: &str, pid: i64, device: i64) -> Who {
     let host = if host == "unknown" { "" } else { host };
     Who {
@@ -207,7 +208,7 @@ fn who(host: &str, pid: i64, device: i64) -> Who {
     }
 }
 
-/// `0xae94423cfbb2ef4a`, with or without the prefix.
+/// Parses a number such as `0xae94423cfbb2ef4a`, with or without the prefix.
 pub fn number(hex: &str) -> Option<u64> {
     u64::from_str_radix(hex.trim_start_matches("0x"), 16).ok()
 }

@@ -1,22 +1,23 @@
-//! Repairs NCCL's JSON: version 2.28.9 leaves out a comma between two members of an object. Bytes pass through; a comma
-//! is inserted before a string that directly follows a value, which valid JSON never has.
+//! Repairs NCCL's JSON, because version 2.28.9 leaves out a comma between two members of an object. Inserts a comma
+//! before a string that directly follows a value, which never happens in valid JSON. All other bytes pass through
+//! unchanged.
 
 use std::io::{self, Read};
 
 const PIECE: usize = 8 << 10;
-/// Maximum length of a string: names and addresses are far shorter.
+/// Maximum length of a string. Real names and addresses are far shorter.
 const MAX_STRING: usize = 4 << 10;
 
-/// See the module.
+/// The repairing reader; see the module.
 #[derive(Debug)]
 pub struct Mend<R> {
     inner: R,
     out: Vec<u8>,
     at: usize,
-    /// Length of the string that is being read.
+    /// Length of the string that is being read; `None` outside of strings.
     string: Option<usize>,
     escaped: bool,
-    /// The last byte outside of strings that is not whitespace.
+    /// The last byte outside of strings that was not whitespace.
     last: u8,
 }
 

@@ -1,7 +1,9 @@
-//! NCCL's RAS service (2.24 and later): ranks with fewer collectives or dead ones, when a job hangs.
+//! NCCL's RAS service (2.24 and later). When a job hangs, it shows ranks that are dead or have launched fewer
+//! collectives.
 //!
-//! The agent never waits for it: a thread sends the queries, with deadlines for everything, and lives only as long as
-//! needed. A missing service, a timeout and an invalid response are reported as such, and retried with growing pauses.
+//! The agent never waits for the service. A thread sends the queries, with deadlines for everything, and lives only as
+//! long as needed. A missing service, a timeout and an invalid response are reported as such and retried with growing
+//! pauses.
 
 mod client;
 mod json;
@@ -20,14 +22,14 @@ use self::when::{When, Why};
 use super::{Send, Source};
 use crate::warn;
 
-/// NCCL's default address, without NCCL_RAS_ADDR.
+/// NCCL's default address, used if NCCL_RAS_ADDR is not set.
 pub const ADDRESS: &str = "localhost:28028";
 /// Maximum length of a reported error.
 const MAX_TEXT: usize = 200;
 
 type Answer = Result<RasReport, AskError>;
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct Ras {
     address: String,
@@ -47,7 +49,7 @@ struct Asker {
 }
 
 impl Ras {
-    /// Queries this address, HOST:PORT, when it is useful.
+    /// Queries the service at this address (HOST:PORT) when an answer is useful.
     pub fn new(address: String, limits: Limits) -> Ras {
         Ras {
             address,
@@ -60,7 +62,8 @@ impl Ras {
         }
     }
 
-    /// The address of the trainers' NCCL, from the environment that they share with us; `None` if its service is off.
+    /// Returns the address at which the trainers' NCCL serves, from the environment that they share with the sidecar.
+    /// Returns `None` if the service is off.
     pub fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
         let is_off = variable("NCCL_RAS_ENABLE").is_some_and(|value| value.trim() == "0");
         let address = variable("NCCL_RAS_ADDR").filter(|value| !value.trim().is_empty());
@@ -84,7 +87,7 @@ impl Ras {
             Ok(mut report) => {
                 report.still = why == Why::Still;
                 if why == Why::Regular {
-                    // In a running job, counts differ at any time.
+                    // Ignore different counts in a running job, because they differ at any time.
                     report
                         .ranks
                         .retain(|rank| !matches!(rank.state, RasState::Behind | RasState::Ahead));
@@ -165,7 +168,7 @@ impl Source for Ras {
         let answer = match self.asker.as_ref().map(|asker| asker.answers.try_recv()) {
             Some(Ok(answer)) => answer,
             Some(Err(TryRecvError::Empty)) => return,
-            // The thread is gone; the next query starts another.
+            // The thread is gone. The next query starts another one.
             Some(Err(TryRecvError::Disconnected)) | None => {
                 (self.asking, self.asker) = (None, None);
                 return;

@@ -27,25 +27,25 @@ const LIMITS: Limits = Limits {
 /// Possible behaviors of NCCL's service.
 #[derive(Clone, Copy)]
 enum Service {
-    /// 2.28.7 and later.
+    /// Responds as 2.28.7 and later do, in JSON.
     Json(&'static str),
-    /// Before that, without formats.
+    /// Responds as earlier versions do, which have no choice of formats.
     Text(&'static str),
-    /// Accepts the connection and sends nothing.
+    /// Accepts the connection but sends nothing.
     Mute,
-    /// Sends its greeting and nothing more.
+    /// Sends its greeting but nothing more.
     Stuck,
-    /// Closes this many bytes before the end.
+    /// Closes the connection this many bytes before the end of the response.
     Cut(&'static str, usize),
-    /// One byte at a time, forever.
+    /// Sends one byte at a time, forever.
     Drips,
-    /// Another program listens there.
+    /// Is a program other than NCCL.
     Http,
     /// Sends data without end.
     Endless,
 }
 
-/// Serves this many connections; returns the requests.
+/// Serves this many connections. Returns the requests.
 fn serve(service: Service, calls: usize) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -53,7 +53,7 @@ fn serve(service: Service, calls: usize) -> (String, JoinHandle<Vec<String>>) {
         let mut asked = Vec::new();
         for _ in 0..calls {
             let (stream, _) = listener.accept().unwrap();
-            // The client may have given up.
+            // Ignore the result, because the client may have given up.
             let _ = talk(service, stream, &mut asked);
         }
         asked
@@ -121,7 +121,7 @@ fn json_is_asked_for_and_read() {
         (&*report.nccl, report.comms, report.uneven, report.size),
         ("2.28.9", 2, 2, 4)
     );
-    // Rank 1 of the pair is rank 2 of the job: reported once.
+    // Rank 1 of the pair is rank 2 of the job, and is reported only once.
     let told: Vec<_> = report.ranks.iter().map(short).collect();
     assert_eq!(told, [(RasState::Behind, Some(2), 100, "AllReduce", 148, 150)]);
     assert_eq!(
@@ -208,7 +208,7 @@ fn what_is_no_answer_is_told_as_what_it_is() {
         "waiting for the answer: unexpected end of file",
     );
     check(Service::Drips, "the answer as text: timed out");
-    // Its bytes are limited, whatever they contain.
+    // The number of bytes is limited, whatever they contain.
     let patient = Limits {
         whole: Duration::from_secs(60),
         ..LIMITS
@@ -234,7 +234,7 @@ fn still(idle_s: u64) -> Vec<Pulse> {
     }]
 }
 
-/// Polls until a response was handled; returns the reports.
+/// Polls until a response was handled. Returns the reports.
 fn poll(source: &mut Ras, now_ns: u64) -> Vec<RasReport> {
     let mut told = Vec::new();
     let begun = Instant::now();
@@ -247,7 +247,7 @@ fn poll(source: &mut Ras, now_ns: u64) -> Vec<RasReport> {
             told.push(report);
             1
         });
-        // The agent's thread is never blocked.
+        // A poll must never block the agent's thread.
         assert!(polled.elapsed() < Duration::from_millis(200));
         assert!(begun.elapsed() < Duration::from_secs(30));
         if source.asking.is_none() {
@@ -261,7 +261,7 @@ fn poll(source: &mut Ras, now_ns: u64) -> Vec<RasReport> {
 fn a_source_asks_while_ranks_stand_still() {
     let (address, served) = serve(Service::Json(BEHIND_JSON), 3);
     let mut source = Ras::new(address, LIMITS);
-    // In a running job, different counts mean nothing.
+    // In a running job, different counts mean nothing, so only the state is reported.
     source.notice(&still(0), SECOND);
     assert_eq!(
         poll(&mut source, 40 * SECOND)
@@ -275,7 +275,7 @@ fn a_source_asks_while_ranks_stand_still() {
     let told = poll(&mut source, 50 * SECOND);
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].ranks[0].rank, Some(Rank(2)));
-    // Not again at once.
+    // The next query is not sent at once.
     assert!(poll(&mut source, 51 * SECOND).is_empty());
     source.notice(&still(30), 71 * SECOND);
     assert_eq!(poll(&mut source, 71 * SECOND).len(), 1);
@@ -292,7 +292,7 @@ fn trouble_is_told_once_and_counted() {
     source.notice(&still(60), 60 * SECOND);
     assert!(poll(&mut source, 60 * SECOND).is_empty());
     assert_eq!(source.errors, 2);
-    // If no service ever listened, nothing is reported.
+    // If no service ever listened, the missing service is not reported.
     let nobody = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

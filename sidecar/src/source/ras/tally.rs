@@ -1,4 +1,4 @@
-//! Evaluates a response: which ranks differ from the rest of their communicator, by the counts alone.
+//! Evaluates a response: uses only the counts to determine which ranks differ from the rest of their communicator.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -10,63 +10,63 @@ use paceline_health::id::Rank;
 
 /// Maximum number of ranks reported.
 const MAX_TOLD: usize = 32;
-/// Maximum number of differing ranks stored while a response is read.
+/// Maximum number of differing ranks kept while a response is read.
 const MAX_KEPT: usize = 4096;
 
-/// One rank's process and GPU, which identify it in all communicators of a response.
+/// One rank's process and GPU. They identify it in all communicators of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
-    /// Address of its host.
+    /// Address of the process's host.
     pub host: Arc<str>,
-    /// Its process ID there; zero if unknown.
+    /// Process ID on that host; zero if unknown.
     pub pid: u32,
-    /// Its CUDA device.
+    /// Number of its CUDA device.
     pub device: u32,
 }
 
 /// One communicator of a response.
 #[derive(Clone, Debug, Default)]
 pub struct Communicator {
-    /// Its hash.
+    /// Hash that identifies the communicator.
     pub hash: u64,
-    /// Number of its ranks.
+    /// Number of ranks in the communicator.
     pub size: u32,
     /// Ranks that responded.
     pub members: Vec<Member>,
-    /// Ranks that did not, with their state.
+    /// Ranks that did not respond, with their rank in the communicator and their state.
     pub missing: Vec<(Who, u32, RasState)>,
 }
 
 /// A rank that responded.
 #[derive(Clone, Debug, Default)]
 pub struct Member {
-    /// Its process and GPU.
+    /// The rank's process and GPU.
     pub who: Who,
-    /// Its rank in the communicator.
+    /// The rank's number in the communicator.
     pub rank: u32,
-    /// An error or an abort.
+    /// The rank's error or abort, if any.
     pub trouble: Option<RasState>,
-    /// Collectives launched, by kind.
+    /// Number of collectives launched, by kind.
     pub counts: Vec<(Cow<'static, str>, u64)>,
 }
 
-/// Ranks that have launched the same number of a collective.
+/// Ranks that have launched the same number of collectives of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     /// Number of launched collectives.
     pub launched: u64,
     /// Number of ranks in the group.
     pub count: u32,
-    /// The identified ones.
+    /// The ranks of the group that the response identifies.
     pub known: Vec<Who>,
 }
 
-/// See the module.
+/// The evaluation; see the module.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Version of NCCL.
     pub nccl: String,
-    /// Communicators seen so far.
+    /// Number of communicators seen so far.
     pub comms: u32,
     uneven: BTreeSet<u64>,
     size: u32,
@@ -76,7 +76,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds a fully described communicator.
+    /// Adds a communicator whose ranks are all described.
     pub fn communicator(&mut self, comm: Communicator) {
         self.comms = self.comms.saturating_add(1);
         if comm.size > self.size {
@@ -120,14 +120,14 @@ impl Tally {
         }
     }
 
-    /// Adds the rank of a process in a communicator of this size.
+    /// Adds the rank that a process has in a communicator of this size.
     pub fn number(&mut self, who: &Who, rank: u32, size: u32) {
         if size == self.size && self.numbers.len() < MAX_KEPT {
             self.numbers.insert(who.clone(), rank);
         }
     }
 
-    /// Compares ranks that have launched different numbers of a collective. The majority is the reference.
+    /// Compares ranks that have launched different numbers of a collective. The largest group is the reference.
     pub fn compare(&mut self, hash: u64, collective: &str, groups: impl Iterator<Item = Group>) {
         let groups: Vec<Group> = groups.collect();
         let usual = groups.iter().max_by_key(|group| (group.count, group.launched));
@@ -171,7 +171,7 @@ impl Tally {
         }
     }
 
-    /// Summarizes the response.
+    /// Returns the summary of the response.
     pub fn finish(self) -> RasReport {
         let mut ranks = self.out;
         for (who, rank) in &mut ranks {

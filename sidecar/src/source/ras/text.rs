@@ -1,7 +1,7 @@
-//! The response to `VERBOSE STATUS` as text (NCCL 2.24 and later): ranks of a communicator that differ from most are
-//! listed under its counts.
+//! The response to `VERBOSE STATUS` as text (NCCL 2.24 and later). Below the counts of a communicator, it lists the
+//! ranks that differ from most.
 //!
-//! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>
+//! See <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html>.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
@@ -22,10 +22,10 @@ pub enum TextError {
     /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The beginning is not NCCL's.
+    /// The text does not begin like a response of NCCL.
     #[error("it does not begin with NCCL's version: {0:?}")]
     Stranger(String),
-    /// It ends before its last part.
+    /// The text ends before its last part.
     #[error("it ends in the middle, after {0} lines")]
     Cut(u64),
 }
@@ -41,7 +41,7 @@ pub fn read(mut input: impl BufRead) -> Result<RasReport, TextError> {
         page.lines += 1;
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
-        // RCCL, its counterpart for AMD GPUs, uses the same format.
+        // Accept RCCL too, the counterpart of NCCL for AMD GPUs, because it uses the same format.
         if page.lines == 1 && !text.starts_with("NCCL version ") && !text.starts_with("RCCL version ") {
             return Err(TextError::Stranger(text.chars().take(80).collect()));
         }
@@ -54,7 +54,7 @@ pub fn read(mut input: impl BufRead) -> Result<RasReport, TextError> {
     Ok(page.tally.finish())
 }
 
-/// Reads the next line; the excess of an overlong one is skipped.
+/// Reads the next line. Skips the excess of an overlong line.
 fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let count = input.by_ref().take(MAX_LINE).read_until(b'\n', line)?;
@@ -64,7 +64,7 @@ fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(count > 0)
 }
 
-/// The section of the current lines.
+/// The section to which the current lines belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Section {
     /// The summary and its tables.
@@ -74,9 +74,9 @@ enum Section {
     Processes(RasState),
     /// Ranks of a communicator that are gone or have an error.
     Ranks(RasState),
-    /// Counts of a communicator.
+    /// The counts of a communicator.
     Counts,
-    /// Ignored.
+    /// A section that is ignored.
     Other,
 }
 
@@ -86,7 +86,7 @@ struct Page {
     lines: u64,
     is_whole: bool,
     section: Section,
-    /// Ranks of one communicator, by its group in the table.
+    /// Number of ranks of one communicator, by the number of its group in the table.
     sizes: BTreeMap<u32, u32>,
     hash: u64,
     size: u32,
@@ -114,7 +114,7 @@ impl Page {
         self.section = section;
     }
 
-    /// Compares the collected counts.
+    /// Compares the counts collected so far, and clears them.
     fn close(&mut self) {
         let groups = std::mem::take(&mut self.counts);
         if !groups.is_empty() {
@@ -123,7 +123,7 @@ impl Page {
         }
     }
 
-    /// `#0-1 (cf264af53edbe986) MISMATCH`
+    /// Parses a line such as `#0-1 (cf264af53edbe986) MISMATCH`.
     fn communicator(&mut self, line: &str) {
         let mut words = line.trim_start_matches('#').split_whitespace();
         let (place, hash) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -160,7 +160,8 @@ impl Page {
         }
     }
 
-    /// `0  1  4  8  32  32  RUNNING  OK`: group, communicators in it, nodes, ranks per node (`4-8`), ranks of one, ..
+    /// Parses a table row such as `0  1  4  8  32  32  RUNNING  OK`: group, number of communicators in it, nodes, ranks
+    /// per node (`4-8`), ranks of one communicator, and so on.
     fn table(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [group, comms, _, _, size, _, _status, _errors] = words.as_slice() else {
@@ -176,11 +177,11 @@ impl Page {
         }
     }
 
-    /// Parses a line of a communicator's counts.
+    /// Parses a line with counts of a communicator.
     fn count(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("Communicator ranks have different ") {
             self.close();
-            // `.. AllReduce operation counts`, or `.. status`, which has no counts.
+            // The line ends in `.. AllReduce operation counts`, or in `.. status`, which has no counts.
             let counted = rest.strip_suffix(" operation counts");
             self.collective = counted.unwrap_or_default().to_owned();
             return;
@@ -197,7 +198,7 @@ impl Page {
         };
         let who = self.rank(line);
         match (launched, who) {
-            // `26 ranks have launched up to operation 6650`
+            // A line such as `26 ranks have launched up to operation 6650`.
             (Some(launched), None) if !line.starts_with("Rank ") => {
                 let count = line
                     .split(' ')
@@ -211,7 +212,7 @@ impl Page {
                     known,
                 });
             }
-            // `Rank 3 has launched up to operation 6649 -- GPU 3 managed by process 7 on node 10.0.0.1`
+            // A line such as `Rank 3 has launched up to operation 6649 -- GPU 3 managed by process 7 on node 10.0.0.1`.
             (Some(launched), who) => {
                 let (count, known) = (1, who.into_iter().collect());
                 self.counts.push(Group {
@@ -220,7 +221,8 @@ impl Page {
                     known,
                 });
             }
-            // `Rank 3 -- GPU 3 managed by process 7 on node 10.0.0.1`, one of those above.
+            // A line such as `Rank 3 -- GPU 3 managed by process 7 on node 10.0.0.1`, which identifies a rank of the
+            // preceding group.
             (None, Some(who)) => {
                 if let Some(group) = self
                     .counts
@@ -234,7 +236,7 @@ impl Page {
         }
     }
 
-    /// `Rank 3 .. -- GPU 3 managed by process 7 on node 10.0.0.1`
+    /// Parses a line such as `Rank 3 .. -- GPU 3 managed by process 7 on node 10.0.0.1`.
     fn rank(&mut self, line: &str) -> Option<Who> {
         let number = line.strip_prefix("Rank ")?.split(' ').next()?.parse().ok()?;
         let (_, gpu) = line.split_once(" -- GPU ")?;
@@ -249,7 +251,7 @@ impl Page {
     }
 }
 
-/// `Process 7 on node 10.0.0.1 managing GPU 3`, or `GPUs 0,1` of which the first counts.
+/// Parses a line such as `Process 7 on node 10.0.0.1 managing GPU 3`. If it says `GPUs 0,1`, uses the first.
 fn process(line: &str) -> Option<Who> {
     let who = place(line.strip_prefix("Process ")?)?;
     let (_, gpus) = line.split_once(" managing GPU")?;
@@ -259,7 +261,7 @@ fn process(line: &str) -> Option<Who> {
     Some(Who { device, ..who })
 }
 
-/// `7 on node 10.0.0.1`
+/// Parses a text such as `7 on node 10.0.0.1`.
 fn place(text: &str) -> Option<Who> {
     let (pid, rest) = text.split_once(" on node ")?;
     Some(Who {

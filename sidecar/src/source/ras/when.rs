@@ -1,26 +1,26 @@
-//! When to query: while ranks of this node make no progress, and from time to time.
+//! Decides when to query the service: while ranks of this node make no progress, and from time to time.
 //!
-//! Every process of a job responds for the whole job, so few sidecars query: the one with rank 0 first, the next ones
-//! later, in case that node is the one in trouble.
+//! Any process of a job answers for the whole job, so only few sidecars query. The one with rank 0 queries first. The
+//! next ones query later, in case the node with rank 0 is the one in trouble.
 
 use std::time::Duration;
 
 use paceline_health::event::Pulse;
 
-/// Minimum time without progress before a query.
+/// Minimum time without progress before a query. The following constants adjust it.
 const STILL: Duration = Duration::from_secs(8);
-/// Upper limit of that time, however slow the job's steps are.
+/// Upper limit of the time before a query, however slow the job's steps are.
 const STILL_AT_MOST: Duration = Duration::from_secs(120);
-/// That time as a multiple of the longest pause that ended by itself.
+/// The time before a query, as a multiple of the longest pause that ended by itself.
 const BEYOND_USUAL: u64 = 2;
-/// Added to that time for each rank below this node's lowest.
+/// Addition to the time before a query, for each rank below this node's lowest rank.
 const LATER: Duration = Duration::from_millis(500);
 /// Nodes whose lowest rank is this or higher do not query.
 const LAST_ASKING: u32 = 64;
-/// Delay between two queries while ranks make no progress; doubles each time.
+/// Delay between two queries while ranks make no progress. It doubles each time, up to `LONGEST_PAUSE`.
 const PAUSE: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// Intervals of regular queries, by the node with rank 0; they grow without responses.
+/// Intervals of regular queries, which only the node with rank 0 sends. They grow while there are no responses.
 const FIRST: Duration = Duration::from_secs(30);
 const REGULAR: Duration = Duration::from_secs(300);
 const LONGEST_REGULAR: Duration = Duration::from_secs(3600);
@@ -28,13 +28,13 @@ const LONGEST_REGULAR: Duration = Duration::from_secs(3600);
 /// Reason of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Ranks make no progress: counts are meaningful.
+    /// Ranks make no progress, so their counts can be compared.
     Still,
     /// A regular query is due.
     Regular,
 }
 
-/// See the module. Times are CLOCK_MONOTONIC ns.
+/// The decision; see the module. Times are CLOCK_MONOTONIC in nanoseconds.
 #[derive(Debug, Default)]
 pub struct When {
     lowest: Option<u32>,
@@ -57,7 +57,7 @@ impl When {
         self.lowest = pulses.iter().map(|pulse| pulse.rank.0).min();
         let still_ns = pulses.iter().map(|pulse| pulse.idle_ns).max().unwrap_or(0);
         if still_ns < self.still_ns {
-            // It resumed by itself: such a pause is usual here.
+            // The ranks resumed by themselves, so a pause of this length is usual here.
             self.usual_ns = self.usual_ns.max(self.still_ns);
         }
         if still_ns < ns(STILL) && now_ns >= self.still_due_ns.saturating_add(ns(LONGEST_PAUSE)) {
@@ -70,7 +70,7 @@ impl When {
         }
     }
 
-    /// Whether to query now, and why.
+    /// Returns the reason for a query if one is due now.
     pub fn due(&self, now_ns: u64) -> Option<Why> {
         let lowest = self.lowest.filter(|rank| *rank < LAST_ASKING)?;
         let usual = self.usual_ns.saturating_mul(BEYOND_USUAL);
@@ -81,7 +81,7 @@ impl When {
         (self.regular_due_ns != 0 && lowest == 0 && now_ns >= self.regular_due_ns).then_some(Why::Regular)
     }
 
-    /// Records a query.
+    /// Records that a query was sent.
     pub fn asked(&mut self, why: Why, now_ns: u64) {
         if why == Why::Still {
             self.pause_ns = self
@@ -94,7 +94,7 @@ impl When {
         self.regular_due_ns = now_ns + ns(REGULAR);
     }
 
-    /// Records whether there was a response.
+    /// Records whether the service responded.
     pub fn answered(&mut self, answered: bool) {
         self.regular_ns = if answered {
             ns(REGULAR)
@@ -126,7 +126,8 @@ mod tests {
         }
     }
 
-    /// Seconds of 600 at which a node with `lowest` queries; `still` returns its seconds without progress.
+    /// Returns at which of 600 seconds a node with lowest rank `lowest` queries. `still` returns its seconds without
+    /// progress.
     fn asked(lowest: u32, still: impl Fn(u64) -> u64, answers: bool) -> Vec<(u64, Why)> {
         let mut when = When::default();
         let mut asked = Vec::new();
@@ -146,7 +147,7 @@ mod tests {
     fn a_job_that_runs_is_asked_now_and_then_by_one_node() {
         let asked_at = asked(0, |_| 0, true);
         assert_eq!(asked_at, [(31, Why::Regular), (331, Why::Regular)]);
-        // Without responses: less and less often.
+        // Without responses, queries become less and less frequent.
         assert_eq!(asked(0, |_| 0, false).len(), 1);
         assert_eq!(asked(8, |_| 0, true), []);
         assert_eq!(When::default().due(SECOND), None);
@@ -163,7 +164,7 @@ mod tests {
                 .collect::<Vec<u64>>()
         };
         assert_eq!(times(0), [108, 128, 168, 248, 408]);
-        // Other nodes later, in order of their ranks; those with high ranks never.
+        // Other nodes query later, in the order of their ranks. Nodes with high ranks never query.
         assert_eq!(times(8).first(), Some(&112));
         assert_eq!(times(56).first(), Some(&136));
         assert!(times(64).is_empty());
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_is_usual_is_not_asked_about() {
-        // Steps of 30 s, without progress for that long.
+        // Steps take 30 s, so ranks regularly make no progress for that long.
         let still = |second: u64| second % 30;
         let asked = asked(0, still, true);
         let still = asked.iter().filter(|(_, why)| *why == Why::Still).count();

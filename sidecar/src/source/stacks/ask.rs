@@ -1,4 +1,4 @@
-//! Requests the stacks of one process and of its loader workers.
+//! Requests the stacks of one process and of its data loader workers.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -17,43 +17,44 @@ use crate::source::host::files::Files;
 
 /// Folder of the hooks' answers, in the ring directory (sidecar/probe/python/paceline/_stacks.py).
 const FOLDER: &str = "stacks";
-/// Timeout of an answer, and the time without new data after which it is complete.
+/// Timeout of an answer, and the time without new data after which an answer counts as complete.
 const LONGEST: Duration = Duration::from_millis(1000);
 const SETTLED: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Maximum bytes read of an answer; a thread takes a few kilobytes.
+/// Maximum bytes read of an answer. One thread takes a few kilobytes.
 const MAX_ANSWER: u64 = 1 << 20;
 /// Maximum number of workers queried per rank.
 const MAX_ASKED: usize = 16;
-/// A younger child may be about to exec another program.
+/// Minimum age of a child that is queried, because a younger one may be about to exec another program.
 const MIN_AGE: Duration = Duration::from_secs(1);
 
-/// Why a process without our handler is not queried.
+/// Reason for not querying a process that lacks our handler.
 pub(super) const NO_HANDLER: &str =
     "no stack handler (PACELINE_HOOK or PACELINE_STACKS is off, or the program uses the signal itself)";
 
-/// The process has the handler, but does not return from the kernel or is starved.
+/// Reason for a missing answer: the process has the handler but is stuck in the kernel or gets no CPU time.
 const NO_ANSWER: &str = "no answer within a second";
 
-/// Queries processes, one after the other.
+/// Queries processes one after the other.
 #[derive(Debug)]
 pub struct Asker {
     folder: PathBuf,
     files: Files,
 }
 
-/// The file of a process's answers, its descriptor in that process, and the signal that requests one.
+/// The file into which a process writes its answers, its descriptor in that process, and the signal that requests an
+/// answer.
 #[derive(Debug)]
 struct Line {
     file: File,
     descriptor: u32,
     signal: u32,
-    /// A process did not answer: a late answer would be mistaken for the next process's.
+    /// Set once a process did not answer, because its late answer would be mistaken for that of the next process.
     is_late: bool,
 }
 
 impl Asker {
-    /// For the hooks that share this ring directory.
+    /// Creates the asker for the hooks that share this ring directory.
     pub fn new(ring_dir: &Path) -> Asker {
         Asker {
             folder: ring_dir.join(FOLDER),
@@ -61,7 +62,7 @@ impl Asker {
         }
     }
 
-    /// Activity of a rank's main thread and of its workers. Workers with the same activity are merged.
+    /// Returns the activity of a rank's main thread and of its workers. Merges workers with the same activity.
     pub fn ask(&mut self, pid: u32) -> (Activity, Vec<WorkerActivity>) {
         let Some(seen) = kernel::look(&mut self.files, pid) else {
             let gone = Activity {
@@ -79,7 +80,7 @@ impl Asker {
             };
             let is_young = self.age(&seen).is_none_or(|age| age < MIN_AGE);
             let activity = self.activity(child, &seen, line.as_mut().filter(|_| !is_young));
-            // Otherwise it is not a worker but a separate program: a compiler, a logger.
+            // Otherwise the child is not a worker but a separate program, such as a compiler or a logger.
             let is_worker = !activity.frames.is_empty()
                 || activity.state == ThreadState::Disk
                 || &*activity.missing == NO_ANSWER;
@@ -97,7 +98,8 @@ impl Asker {
 
     fn activity(&mut self, pid: u32, seen: &KernelView, line: Option<&mut Line>) -> Activity {
         let stack = self.stack(pid, seen, line);
-        // In a read of storage that does not respond, a signal turns an interruptible sleep into an uninterruptible one.
+        // Look again after a missing answer: in a read from unresponsive storage, the signal turns an interruptible
+        // sleep into an uninterruptible one.
         let later = match stack {
             Err(NO_ANSWER) => kernel::look(&mut self.files, pid),
             _ => None,
@@ -119,7 +121,8 @@ impl Asker {
         activity
     }
 
-    /// The answer file of this process's hook, not of an earlier process with the same ID.
+    /// Finds the answer file of this process's hook. The start time excludes the file of an earlier process with the
+    /// same ID.
     fn line(&self, pid: u32, start_time: u64) -> Option<Line> {
         let prefix = format!("{pid}-{start_time}-");
         let entries = std::fs::read_dir(&self.folder).ok()?;
@@ -137,7 +140,7 @@ impl Asker {
             .open(self.folder.join(name))
             .ok()?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        // Real-time signals of Linux; nothing else is ever sent.
+        // Accept only real-time signals of Linux, so that nothing else is ever sent.
         (is_file && (34..=64).contains(&signal)).then_some(Line {
             file,
             descriptor,
@@ -146,10 +149,10 @@ impl Asker {
         })
     }
 
-    /// Makes the process write its stacks.
+    /// Makes the process write its stacks, and returns them.
     ///
     /// # Errors
-    /// Why there is no stack.
+    /// The reason why there is no stack.
     fn stack(
         &mut self,
         pid: u32,
@@ -160,7 +163,7 @@ impl Asker {
             ThreadState::Stopped => return Err("stopped by a signal"),
             ThreadState::Traced => return Err("stopped by a debugger"),
             ThreadState::Zombie => return Err("the process has ended"),
-            // It would answer when it wakes up, within the next process's answer.
+            // Do not query this process. It would answer when it wakes up, in the middle of the next process's answer.
             ThreadState::Disk => return Err("in an uninterruptible sleep of the kernel"),
             ThreadState::Running | ThreadState::Sleeping | ThreadState::Unknown => {}
         }
@@ -174,7 +177,8 @@ impl Asker {
             Errno::SRCH => "the process has ended",
             _ => "this system does not let it be asked (pidfd_open)",
         })?;
-        // Checked after opening the handle, so for this process: without a handler, the signal would kill it.
+        // Check again after opening the handle, so that the result applies to this very process. Without a handler, the
+        // signal would kill it.
         let now = kernel::look(&mut self.files, pid);
         if now.is_none_or(|now| now.start_time != seen.start_time) {
             return Err("the process has ended");
@@ -192,8 +196,8 @@ impl Asker {
         }
         let length = || line.file.metadata().map_or(0, |metadata| metadata.len());
         let before = length();
-        // SAFETY: a number from 34 to 64 is a real-time signal of Linux that glibc does not keep for itself (32, 33), and
-        // the process handles it.
+        // SAFETY: a number from 34 to 64 is a real-time signal of Linux that glibc does not keep for itself (32, 33),
+        // and the process handles this signal.
         let signal = unsafe { Signal::from_raw_unchecked(line.signal as i32) };
         pidfd_send_signal(&handle, signal)
             .map_err(|_| "the signal that asks for stacks could not be sent")?;
@@ -217,14 +221,14 @@ impl Asker {
         let read = line.file.read_at(&mut answer, before).unwrap_or(0);
         answer.truncate(read);
         if last > MAX_ANSWER {
-            // The process appends, so it continues at the new end.
+            // Clear the file. The process appends, so its next answer starts at the new end.
             let _ = line.file.set_len(0);
         }
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// Whether the process has the answer file at its descriptor. One that has exec'ed another program does not, and
-    /// one that has closed inherited descriptors may have another file there.
+    /// Returns true if the process has the answer file at this descriptor. A process that has exec'ed another program
+    /// lacks it, and one that has closed inherited descriptors may have another file there.
     fn answers_into(&self, pid: u32, line: &Line) -> bool {
         let theirs = std::fs::metadata(self.files.at(format!("proc/{pid}/fd/{}", line.descriptor)));
         let ours = line.file.metadata();
@@ -232,7 +236,7 @@ impl Asker {
         matches!((theirs.map(id), ours.map(id)), (Ok(theirs), Ok(ours)) if theirs == ours)
     }
 
-    /// Age of a process.
+    /// Returns the age of a process.
     fn age(&mut self, seen: &KernelView) -> Option<Duration> {
         let uptime = self.files.text("proc/uptime").ok()?;
         let uptime_s: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;

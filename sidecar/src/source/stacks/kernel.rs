@@ -1,4 +1,5 @@
-//! A thread's activity from the kernel: its state, the system call in which it sleeps, and on which file system.
+//! What a thread does, according to the kernel: its state, the system call in which it sleeps, and the file system
+//! concerned.
 
 use std::path::{Path, PathBuf};
 
@@ -8,34 +9,36 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use super::parse::short;
 use crate::source::host::files::Files;
 
-/// The kernel's view of a process's main thread.
+/// The kernel's information about a process's main thread.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KernelView {
     pub state: ThreadState,
-    /// Clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub start_time: u64,
-    /// `read of /data/x.bin (nfs4 at /data)`; empty if unknown or not sleeping.
+    /// The wait, such as `read of /data/x.bin (nfs4 at /data)`; empty if the thread does not sleep or the wait is
+    /// unknown.
     pub waits_in: String,
     pub waits_for: WaitFor,
 }
 
-/// Signals of a process, as bits: handled, and blocked by its main thread.
+/// Signals of a process as bit masks: those that it handles, and those that its main thread blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Signals {
     pub caught: u64,
     pub blocked: u64,
 }
 
-/// Network file systems; those of FUSE begin with `fuse`.
+/// Types of network file systems. The types of FUSE begin with `fuse`.
 const NETWORK_FILE_SYSTEMS: [&str; 14] = [
     "nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "wekafs", "9p", "virtiofs", "afs",
     "orangefs", "panfs",
 ];
-/// Local FUSE file systems, used by containers.
+/// Types of local FUSE file systems, which containers use.
 const LOCAL_FUSE: [&str; 2] = ["fuse.fuse-overlayfs", "fuse.lxcfs"];
-/// File systems that are not storage.
+/// Types of file systems that are not storage.
 const NO_STORAGE: [&str; 4] = ["devtmpfs", "proc", "sysfs", "devpts"];
-/// Kernel functions in which a thread waits for pages of a file (a page fault is no system call).
+/// Beginnings of the names of kernel functions in which a thread waits for pages of a file. They are needed because a
+/// page fault is no system call.
 const WAITS_FOR_PAGES: [&str; 7] = [
     "folio_wait",
     "wait_on_page",
@@ -46,8 +49,8 @@ const WAITS_FOR_PAGES: [&str; 7] = [
     "request_wait_answer",
 ];
 
-/// Name of a system call that shows what the thread waits for, by its number on this machine; `None` if the file in its
-/// first argument shows that.
+/// Returns the name of a system call, by its number on this machine, and what a thread waits for in it. The latter is
+/// `None` if it depends on the file in the call's first argument.
 fn name_of(call: i64) -> Option<(&'static str, Option<WaitFor>)> {
     Some(match call {
         libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv => ("read", None),
@@ -70,10 +73,10 @@ fn name_of(call: i64) -> Option<(&'static str, Option<WaitFor>)> {
     })
 }
 
-/// Looks at the main thread of a process; `None` if the process is gone.
+/// Reads the state of a process's main thread. Returns `None` if the process is gone.
 pub fn look(files: &mut Files, pid: u32) -> Option<KernelView> {
     let stat = files.text(format!("proc/{pid}/stat")).ok()?;
-    // The name may contain any characters.
+    // The process name may contain any characters, so parse from its last parenthesis on.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = ThreadState::from_letter(fields.next()?);
     let start_time = fields.nth(18)?.parse().ok()?;
@@ -88,7 +91,7 @@ pub fn look(files: &mut Files, pid: u32) -> Option<KernelView> {
     })
 }
 
-/// A process's handled and blocked signals.
+/// Returns a process's handled and blocked signals.
 pub fn signals(files: &mut Files, pid: u32) -> Option<Signals> {
     let status = files.text(format!("proc/{pid}/status")).ok()?;
     let bits = |name: &str| {
@@ -101,10 +104,10 @@ pub fn signals(files: &mut Files, pid: u32) -> Option<Signals> {
     })
 }
 
-/// The system call in which it sleeps, or else the kernel function, and what it waits for.
+/// Returns the system call in which the thread sleeps, or else the kernel function, and what it waits for.
 fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     let Some((number, argument)) = files.text(format!("proc/{pid}/syscall")).ok().and_then(call) else {
-        // A page fault, or no permission to read other processes' system calls.
+        // The thread is in a page fault, or we may not read other processes' system calls.
         let place = files.text(format!("proc/{pid}/wchan")).ok()?;
         let is_page = WAITS_FOR_PAGES.iter().any(|begin| place.starts_with(begin));
         let what = if is_page {
@@ -124,7 +127,7 @@ fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     Some(match std::fs::read_link(&link) {
         Ok(path) => {
             let (file, what) = described(files, pid, &path);
-            // Only for local files: the server of others may not respond.
+            // Check this only for local files, because the server of a remote file may not respond.
             let is_pipe = what == WaitFor::LocalFile && is_fifo(&link);
             let what = if is_pipe { WaitFor::Pipe } else { what };
             (format!("{name} of {file}"), what)
@@ -133,8 +136,8 @@ fn waits(files: &mut Files, pid: u32) -> Option<(String, WaitFor)> {
     })
 }
 
-/// `/proc/PID/syscall`: number and arguments, in hexadecimal; `running` if it is in none.
-/// <https://docs.kernel.org/filesystems/proc.html>
+/// Parses `/proc/PID/syscall`, which has the number and arguments in hexadecimal, or `running` if the thread is in no
+/// system call. See <https://docs.kernel.org/filesystems/proc.html>.
 fn call(text: &str) -> Option<(i64, u64)> {
     let mut words = text.split_ascii_whitespace();
     let number = words.next()?.parse().ok().filter(|number| *number >= 0)?;
@@ -142,13 +145,14 @@ fn call(text: &str) -> Option<(i64, u64)> {
     Some((number, u64::from_str_radix(argument, 16).ok()?))
 }
 
-/// Whether it is a pipe, whatever its name, as far as known without contacting a file server.
+/// Returns true if the file is a pipe, whatever its name, as far as this is known without contacting a file server.
 fn is_fifo(link: &Path) -> bool {
     let kind = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     kind.is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Fifo)
 }
 
-/// Describes a file with its file system, or a pipe or socket.
+/// Returns a description of a file with its file system, or of a pipe or socket, and what a thread that sleeps there
+/// waits for.
 fn described(files: &mut Files, pid: u32, path: &Path) -> (String, WaitFor) {
     let name = short(&path.to_string_lossy());
     if let Some((kind, _)) = name.split_once(":[") {
@@ -173,14 +177,15 @@ fn described(files: &mut Files, pid: u32, path: &Path) -> (String, WaitFor) {
     (format!("{name} ({kind} at {})", point.display()), what)
 }
 
-/// Point and type of the mount that contains `path`. `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/x rw`
+/// Returns the mount point and type of the mount that contains `path`. A line is `36 35 98:0 /root /mnt rw,noatime
+/// master:1 - ext4 /dev/x rw`.
 fn mount_of(text: &str, path: &Path) -> Option<(PathBuf, String)> {
     let mounts = text.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let point = before.split(' ').nth(4)?.replace("\\040", " ");
         Some((PathBuf::from(point), after.split(' ').next()?.to_owned()))
     });
-    // Of two mounts at the same point, the later one is on top.
+    // Of two mounts at the same point, take the later one, because it hides the earlier one.
     mounts
         .filter(|(point, _)| path.starts_with(point))
         .max_by_key(|(point, _)| point.components().count())

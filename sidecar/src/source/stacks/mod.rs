@@ -1,8 +1,8 @@
-//! Activity of ranks without progress: the Python stacks of their main threads and loader workers, and the kernel's
-//! view of them. Ranks that make progress are not queried.
+//! What ranks without progress do: the Python stacks of their main threads and data loader workers, and the kernel's
+//! information about them. Ranks that make progress are not queried.
 //!
-//! A request is a signal, for which the Python hook registers faulthandler: it answers without the GIL. A separate
-//! thread sends requests and waits, and lives only as long as needed.
+//! A request is a signal. The Python hook registers faulthandler for it, which answers without the GIL. A separate
+//! thread sends the requests and waits for the answers. It lives only as long as needed.
 
 mod ask;
 mod kernel;
@@ -26,7 +26,7 @@ use crate::warn;
 /// Maximum number of ranks of a node queried at once.
 const MAX_RANKS: usize = 32;
 
-/// A rank, its restart count, its process.
+/// A rank, its restart count, and its process ID.
 type Asked = (Rank, u32, u32);
 /// A rank, its restart count, its activity, and that of its loader workers.
 type Answer = (Rank, u32, Activity, Vec<WorkerActivity>);
@@ -39,9 +39,9 @@ pub struct StackSource {
     when: When,
     /// Ranks to query next.
     due: Vec<Asked>,
-    /// Ranks without progress whose process is unknown here.
+    /// Answers for ranks without progress whose process is not known here.
     unseen: Vec<Answer>,
-    /// When each rank last made progress, and when the currently queried ranks were chosen.
+    /// When each rank last made progress. `asked_ns` is when the ranks that are being queried were chosen.
     moved_ns: BTreeMap<Rank, u64>,
     asked_ns: u64,
     thread: Option<Thread>,
@@ -55,7 +55,7 @@ struct Thread {
 }
 
 impl StackSource {
-    /// For the ranks of `trainers`, whose hooks answer under `ring_dir`.
+    /// Creates the source for the ranks of `trainers`, whose hooks write their answers under `ring_dir`.
     pub fn new(ring_dir: PathBuf, trainers: Trainers) -> StackSource {
         StackSource {
             ring_dir,
@@ -143,7 +143,7 @@ impl Source for StackSource {
         match self.thread.as_ref().map(|thread| thread.answers.try_recv()) {
             Some(Ok(answers)) => {
                 self.is_asking = false;
-                // A rank's activity before its last progress is outdated.
+                // Drop the answer of a rank that has made progress since it was queried, because it is outdated.
                 let is_still = |(rank, ..): &Answer| self.moved_ns.get(rank) <= Some(&self.asked_ns);
                 for stacks in merged(answers.into_iter().filter(is_still).collect()) {
                     send(Provenance::Live, Event::Stacks(stacks));

@@ -1,5 +1,6 @@
-//! Output of faulthandler: the thread that handles the signal, which is the main one, or all threads, with the main one
-//! last; the innermost frame comes first (<https://docs.python.org/3/library/faulthandler.html>).
+//! Parses the output of faulthandler. It contains either the thread that handles the signal, which is the main thread,
+//! or all threads, with the main thread last. The innermost frame comes first
+//! (<https://docs.python.org/3/library/faulthandler.html>).
 //!
 //! ```text
 //! Stack (most recent call first):
@@ -20,8 +21,8 @@ use paceline_health::text::sanitize;
 /// Maximum length of a file or function name.
 const MAX_NAME: usize = 160;
 
-/// The frames of the main thread, innermost first, at most [`MAX_FRAMES`], and the index of the innermost one in the
-/// user's own code. Of deeper stacks, the innermost frames and that one are kept.
+/// Returns at most [`MAX_FRAMES`] frames of the main thread, innermost first, and the index of the innermost frame in
+/// the user's own code. Of a deeper stack, keeps the innermost frames and that one.
 pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
     let mut frames: Vec<StackFrame> = Vec::new();
     for line in text.lines() {
@@ -45,7 +46,7 @@ pub fn main_thread(text: &str) -> (Vec<StackFrame>, Option<u8>) {
     (frames, own)
 }
 
-/// `  File "/home/u/train.py", line 88 in next_batch`; `???` if unknown.
+/// Parses a line such as `  File "/home/u/train.py", line 88 in next_batch`. Unknown parts are `???`.
 fn frame(line: &str) -> Option<StackFrame> {
     let (file, rest) = line.trim_start().strip_prefix("File ")?.rsplit_once(", line ")?;
     let (number, function) = rest.split_once(" in ")?;
@@ -56,7 +57,7 @@ fn frame(line: &str) -> Option<StackFrame> {
     })
 }
 
-/// The end of a name says more than its beginning.
+/// Shortens a name. Keeps its end, which says more than its beginning.
 pub(super) fn short(name: &str) -> Arc<str> {
     sanitize::end(name, MAX_NAME).into()
 }

@@ -11,7 +11,7 @@ use super::*;
 
 const HOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/probe/python");
 
-/// A Python program with the hook's stack handler that has printed a line.
+/// A Python program that runs with the hook's stack handler and has printed a line.
 struct Program(Child);
 
 impl Program {
@@ -46,7 +46,7 @@ impl Drop for Program {
     }
 }
 
-/// Queries the program once it has continued after its line and sleeps.
+/// Queries the program once it has printed its line and gone to sleep.
 fn asked(ring_dir: &Path, program: &Program) -> (Activity, Vec<WorkerActivity>) {
     let mut asker = Asker::new(ring_dir);
     let mut ask = || {
@@ -57,7 +57,7 @@ fn asked(ring_dir: &Path, program: &Program) -> (Activity, Vec<WorkerActivity>) 
     (0..500).find_map(|_| ask()).unwrap()
 }
 
-/// The innermost frame of the user's own code.
+/// Returns the innermost frame of the user's own code.
 fn own(activity: &Activity) -> (String, u32) {
     let own = activity.own.map(|own| &activity.frames[usize::from(own)]);
     own.map_or_else(
@@ -83,7 +83,7 @@ def next_batch():
 next_batch()
 ";
     let program = Program::new(dir.path(), script, &[]);
-    // Works any number of times.
+    // Queries work any number of times.
     for _ in 0..3 {
         let (main, workers) = asked(dir.path(), &program);
         assert_eq!(own(&main), ("next_batch".to_owned(), 11), "{main:?}");
@@ -138,7 +138,7 @@ time.sleep(60)
 ";
     for (then, variables, missing) in [
         ("", &[("PACELINE_STACKS", "off")][..], ask::NO_HANDLER),
-        // The program handles the signal itself later, blocks it, or execs another program.
+        // The program later handles the signal itself, blocks it, or execs another program.
         (
             "signal.signal(int(_stacks._path.split('-')[-2]), lambda *_: sys.exit(3))",
             &[],
@@ -150,12 +150,12 @@ time.sleep(60)
             "it blocks the signal that asks for stacks",
         ),
         (
-            // Not a shell: while one starts a program it is in an uninterruptible sleep.
+            // The other program is not a shell, because a shell that starts a program is in an uninterruptible sleep.
             "import os; os.execv(sys.executable, [sys.executable, '-Ic', \"import time; print('ready', flush=True); time.sleep(60)\"])",
             &[],
             ask::NO_HANDLER,
         ),
-        // Or it has closed inherited descriptors, and has its own file there.
+        // The program has closed inherited descriptors and has its own file at that descriptor.
         (
             "import os; os.close(_stacks._file); os.open(os.devnull, os.O_WRONLY)",
             &[],
@@ -226,7 +226,8 @@ fn ranks_that_do_the_same_are_one_event() {
     assert_eq!(ranks, [&[Rank(0), Rank(2)][..], &[Rank(1)]]);
 }
 
-/// Events for ranks 0 and 1 where rank 1 has made no progress for `still_s`, at two times a second apart.
+/// Returns the events for ranks 0 and 1 at two times a second apart. `still_s` is how long rank 1 has made no progress
+/// at each of them.
 fn events_of(trainers: Trainers, dir: &Path, still_s: [u64; 2]) -> Vec<Stacks> {
     let mut source = StackSource::new(dir.to_owned(), trainers);
     let mut events = Vec::new();
@@ -263,6 +264,6 @@ fn a_rank_of_another_container_says_so_and_one_that_has_moved_says_nothing() {
     let trainers = Trainers::default();
     trainers.are(BTreeMap::from([(Rank(1), std::process::id())]));
     assert_eq!(events_of(trainers.clone(), dir.path(), [6, 7]).len(), 1);
-    // It made progress while it was queried.
+    // The rank made progress while it was queried, so there is no event.
     assert_eq!(events_of(trainers, dir.path(), [6, 0]), []);
 }

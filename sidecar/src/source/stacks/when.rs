@@ -1,29 +1,31 @@
-//! When to query ranks: once they have made no progress for longer than usual here, and then less and less often.
+//! Decides when to query ranks: once they have made no progress for longer than usual for this job, and then less and
+//! less often.
 
 use std::time::Duration;
 
 use paceline_health::event::{Phase, Pulse};
 use paceline_health::id::Rank;
 
-/// Minimum time without progress before a query: before the collective libraries time out, and before any rank is named
-/// in a finding.
+/// Minimum time without progress before a query. It is short enough to query before the collective libraries time out
+/// and before a finding names a rank.
 const STILL: Duration = Duration::from_secs(5);
-/// Upper limit of that time, however slow the job's steps are.
+/// Upper limit of the time before a query, however slow the job's steps are.
 const STILL_AT_MOST: Duration = Duration::from_secs(30);
-/// That time as a multiple of the longest pause that ended by itself.
+/// The time before a query, as a multiple of the longest pause that ended by itself.
 const BEYOND_USUAL: u64 = 2;
-/// Factor on that time for checkpoints and evaluations, which take long by design.
+/// Factor on the time before a query during checkpoints and evaluations, which are expected to take long.
 const PATIENCE: u64 = 6;
-/// Delay between two requests while ranks make no progress; doubles each time.
+/// Delay between two queries while ranks make no progress. It doubles each time, up to `LONGEST_PAUSE`.
 const PAUSE: Duration = Duration::from_secs(15);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// Times are CLOCK_MONOTONIC ns.
+/// The decision; see the module. Times are CLOCK_MONOTONIC in nanoseconds.
 #[derive(Debug, Default)]
 pub struct When {
-    /// Number of live ranks, and the sum of their restart counts: a change is not a recovery.
+    /// Number of live ranks, and the sum of their restart counts. A pause that ends because these change has not ended
+    /// by itself.
     group: (usize, u64),
-    /// The longest current time without progress, except in checkpoints and evaluations.
+    /// The longest time without progress at present, not counting ranks in checkpoints and evaluations.
     still_ns: u64,
     /// The longest such time that ended by itself.
     usual_ns: u64,
@@ -36,7 +38,7 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl When {
-    /// Records the progress of this node's ranks; returns the ranks to query now, with their restart counts.
+    /// Records the progress of this node's ranks. Returns the ranks to query now, with their restart counts.
     pub fn notice(&mut self, pulses: &[Pulse], now_ns: u64) -> Vec<(Rank, u32)> {
         let living = || pulses.iter().filter(|pulse| pulse.alive);
         let restarts = living().map(|pulse| u64::from(pulse.restart)).sum();
@@ -82,7 +84,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Seconds of 600 at which ranks are queried; `still` returns rank 1's seconds without progress.
+    /// Returns at which of 600 seconds ranks are queried. `still` returns rank 1's seconds without progress.
     fn asked(phase: Phase, still: impl Fn(u64) -> u64) -> Vec<u64> {
         let pulse = |rank, idle_s| Pulse {
             rank: Rank(rank),
@@ -115,7 +117,8 @@ mod tests {
     #[test]
     fn a_healthy_job_is_not_asked() {
         assert!(asked(Phase::Wait, |_| 0).is_empty());
-        // Steps of 14 s, without progress for that long: queried once, until that is known to be usual.
+        // Steps take 14 s, so ranks regularly make no progress for that long. They are queried once, until this pause
+        // is known to be usual.
         assert_eq!(asked(Phase::Compute, |second| second % 14), [5]);
     }
 }

@@ -1,5 +1,5 @@
-//! Formats of steps in a log: a table for known frameworks, and the user's own pattern. Regular expressions of the
-//! `regex` crate take time that is linear in the line's length.
+//! Formats of step lines in a log: a table for known frameworks, or the user's own pattern. Matching takes time linear
+//! in the line's length, because it uses the `regex` crate.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -14,10 +14,11 @@ const MAX_COMPILED: usize = 1 << 20;
 const MAX_STEP: u64 = 1 << 53;
 /// Upper bound of a step's duration, seconds.
 const MAX_SECONDS: f64 = 1e6;
-/// After this many lines of one format, others are no longer tried.
+/// After this many lines of one format, other formats are no longer tried.
 const SURE: u32 = 3;
 
-/// Formats of frameworks: name, pattern, and the code that prints it. Groups: `step`, and `ms` or `seconds` per step.
+/// Formats of frameworks: name, pattern, and the code that prints such lines. The groups are `step`, and `ms` or
+/// `seconds` per step.
 const TABLE: [(&str, &str, &str); 7] = [
     (
         "Megatron-LM",
@@ -44,7 +45,8 @@ const TABLE: [(&str, &str, &str); 7] = [
         r"^iter (?P<step>\d+): loss [^,]+, time (?P<ms>[0-9.]+)ms",
         "https://github.com/karpathy/nanoGPT/blob/master/train.py",
     ),
-    // Hugging Face's Trainer and Lightning. The rate of a bar is smoothed, and other bars have a name before them.
+    // Hugging Face's Trainer and Lightning. The rate in the bar is not used because it is smoothed. Bars that do not
+    // count steps have another name in front.
     (
         "tqdm",
         r"^\s*(?:(?:Epoch \d+|Training)[^:%|]{0,40}:)?\s*(?:\d+%\|[^|]*\|)?\s*(?P<step>\d+)/(?P<total>\d+) \[[0-9:]+<[0-9:?]+,",
@@ -58,7 +60,7 @@ const TABLE: [(&str, &str, &str); 7] = [
     ),
 ];
 
-/// The table, compiled once.
+/// Returns the table, compiled once.
 fn table() -> &'static [(&'static str, Regex)] {
     static COMPILED: OnceLock<Vec<(&'static str, Regex)>> = OnceLock::new();
     COMPILED.get_or_init(|| {
@@ -76,16 +78,16 @@ pub struct StepPattern(Regex);
 /// Why a pattern is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PatternError {
-    /// Too long.
+    /// The pattern is too long.
     #[error("at most {MAX_PATTERN} bytes")]
     TooLong,
-    /// Not a regular expression, or too large.
+    /// The pattern is not a regular expression, or is too large when compiled.
     #[error("{0}")]
     Regex(#[from] regex::Error),
-    /// The group for the step number is missing.
+    /// The pattern has no group for the step number.
     #[error("the group (?P<step>\\d+) is missing: it marks the number of the step")]
     NoStep,
-    /// An unknown group.
+    /// The pattern has an unknown group.
     #[error("group {0}: must be step, ms or seconds")]
     Unknown(String),
 }
@@ -111,10 +113,10 @@ impl StepPattern {
     }
 }
 
-/// The step data in a line.
+/// The data about a step in a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// Its number.
+    /// Number of the step.
     pub step: u64,
     /// Duration of a step, seconds; `None` if the line does not contain it.
     pub seconds: Option<f64>,
@@ -122,17 +124,17 @@ pub struct Line {
     pub total: u64,
 }
 
-/// Parses lines of one log: its format is the first one with a few matches.
+/// Parses the lines of one log. Chooses the first format that matches a few lines.
 #[derive(Debug)]
 pub struct Lines {
     formats: Vec<(&'static str, Regex, u32)>,
     chosen: Option<usize>,
-    /// Total of the first bar: other bars count other things.
+    /// Total in the first progress bar. Bars with another total count something else.
     total: u64,
 }
 
 impl Lines {
-    /// Parses lines by `pattern`, otherwise by the table.
+    /// Parses lines by `pattern` if it is given, otherwise by the table.
     pub fn new(pattern: Option<StepPattern>) -> Lines {
         let formats = match pattern {
             Some(StepPattern(regex)) => vec![("--step-regex", regex, 0)],
@@ -148,7 +150,7 @@ impl Lines {
         }
     }
 
-    /// Name of the log's format, as soon as it is known.
+    /// Returns the name of the log's format, as soon as it is known.
     pub fn format(&self) -> Option<&'static str> {
         let place = self
             .chosen
@@ -158,7 +160,7 @@ impl Lines {
             .map(|(name, ..)| *name)
     }
 
-    /// Parses a line; `None` if it is not about a step.
+    /// Parses a line. Returns `None` if it is not about a step.
     pub fn read(&mut self, line: &[u8]) -> Option<Line> {
         let text = plain(line);
         let range = match self.chosen {
@@ -175,7 +177,9 @@ impl Lines {
             if line.total > 0 && self.total > 0 && line.total != self.total {
                 return None;
             }
-            self.total = line.total;
+            if line.total > 0 {
+                self.total = line.total;
+            }
             *seen += 1;
             if *seen >= SURE {
                 self.chosen = Some(place);
@@ -294,7 +298,7 @@ mod tests {
             assert!(lines.read(line.as_bytes()).is_some());
         }
         assert_eq!(lines.read(b" 12%|# | 120/1000 [01:02<07:30,  1.95it/s]"), None);
-        // A bar other than that of training.
+        // A bar that does not count training steps is ignored.
         let mut bars = Lines::new(None);
         assert!(bars.read(b"1/1000 [00:02<07:30,  1.95it/s]").is_some());
         assert!(bars.read(b"1/50 [00:02<07:30,  1.95it/s]").is_none());

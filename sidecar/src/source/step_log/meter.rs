@@ -1,38 +1,39 @@
-//! From lines to steps: their duration, and whether the log has stopped.
+//! Turns lines into steps with durations, and detects that a log has stopped.
 
 use std::time::Duration;
 
 use super::format::Line;
 
-/// If lines contain no duration, this much time is measured at once: read times are only exact to a tenth of a second.
+/// If lines contain no duration, it is measured over at least this time, because the times of reading are only exact to
+/// a tenth of a second.
 const WINDOW: Duration = Duration::from_secs(2);
-/// A log is silent after this multiple of its longest pause, but not before the minimum: evaluations and checkpoints
-/// print nothing.
+/// A log counts as silent after this multiple of its longest pause, but not before `SILENT`, because evaluations and
+/// checkpoints print nothing.
 const SILENT_PAUSES: u64 = 5;
 const SILENT: Duration = Duration::from_secs(30);
 
-/// One step of the job, or the mean of those since the previous one.
+/// One step of the job. If its duration had to be measured, it is the mean of the steps since the previous result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Its number, which never goes back.
+    /// Number of the step, which never decreases.
     pub step: u64,
-    /// Its duration, nanoseconds.
+    /// Duration of the step, nanoseconds.
     pub dur_ns: u64,
 }
 
-/// See the module. Times are CLOCK_MONOTONIC ns.
+/// The meter; see the module. Times are CLOCK_MONOTONIC in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Added to the lines' step numbers: a count that starts over is continued.
+    /// Offset added to the lines' step numbers, so that a count that starts over is continued.
     base: u64,
     last: Option<(u64, u64)>,
-    /// Start of the measured time: step and time.
+    /// Step and time at which the current measurement started.
     since: Option<(u64, u64)>,
     longest_ns: u64,
 }
 
 impl Meter {
-    /// Adds a line that was read at `at_ns`.
+    /// Adds a line that was read at `at_ns`. Returns a step if its duration is known.
     pub fn take(&mut self, line: Line, at_ns: u64) -> Option<Measured> {
         let mut step = self.base.saturating_add(line.step);
         if let Some((last, last_ns)) = self.last {
@@ -40,7 +41,7 @@ impl Meter {
                 return None;
             }
             if step < last {
-                // A new epoch, or restarted training.
+                // The count went back, because of a new epoch or restarted training.
                 self.base += last + 1 - step;
                 step = last + 1;
                 self.since = None;
@@ -62,8 +63,8 @@ impl Meter {
         Some(Measured { step, dur_ns })
     }
 
-    /// The job's current step, and how long the log has been silent; `None` before the first line. Usual pauses do not
-    /// count as silence.
+    /// Returns the job's current step, and how long the log has been silent, in nanoseconds. Usual pauses do not count
+    /// as silence. Returns `None` before the first line.
     pub fn place(&self, now_ns: u64) -> Option<(u64, u64)> {
         let (step, at_ns) = self.last?;
         let idle_ns = now_ns.saturating_sub(at_ns);
@@ -100,7 +101,7 @@ mod tests {
             .iter()
             .map(|step| (step.step, step.dur_ns / 1_000_000))
             .collect();
-        // A count that went back is continued.
+        // A count that went back is continued from the last step.
         assert_eq!(said, [(10, 500), (20, 600), (21, 700), (22, 800)]);
     }
 
@@ -108,7 +109,7 @@ mod tests {
     fn what_they_do_not_say_is_measured() {
         let mut meter = Meter::default();
         let mut said = Vec::new();
-        // 50 ms per step, read every tenth of a second.
+        // Each step takes 50 ms, and lines are read every tenth of a second.
         for step in 1..=200_u64 {
             let at_ns = (step * 50).div_ceil(100) * 100 * 1_000_000;
             said.extend(meter.take(line(step, None), at_ns));

@@ -1,7 +1,8 @@
-//! Steps from a job's output, if neither hook nor plugin can be loaded into it: for the whole job, by wall-clock time.
+//! Steps from a job's output, for jobs into which neither hook nor plugin can be loaded. The durations apply to the
+//! whole job, by wall-clock time.
 //!
-//! The log represents rank 0. It is ignored as soon as a better source sees a rank of this node. A separate thread
-//! reads and matches, so that a hung file system blocks nothing else.
+//! The steps are reported as those of rank 0. The log is ignored as soon as a better source sees a rank of this node. A
+//! separate thread reads and matches lines, so that a hung file system blocks nothing else.
 
 mod format;
 mod meter;
@@ -25,7 +26,7 @@ use crate::{host, warn};
 
 /// Polling interval of a log.
 const LOOK: Duration = Duration::from_millis(50);
-/// Retry interval of an unreadable log.
+/// Retry interval if the log cannot be read.
 const RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of queued steps.
 const MAX_WAITING: usize = 4096;
@@ -38,28 +39,28 @@ type Said = (Line, u64, &'static str);
 struct Shared {
     over: AtomicBool,
     lost: AtomicU64,
-    /// Number of times that all available content was read.
+    /// How many times the thread has read all available content.
     rounds: AtomicU64,
 }
 
-/// See the module.
+/// The source; see the module.
 #[derive(Debug)]
 pub struct StepLog {
     said: Receiver<Said>,
     shared: Arc<Shared>,
     yields: Yields,
     meter: Meter,
-    /// Number of ranks of this job from its environment; zero if unknown.
+    /// Number of ranks of this job, from the environment; zero if unknown.
     world_size: u32,
     attach: Option<Attach>,
     is_attached: bool,
-    /// Beats since the first line, which show whether there is a better source.
+    /// Number of heartbeats since the first line. They show whether there is a better source.
     beats: u32,
-    /// Ranks of this node are, or were, seen by a better source.
+    /// Set once a better source has seen ranks of this node.
     is_better_seen: bool,
-    /// The last beat contains a pulse from the log.
+    /// Set if the last heartbeat contains a pulse from the log.
     has_pulse: bool,
-    /// At the end: the number of rounds after which everything has been read.
+    /// At the end: the value of `rounds` at which everything has been read.
     last_round: Option<u64>,
     waiting: Vec<Measured>,
 }
@@ -70,13 +71,13 @@ impl StepLog {
         let (sender, said) = sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        // Before the thread starts: the current content is old.
+        // Open the file before the thread starts, because only its content up to now is old.
         let follow = Follow::new(path.clone(), false);
         let hint = match &pattern {
             Some(_) => "fits --step-regex",
             None => "is a step in a known format: set --step-regex to your format",
         };
-        // The command's output has no name.
+        // The path of the command's output means nothing to the user, so name it differently.
         let name = if path.starts_with("/proc") {
             PathBuf::from("its output")
         } else {
@@ -110,7 +111,7 @@ impl StepLog {
         }
     }
 
-    /// Whether it is known that there is no better source than the log.
+    /// Returns true if it is known that there is no better source than the log.
     fn may_speak(&self) -> bool {
         !self.is_better_seen && (self.beats > 0 || self.last_round.is_some())
     }
@@ -129,7 +130,7 @@ impl StepLog {
     }
 }
 
-/// Main function of the thread.
+/// The main function of the reading thread.
 fn read(
     mut follow: Follow,
     path: &std::path::Path,
@@ -238,7 +239,8 @@ impl Source for StepLog {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Called only at the end: no better source will appear. The current round may have missed the last lines.
+        // Called only at the end, so no better source will appear. Wait for two more rounds, because the current one
+        // may have missed the last lines.
         let round = self.shared.rounds.load(Ordering::Acquire);
         let is_read = round >= *self.last_round.get_or_insert(round + 2);
         if is_read {
@@ -266,7 +268,7 @@ fn step(attach: &Attach, measured: Measured) -> Step {
 
 impl Drop for StepLog {
     fn drop(&mut self) {
-        // Do not wait for the thread: it may hang in a file system.
+        // Do not wait for the thread, because it may hang in a file system.
         self.shared.over.store(true, Ordering::Relaxed);
     }
 }

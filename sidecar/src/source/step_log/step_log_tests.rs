@@ -27,7 +27,7 @@ impl Log {
         }
     }
 
-    /// Writes, and polls until this many events have arrived.
+    /// Writes `text` and polls until this many events have arrived.
     fn after(&mut self, text: &str, count: usize) -> Vec<Event> {
         self.file.write_all(text.as_bytes()).unwrap();
         let begun = Instant::now();
@@ -44,7 +44,7 @@ impl Log {
         told
     }
 
-    /// A second passes; `others` are pulses of other ranks of this node.
+    /// Simulates the heartbeat of one second. `others` are pulses of other ranks of this node.
     fn beat(&mut self, others: &[Pulse]) -> Vec<Pulse> {
         let mut pulses = others.to_vec();
         self.source.pulses(host::monotonic_ns(), &mut pulses);
@@ -79,7 +79,7 @@ fn lines_become_steps_of_the_whole_job() {
     assert_eq!(steps(&told), [(0, 900), (1, 135)]);
     let pulses = log.beat(&[]);
     assert_eq!((pulses[0].step, pulses[0].idle_ns), (2, 0));
-    // A new journal gets the introduction again.
+    // A new journal receives the introduction again.
     log.source.introduce(&mut |_, _| 1);
     let told = log.after("iter 2: loss 8.0, time 136.00ms\n", 2);
     assert!(
@@ -130,7 +130,7 @@ fn the_last_lines_of_a_short_job_are_told() {
     log.file.write_all(b"step 1 took 5 ms\n").unwrap();
     let begun = Instant::now();
     let mut told = Vec::new();
-    // The agent calls `is_idle`, polls once more, and exits.
+    // At its end, the agent calls `is_idle`, polls once more, and exits.
     while told.len() < 2 {
         log.source.is_idle();
         log.source.poll(0, &mut |_, event| {

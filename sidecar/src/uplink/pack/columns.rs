@@ -1,10 +1,11 @@
-//! Splits MessagePack into repetitive and other parts: its skeleton (everything but the payload of numbers), and the
-//! numbers, each as the difference from the last one in the same place. Independent of events: a number's place is
-//! determined by the preceding bytes of the skeleton. Joining restores every byte.
+//! Splits MessagePack into two parts: a repetitive skeleton (everything but the payload of numbers), and the numbers,
+//! each as the difference from the last number in the same place. It does not depend on the kinds of events, because a
+//! number's place is determined by the preceding bytes of the skeleton. Joining the parts restores every byte.
 
 use paceline_health::codec::hash::fnv;
 
-/// A number's place is this many bytes of the skeleton before it, including its own marker as the last one.
+/// The number of bytes of the skeleton that define a number's place. They are the bytes before the number, and the last
+/// one is its own marker.
 const PLACE: usize = 10;
 const SLOTS: usize = 1024;
 
@@ -17,8 +18,8 @@ pub struct Last(Box<[u64; SLOTS]>);
 pub struct Columns {
     /// Everything but the payload of numbers.
     pub skeleton: Vec<u8>,
-    /// The number of bits of each number's difference; for floating point numbers also the number of zero bytes after
-    /// it.
+    /// For each number, the number of bits of its difference. For a floating point number whose difference is not zero,
+    /// the number of zero bytes that were removed from the end of the difference follows.
     pub widths: Vec<u8>,
     /// The differences, as a bit string.
     pub bits: Vec<u8>,
@@ -26,15 +27,15 @@ pub struct Columns {
 
 /// An element of the skeleton.
 enum Token {
-    /// This many bytes, copied unchanged.
+    /// This many bytes, which are copied unchanged.
     Plain(usize),
-    /// An integer: a marker, and a payload of this many bytes.
+    /// An integer, with a marker and a payload of this many bytes.
     Whole(usize),
-    /// The same for a floating point number.
+    /// A floating point number, with a marker and a payload of this many bytes.
     Float(usize),
 }
 
-/// `None`: an encoding that we do not produce, or a truncated length.
+/// Parses the next element. Returns `None` for an encoding that we do not produce, or for a truncated length.
 fn token(bytes: &[u8]) -> Option<Token> {
     let length = |head: usize| {
         let claim = bytes.get(1..head)?;
@@ -44,7 +45,7 @@ fn token(bytes: &[u8]) -> Option<Token> {
         head.checked_add(claim)
     };
     Some(match *bytes.first()? {
-        // The length of a byte string: its contents are MessagePack again.
+        // Copy only the length of a byte string, because its contents are MessagePack again.
         0xc4 => Token::Plain(2),
         0xc5 | 0xdc | 0xde => Token::Plain(3),
         0xc6 | 0xdd | 0xdf => Token::Plain(5),
@@ -67,7 +68,7 @@ impl Default for Last {
 }
 
 impl Last {
-    /// The value for the place at the end of `skeleton`.
+    /// Returns the last number for the place at the end of `skeleton`.
     fn at(&mut self, skeleton: &[u8]) -> &mut u64 {
         let place = &skeleton[skeleton.len().saturating_sub(PLACE)..];
         &mut self.0[(fnv(place) >> 32) as usize % SLOTS]
@@ -75,7 +76,7 @@ impl Last {
 }
 
 impl Columns {
-    /// Splits a message, and stores its numbers. `None`: not one of our messages.
+    /// Splits a message, and stores its numbers in `last`. Returns `None` if it is not one of our messages.
     pub fn split(message: &[u8], last: &mut Last) -> Option<Columns> {
         let mut columns = Columns::default();
         let mut bits = Bits::default();
@@ -121,7 +122,7 @@ impl Columns {
         Some(columns)
     }
 
-    /// Joins a message of at most `limit` bytes. `None`: invalid columns.
+    /// Joins a message of at most `limit` bytes. Returns `None` if the columns are invalid.
     pub fn join(
         skeleton: &[u8],
         widths: &[u8],
@@ -156,7 +157,7 @@ impl Columns {
             } else {
                 was.wrapping_add(unzigzag(difference))
             };
-            // A value larger than its payload was never written.
+            // The value is larger than its payload. The writer never writes such a value, so the data is damaged.
             if payload < 8 && value >> (payload * 8) != 0 {
                 return None;
             }
@@ -184,12 +185,12 @@ fn unzigzag(number: u64) -> u64 {
 #[derive(Default)]
 struct Bits {
     bytes: Vec<u8>,
-    /// Free bits in the last byte.
+    /// The number of free bits in the last byte.
     free: u32,
 }
 
 impl Bits {
-    /// Writes the lowest `width` bits of `value`, except for the highest of these, which is always one.
+    /// Writes the lowest `width` bits of `value`, except for the highest of them, which is always one.
     fn put(&mut self, value: u64, width: u32) {
         for bit in (0..width.saturating_sub(1)).rev() {
             if self.free == 0 {

@@ -11,20 +11,21 @@ use crate::uplink::Uplink;
 use crate::uplink::spool::last_seq;
 use crate::uplink::wire::{Ack, Down, Hello, Up, Welcome, decode_up, encode};
 
-/// [`fingerprint`] of the dictionary's own result. A changed dictionary needs a new number: sidecars of other versions
+/// The [`fingerprint`] of the dictionary. A changed dictionary needs a new number, because sidecars of other versions
 /// have the old one.
 const FINGERPRINT: u64 = 5_384_923_642_566_290_054;
 /// A message packed with this dictionary.
 const PACKED: &str = "c10136629b761e92924f9ffd7d8741e31c91408b8f8d4b080e18f0020000000000007f80b022e0117008b8045c022e0117008b8045c022e0117000";
 
-/// FNV-1a.
+/// Computes FNV-1a.
 fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// Every message of a simulated job's sidecars, with its node; one step per second, readings every tenth second.
+/// Returns every message of a simulated job's sidecars, with its node. There is one step per second, and readings every
+/// tenth second.
 fn said(spec: &str, provenance: Provenance) -> Vec<(String, Vec<u8>)> {
     let mut messages = Vec::new();
     let mut uplinks: BTreeMap<String, Uplink> = BTreeMap::new();
@@ -34,7 +35,8 @@ fn said(spec: &str, provenance: Provenance) -> Vec<(String, Vec<u8>)> {
             continue;
         }
         let job = paceline_health::id::JobId::from("scale");
-        // Hours apart, unlike those of real sidecars: their common parts must not be learned.
+        // The incarnations are hours apart, unlike those of real sidecars, so that common parts of them are not
+        // learned.
         let agent = fingerprint(node.as_bytes());
         let uplink = uplinks.entry(node.to_owned()).or_insert_with(|| {
             let me = Hello {
@@ -71,13 +73,14 @@ fn said(spec: &str, provenance: Provenance) -> Vec<(String, Vec<u8>)> {
     messages
 }
 
-/// GPUs and hosts are read every tenth second, with nodes spread over different seconds.
+/// Returns true if a reading is left out. GPUs and hosts are read every tenth second, with nodes spread over different
+/// seconds.
 fn is_left_out(event: &Event, at_ns: u64, node: &str) -> bool {
     let is_slow = matches!(event, Event::Gpu(_) | Event::Host(_) | Event::Port(_));
     is_slow && !(at_ns / 1_000_000_000 + fingerprint(node.as_bytes()) % 10).is_multiple_of(10)
 }
 
-/// Rare contents first: references to the end are the cheapest.
+/// Makes the dictionary. Rare contents come first, because references to the end are the cheapest.
 fn dictionary() -> Vec<u8> {
     let rich = "nodes=2 gpus=2 steps=8 self=1s host=on comms=on seed=3";
     let plain = "nodes=2 gpus=8 steps=12 self=1s host=on seed=4";
@@ -101,7 +104,7 @@ fn made_of_what_is_said() {
     std::fs::write(std::env::var("PACELINE_DICTIONARY").unwrap(), dictionary()).unwrap();
 }
 
-/// Bytes per rank step on the wire, including seal and frame of every message: plain and packed.
+/// Returns the bytes per rank step on the wire, plain and packed, including seal and frame of every message.
 fn of_a_rank_step(spec: &str, rank_steps: f64) -> (f64, f64) {
     let around = |bytes: usize| 22 + bytes + if bytes > 255 { 9 } else { 2 };
     let messages = said(spec, Provenance::Sim);
@@ -154,7 +157,7 @@ fn real() -> Vec<Vec<u8>> {
 
 #[test]
 fn a_bomb_is_as_small_as_it_says() {
-    // A megabyte and one byte of zeros, which deflate to a thousandth.
+    // A megabyte and one byte of zeros is deflated to a thousandth of that.
     let check = |claimed: usize, zeros: usize, limit: &str| {
         let mut packed = vec![MARK, DICTIONARY];
         put_number(&mut packed, claimed);
@@ -176,7 +179,8 @@ fn a_bomb_is_as_small_as_it_says() {
     check(MAX_MESSAGE_BYTES + 1, MAX_MESSAGE_BYTES + 1, "at most");
     check(1000, 1 << 26, "not what was packed");
     check((1 << 28) - 1, 1 << 20, "at most");
-    // Eight-byte numbers that take one byte of skeleton and one of width: the result is nine times the inflated size.
+    // These are eight-byte numbers that take one byte of skeleton and one of width, so the result is nine times as
+    // large as the inflated data.
     let mut many = vec![0xcf; 200_000];
     let skeleton = many.len();
     many.extend(vec![0; skeleton]);

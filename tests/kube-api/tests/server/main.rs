@@ -1,4 +1,4 @@
-//! The server, tested with kube's client.
+//! Tests the server with kube's client.
 
 #![allow(clippy::unwrap_used, missing_docs)] // A test that cannot go on fails.
 
@@ -140,7 +140,7 @@ async fn a_watch_tells_what_happens_and_says_when_it_is_too_old() {
         .merge(&path, &json!({ "metadata": { "annotations": { "k": "v" } } }))
         .await
         .unwrap();
-    // An object that the selector no longer matches is deleted for the watch.
+    // For the watch, an object that the selector no longer matches counts as deleted.
     admin
         .merge(&path, &json!({ "metadata": { "labels": { "app": "y" } } }))
         .await

@@ -1,4 +1,4 @@
-//! Evictions, and tokens bound to a pod.
+//! Tests evictions, and tokens bound to a pod.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A server that is killed and restarted with its state.
+//! Tests a server that is killed and restarted with its state.
 
 use paceline_kube_api::Server;
 use paceline_kube_api::client::Caller;
@@ -36,7 +36,7 @@ async fn it_goes_on_with_what_it_held() {
     assert_eq!(admin.post(PODS, &owned).await.unwrap().0, 201);
     admin.post(PODS, &pod("gone", "")).await.unwrap();
     admin.delete(&format!("{PODS}/gone"), &Value::Null).await.unwrap();
-    // A pod that is terminating, and which its kubelet has not finished yet.
+    // Creates a pod that is terminating and that its kubelet has not finished yet.
     first.cluster.make_trouble(&json!({ "kubelet_ms": 600_000 }));
     admin.post(PODS, &pod("ending", "n1")).await.unwrap();
     admin
@@ -70,16 +70,16 @@ async fn it_goes_on_with_what_it_held() {
         403,
         "his token is known, and may nothing"
     );
-    // Earlier changes are not available.
+    // Changes from before the restart are not available.
     let version = before["metadata"]["resourceVersion"].as_str().unwrap();
     let number = |version: &str| version.parse::<u64>().unwrap();
     second.cluster.store().since(number(version) - 1).unwrap_err();
     let (_, after) = admin.get(PODS).await.unwrap();
     assert!(number(after["metadata"]["resourceVersion"].as_str().unwrap()) > number(version));
-    // Owners are still known.
+    // Owners must still be known.
     admin.delete(&format!("{JOBS}/j"), &Value::Null).await.unwrap();
     assert_eq!(admin.get(&format!("{PODS}/p")).await.unwrap().0, 404);
-    // A third server has the changes of the second.
+    // A third server must have the changes of the second.
     drop(second);
     let third = Server::start_keeping(address, &file).await.unwrap();
     let admin = Caller::new(&third, &third.token).unwrap();

@@ -1,11 +1,11 @@
-//! A page of measurements has the date of its figures and the command that reproduces them.
+//! A page of measurements must have the date of its figures and the command that reproduces them.
 
 use super::none;
 use crate::{files, read};
 
 const FOLDER: &str = "docs/measurements/";
 
-/// A day such as 2026-11-23.
+/// Returns true if the page has a day such as 2026-11-23.
 fn has_date(page: &str) -> bool {
     let is_day = |word: &[u8]| {
         word.iter().enumerate().all(|(at, one)| match at {

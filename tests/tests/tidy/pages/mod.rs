@@ -1,4 +1,4 @@
-//! Markdown pages: layout, links and words. One rule per file; this one parses pages.
+//! Checks the layout, links and words of Markdown pages. Each rule has its own file; this one parses pages.
 
 mod anchors;
 mod measurements;
@@ -9,10 +9,10 @@ mod words;
 
 use crate::{files, read};
 
-/// Generated pages (`launcher/src/cli/reference.rs`), whose text is tested there.
+/// Generated pages (`launcher/src/cli/reference.rs`). Their text is tested there.
 const GENERATED: [&str; 3] = ["docs/commands.md", "docs/settings.md", "docs/exit-codes.md"];
 
-/// A line outside fenced code: its number, from 1, and its text.
+/// A line outside fenced code, with its number, from 1, and its text.
 struct Line<'a> {
     number: usize,
     text: &'a str,
@@ -24,7 +24,7 @@ impl Line<'_> {
     }
 }
 
-/// The lines of a page outside fenced code.
+/// Returns the lines of a page outside fenced code.
 fn lines(page: &str) -> Vec<Line<'_>> {
     let mut is_code = false;
     let mut found = Vec::new();
@@ -41,7 +41,7 @@ fn lines(page: &str) -> Vec<Line<'_>> {
     found
 }
 
-/// Pages written by hand.
+/// Returns the pages that are written by hand.
 fn written() -> Vec<String> {
     let pages = files(&[".md"]);
     let is_written = |page: &String| !GENERATED.contains(&page.as_str());
@@ -50,7 +50,7 @@ fn written() -> Vec<String> {
     pages
 }
 
-/// The targets of the links of a page, outside fenced code.
+/// Returns the targets of the links of a page, outside fenced code.
 fn links(page: &str) -> Vec<String> {
     let targets = |line: &Line<'_>| {
         let rest = line.text.split("](").skip(1);

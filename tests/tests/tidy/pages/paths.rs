@@ -1,4 +1,4 @@
-//! The architecture page lists files in the order of the data flow: each path exists.
+//! The architecture page lists files in the order of the data flow. Each path must exist.
 
 use super::{lines, none};
 use crate::{read, root};

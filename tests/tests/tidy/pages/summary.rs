@@ -1,4 +1,4 @@
-//! docs/SUMMARY.md lists every page, and its first groups stay short enough to read.
+//! docs/SUMMARY.md must list every page, and its first groups must stay short enough to read.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ const PAGES: usize = 15;
 const LINES: usize = 150;
 const README_LINES: usize = 99;
 
-/// The pages of a group of the summary.
+/// Returns the pages of a group of the summary.
 fn group(summary: &str, heading: &str) -> Vec<String> {
     let rest = summary.split(&format!("\n# {heading}\n")).nth(1);
     let rest = rest.unwrap_or_else(|| panic!("docs/SUMMARY.md has no group {heading:?}"));
     links(rest.split("\n# ").next().unwrap_or(rest))
 }
 
-/// Pages of `docs` that the summary does not list.
+/// Returns the pages of `docs` that the summary does not list.
 fn unlisted(summary: &str, docs: &[String]) -> Vec<String> {
     let listed: BTreeSet<String> = links(summary).into_iter().collect();
     let names = docs.iter().filter_map(|page| page.strip_prefix("docs/"));

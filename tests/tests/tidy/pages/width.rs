@@ -1,11 +1,11 @@
-//! Prose is wrapped at 120 columns.
+//! Prose must be wrapped at 120 columns.
 
 use super::{lines, none, written};
 use crate::read;
 
 const COLUMNS: usize = 120;
 
-/// Prose lines that are too long. A table's row cannot be wrapped.
+/// Returns the prose lines that are too long. Rows of tables are skipped, because they cannot be wrapped.
 fn wide(name: &str, page: &str) -> Vec<String> {
     let long = lines(page)
         .into_iter()

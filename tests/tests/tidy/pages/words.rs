@@ -1,14 +1,14 @@
-//! Prose has none of the words that this project used in place of nouns.
+//! Prose must not contain the words that this project used in place of nouns.
 
 use super::{lines, none, written};
 use crate::read;
 
-/// As in a sentence, in lower case.
+/// The banned words, as they occur in a sentence, in lower case.
 const BANNED: [&str; 6] = ["told", "nobody", "whom", "whoever", "of ours", "mended"];
-/// Pages where one of them is a name.
+/// Pages where one of the words is a name.
 const NAMES: [(&str, &str); 1] = [("docs/security.md", "nobody")];
 
-/// A line without inline code, in lower case, with blanks in place of punctuation.
+/// Returns a line without inline code, in lower case, with blanks in place of punctuation.
 fn plain(line: &str) -> String {
     let outside = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
     let letters = outside.chars().map(|one| match one.is_alphanumeric() {

@@ -1,5 +1,5 @@
-//! The nodes out of service in the cluster: how many more may be taken out, and whether so many have findings at once
-//! that none may.
+//! Counts the nodes out of service in the cluster. Decides how many more may be taken out, and opens the breaker if so
+//! many nodes have findings at the same time that none may be taken out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,29 +10,29 @@ use super::marks::NodeView;
 use super::rules::{Mode, Rules};
 use crate::timestamp;
 
-/// The open breaker: so many nodes had findings at once. Only an administrator closes it.
+/// The open breaker. It opens when too many nodes have findings at the same time, and only an administrator closes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breaker {
-    /// When it opened.
+    /// When the breaker opened.
     #[serde(with = "timestamp")]
     pub since: u64,
-    /// Nodes with findings at that time.
+    /// Number of nodes with findings at that time.
     pub nodes: u32,
-    /// Nodes in total.
+    /// Total number of nodes at that time.
     pub of: u32,
 }
 
-/// Nodes out of service. Act and shadow mode are counted separately.
+/// Nodes out of service. Act mode and shadow mode are counted separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Out {
     nodes: BTreeSet<String>,
     by_job: BTreeMap<String, u32>,
 }
 
-/// See the module.
+/// The counts; see the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Nodes of the cluster on which percentages are based.
+    /// Number of the cluster's nodes on which percentages are based.
     pub nodes: u32,
     meant: Out,
     shadow: Out,
@@ -44,11 +44,11 @@ pub struct Census {
 /// Why a node is not taken out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The limit of nodes is reached.
+    /// The limit of nodes out of service is reached.
     MostOut(u32),
-    /// The limit of the cluster's nodes is reached.
+    /// The limit of the cluster's nodes, as a percentage, is reached.
     Cluster(u32, u32),
-    /// The limit of a job's nodes is reached.
+    /// The limit of a job's nodes, as a percentage, is reached.
     Job(String, u32, u32),
 }
 
@@ -67,8 +67,8 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Census {
-    /// Counts all nodes with a state. `fleet`: the nodes on which percentages are based; other nodes can be out of
-    /// service but do not count for the breaker.
+    /// Counts all nodes with a state. `fleet` has the nodes on which percentages are based. Other nodes can be out of
+    /// service too, but do not count for the breaker.
     pub fn of<'a>(
         all: impl IntoIterator<Item = (&'a String, &'a Health)>,
         fleet: &BTreeSet<String>,
@@ -105,15 +105,16 @@ impl Census {
         }
     }
 
-    /// Whether any action on a node is allowed.
+    /// Returns true if any action on a node is allowed.
     pub fn lets_act(&self, node: &NodeView, rules: &Rules) -> bool {
         rules.mode == Mode::Act && !node.hold && self.breaker.is_none()
     }
 
-    /// Whether one more node may be taken out. `jobs`: the jobs that report it, with their number of nodes.
+    /// Checks whether one more node may be taken out. `jobs` has the jobs that report the node, with their number of
+    /// nodes.
     ///
     /// # Errors
-    /// Why it may not.
+    /// Returns the reason if the node may not be taken out.
     pub fn admits(&self, mode: Mode, jobs: &BTreeMap<String, u32>, rules: &Rules) -> Result<(), Refusal> {
         let out = if mode == Mode::Act {
             &self.meant
@@ -137,12 +138,12 @@ impl Census {
         Ok(())
     }
 
-    /// The number of nodes out of service in act mode.
+    /// Returns the number of nodes that are out of service in act mode.
     pub fn out(&self) -> u32 {
         u32::try_from(self.meant.nodes.len()).unwrap_or(u32::MAX)
     }
 
-    /// The number of nodes with new findings within the window.
+    /// Returns the number of nodes with new findings within the window.
     pub fn alarming(&self) -> u32 {
         u32::try_from(self.alarming.len()).unwrap_or(u32::MAX)
     }
@@ -160,7 +161,7 @@ impl Census {
     }
 }
 
-/// Whether a finding that can cause an action was raised within the window.
+/// Returns true if a finding that can cause an action was raised within the window.
 fn is_alarming(health: &Health, rules: &Rules, now: u64) -> bool {
     let window_ms = rules.guard.breaker_window_s * 1000;
     health.incidents.values().any(|incident| {

@@ -6,19 +6,19 @@ use super::marks::NodeView;
 use super::rules::{Rules, Rung};
 use super::step::Scene;
 
-/// Factor by which checks slow down for pods that are left after the deadline.
+/// Factor by which rounds become less frequent for pods that are left after the deadline.
 const SLOWER: u64 = 6;
 
 /// The result of a round of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Pods that are still there.
+    /// Number of pods that are still there.
     pub left: u32,
-    /// What blocks one of them.
+    /// What blocks one of these pods.
     pub blocked: Option<String>,
 }
 
-/// Starts a drain. Its time starts with the cordon.
+/// Starts a drain. The time until the deadline counts from the cordon.
 pub(super) fn begin(node: &NodeView, scene: &Scene<'_>) -> Drain {
     Drain {
         until: scene.now + scene.rules.drain.deadline_s * 1000,
@@ -30,8 +30,8 @@ pub(super) fn begin(node: &NodeView, scene: &Scene<'_>) -> Drain {
     }
 }
 
-/// Restarts the deadline of a drain that missed it: for a `new` fault, or on an administrator's request. `by`: the
-/// fault that requires it.
+/// Restarts the deadline of a drain that missed it. The reason is a `new` fault, or an administrator's request. `by` is
+/// the fault that requires the drain.
 pub(super) fn begin_again(
     health: &mut Health,
     node: &NodeView,
@@ -60,7 +60,7 @@ pub(super) fn begin_again(
     health.note(now, "evict", format!("{fault}, once more: {why}"));
 }
 
-/// A drain has its full time: periods without permission to evict do not count.
+/// Extends the deadline by periods in which evictions are not allowed, so that a drain has its full time.
 pub(super) fn pause(health: &mut Health, may_evict: bool, now: u64) {
     let Some(drain) = health.drain.as_mut().filter(|drain| !drain.done) else {
         return;
@@ -72,12 +72,12 @@ pub(super) fn pause(health: &mut Health, may_evict: bool, now: u64) {
     }
 }
 
-/// Pods are left after the deadline: noted once, since the drain then depends on others.
+/// Records once that pods are left after the deadline. From then on, the drain depends on others.
 pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     let Some(drain) = &health.drain else { return };
     if !drain.done && drain.is_over(now) && health.state == State::Draining {
         let left = drain.left.map_or("some".to_owned(), |left| left.to_string());
-        // Without a kubelet, pods never end, and the job's next pods may wait for their names.
+        // Without a kubelet, pods never end. The job's next pods may then wait because their names are in use.
         let silent = "the node is not Ready: its pods end when they are deleted by force, or by the taint node.kubernetes.io/out-of-service";
         let is_ready = node.condition("Ready") == Some("True");
         let unended = if is_ready { "they do not end" } else { silent };
@@ -90,14 +90,14 @@ pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     }
 }
 
-/// Whether evictions are due. After the deadline, evictions continue while there is a reason.
+/// Returns true if evictions are due. After the deadline, evictions continue as long as the node has an open incident.
 pub fn is_due(health: &Health, now: u64) -> bool {
     let has_reason = health.open().next().is_some();
     let drain = health.drain.as_ref();
     drain.is_some_and(|drain| !drain.done && now >= drain.next && (has_reason || !drain.is_over(now)))
 }
 
-/// Records the end of a round.
+/// Records the result of a round.
 pub fn drained(health: &mut Health, round: Round, rules: &Rules, now: u64) {
     let Some(drain) = &mut health.drain else { return };
     if drain.done {

@@ -1,4 +1,4 @@
-//! The state of a node: the status of its NodeHealth.
+//! The state of a node, which is stored as the status of its NodeHealth.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use crate::timestamp;
 
 /// Limit of the history's entries.
 const MOST_HISTORY: usize = 20;
-/// Decisions that explain the node's state: the last of them is kept longer than other entries.
+/// Decisions that explain the node's state. The last of them is kept longer than other entries of the history.
 const TAKEN: [&str; 7] = [
     "condition",
     "label",
@@ -20,28 +20,28 @@ const TAKEN: [&str; 7] = [
     "adopted",
     "unreadable",
 ];
-/// Limit of remembered times out of service.
+/// Limit of the remembered times at which a node was taken out of service.
 const MOST_REMEDIES: usize = 16;
 
 /// The state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum State {
-    /// It has no findings.
+    /// The node has no findings.
     #[default]
     Healthy,
-    /// It has findings, and no action is taken.
+    /// The node has findings, and no action is taken.
     Suspect,
-    /// It has marks, and accepts new pods.
+    /// The node has marks, but still accepts new pods.
     Flagged,
-    /// It accepts no new pods; running pods stay.
+    /// The node accepts no new pods. Running pods stay.
     OutOfService,
-    /// Its pods are being evicted.
+    /// The node's pods are being evicted.
     Draining,
-    /// All pods have left.
+    /// All pods have left the node.
     Drained,
     /// Some pods did not leave by the deadline.
     DrainBlocked,
-    /// Its findings have cleared; it is being checked.
+    /// The node's findings have cleared, and the node is being checked.
     Recovering,
     /// An administrator must decide.
     Held,
@@ -56,25 +56,25 @@ pub struct Drain {
     /// The deadline.
     #[serde(with = "timestamp")]
     pub until: u64,
-    /// Since when evictions are not allowed; that time is added to `until`. `None`: they are allowed.
+    /// Since when evictions have not been allowed, or `None` if they are allowed. This time is added to `until`.
     #[serde(default, with = "timestamp::maybe", skip_serializing_if = "Option::is_none")]
     pub paused: Option<u64>,
     /// When the next round is due.
     #[serde(default, with = "timestamp")]
     pub next: u64,
-    /// Pods left at the last round; `None`: no round yet.
+    /// Number of pods left after the last round, or `None` if there was no round yet.
     #[serde(default)]
     pub left: Option<u32>,
-    /// What blocks them, such as the budget's name.
+    /// What blocks the remaining pods, such as the budget's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
-    /// No pods are left.
+    /// True if no pods are left.
     #[serde(default)]
     pub done: bool,
 }
 
 impl Drain {
-    /// Whether the deadline has passed; no time passes while it is paused.
+    /// Returns true if the deadline has passed. Time does not count while the drain is paused.
     pub fn is_over(&self, now: u64) -> bool {
         self.paused.unwrap_or(now) >= self.until
     }
@@ -86,7 +86,7 @@ impl Drain {
 pub struct Check {
     /// The Job's name.
     pub name: String,
-    /// Deadline; a preflight that has not passed by then has failed.
+    /// The deadline. A preflight that has not passed by then has failed.
     #[serde(with = "timestamp")]
     pub until: u64,
 }
@@ -95,7 +95,7 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Recovery {
-    /// Consecutive checks without problems.
+    /// Number of consecutive checks without problems.
     pub clean: u32,
     /// When the next check is due.
     #[serde(with = "timestamp")]
@@ -103,7 +103,7 @@ pub struct Recovery {
     /// The running preflight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preflight: Option<Check>,
-    /// Preflights that failed.
+    /// Number of preflights that failed.
     pub failures: u32,
     /// Why the last preflight could not run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,14 +113,14 @@ pub struct Recovery {
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its number on this node; 0: it was not stored. A key `n` would be `false` in YAML 1.1, in which schemas are
-    /// written.
+    /// The decision's number on this node, or 0 if it was not stored. The field is not named `n`, because the schemas
+    /// are written in YAML 1.1, where a key `n` means `false`.
     #[serde(default, alias = "n")]
     pub number: u64,
-    /// When.
+    /// When the decision was made.
     #[serde(default, with = "timestamp")]
     pub at: u64,
-    /// The kind: one word.
+    /// The kind of decision, as one word.
     #[serde(default)]
     pub what: String,
     /// The message.
@@ -128,46 +128,46 @@ pub struct Entry {
     pub says: String,
 }
 
-/// See the module.
+/// The state of a node; see the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Health {
-    /// The Node's uid: a new Node can have the same name.
+    /// The Node's uid. It is stored because a new Node can have the same name.
     pub node_uid: String,
     /// The last known boot ID.
     pub boot: String,
-    /// The largest number of GPUs ever seen: as many must pass the preflight.
+    /// The largest number of GPUs ever seen. This number of GPUs must pass the preflight.
     pub gpus: u32,
-    /// GPU slices (MIG) were seen, which a preflight cannot measure.
+    /// True if GPU slices (MIG) were seen, which a preflight cannot measure.
     pub sliced: bool,
-    /// Pods on it had devices by claims (DRA), which its capacity does not show.
+    /// True if pods on the node had devices by claims (DRA), which the node's capacity does not show.
     pub claims: bool,
     /// The state.
     pub state: State,
     /// The reason of the state.
     pub reason: String,
-    /// Since when it is in this state.
+    /// Since when the node has been in this state.
     #[serde(with = "timestamp")]
     pub since: u64,
-    /// The rung that was reached.
+    /// The action level that was reached.
     pub rung: Rung,
-    /// The rung that would have been reached in act mode.
+    /// The action level that would have been reached in act mode.
     pub shadow: Rung,
     /// The ID of the operator's cordon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mark: Option<String>,
-    /// The cordon was seen on the node with the operator's mark.
+    /// True if the cordon was seen on the node together with the operator's annotation.
     pub cordoned: bool,
-    /// Only an administrator returns it to service.
+    /// True if only an administrator can return the node to service.
     pub held: bool,
-    /// The administrator's repair annotation that was processed, while it is on the node.
+    /// The administrator's repair annotation that was processed last. It is kept while the annotation is on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repaired: Option<String>,
-    /// Jobs whose findings took it out of service.
+    /// Jobs whose findings took the node out of service.
     pub jobs: Vec<String>,
     /// The reported incidents.
     pub incidents: BTreeMap<String, Incident>,
-    /// Reports that were dropped because more important ones filled the limit.
+    /// Number of reports that were dropped because more important ones filled the limit.
     pub unkept: u64,
     /// The eviction of pods.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,9 +178,9 @@ pub struct Health {
     /// The return to service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-    /// When it was taken out of service, milliseconds since 1970.
+    /// The times at which the node was taken out of service, in milliseconds since 1970.
     pub remedies: Vec<u64>,
-    /// The last refusal; it is noted once.
+    /// The reason of the last refusal. It is kept so that a refusal is recorded only once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// Decisions, oldest first.
@@ -190,7 +190,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The state of a node without reports.
+    /// Returns the state of a node without reports.
     pub fn of(node_uid: &str, boot: &str, now: u64) -> Health {
         Health {
             node_uid: node_uid.to_owned(),
@@ -230,12 +230,13 @@ impl Health {
         self.note(now, verb, format!("{words} (job {job}){again}"));
     }
 
-    /// Incidents that are not closed.
+    /// Returns the incidents that are not closed.
     pub fn open(&self) -> impl Iterator<Item = &Incident> {
         self.incidents.values().filter(|incident| incident.is_open())
     }
 
-    /// Whether it has GPUs that its capacity does not show, judged by pods that ran there and by its reports.
+    /// Returns true if the node has GPUs that its capacity does not show. This is judged by pods that ran there and by
+    /// the node's reports.
     pub fn has_hidden_gpus(&self) -> bool {
         self.claims
             || self
@@ -244,7 +245,8 @@ impl Health {
                 .any(|incident| incident.subject.starts_with("gpu "))
     }
 
-    /// The most severe incident of those that took it out of service, otherwise of all; the last one of equals.
+    /// Returns the most severe open incident. Incidents that took the node out of service come before others. Among
+    /// equals, the last one is returned.
     pub fn worst(&self) -> Option<&Incident> {
         self.open()
             .max_by_key(|incident| (incident.ripe, incident.severity))
@@ -275,7 +277,7 @@ impl Health {
         self.reason = reason.into();
     }
 
-    /// Records that it is taken out of service.
+    /// Records that the node is taken out of service.
     pub fn remedied(&mut self, now: u64) {
         self.remedies.push(now);
         if self.remedies.len() > MOST_REMEDIES {
@@ -283,7 +285,7 @@ impl Health {
         }
     }
 
-    /// How often it was taken out of service within the window.
+    /// Returns how often the node was taken out of service within the window.
     pub fn remedies_within(&self, now: u64, window_ms: u64) -> u32 {
         let within = self
             .remedies
@@ -292,7 +294,7 @@ impl Health {
         u32::try_from(within.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether there is nothing to remember about it.
+    /// Returns true if there is nothing to remember about the node.
     pub fn is_blank(&self) -> bool {
         self.incidents.is_empty() && self.history.is_empty() && self.rung == Rung::None
     }

@@ -1,4 +1,5 @@
-//! Reports about a node: one incident for each finding and subject of each job, so that each GPU clears by itself.
+//! Reports about a node. There is one incident for each finding and subject of each job, so that each GPU's incident
+//! can clear separately.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,19 +13,19 @@ use crate::timestamp;
 
 /// Limit of incidents of one node.
 const MOST: usize = 32;
-/// Limit of incidents of one job: a job with many reports displaces only its own.
+/// Limit of incidents of one job. With this limit, a job with many reports displaces only its own incidents.
 const MOST_OF_A_JOB: usize = 12;
-/// An incident without a report for longer is displaced first: aggregators repeat reports every minute.
+/// An incident without a report for longer than this is displaced first. Aggregators repeat reports every minute.
 const FRESH_MS: u64 = 300_000;
 
 /// A job's report about one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Its key: job, finding and subject.
+    /// The report's key, made of job, finding and subject.
     pub key: String,
     /// Namespace and name of the reporting job.
     pub job: String,
-    /// Nodes of that job.
+    /// Number of nodes of that job.
     pub job_nodes: u32,
     /// The finding.
     pub finding: Finding,
@@ -34,11 +35,11 @@ pub struct Report {
     pub severity: Severity,
     /// Where the evidence comes from.
     pub provenance: Provenance,
-    /// The job's own policy only observes it.
+    /// True if the job's own policy only observes the finding.
     pub observe_only: bool,
     /// The action that the policy table requires.
     pub order: Option<Order>,
-    /// Whether the finding holds, rather than being cleared.
+    /// True if the finding holds, and false if it was cleared.
     pub holds: bool,
 }
 
@@ -46,7 +47,7 @@ pub struct Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Closed {
-    /// Its reporter cleared it.
+    /// The reporter cleared the incident.
     Resolved,
     /// There was no report for too long.
     Expired,
@@ -58,7 +59,7 @@ pub enum Closed {
     Overridden,
 }
 
-/// See the module.
+/// A reported fault of a node; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incident {
@@ -70,56 +71,57 @@ pub struct Incident {
     /// Namespace and name of the reporting job.
     #[serde(default)]
     pub job: String,
-    /// Nodes of that job.
+    /// Number of nodes of that job.
     #[serde(default)]
     pub job_nodes: u32,
     /// The highest severity so far.
     #[serde(default = "worst")]
     pub severity: Severity,
-    /// The provenance of its evidence; the least trusted one.
+    /// The least trusted provenance of the evidence so far.
     #[serde(default = "least")]
     pub provenance: Provenance,
-    /// The job's policy only observes it.
+    /// True if the job's policy only observes the finding.
     #[serde(default)]
     pub observe_only: bool,
     /// The action that the policy table requires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// When it was raised, or raised again.
+    /// When the incident was raised, or raised again.
     #[serde(default = "timestamp::now_ms", with = "timestamp")]
     pub since: u64,
-    /// The last report that it holds.
+    /// When the last report arrived that the finding holds.
     #[serde(default = "timestamp::now_ms", with = "timestamp")]
     pub heard: u64,
-    /// How often it was raised.
+    /// How often the incident was raised.
     #[serde(default)]
     pub times: u32,
     /// The number of reports.
     #[serde(default)]
     pub said: u64,
-    /// The node's boot ID when it was raised.
+    /// The node's boot ID when the incident was raised.
     #[serde(default)]
     pub boot: String,
-    /// It was trusted, severe and old enough to take the node out of service.
+    /// True once the incident was trusted, severe and old enough to take the node out of service.
     #[serde(default)]
     pub ripe: bool,
-    /// Why it was closed; `None`: it is open.
+    /// Why the incident was closed, or `None` if it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
 }
 
-/// Default if the severity is missing: the incident must not end early because of that.
+/// Returns the default for a missing severity. It is the highest one, so that the incident does not end early.
 fn worst() -> Severity {
     Severity::Critical
 }
 
-/// Default if the provenance is missing: no new action until the next report.
+/// Returns the default for a missing provenance. It is the least trusted one, so that the incident causes no new action
+/// before the next report.
 fn least() -> Provenance {
     Provenance::Sim
 }
 
 impl Incident {
-    /// A new incident.
+    /// Creates an incident.
     fn of(report: Report, now: u64, boot: &str) -> Incident {
         Incident {
             finding: report.finding,
@@ -140,12 +142,12 @@ impl Incident {
         }
     }
 
-    /// Whether it is open.
+    /// Returns true if the incident is open.
     pub fn is_open(&self) -> bool {
         self.closed.is_none()
     }
 
-    /// Whether it requires a reboot of the node.
+    /// Returns true if the incident requires a reboot of the node.
     pub fn ends_with_reboot(&self) -> bool {
         self.order.is_some_and(|order| {
             use Remedy::{DrainP2p, DrainReset, RebootNode, RecoverImex, ResetGpu};
@@ -156,7 +158,7 @@ impl Incident {
         })
     }
 
-    /// A short description.
+    /// Returns a short description of the incident.
     pub fn words(&self) -> String {
         format!("{} of {} (job {})", self.finding, self.subject, self.job)
     }
@@ -167,11 +169,11 @@ impl Incident {
 pub enum Heard {
     /// An incident was raised, closed or became more severe.
     News,
-    /// Nothing new.
+    /// The report contained nothing new.
     Same,
-    /// The limit was reached: it, or a less important one, was dropped.
+    /// The limit was reached, so this incident or a less important one was dropped.
     Unkept {
-        /// Another incident was dropped.
+        /// True if another incident was dropped.
         is_other: bool,
     },
 }
@@ -181,7 +183,7 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
     let key = report.key.clone();
     let news = |is_news| if is_news { Heard::News } else { Heard::Same };
     let Some(known) = incidents.get_mut(&key) else {
-        // An unknown incident cannot be cleared.
+        // A report that a finding has cleared has no effect if the incident is unknown.
         if !report.holds {
             return Heard::Same;
         }
@@ -198,7 +200,7 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
     known.said += 1;
     if !report.holds {
         let was_open = known.is_open();
-        // An overridden incident that clears counts as new when it returns.
+        // An overridden incident that clears becomes a resolved one, so that it counts as new when it returns.
         known.closed = match known.closed {
             None | Some(Closed::Overridden) => Some(Closed::Resolved),
             closed => closed,
@@ -232,8 +234,8 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
     news(again || is_worse)
 }
 
-/// Enforces the limits after a report of `job`: drops the least important incident, possibly `newest` itself, and
-/// returns it.
+/// Enforces the limits after a report of `job`. Drops the least important incident, which may be `newest` itself, and
+/// returns the dropped incident.
 fn forget(
     incidents: &mut BTreeMap<String, Incident>,
     newest: &str,
@@ -259,10 +261,10 @@ fn forget(
     incidents.remove_entry(&least)
 }
 
-/// The importance of an incident. Closed ones are the least important, except those that an administrator overrode;
-/// those for which the node is out of service are the most important. Among equals, incidents of a job with many
-/// reports go first, the newest of them before older ones: otherwise reports repeated every minute would displace each
-/// other forever.
+/// Returns the importance of an incident. Closed incidents are the least important, except those that an administrator
+/// overrode. Incidents for which the node is out of service are the most important. Among equals, incidents of a job
+/// with many reports are dropped first. Of these, the newest is dropped before older ones, because reports that are
+/// repeated every minute would otherwise displace each other forever.
 fn worth(
     incident: &Incident,
     of_job: usize,

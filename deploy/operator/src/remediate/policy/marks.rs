@@ -1,7 +1,8 @@
-//! The operator's marks on a node, and the patches that set them. Pure: nodes as JSON in, patches out.
+//! The operator's marks on a node (label, taint, annotation, cordon and condition), and the patches that set them. This
+//! module does no I/O. It takes nodes as JSON and returns patches.
 //!
-//! The marks have names of the operator's own. `spec.unschedulable` has no owner; it is the operator's only together
-//! with its annotation, and both are written at once.
+//! The marks have names that belong to the operator. The exception is `spec.unschedulable`, which has no owner. It
+//! counts as the operator's only together with the operator's annotation, and both are written at the same time.
 
 use serde_json::{Map, Value, json};
 
@@ -13,59 +14,59 @@ use crate::timestamp;
 pub const TAINT: &str = "paceline.dev/unhealthy";
 /// The label's key.
 pub const LABEL: &str = "paceline.dev/health";
-/// The condition's type: True is bad, as with node-problem-detector.
+/// The condition's type. The status True means that the node has a fault, as with node-problem-detector.
 pub const CONDITION: &str = "PacelineFault";
 /// Annotation that marks the cordon as the operator's.
 pub const MARK: &str = "paceline.dev/cordoned-by";
-/// An administrator's annotation: the node is left unchanged.
+/// An administrator's annotation. The operator leaves the node unchanged while it is set.
 pub const HOLD: &str = "paceline.dev/hold";
-/// An administrator's annotation: the node was repaired.
+/// An administrator's annotation which says that the node was repaired.
 pub const REPAIRED: &str = "paceline.dev/repaired";
-/// An administrator's annotation: evict the remaining pods again.
+/// An administrator's annotation which requests that the remaining pods are evicted again.
 pub const DRAIN: &str = "paceline.dev/drain";
 /// Size limit of a condition's message.
 const WORDS: usize = 512;
 
-/// The parts of a node that are used; the rest is not kept.
+/// The parts of a Node that this program uses. The other parts are not kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its uid.
+    /// The node's uid.
     pub uid: String,
-    /// Its resourceVersion.
+    /// The node's resourceVersion.
     pub version: String,
-    /// Its boot ID.
+    /// The node's boot ID.
     pub boot: String,
-    /// It is cordoned.
+    /// True if the node is cordoned.
     pub unschedulable: bool,
-    /// The operator's mark of the cordon.
+    /// The value of the annotation that marks the cordon as the operator's.
     pub mark: Option<String>,
-    /// The hold annotation is set.
+    /// True if the hold annotation is set.
     pub hold: bool,
-    /// The repair annotation.
+    /// The value of the repair annotation.
     pub repaired: Option<String>,
-    /// The drain annotation.
+    /// The value of the drain annotation.
     pub drain: Option<String>,
-    /// The operator's label.
+    /// The value of the operator's label.
     pub label: Option<String>,
-    /// All of its taints.
+    /// All taints of the node.
     pub taints: Vec<Value>,
-    /// Its conditions: type and status.
+    /// The node's conditions, each with type and status.
     pub conditions: Vec<(String, String)>,
     /// Reason and message of the operator's condition.
     pub fault: Option<(String, String)>,
-    /// The capacity of NVIDIA's device plugin, including GPUs that cannot be allocated now; it stays in the Node as 0
-    /// when the GPUs are gone. `None`: it never had any.
+    /// The capacity of NVIDIA's device plugin, or `None` if the node never had any. It includes GPUs that cannot be
+    /// allocated now, and it stays in the Node as 0 when the GPUs have been removed.
     pub gpus: Option<u32>,
-    /// It has GPUs of any vendor, according to device plugins.
+    /// True if the node has GPUs of any vendor, according to device plugins.
     pub has_gpus: bool,
-    /// Some GPUs are partitioned (MIG) and allocated under names other than `nvidia.com/gpu`.
+    /// True if some GPUs are partitioned (MIG) and allocated under names other than `nvidia.com/gpu`.
     pub has_slices: bool,
 }
 
 impl NodeView {
-    /// Parses an API object; `None`: it has no name.
+    /// Parses an API object. Returns `None` if it has no name.
     pub fn of(node: &Value) -> Option<NodeView> {
         let meta = &node["metadata"];
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -97,12 +98,12 @@ impl NodeView {
         })
     }
 
-    /// Whether it was cordoned by someone other than the operator.
+    /// Returns true if the node was cordoned by someone other than the operator.
     pub fn is_cordoned_by_another(&self) -> bool {
         self.unschedulable && self.mark.is_none()
     }
 
-    /// A condition's status.
+    /// Returns a condition's status.
     pub fn condition(&self, kind: &str) -> Option<&str> {
         let found = self.conditions.iter().find(|(of, _)| of == kind);
         found.map(|(_, status)| status.as_str())
@@ -113,7 +114,7 @@ impl NodeView {
         found.map(|taint| taint["value"].as_str().unwrap_or_default())
     }
 
-    /// The rung that it has reached, according to its marks.
+    /// Returns the action level that the node has reached, according to its marks.
     pub fn bears(&self) -> Rung {
         if self.unschedulable && self.mark.is_some() {
             Rung::Cordon
@@ -126,13 +127,14 @@ impl NodeView {
         }
     }
 
-    /// Whether it has a mark that only the operator sets.
+    /// Returns true if the node has a mark that only the operator sets.
     pub fn bears_ours(&self) -> bool {
         self.mark.is_some() || self.our_taint().is_some() || self.label.is_some()
     }
 }
 
-/// `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`, `amd.com/gpu`, `gpu.intel.com/i915`.
+/// Returns true if a resource is a GPU, for example `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`, `amd.com/gpu` or
+/// `gpu.intel.com/i915`.
 fn is_gpu(resource: &str) -> bool {
     resource.contains('/') && (resource.contains("gpu") || resource.starts_with("nvidia.com/"))
 }
@@ -140,7 +142,7 @@ fn is_gpu(resource: &str) -> bool {
 /// The operator's marks that a node should have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The condition's reason and message; `None`: it is False, or does not exist.
+    /// The condition's reason and message, or `None` if the condition is False or does not exist.
     pub condition: Option<(String, String)>,
     /// The label's value.
     pub label: Option<String>,
@@ -151,7 +153,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// The marks for a node's state.
+    /// Returns the marks for a node's state.
     pub fn of(health: &Health) -> Marks {
         let rung = health.rung;
         let finding = health
@@ -175,8 +177,8 @@ impl Marks {
         }
     }
 
-    /// The merge patch that sets the marks; `None`: they are set. Bound to the version that was read, so that no
-    /// concurrent write is lost.
+    /// Returns the merge patch that sets the marks, or `None` if they are already set. The patch is bound to the
+    /// version that was read, so that no concurrent write is lost.
     pub fn patch(&self, node: &NodeView) -> Option<Value> {
         let (mut annotations, mut labels, mut spec) = (Map::new(), Map::new(), Map::new());
         if node.label != self.label {
@@ -229,7 +231,7 @@ impl Marks {
         Some(patch)
     }
 
-    /// The strategic merge patch for the node's status; `None`: it is up to date.
+    /// Returns the strategic merge patch for the node's status, or `None` if the status is up to date.
     pub fn status_patch(&self, node: &NodeView, now: u64) -> Option<Value> {
         let is_bad = node.condition(CONDITION) == Some("True");
         let (status, reason, message) = match &self.condition {
@@ -244,7 +246,7 @@ impl Marks {
             _ => return None,
         };
         let at = timestamp::write(now);
-        // Kubernetes' Time has whole seconds.
+        // Kubernetes' Time has whole seconds, so the fraction is cut off.
         let at = format!("{}Z", at.split('.').next().unwrap_or_default());
         let mut condition = json!({
             "type": CONDITION,

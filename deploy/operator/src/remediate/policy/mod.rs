@@ -3,14 +3,14 @@
 //!
 //! - [`rules`]: how far each finding goes, and the limits.
 //! - [`incident`]: reports about a node.
-//! - [`health`]: the state of a node; it is the status of its NodeHealth and survives restarts.
+//! - [`health`]: the state of a node. It is the status of the node's NodeHealth and survives restarts.
 //! - [`census`]: nodes out of service in the cluster, and the breaker.
-//! - [`mod@step`]: the next state of a node; `wanted`: what its faults require; [`drain`]: evictions; [`recovery`]: the
-//!   return to service.
+//! - [`mod@step`]: determines the next state of a node. `wanted` determines what the node's faults require, [`drain`]
+//!   handles evictions, and [`recovery`] handles the return to service.
 //! - [`marks`]: the marks of a node, and the patch that sets them.
 //!
-//! A node's state is level-triggered: it follows from its NodeHealth and the Node, never from the order of reports. A
-//! decision is recorded before it is applied, so that the next leader can continue.
+//! A node's state is level-triggered. It follows from the node's NodeHealth and the Node, never from the order of
+//! reports. A decision is recorded before it is applied, so that the next leader can continue.
 
 pub mod census;
 pub mod drain;

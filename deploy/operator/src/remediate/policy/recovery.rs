@@ -24,7 +24,8 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     }
     if drains {
         if node.bears() < Rung::Cordon {
-            // A later cordon, for a cleared fault, would evict new jobs.
+            // Reset the action level, because a cordon that is applied only now, for a cleared fault, would evict new
+            // jobs.
             restore(health);
             health.note(
                 now,
@@ -52,7 +53,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         return;
     }
     if health.rung.is_out() && recovery.preflight == Preflight::Required {
-        // Ended Jobs are kept for a day: the time makes the name unique, also across incidents.
+        // Ended Jobs are kept for a day. The time makes the name unique, also across incidents.
         let name = format!("paceline-preflight-{}-{now}", short(&health.node_uid));
         state.preflight = Some(Check {
             name: name.clone(),
@@ -64,7 +65,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     health.note(now, "recovered", "no findings about it any more");
 }
 
-/// A preflight Job has ended, or its deadline has passed.
+/// Records the result of a preflight Job that has ended or whose deadline has passed.
 pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now: u64) {
     let Some(recovery) = &mut health.recovery else {
         return;
@@ -93,8 +94,9 @@ pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now
     }
 }
 
-/// A preflight did not run to completion: it did not start, or was removed. That gives no information about the node,
-/// whose state stays; it is retried, with a pause, since a person must fix the cause.
+/// Records that a preflight did not run to completion, because it did not start or was removed. This gives no
+/// information about the node, so the node's state stays. The preflight is retried after a pause, because a person must
+/// fix the cause.
 pub fn unrun(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     let Some(recovery) = &mut health.recovery else {
         return;
@@ -113,7 +115,7 @@ pub fn unrun(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     health.note(now, "preflight-unrun", format!("could not run: {says}"));
 }
 
-/// The API server rejects what a preflight needs: it is retried until its deadline.
+/// Records that the API server rejects what a preflight needs. The preflight is retried until its deadline.
 pub fn refused(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     let Some(recovery) = &mut health.recovery else {
         return;
@@ -125,7 +127,7 @@ pub fn refused(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     }
 }
 
-/// Removes all marks; how often the node was out of service is remembered.
+/// Removes all marks. How often the node was out of service is still remembered.
 pub(super) fn restore(health: &mut Health) {
     health.rung = Rung::None;
     health.shadow = Rung::None;
@@ -136,7 +138,7 @@ pub(super) fn restore(health: &mut Health) {
     health.jobs.clear();
 }
 
-/// Other problems of a node.
+/// Returns another problem of a node, such as a bad condition, if there is one.
 pub fn problem(node: &NodeView, conditions: &[String]) -> Option<String> {
     if node.condition("Ready") != Some("True") {
         return Some("it is not Ready".to_owned());
@@ -147,9 +149,9 @@ pub fn problem(node: &NodeView, conditions: &[String]) -> Option<String> {
     bad.map(|kind| format!("its condition {kind} is True"))
 }
 
-/// A hash of the uid that is short enough for a name.
+/// Returns a hash of the uid that is short enough for a name.
 fn short(uid: &str) -> String {
-    // FNV-1a, 64 bits: <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>.
+    // This is FNV-1a with 64 bits: <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>.
     let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

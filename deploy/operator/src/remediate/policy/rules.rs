@@ -1,4 +1,5 @@
-//! How far each finding goes, and the limits: `policy/remediate.toml`, overridden by a user's file.
+//! How far each finding goes, and the limits. The values come from `policy/remediate.toml` and are overridden by a
+//! user's file.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 const TABLE: &str = include_str!("../../../policy/remediate.toml");
 
-/// The longest meaningful time; sums of times stay within a u64.
+/// The longest meaningful time. With this limit, sums of times stay within a u64.
 const LONGEST_S: u64 = 31_536_000;
 
 /// The mode of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Reports are recorded.
+    /// Reports are recorded, and no decisions are made.
     Observe,
     /// Decisions are made and logged, but not applied.
     Shadow,
@@ -22,34 +23,34 @@ pub enum Mode {
     Act,
 }
 
-/// Actions on a node. Each includes the previous ones.
+/// Action levels for a node. Each level includes the previous ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rung {
-    /// Nothing.
+    /// No action.
     #[default]
     None,
-    /// An Event.
+    /// Write an Event.
     Event,
-    /// A condition of the node.
+    /// Set a condition of the node.
     Condition,
-    /// A label.
+    /// Set a label.
     Label,
-    /// A taint (NoSchedule): from here on the node is out of service for new pods.
+    /// Set a taint (NoSchedule). From this level on, the node is out of service for new pods.
     Taint,
-    /// A cordon.
+    /// Cordon the node.
     Cordon,
-    /// The eviction of its pods.
+    /// Evict the node's pods.
     Evict,
 }
 
 impl Rung {
-    /// Whether the node accepts no new pods.
+    /// Returns true if the node accepts no new pods at this level.
     pub fn is_out(self) -> bool {
         self >= Rung::Taint
     }
 
-    /// Its name in the table.
+    /// Returns the level's name in the policy table.
     pub fn word(self) -> &'static str {
         match self {
             Rung::None => "none",
@@ -73,17 +74,17 @@ pub enum Pods {
     All,
 }
 
-/// Whether a node must pass a preflight.
+/// Whether a node must pass a preflight before it returns to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preflight {
-    /// Required before it returns.
+    /// The node must pass a preflight.
     Required,
     /// Checks without problems are enough.
     None,
 }
 
-/// `[guard]`; the table explains each value.
+/// The section `[guard]` of the policy table, which explains each value.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -99,7 +100,7 @@ pub struct Guard {
     pub breaker_window_s: u64,
 }
 
-/// `[drain]`
+/// The section `[drain]` of the policy table.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -109,7 +110,7 @@ pub struct Drain {
     pub pods: Pods,
 }
 
-/// `[recovery]`
+/// The section `[recovery]` of the policy table.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -128,15 +129,15 @@ pub struct Recovery {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindingRule {
-    /// The last rung that it can reach.
+    /// The highest action level that the finding can reach.
     pub rung: Rung,
-    /// The mode, at most.
+    /// The highest mode in which the finding is handled.
     #[serde(default = "act")]
     pub mode: Mode,
-    /// The minimum severity; less severe ones are only recorded.
+    /// The minimum severity. Less severe reports are only recorded.
     #[serde(default = "critical")]
     pub severity: Severity,
-    /// Its own debounce time, instead of the guard's.
+    /// The finding's own debounce time, which replaces the guard's.
     pub debounce_s: Option<u64>,
 }
 
@@ -152,7 +153,7 @@ fn critical() -> Severity {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// The highest mode of all findings.
+    /// The highest mode that applies to any finding.
     pub mode: Mode,
     /// The limits.
     pub guard: Guard,
@@ -166,19 +167,19 @@ pub struct Rules {
 /// Why a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// Not TOML, or it has an unknown key.
+    /// The text is not TOML, or it has an unknown key.
     #[error("{0}")]
     Text(String),
-    /// An invalid value.
+    /// A value is invalid.
     #[error("{0} must be {1}")]
     Value(String, &'static str),
 }
 
 impl Rules {
-    /// The built-in table, with the values in `text` replacing its own.
+    /// Returns the built-in policy, with the values in `text` replacing its own.
     ///
     /// # Errors
-    /// [`RulesError`]
+    /// Returns [`RulesError`] if the text or the resulting policy is invalid.
     pub fn with(text: &str) -> Result<Rules, RulesError> {
         let parse = |text: &str| text.parse::<toml::Table>();
         let error = |error: toml::de::Error| RulesError::Text(error.to_string());
@@ -218,7 +219,7 @@ impl Rules {
         })
     }
 
-    /// All values that are times in seconds.
+    /// Returns all values that are times in seconds.
     fn times(&self) -> impl Iterator<Item = (String, u64)> {
         let (guard, drain, recovery) = (&self.guard, &self.drain, &self.recovery);
         let named = [
@@ -242,22 +243,22 @@ impl Rules {
             .chain(own)
     }
 
-    /// The rule for a finding; `None`: it is only recorded.
+    /// Returns the rule for a finding, or `None` if the finding is only recorded.
     pub fn finding(&self, finding: Finding) -> Option<&FindingRule> {
         self.finding.get(&finding)
     }
 
-    /// The effective mode of a finding.
+    /// Returns the effective mode of a finding.
     pub fn mode_of(&self, rule: &FindingRule) -> Mode {
         self.mode.min(rule.mode)
     }
 
-    /// The debounce time of a finding, milliseconds.
+    /// Returns the debounce time of a finding, in milliseconds.
     pub fn debounce_ms(&self, rule: &FindingRule) -> u64 {
         rule.debounce_s.unwrap_or(self.guard.debounce_s) * 1000
     }
 
-    /// The number of nodes of `all` that may be out, by percentage, at least 1.
+    /// Returns how many of `all` nodes may be out of service under this percentage. The result is at least 1.
     pub fn share(percent: u32, all: u32) -> u32 {
         u32::try_from(u64::from(all) * u64::from(percent) / 100)
             .unwrap_or(u32::MAX)

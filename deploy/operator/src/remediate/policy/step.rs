@@ -1,5 +1,5 @@
-//! The next state of a node. It is called repeatedly with the current observations; with the same ones, a second call
-//! changes nothing.
+//! Determines the next state of a node. The function is called repeatedly with the current observations. A second call
+//! with the same observations changes nothing.
 
 use super::census::Census;
 use super::drain::{begin, begin_again, blocked, pause};
@@ -15,7 +15,7 @@ use super::wanted::{Wanted, wanted};
 pub struct Scene<'a> {
     /// The current time.
     pub now: u64,
-    /// When this leader's term started: incidents without a report since then cause no action.
+    /// When this leader's term started. Incidents without a report since then cause no action.
     pub started: u64,
     /// The policy.
     pub rules: &'a Rules,
@@ -39,7 +39,7 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     heed_repair(health, node, now);
     heed_boot(health, node, now);
     expire(health, scene);
-    // Also during a hold: an administrator's change of the cordon is then recognized afterwards.
+    // This is done during a hold too, so that an administrator's change of the cordon is recognized afterwards.
     health.cordoned |= health.rung >= Rung::Cordon && node.bears() == Rung::Cordon;
     let may_evict = scene.census.lets_act(node, scene.rules) && node.bears() == Rung::Cordon;
     pause(health, may_evict, now);
@@ -82,7 +82,7 @@ impl State {
 }
 
 fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
-    // Only once: the annotation can stay on the node, and it does not cover later incidents.
+    // Process a repair annotation only once. It can stay on the node, and it does not apply to later incidents.
     if health.repaired == node.repaired {
         return;
     }
@@ -93,7 +93,7 @@ fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
         close(health, Closed::Repaired, |_| true);
         health.held = false;
         health.remedies.clear();
-        // A GPU may have been removed permanently.
+        // Reset the number of GPUs to the current one, because the repair may have removed a GPU permanently.
         health.gpus = node.gpus.unwrap_or(0);
         health.sliced = node.has_slices;
         health.claims = false;
@@ -134,7 +134,8 @@ fn expire(health: &mut Health, scene: &Scene<'_>) {
             format!("no report about {closed} faults for {} s", expiry_ms / 1000),
         );
     }
-    // Incidents closed for that long are dropped, unless they keep the node out of service.
+    // Drop incidents that have had no report for twice the expiry time and are closed, unless they keep the node out of
+    // service.
     if health.rung == Rung::None {
         health.incidents.retain(|_, incident| {
             incident.is_open() || scene.now.saturating_sub(incident.heard) < 2 * expiry_ms
@@ -151,13 +152,14 @@ fn close(health: &mut Health, how: Closed, is_meant: impl Fn(&Incident) -> bool)
     meant.map(|incident| incident.closed = Some(how)).count()
 }
 
-/// Handles changes of the cordon by others, including a cordon set before the operator's own. A decided cordon does not
-/// exist yet: until it is on the node, another party's may be.
+/// Handles changes of the cordon by others, including a cordon set before the operator's own. A cordon that was decided
+/// may not be on the node yet. Until it is, a cordon on the node may be another party's.
 fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
     if health.rung < Rung::Cordon || node.bears() == Rung::Cordon {
         return;
     }
-    // Mark and cordon are written at once: the mark alone is what remains of the operator's cordon.
+    // Annotation and cordon are written at the same time. If only the annotation is left, another party has removed the
+    // operator's cordon.
     let was_ours = health.cordoned || (node.mark.is_some() && node.mark == health.mark);
     if !was_ours && !node.unschedulable {
         return;
@@ -185,7 +187,8 @@ fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
     }
 }
 
-/// Takes the node as far as its faults require and the limits allow. Returns why it is not taken further.
+/// Raises the node's action level as far as its faults require and the limits allow. Returns why the level is not
+/// raised further, if it is not.
 fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<String> {
     let wanted = wanted(health, scene);
     shadow(health, &wanted, scene);
@@ -263,7 +266,7 @@ fn shadow(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
     }
 }
 
-/// Derives the state.
+/// Derives the state from the other fields.
 fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
     let is_open = health.open().next().is_some();
     let drain = health.drain.as_ref();
@@ -319,13 +322,13 @@ fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
         reason.push_str(&more);
     }
     if state == State::Healthy {
-        // The next time it is noted again.
+        // Reset the count, so that the next dropped report is recorded again.
         health.unkept = 0;
     }
     health.stand(now, state, reason);
 }
 
-/// Noted once, until the reason changes.
+/// Records a refusal once, until its reason changes.
 fn refuse(health: &mut Health, now: u64, says: &str) {
     let kind = says.split(':').next().unwrap_or_default();
     if health.refused.as_deref() != Some(kind) {

@@ -1,4 +1,4 @@
-//! What the faults of a node require, and which fault requires it.
+//! Determines what the faults of a node require, and which fault requires it.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::incident::Incident;
 use super::rules::{FindingRule, Mode, Rung};
 use super::step::Scene;
 
-/// What the ripe faults require.
+/// What the faults require that are ready to be acted on (`Incident::ripe`).
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     /// Description of the fault that newly requires eviction.
     pub(super) new: Option<String>,
-    /// In act mode.
+    /// The requirement in act mode.
     pub(super) act: Asked,
-    /// In shadow mode.
+    /// The requirement in shadow mode.
     pub(super) shadow: Asked,
     /// The reporting jobs, with their number of nodes.
     pub(super) jobs: BTreeMap<String, u32>,
 }
 
-/// The required rung, and the fault that requires it: other faults can be more severe and require less.
+/// The required action level, and the fault that requires it. Other faults can be more severe and still require less.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) rung: Rung,
@@ -41,7 +41,7 @@ impl Asked {
     }
 }
 
-/// The current requirements; faults that take the node out of service are marked as ripe.
+/// Returns the current requirements. Faults that take the node out of service are marked as `ripe`.
 pub(super) fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
     let mut wanted = Wanted::default();
     let open = health
@@ -55,7 +55,7 @@ pub(super) fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
         if !is_ripe(incident, rule, scene) {
             continue;
         }
-        // The running work stays correct, so the job may finish.
+        // The running work stays correct despite the fault, so the job may finish.
         let waits = incident.order.is_some_and(|order| order.when == When::JobEnd);
         let rung = if waits {
             rule.rung.min(Rung::Cordon)
@@ -79,7 +79,7 @@ pub(super) fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
     wanted
 }
 
-/// Trusted, severe enough, reported in this term and recently, and held long enough.
+/// Returns true if the fault is trusted, severe enough, reported in this term and recently, and has held long enough.
 fn is_ripe(incident: &Incident, rule: &FindingRule, scene: &Scene<'_>) -> bool {
     let since = |then: u64| scene.now.saturating_sub(then);
     incident.provenance == Provenance::Live
@@ -97,7 +97,8 @@ mod tests {
     use super::super::marks::TAINT;
     use super::super::world::{MINUTE, World, report};
 
-    /// Two faults of equal severity; the one with the last name requires only a condition.
+    /// Two faults have equal severity. The one whose name sorts last requires only a condition, but each decision must
+    /// name the fault that requires it.
     #[test]
     fn what_is_done_names_the_fault_that_asked_for_it() {
         let mut world = World::acting();
@@ -123,7 +124,7 @@ mod tests {
             "{}",
             says("evict")
         );
-        // And so do the node's marks.
+        // The node's reason and marks name the same fault.
         assert!(
             world.health.reason.starts_with("gpu-lost"),
             "{}",

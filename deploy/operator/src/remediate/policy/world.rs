@@ -1,4 +1,4 @@
-//! One node and its environment, for tests: decisions are applied to the node's view.
+//! One node and its environment, for tests. Decisions are applied to the node's view.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ pub(super) struct World {
     pub(super) breaker: Option<Breaker>,
     pub(super) started: u64,
     pub(super) now: u64,
-    /// Whether the API server allows patches.
+    /// True if the API server allows patches.
     pub(super) may_patch: bool,
 }
 
@@ -83,7 +83,7 @@ impl World {
         self.step();
     }
 
-    /// One step, and the node after its patch.
+    /// Runs one step, and applies its patch to the node.
     pub(super) fn step(&mut self) {
         let name = self.node.name.clone();
         let all = self.others.iter().map(|(name, health)| (name, health));
@@ -121,7 +121,7 @@ impl World {
         );
     }
 
-    /// Advances the time: a step each second, and reports that hold are repeated each minute.
+    /// Advances the time in steps of 10 s. Each report in `said` is repeated each minute.
     pub(super) fn later(&mut self, ms: u64, said: &[Report]) -> &mut World {
         let until = self.now + ms;
         while self.now < until {

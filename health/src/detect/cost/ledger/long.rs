@@ -1,24 +1,26 @@
-//! Steps far longer than usual, and time without reports: whether incidents account for them.
+//! Steps far longer than usual, and time without reports. Decides whether incidents account for them.
 
 use serde::{Deserialize, Serialize};
 
-/// More of them in a row are a slowdown, and more than one in this many steps are a pattern: incidents cover both.
+/// Limits for an isolated long step. At most `ALONE` long steps in a row are isolated; more are a slowdown. More than
+/// one group of them in `RARE` steps is a pattern. Incidents cover both slowdowns and patterns.
 const ALONE: u32 = 2;
 const RARE: u32 = 64;
 
 /// What accounts for the excess time of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Teller {
-    /// Open incidents.
+    /// Open incidents may account for it.
     Incidents {
-        /// What a step would take without them, divided by what it takes.
+        /// The duration that a step would have without the incidents, divided by its actual duration.
         left_ratio: f64,
-        /// They account for this step's length: it waited for one of their ranks, or they cover all ranks.
+        /// True if the incidents account for the length of this step, because it waited for one of their ranks or
+        /// because they cover all ranks.
         is_theirs: bool,
     },
-    /// It is far too long by itself, and no rule has seen it.
+    /// An isolated stall: the step alone is far too long, and no rule has seen it.
     Stall,
-    /// Nothing so far.
+    /// No cause is known so far.
     Nobody,
 }
 
@@ -31,25 +33,26 @@ impl Teller {
     }
 }
 
-/// Steps that are far too long.
+/// The latest group of consecutive steps that are far too long.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Long {
-    /// Number in a row, and the excess over ordinary steps of those that rules have seen, seconds.
+    /// Number of such steps in a row, and their excess over ordinary steps in seconds. The excess leaves out stalls and
+    /// steps for which an incident already accounts.
     pub row: u32,
     pub more_s: f64,
-    /// Share of a step's time without incidents when they began.
+    /// `left_ratio` of the incidents at the first of these steps.
     left_ratio: f64,
-    /// Ordinary steps since the last ones, if there were any.
+    /// Number of ordinary steps since the last long step, or `None` if there was no long step.
     before: Option<u32>,
 }
 
 impl Long {
-    /// Whether another one would be isolated.
+    /// Returns true if another long step would be isolated.
     pub fn is_rare(&self) -> bool {
         self.row < ALONE && self.before.is_none_or(|steps| steps >= RARE)
     }
 
-    /// Takes a step's excess time; 0: an ordinary step. Returns the seconds that nothing else accounts for.
+    /// Takes the excess time of a step, or 0 for an ordinary step. Returns the seconds for which nothing else accounts.
     pub fn step(&mut self, more_s: f64, teller: Teller) -> f64 {
         if more_s > 0.0 {
             self.row += 1;
@@ -77,23 +80,25 @@ impl Long {
         }
     }
 
-    /// Whether an incident raised since they began accounts for them.
+    /// Returns true if an incident that was raised after the long steps began accounts for them.
     pub fn is_told(&self, left_ratio: f64) -> bool {
         left_ratio < 0.99 * self.left_ratio
     }
 }
 
-/// Time without reports that later steps may still account for.
+/// Time without reports, for which later steps may still account.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Late {
     pub owed_s: f64,
-    /// How much sooner than they took steps have been reported since: the maximum, and now.
+    /// How much less time has passed between reports since then than the reported steps took: the maximum so far, and
+    /// the current value.
     pub most_s: f64,
     pub ahead_s: f64,
 }
 
 impl Late {
-    /// Takes a step that was reported this much sooner than it took. Returns the seconds now accounted for.
+    /// Takes the difference between a step's duration and the time since the report before it. Returns the seconds for
+    /// which it now accounts.
     pub fn step(&mut self, sooner_s: f64) -> f64 {
         self.ahead_s += sooner_s;
         let most_s = self.ahead_s.clamp(self.most_s, self.owed_s.max(self.most_s));

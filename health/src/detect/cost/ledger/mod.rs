@@ -1,5 +1,5 @@
-//! The ledger: how the job's GPUs spent their time. Incidents account for their own losses; the ledger keeps the rest,
-//! and counts no second twice.
+//! The ledger records how the job's GPUs spent their time. Incidents account for their own losses. The ledger keeps the
+//! rest, and counts no second twice.
 
 mod long;
 
@@ -16,29 +16,30 @@ use crate::time::Time;
 
 /// Number of ordinary steps that define the usual step.
 pub(crate) const USUAL: usize = 32;
-/// Fewer are not enough.
+/// Fewer ordinary steps than this do not define the usual step.
 const ENOUGH: usize = 4;
-/// A step of this many times the usual length is not ordinary.
+/// A step that is longer than the usual one by this factor is not ordinary.
 const LONG: f64 = 4.0;
-/// Such a step of at least this many seconds is a stall, which says nothing about the job's speed.
+/// Minimum duration of a stall in seconds. A stalled step is not used to judge the job's speed.
 const STALL_S: f64 = 1.0;
-/// Long steps that an incident may still take over: enough to confirm incidents on several ranks.
+/// Maximum number of long steps that an incident can still take over. This is enough to confirm incidents on several
+/// ranks.
 const MAX_BOOKINGS: usize = 64;
-/// A step that arrives later than this, and later than this many usual steps, means that reports were missing.
+/// If a step arrives later than both limits (seconds, and number of usual steps), reports were missing before it.
 const LATE_S: f64 = 10.0;
 const LATE: f64 = 10.0;
-/// A group whose first record has at most this number counts its steps from the start, whatever it resumed from. So
-/// does a hook in a new process, which has no record of its very first step.
+/// If the first record of a group has at most this step number, the group counts its steps from the start, whatever it
+/// resumed from. The limit is above 1 because a hook in a new process has no record of its very first step.
 const ANEW: u64 = 2;
-/// This many of its first records may be missing.
+/// Maximum number of a group's first records that may be missing.
 const MISSED: u64 = 16;
 
-/// How long the job stood still because of silent ranks, which an incident accounts for; seconds.
+/// Seconds that the job stood still because of silent ranks. An incident accounts for this time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stood {
-    /// In this step.
+    /// Standstill in this step.
     pub here_s: f64,
-    /// In a later one.
+    /// Standstill in a later step.
     pub left_s: f64,
 }
 
@@ -51,7 +52,7 @@ pub struct Took {
 }
 
 impl Took {
-    /// The same for a step with only a known duration.
+    /// Scales these durations to a step of which only the duration `all_s` is known.
     pub fn in_step(self, all_s: f64) -> Took {
         let times = if self.all_s > 0.0 { all_s / self.all_s } else { 0.0 };
         Took {
@@ -62,21 +63,21 @@ impl Took {
     }
 }
 
-/// Sums in rank-seconds.
+/// The sums in rank-seconds of how the GPUs spent their time.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Total before the current size, start of that size, and its number of ranks.
+    /// Rank-seconds before the job had its current size, when that size began, and its number of ranks.
     before: f64,
     since: Option<Time>,
     ranks: f64,
-    /// Total at the end of the last step.
+    /// Total rank-seconds at the end of the last step.
     accounted: f64,
     pub warm_up: f64,
     pub checkpoint: f64,
-    /// Long steps that recurred at a fixed interval, undeclared.
+    /// Long steps that were not declared and recurred at a fixed interval.
     pub pause: f64,
     pub restart: f64,
-    /// Steps far longer than those before and after them, without an incident that accounts for them.
+    /// Steps far longer than those before and after them, for which no incident accounts.
     stall: f64,
     long: Long,
     /// Time without reports.
@@ -84,24 +85,24 @@ pub struct Ledger {
     late: Late,
     /// The latest ordinary steps, seconds.
     usual: VecDeque<Took>,
-    /// First steps of the epoch whose share of warm-up is not known yet: number and time.
+    /// Number and duration of the epoch's first steps, whose share of warm-up is not known yet.
     warming: (f64, f64),
-    /// When the last step closed, the group's highest step number, and its latest step with a checkpoint.
+    /// When the last step closed, the group's highest step number, and the group's latest step with a checkpoint.
     last: Option<Time>,
     highest: u64,
     saved: Option<u64>,
-    /// Steps below this number were completed before the restart, and the time lost in this epoch to repeating them,
-    /// seconds.
+    /// Steps below `made` were completed before the restart. `again_s` is the time lost in this epoch to repeating
+    /// them, in seconds.
     made: u64,
     again_s: f64,
     restarted: bool,
     /// How the latest long steps were booked, so that an incident can take over what it explains.
     booked: VecDeque<Booking>,
-    /// Seconds of the next step that an incident accounts for.
+    /// Seconds of the next step for which an incident accounts.
     told_s: f64,
 }
 
-/// One long step.
+/// One long step, as it was booked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Booking {
     step: u64,
@@ -118,7 +119,7 @@ enum Overhead {
 }
 
 impl Ledger {
-    /// A rank of a group of this size attached.
+    /// Records that a rank attached, which declares a job of `ranks` ranks.
     pub fn attach(&mut self, at: Time, ranks: u32) {
         let ranks = f64::from(ranks);
         if self.ranks != ranks {
@@ -128,7 +129,7 @@ impl Ledger {
         }
     }
 
-    /// A new group of ranks starts.
+    /// Starts the account of a new group of ranks.
     pub fn begin_epoch(&mut self) {
         self.settle();
         self.warming = (0.0, 0.0);
@@ -138,7 +139,7 @@ impl Ledger {
         self.restarted = self.last.is_some();
     }
 
-    /// How much standstill a step of this length can contain. What exceeds a first step came before it.
+    /// Returns how much standstill fits a step of this length. First steps take all: what exceeds them came before.
     pub fn room_s(&self, longest_s: f64) -> f64 {
         if self.is_first() {
             return f64::INFINITY;
@@ -146,12 +147,12 @@ impl Ledger {
         (longest_s - self.usual_s().unwrap_or(0.0)).max(0.0)
     }
 
-    /// Whether the next step is the job's first, or the first after a restart.
+    /// Returns true if the next step is the job's first, or the first after a restart.
     fn is_first(&self) -> bool {
         self.restarted || self.warming.0 == 0.0 && self.usual.is_empty()
     }
 
-    /// Whether a step is far too long, as an isolated case.
+    /// Returns true if a step is an isolated stall, far longer than the usual step.
     pub fn is_stall(&self, matrix: &StepMatrix<'_>, steady: bool, stood: Stood) -> bool {
         let moved_s = matrix.dur_s - stood.here_s;
         let is_long = self.usual_s().is_some_and(|usual| moved_s > LONG * usual);
@@ -159,7 +160,7 @@ impl Ledger {
         is_ordinary && is_long && moved_s >= STALL_S && self.long.is_rare()
     }
 
-    /// Takes a step; its duration is in `matrix`.
+    /// Books a step. Its duration is in `matrix`.
     pub fn row(&mut self, matrix: &StepMatrix<'_>, steady: bool, stood: Stood, teller: Teller, took: Took) {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
@@ -174,7 +175,8 @@ impl Ledger {
             self.leap(matrix, began, usual, stood.left_s);
         }
         self.highest = self.highest.max(matrix.step);
-        // An undeclared pause may be an evaluation, and no job resumes from one.
+        // Only declared checkpoints count, because an undeclared pause may be an evaluation, from which no job can
+        // resume.
         if matrix.kind == StepKind::Checkpoint {
             self.saved = Some(matrix.step);
         }
@@ -190,7 +192,7 @@ impl Ledger {
         let told_s = std::mem::take(&mut self.told_s);
         let moved_s = (matrix.dur_s - stood_s - told_s).max(0.0);
         if matrix.step < self.made {
-            // A repeated step; incidents account for its excess.
+            // This step repeats an earlier one. Incidents account for part of its time.
             let again_s = moved_s * teller.left_ratio();
             self.again_s += again_s;
             self.restart += again_s * self.ranks;
@@ -205,14 +207,15 @@ impl Ledger {
             }
             StepKind::Train => {
                 if let Some(usual) = usual {
-                    // The usual step may not reflect the incidents yet.
+                    // The usual step may not include the slowdown by the incidents yet.
                     let usual = usual / teller.left_ratio().max(0.01);
                     let more_s = if moved_s > LONG * usual {
                         moved_s - usual
                     } else {
                         0.0
                     };
-                    // Time booked now was lost in the steps before, unless this step is an isolated stall.
+                    // The excess that is booked now was lost in the preceding long steps, unless this step is an
+                    // isolated stall.
                     let first = matrix.step.saturating_sub(u64::from(self.long.row));
                     let stalled_s = self.long.step(more_s, teller);
                     self.book(first, Overhead::Stall, stalled_s * self.ranks);
@@ -234,7 +237,7 @@ impl Ledger {
             }
             StepKind::Checkpoint => self.book(matrix.step, Overhead::Checkpoint, beyond(usual)),
             StepKind::PeriodicPause => self.book(matrix.step, Overhead::Pause, beyond(usual)),
-            // Until it recurs.
+            // An outlier is booked as a stall until it recurs.
             StepKind::Outlier => self.book(matrix.step, Overhead::Stall, beyond(usual)),
             StepKind::WarmUp | StepKind::Evaluation => {}
         }
@@ -259,13 +262,13 @@ impl Ledger {
         }
     }
 
-    /// Before a step is taken: an incident accounts for this many seconds of it.
+    /// Records that an incident accounts for this many seconds of the next step. Call before `row`.
     pub fn report(&mut self, seconds: f64) {
         self.told_s += seconds;
     }
 
-    /// An incident raised now accounts for this many seconds of an earlier long step. What is left of a step that
-    /// looked like an isolated stall belongs to a recurring pause.
+    /// Moves this many seconds of an earlier long step to an incident that was raised now. If the step was booked as an
+    /// isolated stall, the rest of it is moved to recurring pauses.
     pub fn take_over(&mut self, step: u64, seconds: f64) {
         let ranks = self.ranks;
         let Some(booking) = self.booked.iter_mut().find(|booking| booking.step == step) else {
@@ -282,35 +285,35 @@ impl Ledger {
         *self.overhead(under) -= told;
     }
 
-    /// Before a step is taken: an incident raised in it also accounts for this many seconds of the steps after `start`.
+    /// Call before `row`: an incident raised in this step also accounts for `seconds` of the steps after `start`.
     pub fn tell_late(&mut self, start: u64, step: u64, seconds: f64) {
         let steps = step.saturating_sub(start + 1).max(1) as f64;
         let again = self.made.min(step).saturating_sub(start + 1) as f64;
         let told_s = (seconds * (again / steps).min(1.0)).clamp(0.0, self.again_s);
         self.again_s -= told_s;
         self.restart -= told_s * self.ranks;
-        // In a first warm-up there is no usual step yet: it will be measured during the incident.
+        // In the first warm-up there is no usual step yet, and it will include the incident: subtract nothing.
         if self.warming.0 > 0.0 && self.usual_s().is_some() {
             self.warming.1 -= (seconds - told_s).max(0.0);
         }
     }
 
-    /// Rank-seconds from the last step (or the first rank) to the start of this one, over groups of every size in
-    /// between. `accounted`: the total at the last step.
+    /// Returns the rank-seconds between the last step (or the first rank) and the start of this one, over groups of
+    /// every size. `accounted` is the total at the last step.
     fn idle(&self, matrix: &StepMatrix<'_>, accounted: f64, stood_s: f64) -> f64 {
         let began = Time(matrix.at.0.saturating_sub((matrix.dur_s * 1e9) as u64));
-        // What exceeds the step came before it.
+        // Standstill that exceeds the step's duration came before the step.
         let stood_before_s = (stood_s - matrix.dur_s).max(0.0);
         (self.total(began) - accounted - stood_before_s * self.ranks).max(0.0)
     }
 
-    /// At the first step after a restart: finds which of the next steps are repeated. Step numbers that continue show
-    /// it directly. If they start over, the steps after the last checkpoint are repeated, and each further restart
+    /// Finds which steps after a restart are repeated. Call it at the first step. If the step numbers continue, they
+    /// show it directly. If they start over, the steps after the last checkpoint are repeated, and each further restart
     /// resumes from that checkpoint too. Without a known checkpoint, no step counts as repeated.
     fn take_up(&mut self, step: u64) {
-        // An attempt may have ended before it got as far as the one before it.
+        // Use the maximum, because the last attempt may have ended before it got as far as the one before it.
         let furthest = self.highest.max(self.made.saturating_sub(1));
-        // No job resumes far before its checkpoint or its end: the first records are missing.
+        // No job resumes far before its checkpoint or its end, so a low number means that first records are missing.
         let is_before = step <= MISSED && step * 2 < self.saved.unwrap_or(self.highest);
         if step > ANEW && !is_before {
             self.made = furthest + 1;
@@ -321,14 +324,14 @@ impl Ledger {
         self.saved = self.saved.and(Some(0));
     }
 
-    /// Rank-seconds since the first rank.
+    /// Returns the rank-seconds since the first rank.
     pub fn total(&self, now: Time) -> f64 {
         let present = self.since.map_or(0.0, |since| now.since(since).as_secs_f64());
         self.before + present * self.ranks
     }
 
-    /// Rank-seconds of unknown use: those without reports, and those since the last step ended, beyond an ordinary step
-    /// and beyond `stood_s`, the job's standstill in the unfinished step.
+    /// Returns the rank-seconds of unknown use: those without reports, and those since the last step beyond an ordinary
+    /// step and beyond `stood_s`, the job's standstill in the unfinished step.
     pub fn unsettled(&self, now: Time, stood_s: f64) -> f64 {
         let (Some(last), Some(usual)) = (self.last, self.usual_s()) else {
             return 0.0;
@@ -337,14 +340,15 @@ impl Ledger {
         self.unheard + open_s * self.ranks
     }
 
-    /// Rank-seconds lost to stalled steps. `left_ratio`: share of a step's time without incidents.
+    /// Returns the rank-seconds lost to stalled steps. `left_ratio` is the duration of a step without the incidents,
+    /// divided by its actual duration.
     pub fn stalled(&self, left_ratio: f64) -> f64 {
         let is_told = self.long.is_told(left_ratio);
         let pending_s = if is_told { 0.0 } else { self.long.more_s };
         self.stall + pending_s * self.ranks
     }
 
-    /// Books the time since the last step that its steps do not explain as unreported, except for a standstill in a
+    /// Books the time since the last step that no step explains as time without reports, except for a standstill in a
     /// later step.
     fn leap(&mut self, matrix: &StepMatrix<'_>, began: Time, usual: f64, stood_s: f64) {
         let steps = matrix.step.saturating_sub(self.highest).max(1) as f64;
@@ -361,17 +365,17 @@ impl Ledger {
         }
     }
 
-    /// The median of the latest ordinary steps, seconds.
+    /// Returns the median of the latest ordinary steps, in seconds.
     pub fn usual_s(&self) -> Option<f64> {
         self.middle(|step| step.all_s)
     }
 
-    /// The median of what they would take if no rank were slower than its peers.
+    /// Returns the median duration that these steps would have if no rank were slower than its peers.
     pub fn even_s(&self) -> Option<f64> {
         self.middle(|step| step.even_s)
     }
 
-    /// The median of their ranks' mean work: no step is shorter.
+    /// Returns the median of the ranks' mean work in these steps. No step can be shorter.
     pub fn work_s(&self) -> Option<f64> {
         self.middle(|step| step.work_s)
     }
@@ -384,7 +388,7 @@ impl Ledger {
         stats::median(&mut usual)
     }
 
-    /// Books what the first steps took beyond ordinary ones.
+    /// Books the time of the first steps beyond that of ordinary ones.
     fn settle(&mut self) {
         let (steps, took_s) = std::mem::take(&mut self.warming);
         if let Some(usual) = self.usual_s() {

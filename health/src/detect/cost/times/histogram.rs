@@ -1,11 +1,11 @@
-//! A histogram as its counts, for a snapshot: most of its buckets are empty.
+//! Serializes a histogram as a list of counts, because most of its buckets are empty.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Three digits, with as many buckets as needed.
+/// Creates a histogram with three significant digits, which adds buckets as needed.
 pub fn empty() -> Histogram<u64> {
-    // One to five digits are valid.
+    // The call cannot fail, because one to five digits are valid.
     Histogram::new(3).expect("a constant number of digits")
 }
 

@@ -1,4 +1,4 @@
-//! Compared steps, for display. Kept only on request; no rule uses them.
+//! The latest compared steps, for display. They are kept only on request, and no rule uses them.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub struct Lately {
 }
 
 impl Lately {
-    /// Keeps this many from now on; a new one replaces the oldest.
+    /// Keeps at most this many steps from now on. A new step replaces the oldest.
     pub fn keep(&mut self, most: usize) {
         self.most = most;
     }
@@ -37,7 +37,8 @@ impl Lately {
     }
 }
 
-/// A closed row, with its ranks compared. `about`: time, epoch and number of ranks. `None`: no rank reported.
+/// Creates the snapshot of a closed row with its ranks compared. `about` is the time, epoch and number of ranks.
+/// Returns `None` if no rank reported.
 pub fn seen(row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) -> Option<StepSnapshot> {
     if row.len() == 0 {
         return None;
@@ -85,7 +86,7 @@ fn nth(values: &mut [f64], share: f64) -> f64 {
     *values.select_nth_unstable_by(index, f64::total_cmp).1
 }
 
-/// Means over the ranks that reported their phases.
+/// Returns the means of the phases over the ranks that reported them.
 fn phases(row: &Row) -> Option<[f64; 5]> {
     let mut sums = [0.0; 5];
     let mut told = 0_u32;

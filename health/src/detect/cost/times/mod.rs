@@ -1,4 +1,4 @@
-//! Durations of steps and their parts: one histogram each for the job, and little memory for every rank.
+//! Durations of steps and of their parts. The job has one histogram for each part; every rank has a compact tally.
 
 mod histogram;
 mod lately;
@@ -18,23 +18,24 @@ use crate::id::Rank;
 use crate::report::history::{History, Record};
 use crate::report::{Part, PartTimes, RankTimes, Times as Told, Usual};
 
-/// Longer times are not plausible and count as this: an hour, in microseconds.
+/// Maximum plausible time: an hour, in microseconds. Longer times are reduced to it.
 const MOST: u64 = 3_600_000_000;
-/// With more ranks, the report has only the step time and self-time of each.
+/// With more ranks than this, the report contains only the step time and self-time of each.
 const ALL_PARTS: usize = 512;
 
-/// Times of ordinary steps. Checkpoints count wherever one was written.
+/// Times of ordinary steps. Times of checkpoints are included wherever one was written.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Times {
-    /// By [`Part`]. It survives restarts; rank numbers do not.
+    /// The job's times, by [`Part`]. They are kept across restarts; those of the ranks are not, because rank numbers
+    /// change.
     job: Vec<Spread>,
-    /// By rank number.
+    /// Tallies by rank number.
     ranks: Vec<Option<Box<Tally>>>,
     /// All steps, condensed.
     record: Record,
     #[serde(skip)]
     desk: Buckets,
-    /// For display; not part of the state.
+    /// The latest steps for display. They are not part of the state.
     #[serde(skip)]
     pub lately: Lately,
 }
@@ -52,7 +53,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Drops the ranks: a new group starts its own counts.
+    /// Drops the times of the ranks, because the ranks of a new group start their own counts.
     pub fn clear_ranks(&mut self) {
         self.ranks.clear();
     }
@@ -64,7 +65,7 @@ impl Times {
         }
     }
 
-    /// Takes a closed row, with its ranks compared. `about`: time, epoch and number of ranks.
+    /// Takes a closed row with its ranks compared. `about` is the time, epoch and number of ranks.
     pub fn see(&mut self, row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) {
         if let Some(seen) = lately::seen(row, matrix, about) {
             self.record.take(&seen);
@@ -72,7 +73,7 @@ impl Times {
         }
     }
 
-    /// All steps so far, condensed.
+    /// Returns all steps so far, condensed.
     pub fn history(&self) -> Option<History> {
         Some(self.record.told()).filter(|told| !told.columns.is_empty())
     }
@@ -93,7 +94,7 @@ impl Times {
         tally.take(micros, &mut self.desk);
     }
 
-    /// The times so far.
+    /// Returns the times so far.
     pub fn told(&self) -> Told {
         let parts = Part::ALL.iter().zip(&self.job);
         let parts = parts.filter_map(|(part, spread)| spread.told(*part)).collect();
@@ -128,7 +129,7 @@ impl Times {
     }
 }
 
-/// The parts of a sample that count, by [`Part`], microseconds.
+/// Returns the parts of a sample that count, by [`Part`], in microseconds.
 fn micros(sample: &Sample, kind: StepKind) -> [Option<u64>; Part::ALL.len()] {
     let ordinary = |seconds: Option<f64>| seconds.filter(|_| kind == StepKind::Train);
     let known = |seconds: f64| ordinary(sample.compute_s.map(|_| seconds));
@@ -145,13 +146,13 @@ fn micros(sample: &Sample, kind: StepKind) -> [Option<u64>; Part::ALL.len()] {
     parts.map(|seconds| seconds.map(|seconds| ((seconds * 1e6).round() as u64).min(MOST)))
 }
 
-/// One part over all ranks: three digits, up to an hour.
+/// The times of one part over all ranks, with three significant digits, up to an hour.
 #[derive(Debug, Serialize, Deserialize)]
 struct Spread {
     #[serde(with = "histogram")]
     micros: Histogram<u64>,
     sum: u64,
-    /// Exact to the microsecond.
+    /// The longest time, exact to the microsecond.
     longest: u64,
 }
 
@@ -166,7 +167,7 @@ impl Spread {
 
     fn take(&mut self, micros: Option<u64>) {
         let Some(micros) = micros else { return };
-        // It grows as needed, up to an hour.
+        // The result is ignored, because the histogram grows as needed up to an hour.
         let _ = self.micros.record(micros);
         self.sum = self.sum.saturating_add(micros);
         self.longest = self.longest.max(micros);
@@ -175,7 +176,7 @@ impl Spread {
     fn told(&self, part: Part) -> Option<PartTimes> {
         let quantile = |quantile| {
             let value = self.micros.value_at_quantile(quantile);
-            // The middle of the bucket.
+            // The value is the middle of the bucket.
             self.micros.median_equivalent(value).min(self.longest) as f64 / 1e6
         };
         (!self.micros.is_empty()).then(|| PartTimes {

@@ -1,6 +1,6 @@
-//! The times of one rank in a few hundred bytes: hdrhistogram's buckets at two digits, of which only nonempty ones are
-//! kept, as differences of a few bytes; the latest steps are buffered and merged together. A histogram of each part
-//! would take 13 KB, and each of 16,384 ranks has eight.
+//! The times of one rank in a few hundred bytes. They use hdrhistogram's buckets at two digits. Only nonempty buckets
+//! are kept, as differences of a few bytes. The latest steps are buffered and merged together. Full histograms would be
+//! too large: one takes 13 KB, and each of 16,384 ranks would need eight.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,34 +8,35 @@ use crate::id::Rank;
 use crate::report::Part;
 
 const PARTS: usize = Part::ALL.len();
-/// Steps buffered for a merge.
+/// Number of steps buffered before they are merged.
 const FRESH: usize = 32;
-/// Maximum bytes of a rank's buckets; beyond, the part with the most buckets loses half its precision.
+/// Maximum bytes of a rank's buckets. If there are more, the part with the most buckets loses half its precision.
 const MOST_BYTES: usize = 2048;
-/// Not known for this step. No bucket has this number.
+/// Stands for a value that is not known for a step. No bucket has this number.
 const NONE: u16 = u16::MAX;
-/// The last bucket.
+/// Number of the last bucket.
 const LAST: u64 = 27 * HALF;
-/// More steps than any job has; a snapshot may contain anything.
+/// Maximum number of steps. No job has more, but a snapshot may contain any number.
 const MOST_STEPS: u64 = 1 << 48;
 
-/// Sub-buckets of a power of two, for two digits (2 * 10^2 values, of which the lower half is the power before).
+/// Sub-buckets of a power of two at two digits. There are 2 * 10^2 values; their lower half belongs to the power
+/// before.
 const HALF_BITS: u32 = 7;
 const HALF: u64 = 1 << HALF_BITS;
 
-/// The bucket of a value as hdrhistogram numbers it at two digits.
+/// Returns the bucket of a value, as hdrhistogram numbers it at two digits.
 fn bucket_of(value: u64) -> u16 {
     let beyond = (u64::BITS - (value | (2 * HALF - 1)).leading_zeros()) - (HALF_BITS + 1);
     (u64::from(beyond) * HALF + (value >> beyond)) as u16
 }
 
-/// The lowest value of a bucket.
+/// Returns the lowest value of a bucket.
 fn lowest(bucket: u64) -> u64 {
     let beyond = (bucket / HALF).saturating_sub(1);
     (bucket - beyond * HALF) << beyond
 }
 
-/// A part in work: sorted buckets with their counts.
+/// Working memory for one part: sorted buckets with their counts.
 #[derive(Debug, Default)]
 pub struct Buckets {
     counts: Vec<(u16, u64)>,
@@ -51,13 +52,15 @@ pub struct Buckets {
 pub struct Tally {
     fresh: [[u16; PARTS]; FRESH],
     waiting: u8,
-    /// For each part: by how many bits its buckets are coarser, their number, and for each the difference to the one
-    /// before and its count, in bytes whose highest bit means that another follows.
+    /// The buckets of each part, in this order: by how many bits they are coarser, their number, and for each the
+    /// difference to the one before and its count. In each byte, the highest bit means that another byte of the number
+    /// follows.
     packed: Box<[u8]>,
 }
 
 impl Tally {
-    /// An empty tally. Ranks start with different buffer levels, so that they do not all merge at once.
+    /// Creates an empty tally. Ranks start with different buffer levels, so that they do not all merge in the same
+    /// step.
     pub fn of(rank: Rank) -> Tally {
         Tally {
             fresh: [[NONE; PARTS]; FRESH],
@@ -66,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// Takes a step: microseconds of each part.
+    /// Takes a step, with the microseconds of each part.
     pub fn take(&mut self, micros: [Option<u64>; PARTS], desk: &mut Buckets) {
         let at = usize::from(self.waiting) % FRESH;
         self.fresh[at] = micros.map(|micros| micros.map_or(NONE, bucket_of));
@@ -76,7 +79,8 @@ impl Tally {
         }
     }
 
-    /// Number of steps with this part, and its quantiles in seconds: middles of buckets. `None`: no step had it.
+    /// Returns the number of steps with this part and its quantiles in seconds (the middles of buckets), or `None` if
+    /// no step had it.
     pub fn quantiles<const N: usize>(
         &self,
         part: usize,
@@ -122,7 +126,7 @@ impl Tally {
 }
 
 impl Buckets {
-    /// Reads the next part, merges the buffered steps into it (`merged`), and returns by how many bits its buckets are
+    /// Reads the next part and merges the buffered steps into it (`merged`). Returns by how many bits its buckets are
     /// coarser.
     fn join(&mut self, bytes: &mut &[u8], fresh: &[[u16; PARTS]; FRESH], part: usize) -> u32 {
         let coarser = self.unpack(bytes);
@@ -158,7 +162,7 @@ impl Buckets {
         self.counts.clear();
         let (coarser, buckets) = (number(bytes) as u32 % HALF_BITS, number(bytes));
         let mut bucket = 0_u64;
-        // A snapshot may contain anything: there are never more buckets than bytes.
+        // The number of buckets is limited to the number of bytes, because a snapshot may contain any number.
         for _ in 0..buckets.min(bytes.len() as u64) {
             bucket = (number(bytes) << coarser).saturating_add(bucket).min(LAST);
             self.counts.push((bucket as u16, number(bytes).min(MOST_STEPS)));
@@ -179,7 +183,7 @@ impl Buckets {
         self.ends[part] = (self.bytes.len(), self.merged.len());
     }
 
-    /// Halves the precision of the part with the most buckets. Returns whether that was possible.
+    /// Halves the precision of the part with the most buckets. Returns true if that was possible.
     fn coarsen(&mut self) -> bool {
         let packed = std::mem::take(&mut self.bytes);
         let largest = (0..PARTS).max_by_key(|part| self.ends[*part].1).unwrap_or(0);
@@ -214,7 +218,7 @@ fn skip(bytes: &mut &[u8]) {
     }
 }
 
-/// The next number; zero at the end.
+/// Reads the next number. Returns zero at the end.
 fn number(bytes: &mut &[u8]) -> u64 {
     let mut value = 0;
     let mut shift = 0;

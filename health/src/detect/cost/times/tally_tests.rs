@@ -29,7 +29,7 @@ fn times_all_over_stay_within_the_bound_and_near_the_truth() {
     let mut desk = Buckets::default();
     let mut tally = Tally::of(Rank(3));
     let steps = 20_000_u64;
-    // From 1 ms to 16 s in all parts: every bucket in this range.
+    // The times cover every bucket from 1 ms to 16 s, in all parts.
     let time_of = |step: u64| 1000 + (step * 7919 % steps).pow(2) / 25;
     for step in 0..steps {
         tally.take([Some(time_of(step)); PARTS], &mut desk);
@@ -59,7 +59,7 @@ fn a_damaged_snapshot_is_read_as_something() {
 }
 
 proptest! {
-    /// For any input, quantiles are those of hdrhistogram at two digits, and a snapshot changes nothing.
+    /// For any input, quantiles equal those of hdrhistogram at two digits, and a snapshot changes nothing.
     #[test]
     fn a_rank_is_told_as_a_histogram_tells_it(
         rank in 0_u32..40,

@@ -30,7 +30,7 @@ fn the_job_is_all_ranks_and_a_slow_rank_stands_out() {
     assert!((step.sum_s / step.samples as f64 / step.p50_s - 1.0).abs() < 0.1);
     let own = |rank: usize| told.ranks[rank].parts[&Part::Own].p50_s;
     assert!((own(2) / own(1) - 1.25).abs() < 0.03, "{} {}", own(2), own(1));
-    // All ranks wait for the slow one: steps are equally long.
+    // All ranks wait for the slow one, so their steps are equally long.
     let steps = |rank: usize| told.ranks[rank].parts[&Part::Step].p50_s;
     assert!((steps(2) / steps(1) - 1.0).abs() < 0.02);
     assert!(

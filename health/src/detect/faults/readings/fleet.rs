@@ -1,5 +1,5 @@
-//! What shows only in comparison with the other GPUs: a power cap that limits one GPU and not its peers, and clocks and
-//! limits that are set differently.
+//! Conditions that show only in comparison with the other GPUs: a power cap that limits one GPU and not its peers, and
+//! clocks and limits that are set differently.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::verdict::{Cause, Finding, Severity};
 
-/// Fewer GPUs are no fleet to compare with.
+/// With fewer GPUs than this, they are not compared.
 const MIN_GPUS: usize = 4;
-/// A value is the fleet's if it has at least this many times the GPUs that have this GPU's value.
+/// A value counts as the common one if at least this many times as many GPUs have it as have this GPU's value.
 const MAJORITY: usize = 3;
-/// Consecutive readings in which a setting must differ.
+/// Number of consecutive readings in which a setting must differ from the common one.
 const APART: u32 = 3;
 /// Settings that should be equal on GPUs of one model.
 const ALIKE: [(&str, GpuSignal, &str); 2] = [
@@ -26,29 +26,31 @@ const ALIKE: [(&str, GpuSignal, &str); 2] = [
     ("power_limit", GpuSignal::PowerLimitW, "power_limit_w"),
 ];
 
-/// See the module.
+/// What is known about all GPUs together.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Fleet {
-    /// GPUs with a power counter, and those limited by the cap.
+    /// Number of GPUs with a power counter, and number of those limited by the power cap.
     gpus: usize,
     capped: usize,
-    /// Number of GPUs per value, by model and setting.
+    /// Number of GPUs by value, for each model and setting.
     values: BTreeMap<Arc<str>, BTreeMap<GpuSignal, Counts>>,
 }
 
-/// Number of GPUs by value.
+/// Number of GPUs by value of a setting.
 type Counts = BTreeMap<i64, usize>;
 
-/// State of one GPU.
+/// What is known about one GPU in comparison with the others.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Member {
     power: Window,
     counted: bool,
     capped: bool,
-    /// Readings in which it was one of few at the cap: GPUs that reach it together do not reach it in the same instant.
+    /// Number of readings in a row in which this GPU was one of few at the power cap. One reading is not enough,
+    /// because GPUs that reach the cap together do not reach it in the same instant.
     lonely: Streak,
     settings: BTreeMap<GpuSignal, i64>,
-    /// Readings in which a setting was not the fleet's: GPUs that are set together are not read in the same instant.
+    /// Number of readings in a row in which a setting differed from the common one. One reading is not enough, because
+    /// GPUs whose settings are changed together are not read in the same instant.
     apart: BTreeMap<GpuSignal, Streak>,
 }
 

@@ -16,9 +16,9 @@ use crate::policy::GpuThresholds;
 use crate::time::Time;
 use crate::verdict::Finding;
 
-/// Maximum codes kept per GPU; further ones are ignored.
+/// Maximum number of XIDs kept for each GPU. Further ones are ignored.
 const MAX_CODES: usize = 64;
-/// Maximum links (or GPCs) distinguished for one code.
+/// Maximum number of links (or GPCs) distinguished for one XID.
 const MAX_SPOTS: usize = 32;
 
 /// Findings that end with a reset of the GPU, or a reboot of its node.
@@ -33,11 +33,11 @@ pub const ENDED_BY_RESET: [Finding; 5] = [
 /// One GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gpu {
-    /// As in its readings.
+    /// The PCI address as in the GPU's readings.
     pub pci: Arc<str>,
-    /// Its state in the fleet.
+    /// The state of this GPU in comparison with the others.
     pub member: Member,
-    /// Counters that restart with the driver, as last read.
+    /// The last values of counters that restart when the driver is loaded.
     pub loaded: BTreeMap<GpuSignal, f64>,
     pub codes: BTreeMap<u32, Code>,
     pub holders: Vec<GpuProcess>,
@@ -45,28 +45,28 @@ pub struct Gpu {
     /// The last reported value of each signal.
     pub known: Option<Box<Values>>,
     pub memory: Memory,
-    /// The driver requested a recovery: if it withdraws the request, the recovery is done.
+    /// True if the driver requested a recovery. If it withdraws the request, the recovery is done.
     pub recovery_asked: bool,
 }
 
 /// One XID on one GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Code {
-    /// Counted by the kernel log and by NVML: both see the same faults, so the larger is their number.
+    /// Number of faults that the kernel log and NVML counted. Both see the same faults, so the larger number is used.
     pub by_kernel: u64,
     pub by_nvml: u64,
     pub entries: Option<(u64, u64)>,
-    /// The worst judgment.
+    /// The worst judgment of this XID so far.
     pub judged: Option<Judgement>,
     bursts: Bursts,
-    /// The same by link, or by place on the chip.
+    /// Occurrences by link, or by place on the chip.
     spots: BTreeMap<String, Spot>,
-    /// Reboots of the node while it requested one.
+    /// Number of reboots of the node while this XID requested one.
     pub reboots: u32,
 }
 
 impl Code {
-    /// Number of occurrences.
+    /// Returns the number of occurrences.
     pub fn count(&self) -> u64 {
         self.by_kernel.max(self.by_nvml)
     }
@@ -76,17 +76,17 @@ impl Code {
         self.bursts.take(at, limits);
     }
 
-    /// Time of the last occurrence.
+    /// Returns the time of the last occurrence.
     pub fn last(&self) -> Option<Time> {
         self.bursts.last
     }
 
-    /// Bursts within the window, including the latest.
+    /// Returns the number of bursts within the window, including the latest.
     pub fn bursts(&self) -> u32 {
         self.bursts.count()
     }
 
-    /// Records `count` more at one place. Returns the total there, and the number of bursts.
+    /// Records `count` more occurrences at one place. Returns the total there, and the number of bursts.
     pub fn spot(&mut self, place: &str, count: u32, at: Time, limits: &GpuThresholds) -> (u32, u32) {
         if self.spots.len() >= MAX_SPOTS && !self.spots.contains_key(place) {
             return (count, 1);
@@ -104,10 +104,10 @@ struct Spot {
     bursts: Bursts,
 }
 
-/// Counts recurring events by bursts: a burst continues while the next event comes soon after the last.
+/// Counts recurring events by bursts. A burst continues as long as each event comes soon after the one before.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bursts {
-    /// Start of each burst, the latest last.
+    /// Start of each burst, oldest first.
     begun: VecDeque<Time>,
     last: Option<Time>,
 }
@@ -133,7 +133,7 @@ impl Bursts {
 }
 
 impl Gpu {
-    /// The state of an XID; `None`: too many XIDs to be real.
+    /// Returns the state of an XID, or `None` if there are more XIDs than is plausible.
     pub fn code(&mut self, xid: u32) -> Option<&mut Code> {
         if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&xid) {
             return None;
@@ -141,13 +141,13 @@ impl Gpu {
         Some(self.codes.entry(xid).or_default())
     }
 
-    /// Whether an XID was seen within `span` before `at`.
+    /// Returns true if the XID was seen within `span` before `at`.
     pub fn saw(&self, xid: u32, at: Time, span: Duration) -> bool {
         let last = self.codes.get(&xid).and_then(Code::last);
         last.is_some_and(|last| at.since(last) <= span)
     }
 
-    /// The latest other XID within `span` before `at`.
+    /// Returns the latest XID other than `xid` within `span` before `at`.
     pub fn other_than(&self, xid: u32, at: Time, span: Duration) -> Option<u32> {
         let others = self.codes.iter().filter(|(own, _)| **own != xid);
         others
@@ -157,13 +157,14 @@ impl Gpu {
             .map(|(_, own)| own)
     }
 
-    /// It was reset, or recovered: what its XIDs requested is done.
+    /// Records that the GPU was reset or has recovered, so that what its XIDs requested is done.
     pub fn recovered(&mut self) {
         self.recovery_asked = false;
         self.codes.values_mut().for_each(|code| code.judged = None);
     }
 
-    /// Its node was rebooted: its counters restart. XIDs that requested the reboot (`was_asked`) count it.
+    /// Records that the node was rebooted and its counters restarted. If `was_asked` is true, XIDs that requested the
+    /// reboot count it.
     pub fn rebooted(&mut self, was_asked: bool) {
         for code in self.codes.values_mut() {
             let asks = code.judged.as_ref().is_some_and(Judgement::acts_on_node);
@@ -192,11 +193,11 @@ mod tests {
             let (_, at_place) = code.spot("GPC 1", 1, at, &limits);
             (code.bursts(), at_place)
         };
-        // Once per second, for longer than the pause that ends a burst.
+        // One event per second, for longer than the pause that ends a burst, is still one burst.
         for second in 0..600 {
             assert_eq!(at(second), (1, 1), "second {second}");
         }
-        // After a pause, it is a new burst.
+        // An event after a pause starts a new burst.
         assert_eq!(at(600 + 181), (2, 2));
     }
 }

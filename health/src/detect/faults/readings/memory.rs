@@ -1,4 +1,4 @@
-//! A GPU whose memory is nearly full, and a GPU that is held but idle.
+//! Two conditions: a GPU whose memory is nearly full, and a GPU that is held by a process but idle.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::verdict::{Finding, Severity};
 pub struct Memory {
     full: Since,
     idle: Since,
-    /// A kernel ran since monitoring began: a job that has not started yet is not idle.
+    /// True once a kernel has run since monitoring began. It selects the text of the finding on an idle GPU.
     worked: bool,
 }
 
@@ -33,7 +33,7 @@ impl Memory {
             since.is_some_and(|since| at.since(since) >= Duration::from_secs_f64(seconds))
         };
         let full = self.full.holds(at, ratio >= limits.memory_full_ratio);
-        // Frameworks keep memory once allocated: a full GPU is worth reporting, but no fault.
+        // Frameworks keep memory once it is allocated, so a full GPU is worth reporting but is no fault.
         let part = lasts(full, limits.memory_full_s).then(|| {
             let mut part = look
                 .part(
@@ -74,7 +74,7 @@ impl Memory {
     }
 }
 
-/// ", held by python3 (4711) and 2 more"
+/// Returns text such as ", held by python3 (4711) and 2 more".
 fn held_by(holders: &[GpuProcess]) -> String {
     let Some(first) = holders.first() else {
         return String::new();

@@ -1,4 +1,4 @@
-//! Counters and flags read from NVML: each rule takes one reading and reports whether its part holds.
+//! Counters and flags read from NVML. Each rule takes one reading and reports whether its part holds.
 
 pub mod fleet;
 pub mod gpu;
@@ -26,7 +26,7 @@ use crate::time::Time;
 use crate::verdict::{Finding, Severity};
 use gpu::Gpu;
 
-/// Up to this many active findings, the evidence of all is renewed with every reading.
+/// Up to this number of active findings, every reading renews the evidence of all of them.
 const RENEWED: usize = 1024;
 
 /// State of a GPU's readings.
@@ -34,9 +34,9 @@ const RENEWED: usize = 1024;
 pub struct Counters {
     pub first_read: Option<Time>,
     pub rises: Rises,
-    /// Maximum NVLinks that were up.
+    /// Maximum number of NVLinks of this GPU that were up at once.
     pub most_links: f64,
-    /// The last reading without a new uncorrectable error.
+    /// Time of the last reading without a new uncorrectable error.
     pub clean: Option<Time>,
     pub thermal: Window,
     pub corrected: Window,
@@ -49,9 +49,10 @@ pub struct Counters {
     pub narrow: Streak,
     pub links_down: Streak,
     pub answers: Streak,
-    /// Readings in which the driver requested no recovery.
+    /// Number of readings in a row in which the driver requested no recovery.
     pub unasked: Streak,
-    /// Active parts: number of readings since their reason has been gone, and what they request.
+    /// Active parts, each with the number of readings since its reason disappeared, and with the severity and order
+    /// that it requests.
     holding: BTreeMap<Cow<'static, str>, (u32, (Severity, Order))>,
 }
 
@@ -64,7 +65,7 @@ pub struct ReadingParts {
 impl ReadingParts {
     /// Reports a part, or `None` if its reason is absent.
     pub fn report(&mut self, finding: Finding, name: &'static str, part: Option<Part>) {
-        // Most GPUs have no problem most of the time.
+        // Absent parts are skipped if nothing was active before, which is the case for most GPUs most of the time.
         if part.is_some() || self.any_held {
             self.parts.push((finding, name, part));
         }
@@ -93,13 +94,14 @@ impl Look<'_> {
 }
 
 impl Counters {
-    /// How much a counter rose since the job's start, and whether it rose since the reading before.
+    /// Returns how much a counter rose since the job's start, and whether it rose since the reading before.
     pub fn risen(&mut self, look: &Look<'_>, signal: GpuSignal) -> Option<(f64, bool)> {
         Some(self.rises.take(signal, look.value(signal)?))
     }
 
-    /// The change to report for a part: it is new, requests something else, or its reason has been gone for long
-    /// enough. `renew`: its evidence is renewed with every reading. `None`: nothing to report.
+    /// Returns the change to report for a part, or `None` if there is none. `Some(Some(part))` reports a part that is
+    /// new or requests something else; if `renew` is true, it is reported at every reading. `Some(None)` ends a part
+    /// whose reason has been gone for long enough.
     fn latch(
         &mut self,
         name: &'static str,
@@ -202,7 +204,7 @@ impl FaultRule {
         }
     }
 
-    /// Ends the finding of a lost GPU that answers again.
+    /// Ends the finding of a lost GPU if the GPU answers again.
     fn returns(&mut self, look: &Look<'_>) {
         let (context, id) = (look.context, &look.reading.gpu);
         if !self.ledger.is_open(Finding::GpuLost, &subject(context, id)) {
@@ -218,7 +220,7 @@ impl FaultRule {
         }
     }
 
-    /// Uncorrectable errors: everything computed since the last reading without them is suspect.
+    /// Reports uncorrectable errors. Everything computed since the last reading without new errors is suspect.
     fn tainted(&mut self, look: &Look<'_>, risen: f64, clean: Time) {
         let (context, id) = (look.context, &look.reading.gpu);
         let mut part = look
@@ -243,8 +245,8 @@ impl FaultRule {
     }
 }
 
-/// Number of uncorrectable errors since the job's start, and the time of the last reading without new ones. `None`: no
-/// new ones.
+/// Returns the number of uncorrectable errors since the job's start, and the time of the last reading without new ones.
+/// Returns `None` if this reading shows no new ones.
 fn uncorrected(look: &Look<'_>, gpu: &mut Gpu) -> Option<(f64, Time)> {
     let (risen, now) = gpu.counters.risen(look, GpuSignal::EccUncorrected)?;
     if !now {
@@ -254,7 +256,8 @@ fn uncorrected(look: &Look<'_>, gpu: &mut Gpu) -> Option<(f64, Time)> {
     Some((risen, gpu.counters.clean.unwrap_or(look.context.at)))
 }
 
-/// Whether counters since driver load restarted: the GPU was reset, or its driver was reloaded.
+/// Returns true if the counters that start at driver load have restarted, which means that the GPU was reset or its
+/// driver was reloaded.
 fn was_reset(look: &Look<'_>, gpu: &mut Gpu) -> bool {
     [GpuSignal::EnergyJ, GpuSignal::EccUncorrected]
         .into_iter()
@@ -267,7 +270,7 @@ fn was_reset(look: &Look<'_>, gpu: &mut Gpu) -> bool {
         })
 }
 
-/// The recovery that the driver requests. Returns whether it has requested none for long enough.
+/// Reports the recovery that the driver requests. Returns true if the driver has requested none for long enough.
 fn asked(look: &Look<'_>, gpu: &mut Gpu, parts: &mut ReadingParts) -> bool {
     let Some(number) = look.value(GpuSignal::RecoveryAction) else {
         return false;
@@ -289,7 +292,7 @@ fn asked(look: &Look<'_>, gpu: &mut Gpu, parts: &mut ReadingParts) -> bool {
     false
 }
 
-/// Corrected errors by their rate, SRAM by its flag, ECC by its mode.
+/// Reports memory errors: corrected ones by their rate, SRAM errors by their flag, and ECC by its mode.
 fn memory_errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     let limits = look.context.limits;
     if let Some(corrected) = look.value(GpuSignal::EccCorrected) {
@@ -298,7 +301,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
         let (burst, short) = counters
             .corrected_short
             .push(look.context.at, corrected, span / 10);
-        // A warning needs the whole window; a storm shows in a tenth of it.
+        // A warning needs the whole window. A storm of errors shows in a tenth of the window.
         let rate = |rise: f64, over: Duration| rise / over.as_secs_f64().max(1.0);
         let slow = over >= span && rate(rise, over) >= limits.corrected_warning_per_s;
         let storm = short >= span / 10 && rate(burst, short) >= limits.corrected_critical_per_s;

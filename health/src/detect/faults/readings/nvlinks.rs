@@ -1,4 +1,4 @@
-//! NVLinks of a GPU: error counters, and links that are down.
+//! NVLinks of a GPU: their error counters, and links that are down.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,15 @@ use crate::verdict::{Finding, Severity};
 /// Maximum GPU models kept per node.
 const MAX_MODELS: usize = 16;
 
-/// Maximum NVLinks up at once on a GPU, by node and model: as many as are wired. A GPU reports the links of its
-/// silicon; on a card without a bridge, or on one GPU of a baseboard in a virtual machine, they exist but are never up.
+/// Maximum number of NVLinks that were up at once on a GPU, by node and model. It stands for the number of wired links,
+/// because a GPU reports all links of its silicon. On a card without a bridge, or on one GPU of a baseboard in a
+/// virtual machine, these links exist but are never up.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Wiring(BTreeMap<NodeId, BTreeMap<Arc<str>, f64>>);
 
 impl Wiring {
-    /// Takes one reading; returns how many links should be up on this GPU. 0: no evidence that any is wired.
+    /// Takes one reading. Returns how many links should be up on this GPU, or 0 if there is no evidence that any is
+    /// wired.
     fn expected(&mut self, look: &Look<'_>, up: f64) -> f64 {
         let models = self.0.entry(look.context.node.clone()).or_default();
         if models.len() >= MAX_MODELS && !models.contains_key(&look.reading.model) {
@@ -33,7 +35,7 @@ impl Wiring {
     }
 }
 
-/// Errors, and links that are down.
+/// Reports link errors, and links that are down.
 pub fn nvlinks(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, parts: &mut ReadingParts) {
     errors(look, counters, parts);
     down(look, counters, wiring, parts);
@@ -69,7 +71,7 @@ fn errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
         let Some((risen, now)) = counters.risen(look, signal) else {
             continue;
         };
-        // A counter that stopped rising clears after a while.
+        // The errors of a counter that stopped rising are cleared after a while.
         let part = now.then(|| {
             let part = look.part(severity, why).shows(name, risen);
             match severity {
@@ -89,7 +91,7 @@ fn down(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, parts: &m
     };
     let expected = wiring.expected(look, up);
     counters.most_links = counters.most_links.max(up);
-    // Links train after a boot; a GPU seen with all of them up has trained.
+    // After a boot, links first train. A GPU that was seen with all of them up has finished training.
     let trained = counters.most_links >= expected || has_trained(look, counters);
     let readings = counters.links_down.push(up < expected);
     let part = (trained && readings >= limits.nvlink_down_readings).then(|| {

@@ -1,4 +1,4 @@
-//! Memory rows and pages that were remapped or retired, or for which this is pending or failed.
+//! Memory rows and pages that were remapped or retired, and those for which this is pending or has failed.
 
 use super::{Counters, Look, ReadingParts};
 use crate::detect::faults::ledger::Part;
@@ -6,7 +6,7 @@ use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::verdict::{Finding, Severity};
 
-/// Rows and pages taken out of use, pending, or failed.
+/// Reports rows and pages that were taken out of use, and those for which this is pending or has failed.
 pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     let limits = look.context.limits;
     let mut report = |name, part: Option<Part>| parts.report(Finding::RowRemap, name, part);

@@ -1,4 +1,4 @@
-//! What makes a GPU slow: throttling, measured by time and not by samples, and its PCIe link.
+//! Conditions that make a GPU slow: throttling, which is measured by time and not by samples, and a degraded PCIe link.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::verdict::{Cause, Finding, Severity};
 
-/// Heat and power. [`super::fleet`] handles the power cap, which means something only relative to the peers.
+/// Reports throttling by heat and power. The power cap is handled in [`super::fleet`], because it means something only
+/// in comparison with the peers.
 pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     let (at, limits) = (look.context.at, look.context.limits);
     let mut report = |name, cause, part: Option<Part>| {
@@ -55,7 +56,8 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
         });
         report("brake", Cause::Power, part);
     }
-    // The margin is better evidence than the temperature: parts differ in what they tolerate.
+    // If the thermal margin is known, the temperature is ignored. GPUs tolerate different temperatures, so the margin
+    // is better evidence.
     let degrees = match look.value(GpuSignal::MarginC) {
         Some(_) => None,
         None => look.value(GpuSignal::TemperatureC),
@@ -80,7 +82,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
     }
 }
 
-/// The PCIe link: width, generation, replays.
+/// Reports a degraded PCIe link, by its width, generation and replays.
 pub fn pcie(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     let (at, limits) = (look.context.at, look.context.limits);
     let pair = |now, max| Some((look.value(now)?, look.value(max)?));

@@ -1,11 +1,12 @@
-//! The last values of a GPU's signals, by number: each is looked up for every reading of every GPU.
+//! The last values of a GPU's signals, stored by signal number because every reading of every GPU looks up each of
+//! them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::codec::serde_impls;
 use crate::event::{GpuReading, GpuSignal};
 
-/// See the module. An unchanged value is not sent again: it stays as last sent.
+/// The last value of each signal. A value that has not changed is not sent again, so the last sent one is still valid.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Values(#[serde(with = "serde_impls::array")] [f64; GpuSignal::COUNT]);
 
@@ -25,7 +26,7 @@ impl Values {
         }
     }
 
-    /// The value of a signal, if it has one.
+    /// Returns the value of a signal, if it has one.
     pub fn get(&self, signal: GpuSignal) -> Option<f64> {
         self.0
             .get(signal as usize)
@@ -33,19 +34,19 @@ impl Values {
             .filter(|value| !value.is_nan())
     }
 
-    /// Whether any signal has a value.
+    /// Returns true if any signal has a value.
     pub fn has_any(&self) -> bool {
         self.0.iter().any(|value| !value.is_nan())
     }
 }
 
-/// A counter's value at the job's start (or after the last reset) and now, for the few that are tracked.
+/// The values of the few tracked counters at the job's start (or after the last reset) and now.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rises(Vec<(GpuSignal, f64, f64)>);
 
 impl Rises {
-    /// Takes a counter's value; returns how much it rose since the start, and whether it rose since the last value. One
-    /// that fell starts over.
+    /// Takes a counter's value. Returns how much the counter rose since the start, and whether it rose since the last
+    /// value. If the value fell, the count starts over.
     pub fn take(&mut self, signal: GpuSignal, value: f64) -> (f64, bool) {
         let Some((_, base, last)) = self.0.iter_mut().find(|(own, _, _)| *own == signal) else {
             self.0.push((signal, value, value));

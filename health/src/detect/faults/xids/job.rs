@@ -1,4 +1,5 @@
-//! XIDs that concern the job and not a GPU: counted once for all GPUs, and those that only follow other XIDs.
+//! XIDs that concern the whole job instead of one GPU, which are counted once for all GPUs, and XIDs that only follow
+//! other XIDs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,15 +14,16 @@ use crate::id::{GpuId, NodeId};
 use crate::time::Time;
 use crate::verdict::Finding;
 
-/// Maximum XIDs of the job that are distinguished, and maximum GPUs counted for each.
+/// Maximum number of XIDs of the job that are distinguished, and maximum number of GPUs counted for each.
 const MAX_CODES: usize = 64;
 const MAX_GPUS: usize = 1024;
 
-/// XIDs that concern the whole job and not a GPU.
+/// XIDs that concern the whole job instead of one GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobXids {
     codes: BTreeMap<(Finding, u32), JobCode>,
-    /// XIDs 45 that wait for another to follow, by GPU: deadline, number so far, and since when.
+    /// Reports of XID 45 that may still be followed by another XID, by GPU: their deadline, and their number and
+    /// journal entries so far.
     alone: BTreeMap<(NodeId, GpuId), (Time, Waiting)>,
 }
 
@@ -41,12 +43,12 @@ struct JobCode {
 }
 
 impl JobXids {
-    /// Another XID occurred on this GPU: those that waited for it belong to it.
+    /// Drops the waiting XIDs 45 of a GPU, because another XID occurred there and they belong to it.
     pub fn followed(&mut self, node: &NodeId, gpu: &GpuId) {
         self.alone.remove(&(node.clone(), gpu.clone()));
     }
 
-    /// Number of GPUs of the job with an XID.
+    /// Returns on how many GPUs of the job this XID occurred.
     pub fn gpus(&self, finding: Finding, xid: u32) -> usize {
         self.codes.get(&(finding, xid)).map_or(1, |code| code.gpus.len())
     }
@@ -56,7 +58,7 @@ impl JobXids {
         self.alone.clear();
     }
 
-    /// Ends XIDs that have not occurred for long.
+    /// Ends the XIDs that have not occurred for a long time.
     pub fn quiet(&mut self, context: &FaultContext<'_>, ledger: &mut Ledger) {
         let span = Duration::from_secs_f64(context.limits.xid_quiet_s);
         let job = context.job_subject();
@@ -119,7 +121,8 @@ impl JobXids {
 }
 
 impl FaultRule {
-    /// XID 45 follows another of its GPU: it belongs to that one, and is reported alone only if there is none.
+    /// Handles XID 45. It is ignored if another XID occurred on the same GPU, because it is then only a consequence of
+    /// that XID. Otherwise it waits, and `follow_alone` reports it if no other XID follows.
     pub(super) fn sympathetic(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>) {
         if seen.new == 0 {
             return;
@@ -147,7 +150,7 @@ impl FaultRule {
         waiting.entries.1 = context.entry;
     }
 
-    /// Reports XIDs 45 that no other XID followed.
+    /// Reports the XIDs 45 that no other XID followed.
     pub(crate) fn follow_alone(&mut self, context: &FaultContext<'_>) {
         let due: Vec<(NodeId, GpuId)> = self
             .job_xids

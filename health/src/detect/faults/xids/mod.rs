@@ -1,4 +1,4 @@
-//! Reported faults: XIDs and the like, from the kernel log and from NVML, counted once.
+//! Reported faults, such as XIDs, from the kernel log and from NVML. A fault that both report is counted once.
 
 pub mod job;
 mod reported;
@@ -12,22 +12,22 @@ use crate::fault::{Judgement, NvlinkLine, Remedy, When};
 use crate::id::GpuId;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// Follows another XID of its GPU.
+/// XID 45, which follows another XID of the same GPU.
 pub const SYMPATHETIC: u32 = 45;
-/// Uncorrectable ECC; accompanying XIDs show its place and extent.
+/// XID 48, an uncorrectable ECC error. Accompanying XIDs show its place and extent.
 const DOUBLE_BIT: u32 = 48;
 const REMAPS: [u32; 2] = [63, 64];
 const IN_DRAM: u32 = 171;
 const IN_SRAM: u32 = 172;
-/// The driver's own recovery verdict.
+/// XID 154, with which the driver itself requests a recovery action.
 const RECOVERY: u32 = 154;
-/// A fault of the application, distinguished by GPC and TPC.
+/// XID 13, a fault of the application. Its occurrences are distinguished by GPC and TPC.
 pub const EXCEPTION: u32 = 13;
-/// Also a fault of the application.
+/// XID 31, also a fault of the application.
 pub const PAGE_FAULT: u32 = 31;
-/// Contained: the application ends, the GPU remains usable until the job has ended.
+/// XID 94, a contained error. It ends the application, but the GPU remains usable until the job has ended.
 pub const CONTAINED: u32 = 94;
-/// One report of an XID, resolved and judged.
+/// One report of an XID, with its GPU and its judgment.
 pub struct XidReport<'a> {
     pub xid: u32,
     pub gpu: &'a GpuId,
@@ -73,8 +73,9 @@ impl FaultRule {
             code.entries.map_or(context.entry, |(first, _)| first),
             context.entry,
         ));
-        // The kernel log's text is more precise than NVML's number; of several the worst counts. A new recovery verdict
-        // of the driver replaces the one before.
+        // Of several judgments the worst is kept. If they are equal, the new one replaces the old one, because the
+        // kernel log's text is more precise than NVML's number. A new recovery request of the driver always replaces
+        // the one before.
         let worse = code.judged.as_ref().is_none_or(|known| {
             xid == RECOVERY || (judged.severity, judged.order) >= (known.severity, known.order)
         });
@@ -115,7 +116,7 @@ impl FaultRule {
             self.suspect.taint(context, &mut self.ledger, until, &why, card);
         }
         self.hold_xid(context, seen, &fault.text);
-        // XIDs that accompany XID 48 change the action for 48, whichever came first.
+        // XIDs that accompany XID 48 change the action for XID 48, whichever of them came first.
         if REMAPS.contains(&seen.xid) || matches!(seen.xid, IN_DRAM | IN_SRAM) {
             let key = (context.node.clone(), seen.gpu.clone());
             let double_bit = self.gpus.get(&key).and_then(|gpu| gpu.codes.get(&DOUBLE_BIT));
@@ -163,7 +164,7 @@ impl FaultRule {
             }
         }
         if order.remedy == Remedy::Support && severity == Severity::Info && follows {
-            // It is sympathetic, and the XID that it follows is present.
+            // This XID is sympathetic, and the XID that it follows was found, so it needs no remedy of its own.
             order.remedy = Remedy::None;
         }
         if seen.xid == DOUBLE_BIT && remap {
@@ -199,7 +200,7 @@ impl FaultRule {
             .hold(context, seen.judged.finding, &subject, &xid_name(seen.xid), part);
     }
 
-    /// XID 154: the driver's request holds until the driver withdraws it.
+    /// Handles XID 154. The driver's request is active until the driver withdraws it.
     fn recovery(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>) {
         match seen.judged.recovery {
             Some(Remedy::None) => self.recovered(context, seen.gpu),
@@ -209,7 +210,8 @@ impl FaultRule {
                 }
                 self.hold_xid(context, seen, "");
             }
-            // NVML gives the number without the text; the recovery action is read as well.
+            // NVML gives the number without the text, so the request is only recorded here. The recovery action is also
+            // read as a signal.
             None if seen.new > 0 => {
                 let judged = Judgement {
                     finding: Finding::XidRecorded,
@@ -222,7 +224,7 @@ impl FaultRule {
         }
     }
 
-    /// The driver no longer requests anything: the GPU has recovered.
+    /// Records that the driver no longer requests a recovery action, which means that the GPU has recovered.
     pub(super) fn recovered(&mut self, context: &FaultContext<'_>, id: &GpuId) {
         let key = (context.node.clone(), id.clone());
         let Some(gpu) = self.gpus.get_mut(&key).filter(|gpu| gpu.recovery_asked) else {
@@ -234,7 +236,7 @@ impl FaultRule {
         }
     }
 
-    /// The GPU was reset, or its driver was reloaded: ends the findings that a reset clears.
+    /// Ends the findings that a reset clears, because the GPU was reset or its driver was reloaded.
     pub(super) fn reset(&mut self, context: &FaultContext<'_>, id: &GpuId) {
         if let Some(gpu) = self.gpus.get_mut(&(context.node.clone(), id.clone())) {
             gpu.recovered();
@@ -244,7 +246,7 @@ impl FaultRule {
         }
     }
 
-    /// An application's XID that recurs on one GPU and on no other is not the application's fault.
+    /// Reports an application's XID as a fault of the GPU if it recurs on this GPU and occurs on no other.
     fn repeats(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>, fault: &GpuFault) {
         if !matches!(seen.xid, EXCEPTION | PAGE_FAULT) {
             return;
@@ -301,7 +303,7 @@ pub(super) fn subject(context: &FaultContext<'_>, id: &GpuId) -> Subject {
     }
 }
 
-/// "GPC 4, TPC 2" of a message, as far as it names them.
+/// Returns the part of a message such as "GPC 4, TPC 2", as far as the message names these.
 fn chip_place(text: &str) -> String {
     let number_after = |key: &str| {
         let rest = text.split_once(key)?.1.trim_start_matches([' ', ':']);

@@ -1,4 +1,4 @@
-//! Faults reported without an XID, without a GPU, or before monitoring began.
+//! Faults that were reported without an XID, without a GPU, or before monitoring began.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::id::GpuId;
 use crate::verdict::{Finding, Severity, Subject};
 
 impl FaultRule {
-    /// A fault that NVML or the kernel reported without an XID.
+    /// Handles a fault that NVML or the kernel reported without an XID.
     pub(crate) fn reported(&mut self, context: &FaultContext<'_>, id: &GpuId, fault: &GpuFault) {
         use Finding::{EccCorrected, EccUncorrectable, GpuFault as Fault, GpuLost, RowRemap};
         use Severity::{Critical, Info, Warning};
@@ -72,7 +72,8 @@ impl FaultRule {
                 When::NextCheckpoint,
                 "Memory could not be remapped",
             ),
-            // Counted from readings; the driver's recovery request is read as well.
+            // Corrected errors are counted from readings, and the driver's recovery request is read as a signal, so
+            // both are ignored here.
             GpuFaultKind::EccCorrected | GpuFaultKind::RecoveryAction => return,
             GpuFaultKind::Xid | GpuFaultKind::Switch => return,
         };
@@ -97,8 +98,8 @@ impl FaultRule {
         );
     }
 
-    /// A GPU is lost and the line does not say which: reported for the node, unless one of its GPUs is known to be
-    /// lost.
+    /// Handles a line that reports a lost GPU without naming it. The fault is reported for the node, unless one of the
+    /// node's GPUs is known to be lost.
     pub(crate) fn nameless(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
         let is_here =
             |subject: &Subject| matches!(subject, Subject::Gpu { node, .. } if node == context.node);
@@ -121,7 +122,7 @@ impl FaultRule {
         );
     }
 
-    /// From before monitoring began: worth reporting, but requires no action.
+    /// Handles a fault from before monitoring began. It is worth reporting but requires no action.
     pub(super) fn seen_before(&mut self, context: &FaultContext<'_>, id: &GpuId, fault: &GpuFault) {
         let judged = context
             .tables
@@ -146,7 +147,8 @@ impl FaultRule {
             .hold(context, Finding::XidRecorded, &subject(context, id), &name, part);
     }
 
-    /// A fault of an NVSwitch concerns all GPUs of the node; NVIDIA publishes no table of actions for them.
+    /// Handles a fault of an NVSwitch, which concerns all GPUs of the node. NVIDIA publishes no table of actions for
+    /// such faults.
     pub(crate) fn switch(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
         if fault.seen_by == FaultSource::KernelBefore {
             return;

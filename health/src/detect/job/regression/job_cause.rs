@@ -1,7 +1,8 @@
-//! Why the whole job became slower, according to its GPUs: most of them are throttled by heat or held at a power limit,
-//! and were not before.
+//! Finds why the whole job became slower, according to its GPUs: most of them are now throttled by heat or held at a
+//! power limit, and were not before.
 //!
-//! Peers cannot show it: all are alike. GPU readings are compared with those from before the change.
+//! A comparison with peers cannot show this, because all GPUs are affected alike. GPU readings are therefore compared
+//! with those from before the change.
 
 use std::collections::VecDeque;
 
@@ -15,11 +16,12 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Steps between two samples of the usual readings, and samples kept: a change is dated back by some steps.
+/// Number of steps between two samples of the usual readings, and number of samples kept. Several are kept because a
+/// change is dated back by some steps.
 const LOOK_STEPS: u64 = 16;
 const LOOKS: usize = 8;
 
-/// Usual readings of the job's GPUs, medians, oldest first.
+/// Usual readings of the job's GPUs, as medians, oldest first.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UsualCounters {
     looks: VecDeque<(Time, Facts)>,
@@ -29,12 +31,12 @@ pub struct UsualCounters {
 }
 
 impl UsualCounters {
-    /// Other ranks report, on other GPUs.
+    /// Drops the samples, because other ranks report from now on, on other GPUs.
     pub fn reset(&mut self) {
         *self = UsualCounters::default();
     }
 
-    /// Takes a steady step in which the job has its usual speed.
+    /// Samples the readings at a steady step in which the job has its usual speed.
     pub fn observe(&mut self, job_step: &JobStep<'_>) {
         let from = *self.from.get_or_insert(job_step.view.at);
         self.steps += 1;
@@ -49,13 +51,14 @@ impl UsualCounters {
         }
     }
 
-    /// Typical readings before `since`.
+    /// Returns the typical readings before `since`.
     fn before(&self, since: Time) -> Option<&Facts> {
         let mut earlier = self.looks.iter().rev().filter(|(at, _)| *at <= since);
         earlier.next().map(|(_, facts)| facts)
     }
 
-    /// The cause that most GPUs show since `since` and did not show before. `slower_ratio`: how much longer steps take.
+    /// Returns the cause that most GPUs show since `since` and did not show before. `slower_ratio` is how much longer
+    /// steps take.
     pub fn explain(&self, job_step: &JobStep<'_>, since: Time, slower_ratio: f64) -> Option<Explained> {
         let limits = job_step.view.limits;
         let before = self.before(since)?;
@@ -80,8 +83,8 @@ impl UsualCounters {
     }
 }
 
-/// The reason for low clocks that the GPUs themselves report, for the larger part of the time. A cap that was always
-/// active is normal at full load.
+/// Returns the reason for low clocks that the GPUs themselves report, if it applies for the larger part of the time. A
+/// cap that was always active is left out, because it is normal at full load.
 fn cause(now: &Facts, before: &Facts, limits: &Thresholds) -> Option<(Cause, &'static [Fact])> {
     let risen = |fact| {
         now.of(fact)

@@ -1,8 +1,8 @@
 //! Step-time regressions: the whole job becomes slower than it was, during a run or across a restart.
 //!
 //! The rule uses the step time that all ranks would have at the common levels of their roles, so that one slow rank
-//! does not change it; declared work within a role is taken out. The finding is always about all ranks, never about
-//! one.
+//! does not change it. The effect of declared work within a role is taken out. The finding is always about all ranks,
+//! never about one of them.
 
 mod job_cause;
 
@@ -20,9 +20,9 @@ use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Evidence, Finding};
 
-/// Steps kept to date a change.
+/// Number of steps that are kept in order to date a change.
 const KEPT: usize = bounds::JOB_STEPS;
-/// Maximum roles in the evidence.
+/// Maximum number of roles listed in the evidence.
 const TOLD: usize = 3;
 
 /// One steady step.
@@ -30,16 +30,16 @@ const TOLD: usize = 3;
 struct Row {
     step: u64,
     at: Time,
-    /// It is an outlier: it dates a change that lasts, and proves nothing else.
+    /// True if the step is an outlier. An outlier is used only to date a change that lasts.
     apart: bool,
-    /// ln of the common step, seconds.
+    /// ln of the common step time in seconds.
     value: f64,
     exposed_s: f64,
-    /// Of the role with the longest data loading.
+    /// Data loading time of the role that loads longest.
     data_s: f64,
-    /// ln of the declared work of a step, mean over the ranks: tokens, squared lengths, routed tokens.
+    /// ln of the declared work of a step, as means over the ranks: tokens, squared lengths, routed tokens.
     work: [f64; 3],
-    /// By role, seconds.
+    /// Common self-time by role, in seconds.
     roles: Vec<f32>,
 }
 
@@ -52,17 +52,17 @@ pub struct Regression {
     steps: u64,
     /// The usual level, once there are enough steps.
     reference: Option<Level>,
-    /// Transfers in the steps of the reference, seconds.
+    /// Transfer time in the steps of the reference, in seconds.
     usual_exposed_s: f64,
     /// The usual level before the restart.
     before: Option<Level>,
-    /// Usual GPU readings.
+    /// The usual GPU readings.
     counters: UsualCounters,
     open: Vec<LevelShift>,
 }
 
 impl Regression {
-    /// A new group of ranks starts. A group of another size has different steps.
+    /// Starts a new group of ranks. If its size differs, its steps cannot be compared with the old group's.
     pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
         let first = self.reference.take();
         self.before = if resized {
@@ -70,7 +70,8 @@ impl Regression {
         } else {
             self.before.take().or(first)
         };
-        // Whether it still holds is decided once the new group has settled.
+        // A finding on a group of the same size stays open. Whether it still holds is decided once the new group has
+        // settled.
         let ends = |slower: &LevelShift| resized || slower.finding != Finding::AllRanksSlow;
         out.extend(
             self.open
@@ -85,7 +86,7 @@ impl Regression {
         self.first = None;
     }
 
-    /// The reporting ranks or their roles have changed: the usual level is learned again. Open findings keep their
+    /// Learns the usual level again, because the reporting ranks or their roles have changed. Open findings keep their
     /// reference.
     pub fn reset_window(&mut self) {
         self.recent.clear();
@@ -107,7 +108,7 @@ impl Regression {
         }
         self.steps += 1;
         if job_step.job_is_slow {
-            // Already reported for the ranks concerned.
+            // A slowdown of all ranks is dropped, because it is already reported for the ranks concerned.
             self.open.retain(|slower| slower.finding != Finding::AllRanksSlow);
         }
         self.follow(job_step, out);
@@ -120,18 +121,18 @@ impl Regression {
         }
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
         let slower = self.open.iter().find(|slower| slower.finding == finding)?;
         Some(slower.outcome(ranks))
     }
 
-    /// Share of a step that would be gained without these findings.
+    /// Returns the share of a step that would be gained without these findings.
     pub fn open_share(&self) -> f64 {
         self.open.iter().map(LevelShift::share).fold(0.0, f64::max)
     }
 
-    /// ln seconds of the latest steady steps, oldest first, at most `count`.
+    /// Returns the ln seconds of the latest steady steps, oldest first, at most `count`.
     pub fn latest(&self, count: usize) -> Vec<f64> {
         let ordinary = self.recent.iter().rev().filter(|row| !row.apart);
         let mut values: Vec<f64> = ordinary.take(count).map(|row| row.value).collect();
@@ -139,7 +140,7 @@ impl Regression {
         values
     }
 
-    /// Number of steady steps in this epoch.
+    /// Returns the number of steady steps in this epoch.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -188,14 +189,14 @@ impl Regression {
         });
     }
 
-    /// With enough steps, sets the usual level and compares it with the one before the restart.
+    /// Sets the usual level once there are enough steps, and compares it with the level before the restart.
     fn settle(&mut self, job_step: &JobStep<'_>, table: &ShiftThresholds, out: &mut VecDeque<Claim>) {
         let values = self.latest(table.reference_steps as usize);
         if values.len() < table.reference_steps as usize {
             return;
         }
         let Some(now) = Level::of(&values) else { return };
-        // A slowdown from before the restart is compared with the usual level before it began.
+        // A slowdown that began before the restart keeps the usual level from before it began as its reference.
         let exposed = self
             .recent
             .iter()
@@ -216,7 +217,7 @@ impl Regression {
         };
         if now.mean - base.mean >= base.bar(table) {
             self.raise(job_step, Finding::StepRegression, base, 0, out);
-            // If it recovers and is slow again after another restart, the same level applies.
+            // If the job recovers and is slow again after another restart, it is compared with the same level.
             self.before = Some(before);
         }
     }
@@ -234,7 +235,8 @@ impl Regression {
             return;
         }
         let bar = reference.bar(table);
-        // A faster level becomes the new reference once it has lasted as long as the first took. A lull does not.
+        // A faster level becomes the new reference only after it has lasted as long as the first reference took, so
+        // that a short faster period does not.
         let long = self.latest(table.reference_steps as usize);
         let is_faster = |value: &f64| reference.mean - value >= bar / 2.0;
         if latest.iter().all(is_faster) && reference.mean - stats::mean(&long) >= bar {
@@ -246,7 +248,7 @@ impl Regression {
             return;
         }
         let first = self.first_above(reference.mean + bar / 2.0);
-        // All steps before the change show the noise better than the few steps that set the reference.
+        // Use all steps before the change for the noise, because the reference is based on only a few steps.
         let before = self.recent.range(..first).filter(|row| !row.apart);
         let before = Level::of(&before.map(|row| row.value).collect::<Vec<_>>());
         let noisier = before.map_or(reference.sigma, |before| before.sigma.max(reference.sigma));
@@ -265,8 +267,8 @@ impl Regression {
         if self.is_data(job_step, first, reference) {
             return;
         }
-        // A slow link makes transfers longer, but takes longer to detect. With a slow rank, transfers are not known
-        // well.
+        // Longer transfers may come from a slow link, which takes longer to detect, so wait. If a link or a rank is
+        // known to be slow, do not report transfers here; with a slow rank they are not known precisely.
         let long = self.recent.len() - first >= table.transfer_held_steps as usize;
         if self.is_transfer(first, reference) && (!long || job_step.link_is_slow || job_step.rank_is_slow) {
             return;
@@ -277,13 +279,13 @@ impl Regression {
         self.raise(job_step, Finding::AllRanksSlow, reference, first, out);
     }
 
-    /// The first of the steps up to now that all exceed `line`.
+    /// Returns the first of the latest steps that all exceed `line`.
     fn first_above(&self, line: f64) -> usize {
         let below = self.recent.iter().rposition(|row| row.value < line);
         below.map_or(0, |below| below + 1)
     }
 
-    /// Whether each step has more declared work.
+    /// Returns true if each step has more declared work.
     fn is_more_work(&self, first: usize, change: f64) -> bool {
         let mean = |rows: &mut dyn Iterator<Item = &Row>, axis: usize| {
             let (mut sum, mut count) = (0.0, 0.0);
@@ -302,7 +304,7 @@ impl Regression {
         })
     }
 
-    /// Whether most of the change is in data loading, and enough of it to be reported as that.
+    /// Returns true if most of the change is in data loading, and data loading is long enough to be reported.
     fn is_data(&self, job_step: &JobStep<'_>, first: usize, reference: Level) -> bool {
         let mean = |rows: &mut dyn Iterator<Item = &Row>, pick: fn(&Row) -> f64| {
             let (sum, count) = rows.fold((0.0, 0.0), |sum, row| (sum.0 + pick(row), sum.1 + 1.0));
@@ -315,7 +317,7 @@ impl Regression {
             && after_s >= job_step.view.limits.shares.data_warning_ratio * step_s
     }
 
-    /// Whether most of the change is in transfers.
+    /// Returns true if most of the change is in transfers.
     fn is_transfer(&self, first: usize, reference: Level) -> bool {
         let mean = |pick: fn(&Row) -> f64| {
             let values: Vec<f64> = self.recent.range(first..).map(pick).collect();
@@ -334,7 +336,7 @@ impl Regression {
         out: &mut VecDeque<Claim>,
     ) {
         let dated = match finding {
-            // The whole new group is slow, including its warm-up.
+            // After a restart the whole new group is slow, including its warm-up.
             Finding::StepRegression => self.first,
             _ => self.recent.get(first).map(|row| (row.step, row.at)),
         };
@@ -347,7 +349,7 @@ impl Regression {
         self.open.push(slower);
     }
 
-    /// Transfers, and the roles whose levels changed most, with their former values.
+    /// Returns transfers, and the roles whose levels changed most, each with its former value.
     fn evidence(&self, job_step: &JobStep<'_>, first: usize) -> Vec<Evidence> {
         let (Some(old), Some(new)) = (
             first.checked_sub(1).and_then(|last| self.recent.get(last)),
@@ -370,8 +372,8 @@ impl Regression {
     }
 }
 
-/// Looks for the cause of a slowdown; returns true if it changed. A slowdown across a restart may involve different
-/// GPUs, whose earlier readings are not known.
+/// Searches for the cause of a slowdown. Returns true if the cause changed. A slowdown across a restart gets no cause,
+/// because other GPUs may be involved, whose earlier readings are not known.
 fn explain(slower: &mut LevelShift, counters: &UsualCounters, job_step: &JobStep<'_>) -> bool {
     if slower.finding != Finding::AllRanksSlow {
         return false;

@@ -1,10 +1,10 @@
-//! How much of the time by which ranks are slower than their peers, in varying steps, is CPU wait.
+//! Estimates how much of the time by which ranks are slower than their peers, in varying steps, is CPU wait.
 //!
-//! Host counters are read once a second, and a second holds many steps: the increase of a counter is compared with the
-//! rank's excess in the steps of the same time. The counter explains an excess that it grows with, up to the seconds
-//! that it counted. Where cores are oversubscribed, every rank waits for a CPU in proportion to its work; that
-//! proportion, the median of its peers, explains no excess. A rank that sleeps, evaluates or saves does not wait for a
-//! CPU meanwhile.
+//! Host counters are read once a second, and a second holds many steps. The increase of a counter is therefore compared
+//! with the rank's excess in the steps of the same second. The counter explains an excess if it grows with that excess,
+//! up to the seconds that it counted. Where cores are oversubscribed, every rank waits for a CPU in proportion to its
+//! work. That proportion, the median over the peers, explains no excess. A rank that sleeps, evaluates or saves is not
+//! counted as waiting for a CPU meanwhile.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,15 +13,15 @@ use crate::id::Rank;
 use crate::stats;
 use crate::time::Time;
 
-/// Steps between two checks of the counters.
+/// Number of steps between two checks of the counters.
 const READ_EVERY: u64 = 4;
-/// Intervals between readings that are remembered, and the minimum for a decision.
+/// Number of intervals between readings that are remembered, and minimum number for a decision.
 const MEMORY: f64 = 32.0;
 const MIN_INTERVALS: f64 = 8.0;
-/// Standard errors by which the counter must grow with the excess.
+/// Number of standard errors by which the counter must grow with the excess.
 const SURE: f64 = 4.0;
 
-/// By rank number.
+/// The CPU waits of all ranks, by rank number.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct CpuContention {
     ranks: Vec<RankWait>,
@@ -29,14 +29,14 @@ pub struct CpuContention {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct RankWait {
-    /// The steps since the reading at `from`.
+    /// Sums over the steps since the reading at `from`.
     from: Option<Time>,
     steps: u64,
     own_s: f64,
     excess_s: f64,
     /// Decaying sums over earlier intervals.
     sums: Sums,
-    /// Share of its excess that the counter explains; zero unless that is most of it.
+    /// Share of this rank's excess that the counter explains, or zero if that is not most of it.
     explained: f64,
 }
 
@@ -45,7 +45,7 @@ struct RankWait {
 struct Sums {
     intervals: f64,
     own_s: f64,
-    /// The excess of the intervals with a positive one.
+    /// The excess, summed over the intervals in which it was positive.
     slower_s: f64,
     excess_s: f64,
     waited_s: f64,
@@ -72,12 +72,12 @@ impl Sums {
         }
     }
 
-    /// CPU wait per second of work.
+    /// Returns the CPU wait per second of work.
     fn proportion(&self) -> Option<f64> {
         (self.intervals >= MIN_INTERVALS && self.own_s > 0.0).then(|| self.waited_s / self.own_s)
     }
 
-    /// Share of the excess that grows with CPU wait, beyond the `usual` proportion of all work.
+    /// Returns the share of the excess that grows with CPU wait, beyond the `usual` proportion of all work.
     fn explained(&self, usual: f64) -> Option<f64> {
         if self.intervals < MIN_INTERVALS || self.slower_s <= 0.0 {
             return None;
@@ -91,18 +91,18 @@ impl Sums {
         let slope = together / variance;
         let left = mean(self.waited_squares) - mean(self.waited_s).powi(2) - slope * together;
         let error = (left.max(0.0) / variance / self.intervals).sqrt();
-        // A few intervals may agree by chance.
+        // The slope must exceed several standard errors, because a few intervals may agree by chance.
         (slope - usual > SURE * error).then(|| (slope - usual).min(self.waited_s / self.slower_s))
     }
 }
 
 impl CpuContention {
-    /// Ranks changed their place in the layout.
+    /// Drops the state, because ranks changed their place in the layout.
     pub fn reset(&mut self) {
         self.ranks.clear();
     }
 
-    /// Takes a step: `own` is self-time by rank.
+    /// Takes a step. `own` is the self-time by rank.
     pub fn observe(&mut self, job_step: &JobStep<'_>, own: &[f64]) {
         let matrix = job_step.matrix;
         let ranks = matrix
@@ -113,7 +113,7 @@ impl CpuContention {
             self.ranks.resize(ranks, RankWait::default());
         }
         for (index, rank_step) in matrix.rank_steps.iter().enumerate() {
-            // A step without self-time has no excess.
+            // A rank without self-time in this step has no excess.
             if rank_step.self_s <= 0.0 {
                 continue;
             }
@@ -156,14 +156,15 @@ impl CpuContention {
         }
     }
 
-    /// Share of a rank's excess over its peers that is CPU wait; zero unless that is most of it.
+    /// Returns the share of a rank's excess over its peers that is CPU wait, or zero if that is not most of it.
     pub fn explained(&self, rank: Rank) -> f64 {
         self.ranks.get(rank.0 as usize).map_or(0.0, |kept| kept.explained)
     }
 }
 
 impl RankWait {
-    /// A reading arrived: seconds of CPU wait since the one before, and its time.
+    /// Closes an interval when a reading arrives. `waited` holds the seconds of CPU wait since the reading before, and
+    /// the time of this reading.
     fn close(&mut self, waited: Option<(f64, Time)>) {
         let Some((waited_s, at)) = waited else { return };
         if self.from.is_some() {
@@ -178,7 +179,7 @@ impl RankWait {
 mod tests {
     use super::*;
 
-    /// Intervals of a second: the rank's excess in each, and its CPU wait.
+    /// Feeds intervals of one second, with the rank's excess and its CPU wait in each.
     fn explained(usual: f64, waited: impl Fn(f64) -> f64) -> Option<f64> {
         let mut sums = Sums::default();
         for interval in 0..40_u32 {

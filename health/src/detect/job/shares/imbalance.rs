@@ -1,5 +1,5 @@
-//! Uneven work, and the step time if it were even: experts by routed tokens, sequences by declared work, stages by
-//! their own levels.
+//! Uneven work, and the step time if the work were even: experts by routed tokens, sequences by declared work, and
+//! stages by their own levels.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,23 +7,23 @@ use crate::detect::job::job_step::JobStep;
 use crate::detect::step::matrix::RankStep;
 use crate::stats;
 
-/// Steps over which levels and fits are averaged.
+/// Number of steps over which levels and fits are averaged.
 const MEMORY: f64 = 64.0;
-/// Share of a self-time that always remains.
+/// Share of a self-time that always remains after a part is taken out.
 const LEAST: f64 = 0.05;
 
 /// Self-times with even work of experts.
 #[derive(Debug)]
 pub struct EvenExperts {
     pub own: Vec<f64>,
-    /// Tokens of the busiest rank, and the mean of all.
+    /// Routed tokens of the busiest rank, and the mean over all ranks.
     pub most: f64,
     pub mean: f64,
     /// Share of the variance between ranks that routed tokens explain.
     pub explained: f64,
 }
 
-/// Self-time against routed tokens, both divided by their means within a step and a stage; decaying sums.
+/// Fit of self-time against routed tokens, both divided by their means within a step and a stage. The sums decay.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Experts {
     xx: f64,
@@ -31,7 +31,7 @@ pub struct Experts {
     yy: f64,
 }
 
-/// The ranks of one stage: their number, and sums of tokens and self-time.
+/// The ranks of one stage: their number, and the sums of their tokens and self-times.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     ranks: f64,
@@ -40,8 +40,8 @@ struct Sum {
 }
 
 impl Experts {
-    /// Self-time of each rank at its stage's mean of routed tokens. `None` if not all ranks declared them, or if they
-    /// do not explain which ranks are slow.
+    /// Returns the self-time of each rank as it would be at its stage's mean of routed tokens. Returns `None` if not
+    /// all ranks declared routed tokens, or if these do not explain which ranks are slow.
     pub fn even(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> Option<EvenExperts> {
         let rank_steps = &job_step.matrix.rank_steps;
         if rank_steps.iter().any(|rank_step| rank_step.sample.work[2] <= 0.0) {
@@ -69,7 +69,7 @@ impl Experts {
         if self.xx < 1e-6 || explained < enough || self.xy <= 0.0 {
             return None;
         }
-        // Time grows at most in proportion to the tokens.
+        // The slope is limited to 1, because time grows at most in proportion to the tokens.
         let slope = (self.xy / self.xx).min(1.0);
         let mut most = (0.0_f64, 0.0);
         let even = rank_steps.iter().zip(own).map(|(rank_step, own)| {
@@ -94,24 +94,26 @@ impl Experts {
 #[derive(Debug)]
 pub struct EvenStages {
     pub own: Vec<f64>,
-    /// The heaviest and the lightest group of the plan with their levels, and the mean of all, seconds.
+    /// The heaviest and the lightest group of the plan with their levels, and the mean over all groups, in seconds.
     pub extremes: [(usize, f64); 2],
     pub mean: f64,
-    /// Some stage is a single rank.
+    /// True if some stage is a single rank.
     pub alone: bool,
 }
 
-/// ln of each role's level, a mean over the latest steps: the lasting level, not that of a single step.
+/// ln of each role's level as a mean over the latest steps, which shows the lasting level instead of that of a single
+/// step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stages {
     levels: Vec<(f64, f64)>,
 }
 
 impl Stages {
-    /// Self-time of each rank if all stages (or declared roles) had the same work. `None` if there is only one.
+    /// Returns the self-time of each rank if all stages (or declared roles) had the same work, or `None` if there is
+    /// only one.
     pub fn even(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> Option<EvenStages> {
         let plan = job_step.view.plan;
-        // Experts differ by their load, which has a finding of its own.
+        // Experts are left out, because they differ by their load, which has a finding of its own.
         let one = plan.stages == 1 && plan.roles.iter().any(|role| role.is_expert);
         if one || plan.groups.len() < 2 {
             return None;
@@ -146,7 +148,8 @@ impl Stages {
         })
     }
 
-    /// A role's level, seconds, including this step. Zero: none of its ranks reported in this step.
+    /// Returns a role's level in seconds, including this step. `now` is zero if none of the role's ranks reported in
+    /// this step.
     fn level(&mut self, role: usize, now: f64) -> Option<f64> {
         let (level, steps) = &mut self.levels[role];
         if now > 0.0 {
@@ -160,16 +163,16 @@ impl Stages {
 /// Differences between ranks of a role that change from step to step, so that they belong to no single rank.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Unexplained {
-    /// Spread between the ranks of a role, mean over the latest steps.
+    /// Spread between the ranks of a role, as a mean over the latest steps.
     spread: f64,
-    /// The lasting part of it by rank number.
+    /// The lasting part of the spread, by rank number.
     kept: Vec<f64>,
     steps: f64,
 }
 
 impl Unexplained {
-    /// The spread (1.4826 × MAD of ln self-time about the role's level) that belongs to no rank; zero if most of it
-    /// stays with the same ranks.
+    /// Returns the spread (1.4826 × MAD of ln self-time about the role's level) that belongs to no rank, or zero if
+    /// most of it stays with the same ranks.
     pub fn observe(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> f64 {
         let rank_steps = &job_step.matrix.rank_steps;
         self.steps = (self.steps + 1.0).min(MEMORY);
@@ -197,10 +200,11 @@ impl Unexplained {
         }
     }
 
-    /// Self-times at the mean of the declared work of each role.
+    /// Returns the self-times as they would be at each role's mean of declared work.
     pub fn at_usual_work(&self, job_step: &JobStep<'_>, own: &[f64]) -> Vec<f64> {
         let rank_steps = &job_step.matrix.rank_steps;
-        // The part that declared sequences explain; routed tokens are handled with the experts.
+        // The part that declared sequences explain. Routed tokens are left out, because the rule on experts handles
+        // them.
         let explained: Vec<f64> = rank_steps
             .iter()
             .map(|rank_step| rank_step.self_s / rank_step.fair_s * (-rank_step.routed).exp())

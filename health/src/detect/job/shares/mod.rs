@@ -1,9 +1,9 @@
 //! What the job itself costs, as shares of its steps: data loading, garbage collection, uneven experts, sequences and
 //! stages, transfers.
 //!
-//! Each share is how much shorter the step would have been without it, along the critical path, after the preceding
-//! items of this list were taken out, so that no second is counted twice. Ranks already found slow are set to their
-//! peers' speed first: these findings name no rank, and a rank's fault is not charged to the job.
+//! A share is how much shorter the step would have been without that item, along the critical path. The preceding items
+//! are taken out first, so that no second is counted twice. Ranks already found slow are set to their peers' speed
+//! before that, because these findings name no rank, and a rank's fault is not charged to the job.
 
 mod cpu_contention;
 mod imbalance;
@@ -26,7 +26,7 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// Steps over which the usual transfer is averaged, and the ratio to it that counts as a rise.
+/// Number of steps over which the usual transfer is averaged, and the ratio to it that counts as a rise.
 const USUAL_STEPS: f64 = 64.0;
 const RISEN: f64 = 1.2;
 
@@ -45,12 +45,12 @@ pub struct Shares {
     experts: Experts,
     stages: Stages,
     unexplained: Unexplained,
-    /// Its latest spread; `None` if work is declared.
+    /// The latest unexplained spread, or `None` if work is declared.
     spread: Option<f64>,
 }
 
 impl Shares {
-    /// Takes a step. Returns the factor by which each rank's self-time changes if its experts' work were even.
+    /// Takes a step. Returns the factors by which the ranks' self-times would change if their experts' work were even.
     pub fn row(
         &mut self,
         job_step: &JobStep<'_>,
@@ -60,7 +60,7 @@ impl Shares {
         if !job_step.steady || job_step.matrix.kind != StepKind::Train || job_step.matrix.is_empty() {
             return None;
         }
-        // What a rotating-straggler finding reports is not reported again.
+        // Causes that a rotating-straggler finding reports are not reported again here.
         for (cause, window) in [
             (Cause::DataLoading, &mut self.data),
             (Cause::GcPause, &mut self.gc),
@@ -93,26 +93,26 @@ impl Shares {
         self.on_layout_change();
     }
 
-    /// The reporting ranks have changed: the shares start over, open findings continue.
+    /// Learns the shares again, because the reporting ranks have changed. Open findings continue.
     pub fn reset_window(&mut self) {
         for window in self.windows_mut() {
             window.reset_window();
         }
     }
 
-    /// Ranks changed their place: drops what was learned about roles.
+    /// Drops what was learned about roles, because ranks changed their place.
     pub fn on_layout_change(&mut self) {
         (self.experts, self.stages) = (Experts::default(), Stages::default());
         self.unexplained = Unexplained::default();
         self.contention.reset();
     }
 
-    /// Outcome of an open finding so far.
+    /// Returns the outcome of an open finding so far.
     pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
         self.windows().find_map(|window| window.outcome_now(finding))
     }
 
-    /// Share of a step that would be gained now without these findings; transfers are necessary and do not count.
+    /// Returns the share of a step that would be gained now without these findings. Transfers are necessary: left out.
     pub fn open_share(&self) -> f64 {
         let avoidable = [
             &self.data,
@@ -129,7 +129,7 @@ impl Shares {
             .min(1.0)
     }
 
-    /// Whether some loss comes from the work of all ranks, and not from ranks that are slower than others.
+    /// Returns true if some loss comes from the work of all ranks instead of from ranks that are slower than others.
     pub fn is_work_uneven(&self) -> bool {
         let of_all = [&self.data, &self.gc, &self.expert, &self.sequence, &self.stage];
         of_all.into_iter().any(ShareWindow::is_open)
@@ -161,7 +161,7 @@ impl Shares {
         .into_iter()
     }
 
-    /// Data wait that most ranks of a role share; the extra wait of a single rank is its own problem.
+    /// Books the data wait that most ranks of a role share. The extra wait of a single rank is its own problem.
     fn data(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         let matrix = job_step.matrix;
         let shared = |index: usize| {
@@ -207,7 +207,7 @@ impl Shares {
             let paused = |rank: &&RankStep| rank.sample.gc_s > 0.0;
             let pausing = matrix.rank_steps.iter().filter(paused).count();
             let mut evidence = vec![piece("gc_ratio", share, None)];
-            // In a step without a pause the number means nothing.
+            // In a step in which no rank pauses, the number means nothing.
             if pausing > 0 {
                 evidence.push(piece("ranks_pausing", pausing as f64, None));
             }
@@ -224,7 +224,7 @@ impl Shares {
         )
     }
 
-    /// The excess of ranks over their roles, as far as they waited for a CPU meanwhile.
+    /// Books the excess of ranks over their roles, as far as they waited for a CPU meanwhile.
     fn cpu(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         self.contention.observe(job_step, &left.own);
         let ranks = job_step.matrix.rank_steps.iter().map(|step| step.rank);
@@ -288,7 +288,7 @@ impl Shares {
         )
     }
 
-    /// Uneven declared work. A spread that belongs to no rank and has no known cause is only noted.
+    /// Books uneven declared work. A spread that belongs to no rank and has no known cause is only noted.
     fn sequence(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         let spread = self.unexplained.observe(job_step, &left.own);
         let explained = job_step.matrix.roles.iter().any(|role| role.works);
@@ -315,7 +315,8 @@ impl Shares {
         )
     }
 
-    /// Spread of self-times within a step that belongs to no rank and that no declared work explains, if it is large.
+    /// Returns the spread of self-times within a step that belongs to no rank and that no work explains, if it is
+    /// large.
     pub fn unexplained_spread(&self, limits: &Thresholds) -> Option<f64> {
         self.spread.filter(|spread| *spread >= limits.shares.spread_ratio)
     }
@@ -323,7 +324,7 @@ impl Shares {
     fn stage(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
         let even = self.stages.even(job_step, &left.own)?;
         if job_step.shifted && !self.stage.is_open() {
-            // A stage that became slow is not an uneven partition.
+            // If the job has slowed down, a slow stage is not treated as an uneven partition.
             self.stage.reset_window();
             return None;
         }
@@ -333,7 +334,7 @@ impl Shares {
             cause: Cause::Imbalance,
             lost: true,
         };
-        // If a stage is one rank, the stage's work and the rank's own problem look the same.
+        // If a stage is a single rank, uneven work of the stage looks the same as a problem of the rank.
         let worst = if even.alone {
             Severity::Warning
         } else {
@@ -361,9 +362,9 @@ impl Shares {
         )
     }
 
-    /// Time in collectives beyond the wait for the slowest rank.
+    /// Books time in collectives beyond the wait for the slowest rank.
     fn transfer(&mut self, job_step: &JobStep<'_>) -> Option<Claim> {
-        // A rise is not yet typical of the job: a slow link, for example, is detected a little later.
+        // A rise does not count at first, because it may be a slow link, which is detected a little later.
         let usual_s = self.usual_transfer_s.get_or_insert(job_step.exposed_s);
         *usual_s += (job_step.exposed_s - *usual_s) / USUAL_STEPS;
         let has_risen = job_step.exposed_s > RISEN * *usual_s;
@@ -383,7 +384,8 @@ impl Shares {
             lost: false,
         };
         let matrix = job_step.matrix;
-        // An undeclared pipeline waits for its own stages, which looks the same.
+        // Severity is limited if a pipeline may be undeclared, because its stages wait for each other, which looks the
+        // same.
         let sure = job_step.view.plan.is_declared || matrix.micro_batches <= 1;
         let worst = if sure { Severity::Critical } else { Severity::Info };
         let evidence = || {

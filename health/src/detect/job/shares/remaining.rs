@@ -1,27 +1,28 @@
-//! What is left of a step as one problem after another is taken out, so that no second is counted twice.
+//! The rest of a step as one problem after another is taken out, so that no second is counted twice.
 
 use crate::detect::job::job_step::JobStep;
 
-/// A step with some problems taken out: self-time by rank, and the step time.
+/// A step with some problems taken out, as self-time by rank and as step time.
 pub struct Remaining {
     pub own: Vec<f64>,
     step_s: f64,
 }
 
 impl Remaining {
-    /// With nothing taken out but what was already found slow.
+    /// Creates the step with only those problems taken out that were already found in slow ranks.
     pub fn new(job_step: &JobStep<'_>) -> Remaining {
         let own = job_step.own.clone();
         let step_s = job_step.step_s(|index| own[index]);
         Remaining { own, step_s }
     }
 
-    /// How much shorter the step would be with `less` as the ranks' self-times. By chance it may be longer.
+    /// Returns how much shorter the step would be if the ranks' self-times were `less`. By chance the result may be
+    /// negative.
     pub fn gain(&self, job_step: &JobStep<'_>, less: &[f64]) -> f64 {
         self.step_s - job_step.step_s(|index| less[index])
     }
 
-    /// Continues with `less`; returns the gain.
+    /// Replaces the self-times with `less`. Returns how much shorter the step becomes.
     pub fn take_out(&mut self, job_step: &JobStep<'_>, less: Vec<f64>) -> f64 {
         let gain = self.gain(job_step, &less);
         self.own = less;
@@ -30,7 +31,7 @@ impl Remaining {
     }
 }
 
-/// Each self-time minus a part of it; a small rest always remains.
+/// Returns each self-time minus a part of it. A small rest always remains.
 pub fn floored(own: &[f64], part: impl Fn(usize) -> f64) -> Vec<f64> {
     (0..own.len())
         .map(|index| (own[index] - part(index)).max(own[index] * 1e-3))

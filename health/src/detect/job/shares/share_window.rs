@@ -1,5 +1,5 @@
-//! The share of step time that one kind of loss takes, over a window of steady steps. It raises a finding at a bar and
-//! clears it at half of the bar.
+//! The share of step time that one kind of loss takes, over a window of steady steps. A finding is raised when the
+//! share reaches a bar, and cleared when it falls below half of the bar.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::event::Signal;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// The shares from which a finding is a warning, and critical.
+/// The shares from which a finding is a warning, and from which it is critical.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
     pub warning: f64,
@@ -19,7 +19,7 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// The bars of `impact`, for shares without bars of their own.
+    /// Returns the bars of `impact`, for shares that have no bars of their own.
     pub fn of_impact(job_step: &JobStep<'_>) -> Bars {
         let limits = &job_step.view.limits.impact;
         Bars {
@@ -34,11 +34,11 @@ impl Bars {
 pub struct Meaning {
     pub finding: Finding,
     pub cause: Cause,
-    /// Its time is lost; otherwise it is necessary, or that is not known.
+    /// True if the time is lost. False if it is necessary, or if it is not known whether it is.
     pub lost: bool,
 }
 
-/// One step: its number and time, its loss and its duration, seconds.
+/// One step: its number and time, and its loss and duration in seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Part {
     step: u64,
@@ -62,7 +62,8 @@ struct Open {
     raised_step: u64,
     lost_s: f64,
     dur_s: f64,
-    /// Time of the latest steps while the share is below the bar: it may be over.
+    /// Duration of the latest steps with a share below the bar. They are counted separately because the finding may
+    /// already be over.
     fading_s: f64,
     /// Number of ranks that lose the time.
     ranks: f64,
@@ -89,8 +90,8 @@ impl Open {
 }
 
 impl ShareWindow {
-    /// Takes the loss of a step, which may be negative by chance, and returns the change of the finding. `evidence` is
-    /// called only if there is something to report; `worst` bounds the severity.
+    /// Takes the loss of a step, which may be negative by chance. Returns the change of the finding. `evidence` is
+    /// called only if there is something to report, and `worst` is the highest possible severity.
     pub fn take(
         &mut self,
         job_step: &JobStep<'_>,
@@ -138,25 +139,25 @@ impl ShareWindow {
         }
     }
 
-    /// Share of the window's time that was lost.
+    /// Returns the share of the window's time that was lost.
     pub fn share(&self) -> f64 {
         let lost: f64 = self.window.iter().map(|part| part.lost_s).sum();
         let dur: f64 = self.window.iter().map(|part| part.dur_s).sum();
         lost / dur.max(1e-9)
     }
 
-    /// Share of a step that an open finding loses now.
+    /// Returns the share of a step that an open finding loses now.
     pub fn open_share(&self) -> f64 {
         let open = self.open.as_ref().filter(|open| open.meaning.lost);
         open.map_or(0.0, |_| self.share().clamp(0.0, 1.0))
     }
 
-    /// Whether its finding is open.
+    /// Returns true if the finding is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Clears the window; an open finding continues.
+    /// Clears the window. An open finding continues.
     pub fn reset_window(&mut self) {
         self.window.clear();
     }
@@ -167,7 +168,7 @@ impl ShareWindow {
         self.close(at, job)
     }
 
-    /// Outcome of the open finding so far.
+    /// Returns the outcome of the open finding so far.
     pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
         let open = self
             .open

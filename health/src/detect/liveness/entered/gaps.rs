@@ -10,27 +10,28 @@ use crate::event::LastCollective;
 use crate::id::Rank;
 use crate::time::Time;
 
-/// A collective in which ranks wait was enqueued about when the silence began: an older one belongs to a communicator
-/// that is no longer used.
+/// A collective counts only if it was enqueued at most this long before the silence began. An older one belongs to a
+/// communicator that is no longer used.
 const RECENT: Duration = Duration::from_secs(60);
-/// Maximum pairs of communicators whose order is compared.
+/// Maximum number of pairs of communicators whose order is compared.
 const MAX_PAIRS: usize = 1024;
 
-/// By communicator and rank.
+/// The last collectives of each rank, by communicator and rank.
 pub(super) type ByComm = BTreeMap<u64, BTreeMap<Rank, Taken>>;
 
 /// A collective that some ranks have entered and others have not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Gap {
     pub(super) comm: u64,
-    /// The first one that the ranks furthest behind have not entered.
+    /// The first collective that the ranks furthest behind have not entered.
     pub(super) next: LastCollective,
     pub(super) missing: Vec<Rank>,
     pub(super) entered: Vec<Rank>,
 }
 
 impl Gap {
-    /// Sort key: the fewest missing ranks first, then the most waiting ones.
+    /// Returns the sort key of the gap. Gaps with the fewest missing ranks come first, and among them those with the
+    /// most waiting ranks.
     pub(super) fn order(&self) -> (usize, std::cmp::Reverse<usize>, u64) {
         (
             self.missing.len(),
@@ -43,7 +44,8 @@ impl Gap {
         self.missing.len() <= self.entered.len()
     }
 
-    /// Whether the ranks missing in `other` have entered this one, and some that entered `other` have not.
+    /// Returns true if the ranks missing in `other` have entered this collective, and some ranks that entered `other`
+    /// have not.
     pub(super) fn is_instead_of(&self, other: &Gap) -> bool {
         let entered: BTreeSet<&Rank> = self.entered.iter().collect();
         other.missing.iter().all(|rank| entered.contains(rank))
@@ -51,7 +53,7 @@ impl Gap {
     }
 }
 
-/// Collectives that some ranks have not entered, by communicator and function, in a silence since `since`.
+/// Returns the collectives that some ranks have not entered, by communicator and function, in a silence since `since`.
 pub(super) fn gaps(comms: &ByComm, since: Time) -> Vec<Gap> {
     let recent = Time(since.0.saturating_sub(RECENT.as_nanos() as u64));
     let mut gaps = Vec::new();
@@ -85,7 +87,8 @@ pub(super) fn gaps(comms: &ByComm, since: Time) -> Vec<Gap> {
     gaps
 }
 
-/// Gaps whose missing ranks are a minority and wait for no other rank, the fewest missing ranks first.
+/// Returns the gaps whose missing ranks are a minority and wait for no other rank, those with the fewest missing ranks
+/// first.
 pub(super) fn roots(gaps: &[Gap]) -> Vec<usize> {
     let waiting: BTreeSet<Rank> = gaps.iter().flat_map(|gap| gap.entered.iter().copied()).collect();
     let is_root = |gap: &Gap| gap.is_of_minority() && !gap.missing.iter().any(|rank| waiting.contains(rank));
@@ -94,8 +97,8 @@ pub(super) fn roots(gaps: &[Gap]) -> Vec<usize> {
     roots
 }
 
-/// By function, the last collective of each rank. `None`: it has entered none, which is known only if everything that
-/// it enqueued was seen and the others have entered only their first one.
+/// Returns the last collective of each rank, by function. It is `None` if the rank has entered none. This is known only
+/// if everything that the rank enqueued was seen and the others have entered only their first collective.
 fn last_of_each(ranks: &BTreeMap<Rank, Taken>) -> BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> {
     let mut all: BTreeMap<u8, BTreeMap<Rank, Option<LastCollective>>> = BTreeMap::new();
     for (rank, taken) in ranks {
@@ -113,7 +116,7 @@ fn last_of_each(ranks: &BTreeMap<Rank, Taken>) -> BTreeMap<u8, BTreeMap<Rank, Op
     all
 }
 
-/// A collective that ranks entered with different sizes: its communicator, and the ranks by size.
+/// Returns a collective that ranks entered with different sizes: its communicator, and the ranks by size.
 pub(super) fn sizes(comms: &ByComm) -> Option<(u64, LastCollective, BTreeMap<u64, Vec<Rank>>)> {
     comms.iter().find_map(|(comm, ranks)| {
         last_of_each(ranks).into_values().find_map(|last| {
@@ -131,15 +134,16 @@ pub(super) fn sizes(comms: &ByComm) -> Option<(u64, LastCollective, BTreeMap<u64
 /// Two communicators that some ranks entered last in one order, and other ranks in the opposite order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OrderMismatch {
-    /// What the minority of the ranks entered first, and second.
+    /// The collectives that the minority of the ranks entered first and second.
     pub(super) first: (u64, LastCollective),
     pub(super) second: (u64, LastCollective),
     pub(super) minority: Vec<Rank>,
-    /// Number of ranks that entered them in the opposite order.
+    /// Number of ranks that entered the two collectives in the opposite order.
     pub(super) majority: usize,
 }
 
-/// Applies if all have entered the same. The two communicators must be the last two of each of their members.
+/// Returns the mismatch if all ranks have entered the same collectives. The two communicators must be the last two of
+/// each of their members.
 pub(super) fn order_mismatch(comms: &ByComm) -> Option<OrderMismatch> {
     let mut latest: BTreeMap<Rank, [Option<u64>; 2]> = BTreeMap::new();
     for (comm, ranks) in comms {

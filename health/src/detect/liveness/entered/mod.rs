@@ -1,5 +1,5 @@
-//! The collectives that ranks without progress enqueued last, as evidence: which ranks are missing in one that others
-//! have entered, and whose differs from the others'. It raises no finding by itself.
+//! The collectives that ranks without progress enqueued last, as evidence. They show which ranks have not entered a
+//! collective that others have entered, and which ranks entered a different one. They raise no finding of their own.
 
 mod gaps;
 
@@ -16,9 +16,9 @@ use crate::text::humanize::{count, has, other_ranks_have, ranks as names};
 use crate::time::Time;
 use crate::verdict::Cause;
 
-/// Maximum functions kept per communicator.
+/// Maximum number of functions kept for each communicator.
 const MAX_FUNCTIONS: usize = 8;
-/// Maximum collectives with missing ranks, and maximum sizes, that are listed.
+/// Maximum number of collectives with missing ranks, and of different sizes, that are listed.
 const MAX_GAPS: usize = 3;
 const MAX_SIZES: usize = 4;
 
@@ -26,7 +26,7 @@ const MAX_SIZES: usize = 4;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct EnteredEvidence {
     comms: ByComm,
-    /// Counts answers with new content.
+    /// Number of answers with new content so far.
     version: u64,
     /// Time of the latest answer.
     latest: Time,
@@ -39,28 +39,28 @@ struct Taken {
     /// Time of the answer, and of the latest of these collectives.
     at: Time,
     entered_at: Time,
-    /// Number of communicators in which it has enqueued something since.
+    /// Number of communicators in which the rank has enqueued something since these collectives.
     later: usize,
     each: Vec<LastCollective>,
-    /// Everything that it ever enqueued was seen.
+    /// True if everything that the rank ever enqueued was seen.
     is_whole: bool,
 }
 
-/// How the answers of one version differ.
+/// The differences between the answers of one version.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Comparison {
     of: (u64, Time),
     gaps: Vec<Gap>,
-    /// Indices of gaps whose missing ranks wait for no other rank, the fewest ranks first.
+    /// Indices of gaps whose missing ranks wait for no other rank, those with the fewest missing ranks first.
     roots: Vec<usize>,
-    /// By missing rank: the gap in which most ranks wait for it.
+    /// By missing rank: the gap in which most ranks wait for that rank.
     by_rank: BTreeMap<Rank, usize>,
     sizes: Option<(u64, LastCollective, BTreeMap<u64, Vec<Rank>>)>,
     order_mismatch: Option<OrderMismatch>,
 }
 
 impl EnteredEvidence {
-    /// Takes the answer of a member.
+    /// Takes the answer of a member of a communicator.
     pub fn take(&mut self, at: Time, answer: &Entered) {
         for (later, comm) in answer.comms.iter().take(MAX_ENTERED).enumerate() {
             let taken = Taken {
@@ -102,7 +102,7 @@ impl EnteredEvidence {
                 }
             }
         }
-        // If some ranks have not entered what others have, only that matters.
+        // If some ranks have not entered a collective that others have, the other differences are left out.
         let all_entered_the_same = gaps.is_empty();
         let if_same = |comms| all_entered_the_same.then_some(comms);
         self.compared = Comparison {
@@ -115,13 +115,13 @@ impl EnteredEvidence {
         };
     }
 
-    /// Changes with the answers for a silence since `since`; zero: none.
+    /// Returns a number that changes with the answers for a silence since `since`, or zero if there are none.
     pub fn version(&self, since: Time) -> u64 {
         u64::from(self.latest >= since) * self.version
     }
 
-    /// What `rank` has not entered in the compared silence, or has entered with another size: `has not entered
-    /// all_reduce #8812 of dp (64 MiB), 3 other ranks have`; with the cause.
+    /// Returns as text what `rank` has not entered in the compared silence, or has entered with another size, with the
+    /// cause. An example is `has not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have`.
     pub fn says_of(&self, rank: Rank, comms: &Comms) -> Option<(String, Cause)> {
         let compared = &self.compared;
         if let Some(gap) = compared
@@ -138,12 +138,13 @@ impl EnteredEvidence {
         Some((says, Cause::CollectiveMismatch))
     }
 
-    /// Whether `rank` has entered what some others have not, and so waits for them.
+    /// Returns true if `rank` has entered a collective that some others have not, which means that it waits for them.
     pub fn waits_for_others(&self, rank: Rank) -> bool {
         self.compared.gaps.iter().any(|gap| gap.entered.contains(&rank))
     }
 
-    /// For all ranks: which are missing where, whose collective differs, or that none is missing; with the cause.
+    /// Returns text on all ranks, with the cause: which ranks have not entered a collective, or whose collective
+    /// differs. Returns `None` if there is no difference.
     pub fn says_of_all(&self, comms: &Comms) -> Option<(String, Cause)> {
         let Comparison { gaps, roots, .. } = &self.compared;
         let mut named: Vec<&Gap> = Vec::new();
@@ -160,7 +161,7 @@ impl EnteredEvidence {
             return Some((each.collect::<Vec<_>>().join("; "), Cause::Unknown));
         }
         if let Some(gap) = self.mutual() {
-            // Ranks that wait for each other.
+            // All missing ranks of these gaps wait for each other.
             if gap.is_of_minority() {
                 let (says, cause) = self.says_of_gap(gap, comms);
                 return Some((format!("{} {says}", have(&gap.missing)), cause));
@@ -182,7 +183,7 @@ impl EnteredEvidence {
                 names(&order_mismatch.minority),
                 count(order_mismatch.majority as u64, "other rank"),
             );
-            // Where they run on streams of their own, the order need not matter.
+            // No cause is named, because the order need not matter if the communicators run on streams of their own.
             return Some((
                 format!("{minority} entered {first} before {second}, {majority} after it"),
                 Cause::Unknown,
@@ -191,8 +192,8 @@ impl EnteredEvidence {
         None
     }
 
-    /// If all missing ranks wait for each other: a gap of a minority, or else the one that the fewest ranks have
-    /// entered.
+    /// Returns the gap to report if all missing ranks wait for each other: one whose missing ranks are a minority, or
+    /// else the one that the fewest ranks have entered.
     fn mutual(&self) -> Option<&Gap> {
         let gaps = &self.compared.gaps;
         let of_minority = gaps.iter().filter(|gap| gap.is_of_minority());
@@ -200,8 +201,8 @@ impl EnteredEvidence {
         first.or_else(|| gaps.iter().min_by_key(|gap| gap.entered.len()))
     }
 
-    /// The collective that `rank` has not entered, or for `None` that some rank has not, with the others that the same
-    /// ranks have not entered; and these ranks. `None` if ranks have several communicators.
+    /// Returns the collectives that `rank` has not entered (or that some rank has not entered, if `rank` is `None`),
+    /// and the ranks that have not entered them. Returns `None` if there are several communicators.
     pub fn awaited(&self, rank: Option<Rank>) -> Option<(Vec<&LastCollective>, &[Rank])> {
         let Comparison {
             gaps, roots, by_rank, ..
@@ -218,8 +219,8 @@ impl EnteredEvidence {
         Some((same.map(|gap| &gap.next).collect(), &gap.missing))
     }
 
-    /// `not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have; it entered all_gather #51 of dp instead`, and
-    /// the cause.
+    /// Returns text with the cause, such as `not entered all_reduce #8812 of dp (64 MiB), 3 other ranks have; it
+    /// entered all_gather #51 of dp instead`.
     fn says_of_gap(&self, gap: &Gap, comms: &Comms) -> (String, Cause) {
         let named = place(&gap.next, gap.comm, comms);
         let says = format!("not entered {named}, {}", other_ranks_have(gap.entered.len()));
@@ -235,7 +236,7 @@ impl EnteredEvidence {
         )
     }
 
-    /// `sizes differ in all_reduce #8812 of dp: 4 B on rank 2, 64 MiB on ranks 0-1, 3`.
+    /// Returns text such as `sizes differ in all_reduce #8812 of dp: 4 B on rank 2, 64 MiB on ranks 0-1, 3`.
     fn says_of_sizes(&self, comms: &Comms) -> Option<String> {
         let (comm, last, by_size) = self.compared.sizes.as_ref()?;
         let size = |(size, ranks): (&u64, &Vec<Rank>)| format!("{} on {}", bytes(*size as f64), names(ranks));
@@ -247,8 +248,8 @@ impl EnteredEvidence {
         Some(format!("sizes differ in {named}: {}", sizes.join(", ")))
     }
 
-    /// `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, for the communicator in which most ranks are last;
-    /// `None` if a member has not answered.
+    /// Returns text such as `all 4 ranks have entered all_reduce #8812 of dp (64 MiB)`, for the communicator that most
+    /// ranks used last. Returns `None` if a member has not answered.
     pub fn says_of_none_missing(&self, comms: &Comms) -> Option<String> {
         let latest = |ranks: &BTreeMap<Rank, Taken>| ranks.values().filter(|taken| taken.later == 0).count();
         let (comm, ranks) = self.comms.iter().max_by_key(|(_, ranks)| latest(ranks))?;
@@ -260,15 +261,16 @@ impl EnteredEvidence {
     }
 }
 
-/// `rank 2 has`.
+/// Returns text such as `rank 2 has`.
 fn have(ranks: &[Rank]) -> String {
     format!("{} {}", names(ranks), has(ranks.len()))
 }
 
-/// `all_reduce #8812 of dp (64 MiB)`: the number is NCCL's, per function and communicator, from 0.
+/// Returns text such as `all_reduce #8812 of dp (64 MiB)`. The number is NCCL's, which counts from 0 per function and
+/// communicator.
 fn place(last: &LastCollective, comm: u64, comms: &Comms) -> String {
     let of = match comms.get(comm) {
-        // PyTorch numbers unnamed groups.
+        // If the name is a number, the group has no name of its own and PyTorch numbered it.
         Some(comm) if comm.name.parse::<u32>().is_ok() => format!(" of group {}", comm.name),
         Some(comm) if !comm.name.is_empty() => format!(" of {}", comm.name),
         Some(comm) => format!(" of a communicator of {} ranks", comm.size),

@@ -66,7 +66,7 @@ fn one_is_missing() {
         Some("has not entered all_reduce #100 of dp (4.0 KiB), 3 other ranks have")
     );
     assert_eq!(all.says_of(Rank(1), &comms()), None);
-    // From an earlier silence.
+    // The answers are from an earlier silence, so they do not count.
     assert_eq!(all.version(Time(6)), 0);
     all.compare(Time(6));
     assert_eq!(all.says_of_all(&comms()), None);
@@ -149,7 +149,7 @@ fn none_is_missing() {
 
 #[test]
 fn the_first_of_a_function_and_one_too_many() {
-    // The others gather for the first time, while rank 2 reduces.
+    // The other ranks gather for the first time, while rank 2 reduces.
     let gather = [(7, ALL_GATHER, 0, 16), (7, ALL_REDUCE, 149, 16)];
     let reduce = [(7, ALL_REDUCE, 150, 16)];
     let mut all = evidence(&[&gather, &gather, &reduce, &gather]);

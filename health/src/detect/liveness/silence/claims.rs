@@ -83,8 +83,9 @@ impl SilenceRule {
         });
     }
 
-    /// Text on a rank that does not move, or on all: the collective that was not entered, then the activity; and the
-    /// cause. A fault with a finding of its own takes precedence over the activity.
+    /// Returns text on why a rank, or the whole job, does not move: the collective that was not entered, then the
+    /// activity. Also returns the cause. A GPU fault with a finding of its own takes precedence over a cause from the
+    /// activity.
     fn explanation(&self, scope: &Scope<'_>, rank: Option<Rank>, since: Time) -> (Option<Arc<str>>, Cause) {
         let gpu = rank.and_then(|rank| gpu_of(scope, rank));
         let is_its_gpu = |subject: &Subject| match (subject, rank) {
@@ -105,13 +106,15 @@ impl SilenceRule {
                 let cause = differs
                     .filter(|cause| *cause != Cause::Unknown)
                     .unwrap_or_else(|| self.cause_of_all(scope, since));
-                // Inside a call that launches another collective, ranks do not wait in the one that all have entered.
+                // If a rank is inside a call that has not launched its collective, ranks do not wait in the collective
+                // that all of them have entered.
                 let is_launched = || self.calls(since).all(|call| !unlaunched::is_before_launch(call));
                 let all = || is_launched().then(|| self.entered.says_of_none_missing(scope.comms));
                 (entered.or_else(|| all()?), self.stacks.says_of_all(since), cause)
             }
         };
-        // If the plugin saw different collectives, the program is at fault; a call seen only on a stack proves less.
+        // If the plugin saw different collectives, the program is at fault and not the GPU. A call that is seen only on
+        // a stack proves less.
         let may_be_gpu = cause != Cause::CollectiveMismatch;
         let has_fault = may_be_gpu && scope.incidents.holds_any(&STOP_A_RANK, is_its_gpu);
         let cause = if has_fault { Cause::GpuFault } else { cause };
@@ -130,15 +133,16 @@ impl SilenceRule {
         (says, cause)
     }
 
-    /// The collective calls that ranks have been in since `since`.
+    /// Returns the collective calls that ranks have been in since `since`.
     fn calls(&self, since: Time) -> impl Iterator<Item = &'static str> {
         let ranks = self.pulses.keys();
         ranks.filter_map(move |rank| self.stacks.call_of(*rank, since))
     }
 
-    /// `it is inside barrier instead`, and whether that is one rank: for ranks that have not entered what others have,
-    /// and are all in the call of another collective, which they have not launched. Two or more may wait for each other
-    /// in a group that has not connected yet, which is no mismatch.
+    /// Returns text such as `it is inside barrier instead`, and true if it is about a single rank. It applies to ranks
+    /// that have not entered a collective that others have entered, if all of them are inside the call of another
+    /// collective that they have not launched. Two or more such ranks may wait for each other in a group that has not
+    /// connected yet, which is no mismatch.
     fn inside_another(&self, rank: Option<Rank>, since: Time) -> Option<(String, bool)> {
         let (awaited, missing) = self.entered.awaited(rank)?;
         let mut calls = missing.iter().map(|rank| self.stacks.call_of(*rank, since));
@@ -155,7 +159,7 @@ impl SilenceRule {
         })
     }
 
-    /// Why a rank does not move, from its activity.
+    /// Returns why a rank does not move, according to its activity.
     fn cause_of(&self, scope: &Scope<'_>, rank: Rank, since: Time) -> Cause {
         let heard = self.pulses.get(&rank);
         let phase = heard.map_or(Phase::Other, |heard| heard.pulse.phase);
@@ -163,8 +167,8 @@ impl SilenceRule {
             .cause_of(rank, since, phase, gpu_of(scope, rank).is_some())
     }
 
-    /// The cause that all ranks share: storage that responds to none of them, or a stopped job. All may wait for a
-    /// lock, a socket or a loader only because they wait for each other.
+    /// Returns the cause that all ranks share, which can only be storage that does not respond or a stopped job. Other
+    /// waits do not count: all ranks may wait for a lock, a socket or a loader because they wait for each other.
     fn cause_of_all(&self, scope: &Scope<'_>, since: Time) -> Cause {
         let mut causes = self.pulses.keys().map(|rank| self.cause_of(scope, *rank, since));
         let first = causes.next().unwrap_or_default();
@@ -175,8 +179,9 @@ impl SilenceRule {
         }
     }
 
-    /// Ranks that a signal has stopped although all ranks have the same position: collectives launched earlier hide
-    /// this from their phases. A stopped rank that waits for others is not the reason for the hang.
+    /// Returns the ranks that a signal has stopped although all ranks have the same position. Collectives that were
+    /// launched earlier hide the stop from their phases. A stopped rank that waits for others is left out, because it
+    /// is not the reason for the hang.
     pub(super) fn stopped(&self, since: Time) -> Vec<Rank> {
         let stopped = self.stacks.stopped(since);
         stopped
@@ -184,7 +189,8 @@ impl SilenceRule {
             .collect()
     }
 
-    /// Ranks that are behind the others, the furthest behind first: where to look if no single rank is to blame.
+    /// Returns the ranks that are behind the others, the furthest behind first. They are where to look if no single
+    /// rank is to blame.
     pub(super) fn furthest_behind(&self) -> Vec<Evidence> {
         let most = self.pulses.values().map(|heard| place(&heard.pulse)).max();
         let mut behind: Vec<(&Rank, &Pulse)> = self

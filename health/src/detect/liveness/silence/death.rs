@@ -1,4 +1,4 @@
-//! `rank-died`: the rank that died first on its own, from the first sign of it.
+//! `rank-died`: reports the rank that died first on its own, from the first sign of its death.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use crate::report;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// An exit code of 128 + n means signal n, up to this many. `sys.exit(-1)` gives 255, which is no signal.
+/// An exit code of 128 + n means signal n, up to this signal number. Higher codes, such as 255 from `sys.exit(-1)`, are
+/// no signals.
 const SIGNALED: i32 = 128;
 const SIGNALS: i32 = 64;
 
 impl SilenceRule {
-    /// Detects a death, and raises it at once: a standstill raised before is then over.
+    /// Detects a death and raises it at once. If a standstill was raised before, it is then over.
     pub(super) fn bury(&mut self, scope: &Scope<'_>) {
         let stands = self
             .open
@@ -37,7 +38,8 @@ impl SilenceRule {
         if death.is_none() || death == self.death {
             return;
         }
-        // Its exception may arrive before or after its exit code; the first rank to die stays the first.
+        // The exception of a rank may arrive before or after its exit code. The first rank that died is kept, even if
+        // another death is found later.
         let is_same = |known: &Death| death.as_ref().is_some_and(|death| death.rank == known.rank);
         if self.death.as_ref().is_some_and(|known| !is_same(known)) {
             return;
@@ -66,8 +68,9 @@ impl SilenceRule {
         self.report(scope, subject);
     }
 
-    /// The finding for a rank that is behind the others. A process that ended without an error counts as dead only once
-    /// its peers wait or lose a connection; one with an error is detected by the error and its end.
+    /// Returns the finding for a rank that is behind the others. A process that ended without an error counts as dead
+    /// only once its peers wait or lose a connection. One that ended with an error is detected by that error and its
+    /// end.
     pub(super) fn quiet(&self, rank: Rank, scope: &Scope<'_>) -> Option<Finding> {
         let is_alive = |rank: &Rank| self.pulses.get(rank).is_some_and(|heard| heard.pulse.alive);
         if is_alive(&rank) {
@@ -77,17 +80,18 @@ impl SilenceRule {
         is_missed.then_some(Finding::RankDied)
     }
 
-    /// The death of a rank of which nothing is known but that its process is gone.
+    /// Returns the death of a rank about which only one fact is known: its process is gone.
     fn quiet_death(scope: &Scope<'_>, rank: Rank) -> Option<Death> {
         Some(Death::quiet(scope.roster.member(rank)?.node.clone(), rank))
     }
 
-    /// The rank that died.
+    /// Returns the rank that died.
     pub fn dead(&self) -> Option<Rank> {
         self.death.as_ref().map(|death| death.rank)
     }
 
-    /// Detects that others keep training without the dead rank: its pulse is then no measure for them.
+    /// Detects that others keep training without the dead rank. Its pulse is then dropped, because the others are no
+    /// longer compared with it.
     pub(super) fn leave_behind(&mut self) {
         let Some(dead) = self.dead() else { return };
         if let Some(last) = self.pulses.get(&dead).filter(|heard| !heard.pulse.alive) {
@@ -106,7 +110,7 @@ impl SilenceRule {
             return;
         };
         let at = scope.at;
-        // Its last step records may arrive after its last pulse.
+        // Use the later of the two, because the rank's last step records may arrive after its last pulse.
         let pulse = self.pulses.get(&death.rank).map(|heard| heard.pulse.step);
         let step = pulse.max(scope.roster.step_of(death.rank));
         let alive = self
@@ -148,7 +152,7 @@ impl SilenceRule {
         });
     }
 
-    /// The subject of a dead rank, even of one that had not trained yet.
+    /// Returns the subject of a dead rank, even if the rank had not trained yet.
     pub(super) fn subject_of(scope: &Scope<'_>, death: &Death) -> Subject {
         let known = scope.roster.subject(death.rank);
         known.unwrap_or_else(|| Subject::Rank {
@@ -158,14 +162,15 @@ impl SilenceRule {
         })
     }
 
-    /// Time of death: since when its process had not moved, or else when the death was noticed.
+    /// Returns the time of death, which is when the rank's process last moved. If this is not known, it is when the
+    /// death was noticed.
     fn died_at(&self, at: Time, rank: Rank) -> Time {
         let gone = self.pulses.get(&rank).filter(|heard| !heard.pulse.alive);
         gone.map_or(at, Heard::moved)
     }
 }
 
-/// The exception in one line, and the place in the user's code where it was raised.
+/// Returns the exception in one line, and the place in the user's code where it was raised.
 fn says(death: &Death) -> Arc<str> {
     let headline = report::headline(&death.says);
     match report::user_frame(&death.says) {

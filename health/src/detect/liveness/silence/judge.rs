@@ -1,4 +1,5 @@
-//! Selects silent ranks: those that are behind or, if all stand still, those that their activity singles out.
+//! Selects the silent ranks to report: those that are behind the others. If all ranks stand still, it selects those
+//! whose activity differs.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +11,14 @@ use crate::id::Rank;
 use crate::verdict::{Finding, Severity, Subject};
 
 impl SilenceRule {
-    /// The dead rank, and the ranks that are silent now, with their severity.
+    /// Returns the dead rank, and the ranks that are silent now, with their severity.
     pub(super) fn judge(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let Some(death) = self.death.clone() else {
             return self.judge_living(scope);
         };
         let died = (Finding::RankDied, Severity::Critical, Some(death.rank));
-        // All others wait for it, or were ended because of it, unless the job can do without it.
+        // If a rank has died, all others wait for it or were ended because of it. They are judged only if the job
+        // continues without that rank.
         let mut found = match self.left_behind {
             true => self.judge_living(scope),
             false => BTreeMap::new(),
@@ -25,7 +27,7 @@ impl SilenceRule {
         found
     }
 
-    /// The silent ranks among the living.
+    /// Returns the silent ranks among those that are alive.
     fn judge_living(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let (at, roster, limits) = (scope.at, scope.roster, scope.limits);
         let unknown = || {
@@ -36,7 +38,8 @@ impl SilenceRule {
         let p99 = scope.step_time.p99_s().unwrap_or_else(unknown);
         let is_gone = |heard: &Heard| at.since(heard.at) <= FRESH && !heard.pulse.alive;
         if self.pulses.values().any(is_gone) && !self.open.is_empty() {
-            // A job that is ended during a standstill stood still because of the ranks named before.
+            // Processes end during a standstill, so the job is being ended. The ranks that were named before remain the
+            // reason.
             let still = |named: &Named| match named.rank {
                 Some(rank) => severity(self.pulses.get(&rank)?, at, p99, limits),
                 None => Some(named.severity),
@@ -71,7 +74,7 @@ impl SilenceRule {
             };
             return behind.into_iter().filter_map(named).collect();
         }
-        // All ranks stand still, and none, or too many to blame, are behind. Without a live process nothing hangs.
+        // All ranks stand still, and either none or too many are behind. If no process is alive, this is no hang.
         if silent.len() < self.pulses.len() || !self.lives() {
             return BTreeMap::new();
         }
@@ -90,26 +93,28 @@ impl SilenceRule {
         BTreeMap::from([(subject, (Finding::JobHang, severity, None))])
     }
 
-    /// Whether any process is alive.
+    /// Returns true if any process is alive.
     pub(super) fn lives(&self) -> bool {
         self.pulses.values().any(|heard| heard.pulse.alive)
     }
 
-    /// Records which silent ranks others have passed: others are in a later step, or wait in the step that the rank has
-    /// not finished.
+    /// Records which silent ranks others have passed. The others are in a later step, or wait in the step that the rank
+    /// has not finished.
     fn pass(&mut self, silent: &[(Rank, Severity)], front: &RankProgress) {
         let known = std::mem::take(&mut self.passed);
         let passed = silent.iter().filter_map(|(rank, _)| {
             let place = place(&self.pulses.get(rank)?.pulse);
             let at = front.passed_at(place)?;
-            // Ranks that were past it then still are; when all others move on, the first of them changes each time.
+            // Keep the earlier time if the rank has not moved: ranks that were ahead of it then are still ahead. It
+            // must be kept because, when all others move on, the first rank ahead is another one each time.
             let before = known.get(rank).filter(|(known, _)| *known == place);
             Some((*rank, (place, before.map_or(at, |(_, before)| at.min(*before)))))
         });
         self.passed = passed.collect();
     }
 
-    /// Whether its sidecar reported that it did not follow the ranks that passed it, or its process is gone.
+    /// Returns true if the rank's process is gone, or its sidecar has reported since others passed the rank that it did
+    /// not follow them.
     fn is_behind(&self, rank: Rank) -> bool {
         self.pulses.get(&rank).is_some_and(|heard| {
             let passed = self.passed.get(&rank);

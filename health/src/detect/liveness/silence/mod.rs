@@ -1,8 +1,8 @@
-//! `rank-silent` and `job-hang`: ranks that do not move while others have arrived; `rank-died`: a rank whose process
-//! has ended. Silence is not slowness.
+//! `rank-silent` and `job-hang` report ranks that do not move while others have arrived. `rank-died` reports a rank
+//! whose process has ended. A silent rank is not a slow one.
 //!
-//! In synchronous training all ranks stop together; the one to report is the one that has not reached the collective in
-//! which the others wait. Each rank's own sidecar reports how long it has not moved, by its own clock.
+//! In synchronous training all ranks stop together. The rank to report is the one that has not reached the collective
+//! in which the others wait. Each rank's own sidecar reports, by its own clock, how long the rank has not moved.
 
 mod claims;
 mod death;
@@ -33,48 +33,49 @@ use crate::report::StackGroup;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
-/// The rule.
+/// The state of this rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
-    /// Ranks that are silent and behind: their position, and since when another rank is past it.
+    /// Ranks that are silent and behind: their position, and since when another rank has been ahead of them.
     passed: BTreeMap<Rank, (Position, Time)>,
-    /// Silent ranks with a finding, and their severity.
+    /// The findings on silent ranks, with the severity of each.
     open: Standstill,
-    /// The first rank of this group that died on its own.
+    /// The rank of this group that died first on its own.
     death: Option<Death>,
-    /// The others keep training without it.
+    /// True if the others keep training without the dead rank.
     left_behind: bool,
-    /// No process was alive at the last judgment.
+    /// True if no process was alive at the last judgment.
     gone: bool,
     /// NCCL's last answer.
     ras: RasEvidence,
-    /// Activity of the ranks in their last answers.
+    /// Activity of the ranks according to their last answers.
     stacks: StackEvidence,
-    /// The collectives that they enqueued last.
+    /// The collectives that the ranks enqueued last.
     entered: EnteredEvidence,
     provenance: Provenance,
-    /// Beats of thousands of nodes arrive within one second; judging all ranks at intervals is enough.
+    /// When to judge all ranks again. They are judged at intervals, because beats of thousands of nodes arrive within
+    /// one second.
     judge_at: Time,
     out: VecDeque<Claim>,
 }
 
 const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
-/// An older pulse says nothing about now: its node is unreachable, which is another finding.
+/// A pulse older than this does not show the present state. Its node is unreachable, which is another finding.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Interval of a sidecar's reports on a rank. When all ranks move again, they neither move nor report all at once: a
-/// rank that is behind for less time may have moved with the others.
+/// Interval of a sidecar's reports on a rank. When all ranks move again, they neither move nor report at the same
+/// instant. A rank that has been behind for less than this may therefore have moved with the others.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Maximum ranks in a hang's evidence.
+/// Maximum number of ranks in a hang's evidence.
 const MAX_BEHIND: usize = 8;
 
-/// A verdict: the finding, its severity, and its rank; `None`: all ranks.
+/// A verdict: the finding, its severity, and its rank. Without a rank it is about all ranks.
 type Silent = (Finding, Severity, Option<Rank>);
 
-/// What the rule can read.
+/// The data that the rule can read.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     pub at: Time,
@@ -95,19 +96,20 @@ struct Heard {
 }
 
 impl Heard {
-    /// How long the rank has not moved by now: the idle time that its sidecar reported, and the time since that report.
+    /// Returns how long the rank has not moved by now: the idle time that its sidecar reported, plus the time since
+    /// that report.
     fn idle_s(&self, now: Time) -> f64 {
         self.pulse.idle_ns as f64 / 1e9 + now.since(self.at).as_secs_f64()
     }
 
-    /// When it reached its position.
+    /// Returns when the rank reached its position.
     fn moved(&self) -> Time {
         Time(self.at.0.saturating_sub(self.pulse.idle_ns))
     }
 }
 
 impl SilenceRule {
-    /// A new group of ranks starts.
+    /// Ends the findings of the old group, because a new group of ranks starts.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         self.passed.clear();
         self.ras = RasEvidence::default();
@@ -130,7 +132,7 @@ impl SilenceRule {
             }
             Event::Stacks(stacks) if stacks.restart == scope.roster.restart => {
                 self.provenance = self.provenance.max(provenance);
-                // Thousands of nodes answer within a second: their answers are reported with the next judgment.
+                // Thousands of nodes answer within a second, so their answers are reported with the next judgment.
                 let is_member = |rank| is_living(scope.roster, rank);
                 self.stacks.take(scope.at, stacks, is_member);
             }
@@ -148,7 +150,7 @@ impl SilenceRule {
         }
     }
 
-    /// Answers of NCCL and of the ranks are evidence for active findings, which are reported again if it is new.
+    /// Reports active findings again if answers of NCCL or of the ranks are new evidence for them.
     fn report_news(&mut self, scope: &Scope<'_>) {
         let is_news = |named: &Named| {
             let (ras, stacks) = self.asked(scope, named.since);
@@ -162,13 +164,14 @@ impl SilenceRule {
         }
     }
 
-    /// Changes with NCCL's answer on a silence since `since`, and with the ranks' activity; zero: none.
+    /// Returns two numbers that change with NCCL's answer on a silence since `since` and with the ranks' activity. Zero
+    /// means none.
     pub(super) fn asked(&self, scope: &Scope<'_>, since: Time) -> (u64, u64) {
         let ras = u64::from(self.ras.speaks_of(since, scope.roster)) * self.ras.version();
         (ras, self.stacks.version(since) + self.entered.version(since))
     }
 
-    /// Takes a beat of one node, and judges all ranks by the reports so far.
+    /// Takes a beat of one node, and judges all ranks by the reports received so far.
     fn beat(&mut self, scope: &Scope<'_>, beat: &Beat, provenance: Provenance) {
         let Scope { at, roster, .. } = *scope;
         self.provenance = self.provenance.max(provenance);
@@ -206,41 +209,42 @@ impl SilenceRule {
         self.report_news(scope);
     }
 
-    /// Cost of an open incident so far, rank-seconds.
+    /// Returns the cost of an open incident so far, in rank-seconds.
     pub fn cost_now(&self, subject: &Subject, now: Time, world_size: u32) -> Option<f64> {
         Some(self.open.lost_s(subject, self.heard_until(now))? * f64::from(world_size))
     }
 
-    /// How long the job has stood still outside the steps already processed, seconds. If the others continue, a rank's
-    /// silence is no standstill.
+    /// Returns how long the job has stood still outside the steps already processed, in seconds. A rank's silence is no
+    /// standstill if the others continue.
     pub fn stood_s(&self, now: Time) -> f64 {
         self.open.left_s(self.heard_until(now))
     }
 
-    /// How much of it was in the step being processed, which has room for `room_s`.
+    /// Returns how much of the standstill was in the step being processed, which has room for `room_s`.
     pub fn stood_in_step(&mut self, now: Time, room_s: f64) -> f64 {
         self.open.take(self.heard_until(now), room_s)
     }
 
-    /// A rank without reports does not count as silent: it may have moved long ago.
+    /// Returns the time up to which silence counts. It ends soon after reports stop arriving, because a rank without
+    /// reports may have moved long ago.
     fn heard_until(&self, now: Time) -> Time {
         now.min(self.judge_at + FRESH)
     }
 
-    /// Activity of ranks that do not move. `seconds`: converts a time.
+    /// Returns the activity of ranks that do not move. `seconds` converts a time.
     pub fn stacks(&self, seconds: impl Fn(Time) -> f64) -> Vec<StackGroup> {
         self.stacks.report(seconds)
     }
 
-    /// The next claim.
+    /// Returns the next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
     }
 
-    /// Ends findings that no longer hold; they held until `heard`.
+    /// Ends findings that no longer hold. They held until `heard`.
     fn keep(&mut self, at: Time, heard: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
         if self.gone {
-            // Time without a process belongs to the restart.
+            // Time without any process is not booked here, because it belongs to the restart.
             self.open.pass(at);
         } else {
             self.open.book(heard);
@@ -266,7 +270,7 @@ impl SilenceRule {
         }
     }
 
-    /// Whether this is news: a rank that was not silent before, or a higher severity.
+    /// Records a silent rank. Returns true if it was not silent before, or if its severity has increased.
     fn name(&mut self, at: Time, subject: &Subject, (finding, severity, rank): &Silent) -> bool {
         if let Some(named) = self.open.get_mut(subject) {
             let is_worse = *severity > named.severity;
@@ -279,24 +283,24 @@ impl SilenceRule {
         true
     }
 
-    /// Start of the open silence, or of the one that begins now.
+    /// Returns the start of the open silence, or of the one that begins now.
     fn stands_since(&self, at: Time) -> Time {
         let open = self.open.iter().map(|(_, named)| named.since).min();
         open.unwrap_or_else(|| self.since(at, None))
     }
 
-    /// Since when a rank, or all of them, have not moved.
+    /// Returns since when a rank, or all of them, have not moved.
     fn since(&self, at: Time, rank: Option<Rank>) -> Time {
         at - Duration::from_secs_f64(self.idle_s(at, rank).clamp(0.0, 1e9))
     }
 
-    /// How long a rank, or all of them, have not moved.
+    /// Returns how long a rank, or all of them, have not moved.
     fn idle_s(&self, at: Time, rank: Option<Rank>) -> f64 {
         let ranks = self.about(rank);
         ranks.map(|heard| heard.idle_s(at)).fold(f64::INFINITY, f64::min)
     }
 
-    /// The latest pulse of a rank, or of all of them.
+    /// Returns the latest pulse of a rank, or those of all ranks.
     fn about(&self, rank: Option<Rank>) -> impl Iterator<Item = &Heard> {
         let pulses = self.pulses.iter();
         let pulses = pulses.filter(move |(other, _)| rank.is_none_or(|rank| **other == rank));
@@ -304,7 +308,7 @@ impl SilenceRule {
     }
 }
 
-/// A member of the job that has not ended.
+/// Returns true if the rank is a member of the job that has not ended.
 fn is_living(roster: &Roster, rank: Rank) -> bool {
     roster.member(rank).is_some_and(|member| !member.ended)
 }

@@ -6,8 +6,8 @@ use crate::policy::SilenceThresholds;
 use crate::time::Time;
 use crate::verdict::Severity;
 
-/// A suspected one is info, a confirmed one critical. Checkpoints and evaluations may be slow: for them only confirmed
-/// findings are reported.
+/// Returns info for a suspected silence and critical for a confirmed one. Checkpoints and evaluations may be slow, so
+/// only a confirmed silence is reported for them.
 pub(super) fn severity(heard: &Heard, now: Time, p99: f64, limits: &SilenceThresholds) -> Option<Severity> {
     let is_slow = matches!(heard.pulse.phase, Phase::Checkpoint | Phase::Evaluation);
     let patience = if is_slow { limits.patience_ratio } else { 1.0 };

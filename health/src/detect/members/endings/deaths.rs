@@ -1,5 +1,5 @@
 //! Finds the rank that died first on its own. A rank that lost a peer, was stopped by its launcher or timed out waiting
-//! died because of another's end, and is not the one to report.
+//! died because another rank ended, so it is not the one to report.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::event::{Beat, Detach, Phase, Trouble, TroubleKind};
 use crate::id::{NodeId, Rank};
 use crate::time::Time;
 
-/// A process that is gone without an error may have been stopped by its launcher, which reports that within this time,
-/// nanoseconds.
+/// How long to wait, in nanoseconds, before a process that is gone without an error counts as dead. Its launcher may
+/// have stopped it, and reports that within this time.
 const GRACE_NS: u64 = 700_000_000;
-/// A peer that waits for this long waits for another rank, nanoseconds.
+/// A peer that has been waiting for this long, in nanoseconds, is waiting for another rank.
 const WAITS_NS: u64 = 500_000_000;
-/// Maximum goodbyes kept. Only the first matters.
+/// Maximum number of goodbyes kept. Only the first one is used.
 const MOST_LEFT: usize = 8;
 
 /// A rank that died, with the details.
@@ -23,14 +23,14 @@ const MOST_LEFT: usize = 8;
 pub struct Death {
     pub node: NodeId,
     pub rank: Rank,
-    /// Exit code, 128 + n for a signal.
+    /// Exit code. It is 128 + n for signal n.
     pub code: Option<i32>,
-    /// The exception, or a text if there is none.
+    /// The exception, or another text if there is none.
     pub says: Arc<str>,
 }
 
 impl Death {
-    /// A process that is gone, without further details.
+    /// Creates the death of a process that is gone, without further details.
     pub fn quiet(node: NodeId, rank: Rank) -> Death {
         Death {
             node,
@@ -41,16 +41,16 @@ impl Death {
     }
 }
 
-/// A rank whose process is gone and that has not detached.
+/// A rank whose process is gone although the rank has not detached.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Gone {
     pub node: NodeId,
     pub rank: Rank,
     pub idle_ns: u64,
-    /// When this was noticed.
+    /// When it was noticed that the process is gone.
     at: Time,
     step: u64,
-    /// Live peers wait for another rank, or have continued without it.
+    /// True if live peers wait for another rank, or have continued without this one.
     is_missed: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Left {
     pub node: NodeId,
     pub rank: Rank,
     pub step: u64,
-    /// Number of troubles before.
+    /// Number of troubles reported before.
     pub after: usize,
 }
 
@@ -68,7 +68,8 @@ impl Endings {
     pub(super) fn beat(&mut self, at: Time, node: &NodeId, beat: &Beat) {
         let lives = |rank| beat.ranks.iter().any(|pulse| pulse.alive && pulse.rank == rank);
         self.gone.retain(|gone| !lives(gone.rank));
-        // Ranks that die later die because of it: the first beat with a dead rank contains the first death.
+        // The first beat with a dead rank contains the first death. Later deaths are ignored because they are
+        // consequences of it.
         if self.gone.is_empty() {
             let gone = beat.ranks.iter().filter(|pulse| !pulse.alive).take(super::MOST);
             self.gone.extend(gone.map(|pulse| Gone {
@@ -102,30 +103,31 @@ impl Endings {
         }
     }
 
-    /// The rank that died first on its own while others lived, if there is one. `stands`: the job was already found at
-    /// a standstill; a rank that ends then ends because of that.
+    /// Returns the rank that died first on its own while others lived, if there is one. If `stands` is true, the job
+    /// was already found at a standstill, and a rank that ends then ends because of that.
     pub fn first_death(&self, now: Time, stands: bool) -> Option<Death> {
         let spoken = self.spoken_death(stands);
-        // An orderly end of the job begins with a signal, and ends processes without an error.
+        // A process that is gone without an error does not count during a standstill, because an orderly end of the job
+        // also begins with a signal and ends processes without an error.
         spoken.or_else(|| self.silent_death(now).filter(|_| !stands))
     }
 
-    /// Whether there is still a sign that a rank has ended.
+    /// Returns true if there is still a sign that the rank has ended.
     pub fn speaks_of(&self, rank: Rank) -> bool {
         self.has_trouble(rank) || self.gone.iter().any(|gone| gone.rank == rank)
     }
 
-    /// Whether a rank, or its launcher, reported an error.
+    /// Returns true if the rank or its launcher reported an error.
     pub fn has_trouble(&self, rank: Rank) -> bool {
         self.troubles
             .iter()
             .any(|(_, trouble)| trouble.rank == Some(rank))
     }
 
-    /// Drops the troubles of ranks that have kept training since: their exceptions ended nothing.
+    /// Drops the troubles of ranks that have kept training since, because their exceptions did not end them.
     pub fn forget(&mut self, lives: impl Fn(Rank) -> bool) {
         let is_kept = |(_, trouble): &(NodeId, Trouble)| !trouble.rank.is_some_and(&lives);
-        // Exits and goodbyes store the number of troubles before them.
+        // Exits and goodbyes store the number of troubles before them, so these numbers must be reduced too.
         let mut kept: Vec<usize> = vec![0];
         kept.extend(self.troubles.iter().scan(0, |count, trouble| {
             *count += usize::from(is_kept(trouble));
@@ -138,7 +140,7 @@ impl Endings {
         self.troubles.retain(is_kept);
     }
 
-    /// A death with an exception or an exit code.
+    /// Returns a death with an exception or an exit code.
     pub(super) fn spoken_death(&self, stands: bool) -> Option<Death> {
         for (index, (node, trouble)) in self.troubles.iter().enumerate() {
             if trouble.kind == TroubleKind::Signal || is_schedulers(trouble.kind) {
@@ -163,7 +165,7 @@ impl Endings {
         None
     }
 
-    /// Whether a rank's exit code is the first sign of its end, and no consequence of something else.
+    /// Returns true if a rank's exit code is the first sign of its end and no consequence of something else.
     pub(super) fn is_own_exit(&self, index: usize, rank: Rank, trouble: &Trouble) -> bool {
         let (node, _) = &self.troubles[index];
         let lost_others = self.troubles.iter().any(|(_, other)| {
@@ -180,18 +182,18 @@ impl Endings {
         !(lost_others || aborted || was_ended)
     }
 
-    /// Whether the launcher of a node had begun to stop its workers by then.
+    /// Returns true if the node's launcher had begun to stop its workers before this trouble.
     fn is_stopped_before(&self, index: usize, node: &NodeId) -> bool {
         let mut before = self.troubles[..index].iter();
         before.any(|(on, other)| on == node && other.kind == TroubleKind::LauncherStop)
     }
 
     fn death(&self, node: &NodeId, rank: Rank, first: &Trouble) -> Death {
-        // The exception comes from the rank, the code from its launcher, in either order.
+        // The exception comes from the rank and the code from its launcher, in either order.
         let of_rank = || self.troubles.iter().map(|(_, trouble)| trouble);
         let of_rank = || of_rank().filter(|trouble| trouble.rank == Some(rank));
         let spoken = of_rank().find(|trouble| trouble.kind != TroubleKind::Exit);
-        // A library that aborts prints why, but no rank: the launcher reports which rank aborted there.
+        // A library that aborts prints the reason but no rank. The launcher reports which rank aborted there.
         let printed = self.troubles.iter().find(|(on, trouble)| {
             on == node && trouble.rank.is_none() && trouble.kind == TroubleKind::CollectiveMismatch
         });
@@ -208,7 +210,7 @@ impl Endings {
         }
     }
 
-    /// A process that is gone without an error of its own or of its launcher, while others wait for it.
+    /// Returns a process that is gone without an error of its own or of its launcher, while others wait for it.
     fn silent_death(&self, now: Time) -> Option<Death> {
         let gone = self.silent()?;
         let is_stopped = self
@@ -238,7 +240,8 @@ impl Endings {
         })
     }
 
-    /// The first rank that was gone without an error: of those in one beat, the one that was idle longest.
+    /// Returns the first rank that was gone without an error. If several were gone in one beat, it is the one that was
+    /// idle longest.
     pub(super) fn silent(&self) -> Option<&Gone> {
         let spoke = |rank| {
             self.troubles
@@ -249,7 +252,8 @@ impl Endings {
         silent.max_by_key(|gone| gone.idle_ns)
     }
 
-    /// The rank that detached before the first one lost a peer or timed out; others kept training.
+    /// Returns the rank that detached before the first other rank lost a peer or timed out, which shows that others
+    /// kept training.
     pub(super) fn left_early(&self) -> Option<&Left> {
         let first = self.troubles.iter().position(|(_, trouble)| {
             matches!(
@@ -267,7 +271,7 @@ impl Endings {
     }
 }
 
-/// Whether processes that end after it end on request.
+/// Returns true if processes that end after a trouble of this kind end on request.
 pub(super) fn is_stop(kind: TroubleKind) -> bool {
     matches!(kind, TroubleKind::Signal | TroubleKind::LauncherStop) || is_schedulers(kind)
 }

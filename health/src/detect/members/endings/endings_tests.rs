@@ -6,8 +6,8 @@ use crate::frame::{Provenance, SCHEMA_VERSION};
 use crate::id::Rank;
 use crate::time::Time;
 
-/// `node kind [rank]` for a trouble, `node CODE` for an exit, in order; `again`: another group began; `forget`: the
-/// rank kept training; `lost`: nodes that became unreachable.
+/// Input language: `node kind [rank]` is a trouble and `node CODE` is an exit, in order. `again` means that another
+/// group began, `forget` that the rank kept training, and `lost` lists nodes that became unreachable.
 fn ending(said: &str, lost: &[&str]) -> Option<(Reason, Option<String>, Option<u32>)> {
     let mut endings = Endings::default();
     for words in said.split(", ").filter(|words| !words.is_empty()) {
@@ -59,10 +59,10 @@ fn what_came_first_and_is_no_consequence() {
         assert_eq!(ending(said, lost), Some((reason, node, rank)), "{said}");
     };
     check("a 0, b 0", &[], Reason::Success, "", None);
-    // It was asked to end, and ended normally.
+    // The command was asked to end, and it ended normally.
     check("a signal, a 0", &[], Reason::Stopped, "a", None);
     check("a error 3, a 0", &[], Reason::Success, "", None);
-    // Troubles before an exit are dropped, but the exit still precedes the signal.
+    // Troubles before an exit are dropped, but the order of the exit and the signal must be kept.
     check(
         "a error 3, a error 4, b 5, a forget 3, a forget 4, a signal, a 143",
         &[],
@@ -136,7 +136,7 @@ fn what_came_first_and_is_no_consequence() {
         "b",
         Some(3),
     );
-    // One command failed, and srun stopped the others.
+    // One command failed, and srun then stopped the others.
     check("b 139, a signal, a 143", &[], Reason::Crashed, "b", None);
     check(
         "b 143, a signal, a preempted, a 143",
@@ -146,7 +146,7 @@ fn what_came_first_and_is_no_consequence() {
         None,
     );
     check("a peer_lost 0, a 1", &["b"], Reason::NodeLost, "b", None);
-    // An elastic job: the lost node is not missed, and the last failure counts.
+    // In an elastic job the lost node is no longer expected, so the last failure is the reason.
     check(
         "a peer_lost 0, b 137, a again, a 0, c 0",
         &[],
@@ -192,7 +192,7 @@ fn what_goes_on_has_not_ended() {
         },
     ));
     assert_eq!(endings.judge(&[("a".into(), false)]), None);
-    // It left without an exit code.
+    // The rank's process ended without an exit code.
     let end = endings.judge(&[]).unwrap();
     assert_eq!((end.reason, end.code), (Reason::Error, None));
 }
@@ -208,7 +208,7 @@ fn frame(event: Event) -> Frame {
     }
 }
 
-/// `train.py || true`: the command exits with zero, but what ended a rank is reported.
+/// With `train.py || true` the command exits with zero, but the error that ended a rank is reported.
 #[test]
 fn a_wrapper_that_ends_with_zero_hides_no_error() {
     let ended = |kind, says: &str| {
@@ -228,11 +228,11 @@ fn a_wrapper_that_ends_with_zero_hides_no_error() {
     assert_eq!((end.reason, end.code), (Reason::Success, Some(0)));
     assert_eq!(end.hidden().unwrap().rank, Some(Rank(1)));
     assert!(!end.is_in_order());
-    // A peer that went away at the end is no failure of a job that exited with zero.
+    // If a peer disconnects at the end, a job that exited with zero has not failed.
     assert!(ended(TroubleKind::PeerLost, "Connection closed by peer").is_in_order());
 }
 
-/// A killed rank reports nothing; its peers report that they lost it, and the launcher stops the rest.
+/// A killed rank reports nothing. Its peers report that they lost it, and the launcher stops the rest.
 #[test]
 fn who_was_killed_is_named_and_not_who_lost_him() {
     let mut endings = Endings::default();

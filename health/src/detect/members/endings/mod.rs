@@ -1,8 +1,8 @@
-//! Why the job ended: the first cause among the reports of processes and nodes about their end, without mere
-//! consequences.
+//! Determines why the job ended. Of the reports of processes and nodes about their end, the first one that is a cause
+//! and no mere consequence is chosen.
 //!
-//! The order is that of the journal. Reports of two nodes may be swapped by a second, so kinds that another rank causes
-//! (a lost peer, a collective timeout) count only if there is no other report.
+//! Reports have the order of the journal. Two nodes' reports may be swapped by a second, so kinds that another rank
+//! causes (a lost peer, a collective timeout) count only if there is no other report.
 
 mod deaths;
 
@@ -19,30 +19,30 @@ use crate::report::{self, Ending, Heard, Reason};
 use crate::time::Time;
 use crate::verdict::{Finding, Verdict};
 
-/// Maximum reports kept. A job of thousands of ranks reports the same thousands of times.
+/// Maximum number of reports kept, because thousands of ranks report the same.
 const MOST: usize = 64;
-/// Maximum of these in the report.
+/// Maximum number of these reports that the report of the job lists.
 const MOST_TOLD: usize = 8;
-/// A hang that was over this long before the end has nothing to do with it.
+/// A hang that was over for this long before the end is not the reason for the end.
 const HUNG_S: f64 = 60.0;
-/// 128 + SIGABRT: how NCCL's watchdog ends a process, without a Python exception
+/// 128 + SIGABRT. NCCL's watchdog ends a process with it, without a Python exception
 /// (<https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html>: TORCH_NCCL_ASYNC_ERROR_HANDLING).
 const ABORTED: i32 = 134;
 /// 128 + SIGKILL.
 const KILLED: i32 = 137;
-/// 128 + SIGINT, SIGKILL, SIGTERM: codes of commands that were ended from outside.
+/// 128 + SIGINT, SIGKILL, SIGTERM. A command that is ended from outside has one of these codes.
 const ENDED: [i32; 3] = [130, 137, 143];
 
-/// Reports of ends.
+/// The reports from which the reason for the end is determined.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Endings {
     troubles: Vec<(NodeId, Trouble)>,
     exits: Vec<Exited>,
-    /// Ranks whose process is gone and that have not detached.
+    /// Ranks whose process is gone although they have not detached.
     gone: Vec<Gone>,
-    /// Ranks that have detached, in order.
+    /// Ranks that have detached, in the order in which they did.
     left: Vec<Left>,
-    /// Counts signs that the job, or one of its ranks, ends abnormally.
+    /// Number of signs so far that the job, or one of its ranks, ends abnormally.
     signs: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct Endings {
 struct Exited {
     node: NodeId,
     code: i32,
-    /// Number of troubles before.
+    /// Number of troubles reported before.
     after: usize,
 }
 
@@ -75,7 +75,7 @@ impl Endings {
             }
             Event::Beat(beat) => self.beat(at, &frame.node, beat),
             Event::Detach(detach) => self.goodbye(&frame.node, detach),
-            // A new start: a rank that died was replaced.
+            // A rank that attaches was started again, so it is no longer gone.
             Event::Attach(attach) => {
                 self.gone.retain(|gone| gone.rank != attach.rank);
                 self.left.retain(|left| left.rank != attach.rank);
@@ -84,8 +84,8 @@ impl Endings {
         }
     }
 
-    /// Thousands of ranks may lose a peer within a second, followed by as many exit codes: they leave room for the
-    /// exception of the lost rank, which may arrive later.
+    /// Returns true if this kind may be stored. Thousands of ranks may report a lost peer and then an exit code; these
+    /// must leave room for the exception of the lost rank, which may arrive later.
     fn has_room(&self, kind: TroubleKind) -> bool {
         let most = match kind {
             TroubleKind::PeerLost | TroubleKind::CollectiveTimeout => MOST / 2,
@@ -95,13 +95,13 @@ impl Endings {
         self.troubles.len() < most
     }
 
-    /// Number of signs of an abnormal end so far; it only grows.
+    /// Returns the number of signs of an abnormal end so far. It never decreases.
     pub fn signs(&self) -> u64 {
         self.signs
     }
 
-    /// A new group of ranks started: the job survived the end of the old one, and ranks that left are not missed. What
-    /// the scheduler reported for nodes that are still there remains.
+    /// Starts over for a new group of ranks, because the job survived the end of the old one. Only what the scheduler
+    /// reported for nodes that are still there is kept.
     pub fn survived(&mut self) {
         let exits = std::mem::take(&mut self.exits);
         self.troubles.retain(|(node, trouble)| {
@@ -112,7 +112,7 @@ impl Endings {
         self.left.clear();
     }
 
-    /// If peers only report that they lost a rank: the rank whose process was gone without an error.
+    /// Returns the rank whose process was gone without an error, if peers report only that they lost a rank.
     fn lost_peer(&self) -> Option<Ending> {
         let all_lost = self.troubles.iter().all(|(_, trouble)| {
             matches!(
@@ -135,10 +135,10 @@ impl Endings {
         })
     }
 
-    /// Why it ended; `None`: some node continues. `open`: nodes whose command has not ended, as far as is known, and
-    /// whether they are unreachable.
+    /// Returns why the job ended, or `None` if some node continues. `open` lists the nodes whose command has not ended,
+    /// as far as is known, each with true if it is unreachable.
     pub fn judge(&self, open: &[(NodeId, bool)]) -> Option<Ending> {
-        // There may be no exit code: without our launcher, troubles are all there is.
+        // Without our launcher there are no exit codes, and only troubles show that the job has ended.
         let is_silent = self.exits.is_empty() && self.troubles.is_empty();
         if open.iter().any(|(_, is_lost)| !is_lost) || is_silent && open.is_empty() {
             return None;
@@ -154,12 +154,12 @@ impl Endings {
             .or_else(|| self.lost_peer())
             .or_else(|| self.of_words(|kind| kind != TroubleKind::LauncherStop));
         let ending = match (failed, found) {
-            // Whatever was reported, the commands ended normally; some of them because they were asked to.
+            // The commands ended normally, but some of them because they were asked to.
             (None, Some(found)) if is_told && is_asked(&found) => Some(Ending {
                 code: Some(0),
                 ..found
             }),
-            // A wrapper may exit with zero whatever its ranks reported.
+            // All commands ended normally. A wrapper may have exited with zero despite its ranks' reports.
             (None, _) if is_told => Some(Ending::success()),
             (_, Some(mut found)) => {
                 let own = self
@@ -167,7 +167,7 @@ impl Endings {
                     .iter()
                     .find(|exit| Some(&exit.node) == found.node.as_ref());
                 let command = own.or(failed).map(|exit| exit.code);
-                // A command that started the ranks may have an exit code of its own, which is not a rank's.
+                // The command that started the ranks may have an exit code of its own, which is not a rank's.
                 let known = match found.rank {
                     Some(rank) => self.code_of(rank),
                     None => command,
@@ -184,11 +184,11 @@ impl Endings {
         })
     }
 
-    /// Whichever came first: a rank that ended on its own, or a signal from outside, with its sender.
+    /// Returns what came first: a rank that ended on its own, or a signal from outside, with its sender.
     fn asked(&self) -> Option<Ending> {
         let is_first = |index: usize, trouble: &Trouble| match trouble.kind {
             TroubleKind::Signal | TroubleKind::Error | TroubleKind::CollectiveMismatch => true,
-            // An abort usually comes from a watchdog, because of another rank.
+            // An abort does not count, because it usually comes from a watchdog and is caused by another rank.
             TroubleKind::Exit if trouble.code != Some(ABORTED) => trouble
                 .rank
                 .is_some_and(|rank| self.is_own_exit(index, rank, trouble)),
@@ -200,7 +200,7 @@ impl Endings {
             .0;
         let (node, trouble) = &self.troubles[first];
         if trouble.kind == TroubleKind::Signal {
-            // If one command fails, srun and mpirun stop the others.
+            // If one command fails, srun and mpirun stop the others, so the failure is the reason and not the signal.
             let before = self
                 .exits
                 .iter()
@@ -212,7 +212,7 @@ impl Endings {
                 return Some(Ending { node: None, ..ending });
             }
         }
-        // An exit code may arrive before the exception behind it.
+        // Prefer the exception to the exit code, which may arrive before it.
         let spoken = |rank| {
             let mut others = self.troubles.iter();
             others.find(|(_, other)| other.rank == Some(rank) && other.kind != TroubleKind::Exit)
@@ -222,7 +222,7 @@ impl Endings {
             _ => (node, trouble),
         };
         let mut ending = of_trouble(node, trouble);
-        // The output of a library that aborts names no rank; the launcher reports which rank aborted there.
+        // The output of a library that aborts names no rank. The launcher reports which rank aborted there.
         let mut others = self.troubles.iter();
         let aborted = others.find(|(on, other)| on == node && other.code == Some(ABORTED));
         if let Some((_, aborted)) =
@@ -233,7 +233,7 @@ impl Endings {
         Some(ending)
     }
 
-    /// A rank that ended normally while the others continued, and lost it.
+    /// Returns a rank that ended normally while the others continued and then lost it.
     fn gone_early(&self) -> Option<Ending> {
         let left = self.left_early()?;
         let says = format!(
@@ -250,7 +250,7 @@ impl Endings {
         })
     }
 
-    /// The exit code of a rank's own process, if it is known.
+    /// Returns the exit code of a rank's own process, if it is known.
     fn code_of(&self, rank: crate::id::Rank) -> Option<i32> {
         let of_rank = self
             .troubles
@@ -269,7 +269,7 @@ impl Endings {
         told.collect()
     }
 
-    /// A process that is out of memory reports nothing, or only after the ranks that it takes down.
+    /// Returns a lack of memory. Its process reports nothing, or reports later than the ranks that it takes down.
     fn memory(&self) -> Option<Ending> {
         [
             TroubleKind::OomKill,
@@ -279,7 +279,7 @@ impl Endings {
         .into_iter()
         .find_map(|wanted| self.of_words(|kind| kind == wanted))
         .map(|mut ending| {
-            // The kernel reports how many processes it killed, the launcher which rank was killed there.
+            // The kernel does not report which rank it killed, but the launcher does.
             let killed = self.troubles.iter().find(|(node, trouble)| {
                 Some(node) == ending.node.as_ref() && trouble.code == Some(KILLED) && trouble.rank.is_some()
             });
@@ -290,13 +290,13 @@ impl Endings {
         })
     }
 
-    /// The first trouble of these kinds.
+    /// Returns the first trouble of these kinds.
     fn of_words(&self, is_meant: impl Fn(TroubleKind) -> bool) -> Option<Ending> {
         let (node, trouble) = self.troubles.iter().find(|(_, trouble)| is_meant(trouble.kind))?;
         Some(of_trouble(node, trouble))
     }
 
-    /// Without any trouble: what the exit code shows, and which rank was gone first.
+    /// Returns the ending that the exit code alone shows, with the rank that was gone first.
     fn by_code(&self, node: &NodeId, code: i32) -> Ending {
         let mut ending = Ending::of_code(node, code);
         if let Some(gone) = self.silent() {
@@ -306,7 +306,7 @@ impl Endings {
     }
 }
 
-/// The ending that a trouble shows.
+/// Returns the ending that a trouble shows.
 fn of_trouble(node: &NodeId, trouble: &Trouble) -> Ending {
     let reason = match trouble.kind {
         TroubleKind::Signal => Reason::Stopped,
@@ -336,18 +336,18 @@ fn of_trouble(node: &NodeId, trouble: &Trouble) -> Ending {
     }
 }
 
-/// A scheduler's reason for a signal that it sent.
+/// Returns true if this is a scheduler's reason for a signal that it sent.
 fn is_schedulers(kind: TroubleKind) -> bool {
     use TroubleKind::{Cancelled, NodeFailed, Preempted, Requeued, TimeLimit};
     matches!(kind, Cancelled | NodeFailed | Preempted | Requeued | TimeLimit)
 }
 
-/// The job was asked to end, and may have ended normally.
+/// Returns true if the job was asked to end. It may then have ended normally.
 fn is_asked(ending: &Ending) -> bool {
     ending.reason == Reason::Stopped || ending.kind.is_some_and(is_schedulers)
 }
 
-/// Names the first of the lost nodes, and the number of the others.
+/// Returns an ending that names the first of the lost nodes and the number of the others.
 fn lost(open: &[(NodeId, bool)]) -> Option<Ending> {
     let (first, others) = open.split_first()?;
     let says = match others.len() {
@@ -363,8 +363,8 @@ fn lost(open: &[(NodeId, bool)]) -> Option<Ending> {
     })
 }
 
-/// The same ending with the rank that a collective waited for, if the detector had named it. A watchdog that aborts
-/// reports nothing: then the hang itself is the reason.
+/// Adds to an ending the rank for which a collective waited, if the detector had named it. If a watchdog aborted, which
+/// reports nothing, the hang itself becomes the reason.
 pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
     let of = |finding| {
         let held = |verdict: &&Verdict| verdict.cleared_s.is_none_or(|at| now_s - at < HUNG_S);
@@ -379,7 +379,7 @@ pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
             ..ending
         },
-        // A job at a standstill was ended from outside: the reason is the rank it waited for, not the first to end.
+        // The job was ended from outside while it stood still because of a rank. That rank is the reason.
         Some(hang) if is_ended(&ending) => Ending {
             rank: None,
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
@@ -389,7 +389,7 @@ pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
     }
 }
 
-/// The job was ended from outside, as far as is known.
+/// Returns true if the job was ended from outside, as far as is known.
 fn is_ended(ending: &Ending) -> bool {
     use Reason::{Cancelled, Killed, Stopped, TimeLimit};
     matches!(ending.reason, Killed | Stopped | Cancelled | TimeLimit)

@@ -1,7 +1,8 @@
-//! One restart count for the job. torchrun counts per agent: each counts its own failures, so an agent that has just
-//! joined starts at 0, and an agent that restarts to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
-//! <https://docs.pytorch.org/docs/stable/elastic/run.html>). The ranks of one group may arrive with different counts;
-//! how a node's counts map to the job's is determined when its ranks attach.
+//! Maps the restart counts of nodes to one restart count for the job. torchrun's agents count separately, and each
+//! counts only its own failures. An agent that has just joined therefore starts at 0, and an agent that restarts to
+//! make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
+//! <https://docs.pytorch.org/docs/stable/elastic/run.html>). So the ranks of one group may arrive with different
+//! counts. How a node's counts map to the job's is determined when its ranks attach.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,31 +14,32 @@ use crate::event::{Attach, Event};
 use crate::frame::Frame;
 use crate::id::NodeId;
 
-/// Maximum nodes, and maximum processes of each, that are remembered.
+/// Maximum number of nodes, and maximum number of processes of each, that are remembered.
 const MOST_NODES: usize = 1 << 16;
 const MOST_PROCESSES: usize = 1024;
 
-/// See the module.
+/// The counts of all nodes, and how they map to the job's count.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Generations {
     nodes: BTreeMap<NodeId, Own>,
-    /// Number of nodes whose counts are not the job's.
+    /// Number of nodes whose counts differ from the job's.
     shifted: usize,
-    /// The present group started without a higher count.
+    /// True if the present group started without a higher count.
     uncounted: bool,
 }
 
-/// A node's own counts.
+/// The counts of one node.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Own {
-    /// Difference to the job's count.
+    /// Number to add to the node's count to get the job's count.
     add: i64,
-    /// Processes that have attached there, the latest last: one that attaches again is not new.
+    /// Processes that have attached there, the latest last. They are kept because a process that attaches again is not
+    /// a new one.
     processes: Vec<u32>,
 }
 
 impl Generations {
-    /// The frame with the job's count instead of its node's.
+    /// Returns the frame with the job's count in place of its node's.
     pub fn counted<'a>(&mut self, frame: &'a Frame, roster: &Roster) -> Cow<'a, Frame> {
         if let Event::Attach(attach) = &frame.event {
             self.attach(&frame.node, attach, roster);
@@ -73,9 +75,11 @@ impl Generations {
         own.processes.push(attach.pid);
         let is_missing = roster.member(attach.rank).is_none();
         let count = shift(attach.restart, own.add);
-        // A new process belongs to the present group, or to one that it starts by its size.
+        // A new process cannot belong to an earlier group. It belongs to the present group, or starts a new one if the
+        // job's size has changed.
         let is_behind = count < roster.restart;
-        // The group started with nodes that counted nothing, and this one counts: it takes the free place.
+        // The present group was started by nodes whose counts did not rise, and this node's count did. It fills a free
+        // place in that group.
         let is_ahead = count > roster.restart
             && self.uncounted
             && is_missing
@@ -93,7 +97,7 @@ fn shift(own: u32, add: i64) -> u32 {
     u32::try_from((i64::from(own) + add).max(0)).unwrap_or(u32::MAX)
 }
 
-/// Every count in an event.
+/// Applies `change` to every restart count in an event.
 fn restarts(event: &mut Event, change: impl Fn(&mut u32)) {
     match event {
         Event::Attach(attach) => change(&mut attach.restart),

@@ -1,4 +1,4 @@
-//! Members: ranks, nodes and their sidecars, as they declared themselves; and what was received from them.
+//! Members: ranks, nodes and their sidecars as they declared themselves, and what was received from them.
 
 mod generations;
 mod node;
@@ -21,9 +21,9 @@ use crate::time::Time;
 use crate::verdict::Subject;
 pub use node::Node;
 
-/// A higher rank number is not plausible: memory is bounded before it is allocated.
+/// Maximum plausible rank number. It limits memory before any is allocated.
 pub const MAX_RANKS: u32 = 1 << 20;
-/// Maximum sources remembered as silent.
+/// Maximum number of silent sources that are remembered.
 const MAX_MUTE: usize = 4096;
 
 /// One rank in the current epoch.
@@ -34,19 +34,19 @@ pub struct Member {
     pub role: Arc<str>,
     pub layout: Option<Layout>,
     pid: u32,
-    /// Only the NCCL plugin reports it: its steps are found in its collectives.
+    /// True if only the NCCL plugin reports this rank. Its steps are then found in its collectives.
     #[serde(default)]
     pub is_by_collectives: bool,
-    /// First and last step received, and their number.
+    /// First and last step received, and the number of steps received.
     pub first_step: Option<u64>,
     pub last_step: u64,
     pub steps: u64,
-    /// It has detached.
+    /// True if the rank has detached or its node's command has ended.
     pub ended: bool,
 }
 
 impl Member {
-    /// Whether it may be the process with this ID; zero on either side: not known.
+    /// Returns true if this rank may be the process with this ID. A zero on either side means that the ID is not known.
     pub fn may_be(&self, pid: u32) -> bool {
         self.pid == 0 || pid == 0 || self.pid == pid
     }
@@ -64,27 +64,27 @@ pub struct Roster {
     pub signals: Vec<Signal>,
     pub gaps: Gaps,
     pub sources: Vec<Arc<str>>,
-    /// Sources without data, and why.
+    /// Sources that provide no data, and why.
     pub mute: BTreeMap<(NodeId, Arc<str>), Arc<str>>,
-    /// Counts changes to the ranks' places in the layout.
+    /// Number of changes so far to the ranks' places in the layout.
     pub shape: u64,
     pub endings: Endings,
     generations: Generations,
 }
 
 impl Roster {
-    /// The rank, if it has attached in this epoch.
+    /// Returns the rank if it has attached in this epoch.
     pub fn member(&self, rank: Rank) -> Option<&Member> {
         self.members.get(rank.0 as usize)?.as_deref()
     }
 
-    /// The current step of a rank, from the steps received; `None`: none was.
+    /// Returns the current step of a rank according to the steps received, or `None` if none was.
     pub fn step_of(&self, rank: Rank) -> Option<u64> {
         let member = self.member(rank)?;
         member.first_step.map(|_| member.last_step.saturating_add(1))
     }
 
-    /// Ranks of this epoch in order.
+    /// Returns the ranks of this epoch in order.
     pub fn members(&self) -> impl Iterator<Item = (Rank, &Member)> {
         self.members
             .iter()
@@ -92,25 +92,25 @@ impl Roster {
             .filter_map(|(member, rank)| Some((Rank(rank), member.as_deref()?)))
     }
 
-    /// When a node last reported.
+    /// Returns when a node last reported.
     pub fn last_heard(&self, node: &NodeId) -> Option<Time> {
         Some(self.nodes.get(node)?.last_heard)
     }
 
-    /// The rack of a node, if it declared one.
+    /// Returns the rack of a node, if the node declared one.
     pub fn rack_of(&self, node: &NodeId) -> Option<Arc<str>> {
         let rack = &self.nodes.get(node)?.rack;
         (!rack.is_empty()).then(|| rack.clone())
     }
 
-    /// Ranks on a node that have not ended.
+    /// Returns the ranks on a node that have not ended.
     pub fn ranks_of(&self, node: &NodeId) -> Vec<Rank> {
         let mut ranks = self.placed_on(node);
         ranks.retain(|rank| self.member(*rank).is_some_and(|member| !member.ended));
         ranks
     }
 
-    /// Ranks that ran on a node, ended or not.
+    /// Returns the ranks that ran on a node, including those that have ended.
     pub fn placed_on(&self, node: &NodeId) -> Vec<Rank> {
         self.members()
             .filter(|(_, member)| member.node == *node)
@@ -118,12 +118,12 @@ impl Roster {
             .collect()
     }
 
-    /// Nodes in order.
+    /// Returns the nodes in order.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
         self.nodes.iter()
     }
 
-    /// The rank as the subject of a verdict.
+    /// Returns the rank as the subject of a verdict.
     pub fn subject(&self, rank: Rank) -> Option<Subject> {
         let member = self.member(rank)?;
         Some(Subject::Rank {
@@ -133,7 +133,7 @@ impl Roster {
         })
     }
 
-    /// Number of missing frames.
+    /// Returns the number of missing frames.
     pub fn frames_lost(&self) -> u64 {
         self.nodes
             .iter()
@@ -141,7 +141,7 @@ impl Roster {
             .fold(0, u64::saturating_add)
     }
 
-    /// Records dropped by full rings, and torn ones.
+    /// Returns the number of records that full rings dropped, and of torn records.
     pub fn ring_losses(&self) -> (u64, u64) {
         self.nodes.iter().fold((0, 0), |(dropped, torn), (_, node)| {
             let (more_dropped, more_torn) = node.ring_losses();
@@ -152,20 +152,20 @@ impl Roster {
         })
     }
 
-    /// Whether the frame was received before, and must be ignored.
+    /// Returns true if the frame was received before and must be ignored.
     pub fn has_seen(&mut self, frame: &Frame) -> bool {
         let node = self.nodes.get_mut(&frame.node);
         node.is_some_and(|node| node.has_seen(frame.agent, frame.seq))
     }
 
-    /// Whether it is from an incarnation that was replaced by another one.
+    /// Returns true if the frame comes from a sidecar process that another one has replaced.
     pub fn is_late(&mut self, frame: &Frame) -> bool {
         let node = self.nodes.get_mut(&frame.node);
         node.is_some_and(|node| node.is_past(frame.agent))
     }
 
-    /// Records a late frame that was not received before: it fills a gap, and is no sign of life. The new incarnation
-    /// has reported the state again; events still count.
+    /// Records a late frame that was not received before. It fills a gap and is no sign of life. Its steps and troubles
+    /// count; its other events do not, because the new sidecar process has reported the state again.
     pub fn observe_late(&mut self, at: Time, frame: &Frame) {
         if let Some(node) = self.nodes.get_mut(&frame.node) {
             node.accept_late(frame.agent, frame.seq);
@@ -177,7 +177,7 @@ impl Roster {
         }
     }
 
-    /// The frame with the job's restart count instead of its node's.
+    /// Returns the frame with the job's restart count in place of its node's.
     pub fn counted<'a>(&mut self, frame: &'a Frame) -> Cow<'a, Frame> {
         let mut generations = std::mem::take(&mut self.generations);
         let counted = generations.counted(frame, self);
@@ -230,7 +230,7 @@ impl Roster {
                     self.mute.insert(key, state.trouble.clone());
                 }
             }
-            // Its command has ended, and with it every rank on it.
+            // The command of this node has ended, and every rank on the node with it.
             Event::Exit(_) => {
                 for member in self
                     .members
@@ -257,7 +257,8 @@ impl Roster {
         }
     }
 
-    /// Frames from before `now` will not come: no node becomes late because of this.
+    /// Restarts the silence of all nodes at `now`, because frames from before will not arrive. Otherwise nodes would
+    /// become late.
     pub fn resume(&mut self, now: Time, is_unheard: impl Fn(&NodeId) -> bool) {
         for (name, node) in self.nodes.iter_mut() {
             if !node.left && !is_unheard(name) {
@@ -266,7 +267,7 @@ impl Roster {
         }
     }
 
-    /// The aggregator received nothing for this long: no node counts as silent for that time.
+    /// Excludes the time `missed`, in which the aggregator received nothing, from the silence of all nodes.
     pub fn excuse(&mut self, missed: Duration) {
         for (_, node) in self.nodes.iter_mut() {
             node.silent_from = node.silent_from + missed;
@@ -283,7 +284,7 @@ impl Roster {
         self.members.get_mut(rank.0 as usize)?.as_deref_mut()
     }
 
-    /// Records the frame for its node; detects gaps and new incarnations.
+    /// Records the frame for its node. Detects gaps and new sidecar processes.
     pub fn receive(&mut self, at: Time, frame: &Frame) {
         let new = || Node::new(at, frame.agent);
         let Some(node) = self.nodes.get_or_insert_with(&frame.node, new) else {
@@ -299,8 +300,8 @@ impl Roster {
         node.on_event(at, frame.seq, &frame.event);
     }
 
-    /// Whether the event starts a new group of ranks: a restart, a resize, or the same rank in another process (the
-    /// script runs a second training, or was started again).
+    /// Returns true if the event starts a new group of ranks. This is a restart, a resize, or the same rank in another
+    /// process (because the script runs a second training or was started again).
     pub fn begins_epoch(&self, event: &Event) -> bool {
         let Event::Attach(attach) = event else {
             return false;
@@ -349,7 +350,8 @@ impl Roster {
     }
 }
 
-/// A rank or world size beyond all limits is a wrong environment variable: ranks that cannot exist are not expected.
+/// Returns true if the rank and world size are plausible. If they are beyond all limits, an environment variable is
+/// wrong, and ranks that cannot exist must not be expected.
 fn is_believable(attach: &Attach) -> bool {
     attach.rank.0 < MAX_RANKS && attach.world_size <= MAX_RANKS
 }

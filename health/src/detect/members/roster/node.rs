@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Beat, Event};
 use crate::time::Time;
 
-/// Earlier incarnations of a node's sidecar whose late frames are distinguished from those of a new one. Incarnation
-/// numbers have no order: a clock may have been stepped.
+/// Maximum number of earlier sidecar processes of a node whose late frames are distinguished from those of a new one.
+/// Their numbers must be remembered because they have no order: a clock may have been stepped.
 const MOST_PAST: usize = 8;
 
 /// One node and its current sidecar.
@@ -19,23 +19,24 @@ pub struct Node {
     /// Earlier sidecars, the latest last.
     past: VecDeque<Lane>,
     pub last_heard: Time,
-    /// Start of its silence: the last report, plus the time that the aggregator itself missed since.
+    /// Start of the node's silence: its last report, plus the time since then in which the aggregator itself received
+    /// nothing.
     pub silent_from: Time,
     pub left: bool,
     pub attached: bool,
     pub exit: Option<i32>,
     pub rack: Arc<str>,
     counters: Beat,
-    /// Losses of incarnations that are no longer kept.
+    /// Losses of earlier sidecar processes that are no longer remembered.
     lost_before: u64,
     dropped_before: (u64, u64),
 }
 
-/// What was received from one incarnation.
+/// The frames received from one sidecar process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Lane {
     agent: u64,
-    /// Highest sequence number received, and which of the last 64.
+    /// Highest sequence number received, and which of the last 64 were received.
     highest: u64,
     window: u64,
     received: u64,
@@ -58,14 +59,15 @@ impl Node {
         }
     }
 
-    /// Missing frames of all incarnations. Numbers from the wire may be anything, so nothing here overflows.
+    /// Returns the number of missing frames of all sidecar processes. Numbers from the wire may have any value, so the
+    /// sum must not overflow.
     pub fn lost(&self) -> u64 {
         let past = self.past.iter().map(Lane::lost);
         past.chain([self.lane.lost()])
             .fold(self.lost_before, u64::saturating_add)
     }
 
-    /// Records that its rings dropped, and torn ones.
+    /// Returns the number of records that the node's rings dropped, and of torn records.
     pub fn ring_losses(&self) -> (u64, u64) {
         let (dropped, torn) = self.dropped_before;
         (
@@ -78,12 +80,12 @@ impl Node {
         self.lane.agent == agent
     }
 
-    /// Whether this incarnation monitored it, and another one does now.
+    /// Returns true if this sidecar process monitored the node earlier and another one does now.
     pub fn is_past(&self, agent: u64) -> bool {
         !self.is_watched_by(agent) && self.past.iter().any(|lane| lane.agent == agent)
     }
 
-    /// Whether a frame was received before.
+    /// Returns true if a frame was received before.
     pub fn has_seen(&self, agent: u64, seq: u64) -> bool {
         let mut lanes = self.past.iter().chain([&self.lane]);
         lanes.any(|lane| lane.agent == agent && lane.has_seen(seq))
@@ -107,7 +109,7 @@ impl Node {
         };
     }
 
-    /// Takes a frame of the current incarnation.
+    /// Takes a frame of the current sidecar process.
     pub fn on_event(&mut self, at: Time, seq: u64, event: &Event) {
         self.lane.accept(seq);
         (self.last_heard, self.silent_from) = (at, at);
@@ -125,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Takes a frame of an earlier incarnation.
+    /// Takes a frame of an earlier sidecar process.
     pub fn accept_late(&mut self, agent: u64, seq: u64) {
         if let Some(lane) = self.past.iter_mut().find(|lane| lane.agent == agent) {
             lane.accept(seq);
@@ -147,7 +149,8 @@ impl Lane {
         self.highest.saturating_sub(self.received)
     }
 
-    /// Whether a sequence number was received before: exact for the last 64, older ones count as received.
+    /// Returns true if a sequence number was received before. This is exact for the last 64 numbers; older ones count
+    /// as received.
     fn has_seen(&self, seq: u64) -> bool {
         let behind = self.highest.checked_sub(seq);
         behind.is_some_and(|behind| behind >= 64 || self.window & (1 << behind) != 0)

@@ -1,4 +1,4 @@
-//! What the hooks and NCCL plugins of ranks report that they do not see or do not do: one line of the report for all
+//! What the hooks and NCCL plugins of ranks report that they do not see or do not do. The report has one line for all
 //! ranks with the same note.
 
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::event::Mark;
 use crate::id::Rank;
 
-/// A mark of this kind is a note; its text follows.
+/// A mark event of this kind is a note. The text follows the prefix.
 const KIND: &str = "note: ";
-/// Prefix of the plugin's notes; the others are the hook's.
+/// Prefix of the plugin's notes. Notes without it are the hook's.
 const PLUGIN: &str = "NCCL plugin: ";
-/// Maximum topics of notes; notes on more are not kept.
+/// Maximum number of topics. Notes on further topics are dropped.
 const MOST: usize = 16;
-/// Maximum ranks listed in a line.
+/// Maximum number of ranks listed in a line.
 const NAMED: usize = 4;
 
 /// The latest note of each rank on each topic.
@@ -23,13 +23,13 @@ const NAMED: usize = 4;
 pub struct HookNotes(BTreeMap<Arc<str>, BTreeMap<Rank, Arc<str>>>);
 
 impl HookNotes {
-    /// Clears them: a new group of ranks starts.
+    /// Drops all notes, because a new group of ranks starts.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Takes a mark, if it is a note. A later note of a rank on the same topic (its first two words) replaces the
-    /// former.
+    /// Takes a mark event if it is a note. A later note of a rank on the same topic (its first two words) replaces the
+    /// earlier one.
     pub fn take(&mut self, mark: &Mark) {
         let Some(text) = mark.kind.strip_prefix(KIND) else {
             return;
@@ -42,7 +42,7 @@ impl HookNotes {
         }
     }
 
-    /// A line for each note, those from the most ranks first, out of `all` ranks.
+    /// Returns a line for each note, those from the most ranks first. `all` is the number of ranks in the job.
     pub fn lines(&self, all: usize) -> Vec<String> {
         let mut lines = Vec::new();
         for said in self.0.values() {
@@ -96,8 +96,8 @@ mod tests {
         });
     }
 
-    /// Ranks with the same note share a line; a rank's new note on the same topic replaces the former; the user's marks
-    /// are no notes.
+    /// Ranks with the same note share a line. A rank's new note on the same topic replaces the earlier one. The user's
+    /// mark events are no notes.
     #[test]
     fn a_line_for_all_ranks_that_say_the_same() {
         let mut notes = HookNotes::default();

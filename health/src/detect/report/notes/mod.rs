@@ -1,4 +1,4 @@
-//! Limits of the verdicts, as text: the notes of the report's coverage.
+//! Limits of the verdicts as text, for the notes on the report's coverage.
 
 mod hook;
 
@@ -8,19 +8,19 @@ use crate::detect::Detector;
 use crate::report::Undecided;
 use crate::time::Time;
 
-/// Maximum lines of the report's coverage.
+/// Maximum number of lines in the report's coverage.
 const MOST: usize = 64;
-/// Maximum ranks listed in one line.
+/// Maximum number of ranks listed in one line.
 const MAX_NAMED: usize = 8;
 
 impl Detector {
-    /// Whether steps come from a log of the job.
+    /// Returns true if steps come from a log of the job.
     fn reads_log(&self) -> bool {
         self.roster.sources.iter().any(|source| &**source == "step-log")
     }
 
-    /// What currently keeps ranks or their steps from being seen and deserves an immediate line: each with a key, which
-    /// stays the same while it lasts.
+    /// Returns notes on what currently keeps ranks or their steps from being seen, if it deserves an immediate line.
+    /// Each has a key that stays the same as long as the condition lasts.
     pub fn live_notes(&self, now: Time) -> Vec<(String, String)> {
         let waits = self.arrivals.waits(now, &self.policy.detector.arrivals);
         let mut notes: Vec<(String, String)> = waits
@@ -44,7 +44,7 @@ impl Detector {
         notes
     }
 
-    /// Limits of the verdicts, as text.
+    /// Returns the limits of the verdicts as text.
     pub(crate) fn notes(&self, undecided: Option<&Undecided>) -> Vec<String> {
         let mut notes: Vec<String> = undecided.map(ToString::to_string).into_iter().collect();
         let attached = self.roster.members().count();
@@ -109,7 +109,7 @@ impl Detector {
         {
             notes.push(format!("{source}"));
         }
-        // What the hook does not see is in the log, if there is one.
+        // If there is a log, it shows what the hook does not see, so this note is left out.
         let is_told = |source: &str| source == "hook" && attached > 0 && self.reads_log();
         let mute = self.roster.mute.iter();
         let mute = mute.filter(|((_, source), _)| !is_told(source)).take(8);
@@ -128,7 +128,7 @@ impl Detector {
         notes
     }
 
-    /// Ranks that only the NCCL plugin sees, and in whose collectives no step was found.
+    /// Returns a note on ranks that only the NCCL plugin sees and in whose collectives no step was found.
     fn stepless(&self) -> Option<String> {
         let members = self.roster.members();
         let ranks = members.filter(|(_, member)| member.is_by_collectives && member.first_step.is_none());
@@ -142,7 +142,7 @@ impl Detector {
         })
     }
 
-    /// What waits in collectives alone do not show.
+    /// Returns notes on what cannot be seen from waits in collectives alone.
     fn blurred(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.straggler.has_waits_only() {
@@ -173,7 +173,7 @@ impl Detector {
         notes
     }
 
-    /// Roles with too few ranks to compare. Before the first step, roles are not known.
+    /// Returns a note on roles with too few ranks to compare. Before the first step, roles are not known.
     fn low_coverage(&self, attached: usize) -> Vec<String> {
         let wanted = self.policy.detector.straggler.min_peers as usize;
         let mut roles: Vec<(&str, usize)> = vec![("", attached)];

@@ -1,18 +1,19 @@
 //! How late ranks are in collectives that run concurrently with their work, and what that costs of a step.
 //!
 //! A rank's time in a collective beyond the shortest time of any member is how far that member lags behind it there. If
-//! work continues meanwhile, the sum of these lags is many times what the step lost: a lag that occurs once shows in
-//! every later collective. All ranks begin a step together, so a step has lost at least its largest lag. It may have
-//! lost more: a rank that has run out of work waits, begins its next collective late itself, and the lag stops growing.
-//! Its growth until then shows how large it would have become.
+//! work continues meanwhile, the sum of these lags is many times what the step lost, because a lag that occurs once
+//! shows in every later collective. All ranks begin a step together, so a step has lost at least its largest lag. It
+//! may have lost more: once a rank has run out of work, it waits and begins its next collective late itself, so the lag
+//! stops growing. The growth until then shows how large the lag would have become.
 
 use crate::event::{ALL_GATHER, ALL_REDUCE, FunctionSum, OrderPart, part_sizes};
 
-/// A lag is scaled up only from at least this share of the whole: less would be the host's jitter.
+/// A lag is scaled up only if it shows at least this share of the whole lag. With a smaller share it would be the
+/// host's jitter.
 const LEAST_SHARE: f64 = 1.0 / 64.0;
 
-/// How long each member of one communicator stood still in a step of `step_s`, seconds, in the order of `members`;
-/// `None`: they report different collectives.
+/// Returns how many seconds each member of one communicator stood still in a step of `step_s`, in the order of
+/// `members`. Returns `None` if they report different collectives.
 pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64>> {
     let first = members.first().filter(|functions| !functions.is_empty())?;
     let is_same = |functions: &&[FunctionSum]| {
@@ -33,7 +34,7 @@ pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64
         let lost = match first[place].function {
             ALL_GATHER => lags.of_gate(members),
             ALL_REDUCE => lags.of_buckets(step_s * 1e6),
-            // No next layer waits for scattered gradients.
+            // The other functions scatter gradients, for which no next layer waits.
             _ => lags.largest(),
         };
         for (all, lost_us) in all.iter_mut().zip(lost) {
@@ -43,7 +44,8 @@ pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64
     Some(all)
 }
 
-/// One function of a communicator: by member and part, how far the last member lags behind, microseconds.
+/// One function of a communicator: by member and part, how far the last member lags behind that member, in
+/// microseconds.
 struct Lags<'a> {
     sums: Vec<&'a FunctionSum>,
     by_member: Vec<Vec<f64>>,
@@ -65,14 +67,15 @@ impl<'a> Lags<'a> {
         Lags { sums, by_member }
     }
 
-    /// The largest lag in the step, by member.
+    /// Returns the largest lag in the step by member.
     fn largest(&self) -> Vec<f64> {
         let largest = |lags: &Vec<f64>| lags.iter().copied().fold(0.0, f64::max);
         self.by_member.iter().map(largest).collect()
     }
 
-    /// For gathered weights: no rank computes a layer before all have called its collective, so after the first one all
-    /// begin together, whatever they did before it. From there on the lag grows with the work.
+    /// Returns the lags for gathered weights. No rank computes a layer before all have called its collective. After the
+    /// first collective all ranks therefore begin together, whatever they did before it, and from there on the lag
+    /// grows with the work.
     fn of_gate(&self, members: &[&[FunctionSum]]) -> Vec<f64> {
         let end = |sum: &FunctionSum| sum.parts.last().map_or(0, OrderPart::end_us);
         let first_end = |sum: &FunctionSum| sum.parts.first().map_or(0, OrderPart::end_us);
@@ -94,9 +97,9 @@ impl<'a> Lags<'a> {
         lost
     }
 
-    /// For gradients that are reduced while others are computed: nothing waits for them before the last one. During the
-    /// first one all ranks still work; the part of the step before it shows what share of the whole its lag is. Later
-    /// ones show as much, unless the waiting ranks are in one all the time.
+    /// Returns the lags for gradients that are reduced while others are computed. No rank waits for them before the
+    /// last one. During the first one all ranks still work, so the part of the step before it shows what share of the
+    /// whole lag its lag is. Later ones show as much, unless the waiting ranks are in a collective all the time.
     fn of_buckets(&self, step_us: f64) -> Vec<f64> {
         let span = |sum: &FunctionSum| {
             let last = sum.parts.last().map_or(0, OrderPart::end_us);

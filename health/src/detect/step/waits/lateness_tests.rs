@@ -4,8 +4,8 @@ use crate::event::REDUCE_SCATTER;
 const LAYERS: usize = 32;
 const MS: f64 = 1e6;
 
-/// What two ranks report for a step of sharded weights: the first works `work_ms` in it, and the second `slower` times
-/// as long; both gather a layer while they compute the one before it.
+/// What two ranks report for a step of sharded weights. The first works `work_ms` in it, and the second works `slower`
+/// times as long. Both gather a layer while they compute the one before it.
 fn sharded(work_ms: f64, slower: f64) -> [Vec<FunctionSum>; 2] {
     let own = [work_ms, work_ms * slower];
     let (mut asked, mut end, mut free) = ([0.0; 2], [0.0; 2], 0.0);
@@ -45,7 +45,7 @@ fn stood_of(told: &[Vec<FunctionSum>], step_ms: f64) -> Vec<f64> {
     stood.into_iter().map(|seconds| seconds * 1e3).collect()
 }
 
-/// Durations beyond the shortest add up to half of the step or more; the step lost a tenth of that.
+/// Durations beyond the shortest add up to half of the step or more, but the step lost only a tenth of that.
 #[test]
 fn what_a_step_of_sharded_weights_lost() {
     for (slower, least_ms, most_ms) in [
@@ -75,7 +75,7 @@ fn what_a_step_of_sharded_weights_lost() {
     }
 }
 
-/// Gradients in `buckets`, of a rank that works 90 ms, and of one that works `slower` times as long.
+/// What two ranks report for gradients in `buckets`: one works 90 ms, and the other works `slower` times as long.
 fn reduced(buckets: usize, slower: f64) -> [Vec<FunctionSum>; 2] {
     let mut each: [Vec<(u64, u64)>; 2] = Default::default();
     let mut free = 0.0;
@@ -96,7 +96,7 @@ fn reduced(buckets: usize, slower: f64) -> [Vec<FunctionSum>; 2] {
     })
 }
 
-/// With few buckets, the last one shows the whole lag; with many, each shows no more than one bucket's work.
+/// With few buckets, the last one shows the whole lag. With many, each shows no more than one bucket's work.
 #[test]
 fn what_a_step_of_buckets_lost() {
     for buckets in [1, 4, 8, 50, 300] {

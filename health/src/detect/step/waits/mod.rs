@@ -1,9 +1,9 @@
-//! S1: time in collectives, used if no phases show how long ranks worked.
+//! S1: time in collectives, which is used if no phases show how long ranks worked.
 //!
-//! A rank's step is its own work and its time in collectives; what they leave of it is self-time. In one collective the
-//! shortest time is the transfer, a rank's additional time is its wait, and the member with the shortest time came
-//! last. Only durations on each rank's own clock are compared, and a rank is judged only in steps that all its
-//! communicators reported: a lost sum would look like work.
+//! A rank's step consists of its own work and its time in collectives. What remains without the collectives is
+//! self-time. In one collective, the shortest time is the transfer, a rank's additional time is its wait, and the
+//! member with the shortest time came last. Only durations on each rank's own clock are compared. A rank is judged only
+//! in steps that all its communicators reported, because a lost sum would look like work.
 
 mod lateness;
 
@@ -17,15 +17,15 @@ use crate::detect::comm::communicators::Comms;
 use crate::event::{self, FunctionSum};
 use crate::id::Rank;
 
-/// Maximum steps whose sums are kept; the oldest is dropped first.
+/// Maximum number of steps whose sums are kept. The oldest is dropped first.
 const MAX_OPEN: usize = 64;
-/// Steps for which the last ranks are kept: bits of a word.
+/// Number of steps for which the last ranks are kept, which is the number of bits of a word.
 const KEPT: u64 = 64;
-/// Latest steps in which a rank must come last more often than its share, and by how many standard errors.
+/// Number of latest steps in which a rank must come last more often than its share, and by how many standard errors.
 const LATEST: u64 = 16;
 const SURE: f64 = 4.0;
-/// Maximum share of a step in receives that a pipeline's bubble explains: eight stages with four micro-batches wait 64
-/// %.
+/// Maximum share of a step in receives that a pipeline's bubble explains. Eight stages with four micro-batches, for
+/// example, wait 64 %.
 const MAX_RECEIVING: f64 = 0.75;
 /// Share of a communicator's members that must report before a rank can count as last.
 const ENOUGH: f64 = 0.75;
@@ -33,78 +33,78 @@ const ENOUGH: f64 = 0.75;
 /// Sums of steps that have not closed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
-    /// Some rank's steps arrive without phases.
+    /// True if some rank's steps arrive without phases.
     is_needed: bool,
     open: BTreeMap<u64, Met>,
     closed: Option<u64>,
-    /// By rank number: number of its communicators in the last closed step.
+    /// By rank number: the number of its communicators in the last closed step.
     usual: Vec<u8>,
-    /// By rank number: whether it came last somewhere, the latest step in the lowest bit.
+    /// By rank number: a bit for each step, set if the rank came last somewhere. The latest step has the lowest bit.
     votes: Vec<u64>,
-    /// Number of steps in `votes`, [`KEPT`] at most.
+    /// Number of steps in `votes`, at most [`KEPT`].
     #[serde(default)]
     voted: u64,
-    /// In the last of them, ranks may have worked during some of their collectives: a rank's excess is then only known
-    /// as a bound.
+    /// True if ranks may have worked during some of their collectives in the latest of these steps. A rank's excess is
+    /// then only known as a bound.
     #[serde(default)]
     is_beside: bool,
 }
 
-/// What was reported for one step.
+/// The reports on one step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Met {
-    /// By communicator.
+    /// Reports by communicator.
     parts: BTreeMap<u64, Vec<Part>>,
-    /// By rank number: number of its communicators.
+    /// By rank number: the number of its communicators.
     counts: Vec<u8>,
-    /// Members that have not reported, of communicators in which others have.
+    /// Number of members that have not reported, in communicators in which others have.
     awaited: usize,
-    /// Ranks that have reported fewer communicators than in the step before.
+    /// Number of ranks that have reported fewer communicators than in the step before.
     short: usize,
 }
 
-/// One rank in one communicator. Seconds.
+/// The report of one rank on one communicator, in seconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Part {
     rank: Rank,
     own_s: f64,
-    /// Time standing still, as the rank reported; `None`: it may have worked meanwhile.
+    /// Time standing still as the rank reported it, or `None` if the rank may have worked meanwhile.
     exposed_s: Option<f64>,
-    /// Minimum time that it stood still.
+    /// Minimum time that the rank stood still.
     surely_s: f64,
-    /// Number of collectives, in sums that contain only what all members did. 0: in other sums.
+    /// Number of collectives, if the sums contain only what all members did. Otherwise 0.
     collectives: u32,
     is_fit: bool,
     functions: Vec<FunctionSum>,
 }
 
-/// What collectives show about one rank's step. Seconds.
+/// What collectives show about one rank's step, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stood {
-    /// Time standing still in all its communicators.
+    /// Time standing still in all communicators of the rank.
     pub exposed_s: f64,
-    /// It came last in one, by more than the spread of the others.
+    /// True if the rank came last in a communicator, by more than the spread of the others.
     came_last: bool,
-    /// Part of it comes from lags of ranks that may have worked meanwhile.
+    /// True if part of the time comes from lags of ranks that may have worked meanwhile.
     is_beside: bool,
-    /// Some of its communicators reported.
+    /// True if some of the rank's communicators reported.
     is_told: bool,
-    /// One of its communicators did not report.
+    /// True if the reports on this rank's step are incomplete or cannot be compared.
     is_partial: bool,
 }
 
 impl Waits {
-    /// Clears everything: a new group of ranks starts.
+    /// Drops everything, because a new group of ranks starts.
     pub fn clear(&mut self) {
         *self = Waits::default();
     }
 
-    /// A step arrived: if it has no phases, sums are kept from now on.
+    /// Takes a step. If it has no phases, sums are kept from now on.
     pub fn need(&mut self, step: &event::Step) {
         self.is_needed |= step.phases.is_none();
     }
 
-    /// Takes the report of a member of a communicator of `size` on a step.
+    /// Takes a member's report on a step, for a communicator with `size` members.
     pub fn add(&mut self, did: &event::Comm, size: u32) {
         let is_late = self.closed.is_some_and(|closed| did.step <= closed);
         if !self.is_needed || is_late {
@@ -121,7 +121,8 @@ impl Waits {
         }
         met.awaited = met.awaited.saturating_sub(1);
         let seconds = |ns: u64| ns as f64 / 1e9;
-        // On the GPU they may overlap with the rank's work: it surely stood still only for one of them.
+        // On the GPU, collectives may overlap with the rank's work. Only for one of them is it certain that the rank
+        // stood still.
         let surely_ns = match did.gpu {
             true => did.dur_ns / u64::from(did.collectives.max(1)),
             false => did.dur_ns,
@@ -146,7 +147,7 @@ impl Waits {
         }
     }
 
-    /// Whether nothing more is expected for a step. If no rank ever reported collectives, nothing is.
+    /// Returns true if no more reports are expected for a step. None are expected if no rank ever reported collectives.
     pub fn are_in(&self, step: u64) -> bool {
         match self.open.get(&step) {
             Some(met) => met.awaited == 0 && met.short == 0,
@@ -154,7 +155,8 @@ impl Waits {
         }
     }
 
-    /// Fills in self-times of a row that has none, unless it is between rows that do (`is_between`).
+    /// Fills in the self-times of a row that has none, unless `is_between` is true, which means that it lies between
+    /// rows that have them.
     pub fn fill(&mut self, row: &mut Row, comms: &Comms, is_between: bool) {
         if !self.is_needed {
             return;
@@ -174,16 +176,17 @@ impl Waits {
         }
     }
 
-    /// Share of the latest `steps` (as far as they are kept) in which a rank came last in some communicator.
+    /// Returns the share of the latest `steps` (as far as they are kept) in which a rank came last in some
+    /// communicator.
     pub fn came_last(&self, rank: Rank, steps: u64) -> f64 {
         let steps = steps.clamp(1, KEPT);
         let votes = self.votes.get(rank.0 as usize).copied().unwrap_or(0);
         f64::from((votes << (KEPT - steps)).count_ones()) / steps as f64
     }
 
-    /// Whether a rank may be late because of another one that is `late` with it or in its pipeline: no observed
-    /// communicators connect the two, directly or over others. What connects them (the sends of a pipeline, if they are
-    /// not reported) propagates lateness, and the first late rank is not known.
+    /// Returns true if a rank may be late because of another rank in `late` or in its pipeline. This is the case if no
+    /// observed communicators connect the two, directly or over others. What connects them instead (such as the sends
+    /// of a pipeline, if they are not reported) spreads lateness, so it is not known which rank was late first.
     pub fn are_apart(&self, rank: Rank, late: &[Rank], comms: &Comms, plan: &Plan) -> bool {
         let islands = comms.islands();
         let first = islands.get(&rank);
@@ -192,8 +195,8 @@ impl Waits {
         others.any(|other| islands.get(&other) != first)
     }
 
-    /// A rank that came last in more than its share of the latest steps, in collectives that overlap with the work. It
-    /// may be slower than they show, so a longer step cannot be attributed to the whole job.
+    /// Returns a rank that came last in more than its share of the latest steps, in collectives that overlap with the
+    /// work. This rank may be slower than they show, so a longer step cannot be attributed to the whole job.
     pub fn latecomer(&self, comms: &Comms) -> Option<Rank> {
         let steps = self.voted.min(LATEST);
         if !self.is_beside || steps == 0 {
@@ -218,12 +221,13 @@ impl Waits {
 }
 
 impl Met {
-    /// By rank number.
+    /// Returns what collectives show, by rank number.
     fn stood(&self, row: &Row, comms: &Comms) -> Vec<Stood> {
         let step_s = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
         let mut all = vec![Stood::default(); self.counts.len()];
-        // The last rank sees collectives that overlap with the work as short and separate; only the others recognize
-        // them. All communicators of one size are treated alike, because ranks of different ones are compared.
+        // To the last rank, collectives that overlap with the work look short and separate; only the others see the
+        // overlap. All communicators of one size are treated alike, because ranks of different communicators are
+        // compared.
         let is_untold = |parts: &[Part]| parts.iter().any(|part| part.exposed_s.is_none());
         let untold: BTreeSet<u32> = self
             .parts
@@ -248,15 +252,15 @@ impl Met {
                     .filter(|_| told.insert(part.rank))
                 {
                     let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
-                    // Receives of stages are waits, whatever runs at the same time, unless they take nearly the whole
-                    // step: then they were posted early, and overlap with compute.
+                    // Receives of stages are waits, even if something else runs at the same time. If they take nearly
+                    // the whole step, they were posted early and overlap with compute, so they cannot be used.
                     let is_told = is_told || !part.is_fit;
                     let is_early = !part.is_fit && part.exposed_s.is_some_and(|s| s > MAX_RECEIVING * step_s);
                     stood.is_partial |= is_early;
                     stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
                     stood.is_told = true;
                     stood.is_beside |= !is_told;
-                    // Sums of different collectives cannot be compared.
+                    // If the members' sums contain different collectives, they cannot be compared.
                     stood.is_partial |= !is_alike;
                 }
             }
@@ -266,7 +270,7 @@ impl Met {
                 }
             }
             let enough = told.len() as f64 >= ENOUGH * f64::from(comm.size);
-            // Single collectives show more than their sums.
+            // Prefer single collectives, because they show more than their sums.
             let of_sums = || last(parts).filter(|_| enough).into_iter().collect();
             let came_last: Vec<Rank> = comms
                 .per_collective
@@ -282,7 +286,7 @@ impl Met {
     }
 }
 
-/// The last rank, if its distance to the next exceeds the spread of the others.
+/// Returns the last rank, if its distance to the next one exceeds the spread of the others.
 fn last(parts: &[Part]) -> Option<Rank> {
     if parts.len() < 2 || parts.iter().any(|part| !part.is_fit) {
         return None;
@@ -296,7 +300,7 @@ fn last(parts: &[Part]) -> Option<Rank> {
 }
 
 impl Stood {
-    /// All of its communicators reported.
+    /// Returns true if all of the rank's communicators reported.
     fn is_whole(&self) -> bool {
         self.is_told && !self.is_partial
     }

@@ -1,4 +1,4 @@
-//! The account of an open straggler: how much slower it is, in which part of the step, and what it costs.
+//! The account of an open straggler: how much slower its ranks are, in which part of the step, and what that costs.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,14 +13,15 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::Evidence;
 
-/// Slowness changes, for example with heat, and a mean lags by half of this many samples; noise requires a long one.
+/// Number of samples in the recent mean. A large number reduces noise. It must not be too large, because slowness
+/// changes, for example with heat, and a mean lags by half of this number.
 const LATELY: f64 = 8.0;
-/// Steps that are current: as many as define the ordinary step.
+/// Number of steps that count as current. It is the number of steps that define the ordinary step.
 const NOW: f64 = ledger::USUAL as f64;
-/// Sums since it became slow, over its steps and ranks, seconds.
+/// Sums over the steps and ranks since the ranks became slow, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Account {
-    /// Steps seen, and samples of its ranks in them.
+    /// Number of steps taken, and of samples of these ranks in them.
     pub rows: u64,
     samples: u64,
     /// Number of steps in the sums `gain_s` and `dur_s`.
@@ -34,25 +35,27 @@ pub struct Account {
     peers_wait_s: f64,
     data_excess_s: f64,
     gc_excess_s: f64,
-    /// How much shorter the steps would have been, by the critical path.
+    /// How much shorter the steps would have been without the slowness, by the critical path.
     pub gain_s: f64,
     dur_s: f64,
-    /// Means of both over about the last [`NOW`] steps.
+    /// Means of `gain_s` and `dur_s` over about the last [`NOW`] steps.
     gain_now_s: f64,
     dur_now_s: f64,
-    /// The step time before it became slow, if that bounds its cost.
+    /// The step time before the ranks became slow, if it limits their cost.
     usual_s: Option<f64>,
     entries: (u64, u64),
 }
 
 impl Account {
-    /// The account of `members` after `start`, from the kept steps. Older steps count like the kept ones.
+    /// Creates the account of `members` after `start` from the kept steps. Steps that are too old to be kept are
+    /// assumed to be like the kept ones.
     pub fn open(members: &[Rank], start: u64, history: &History, plan: &Plan) -> Account {
         let mut account = Account::default();
         for kept in history.steady_since(start) {
             account.add_kept(members, kept, plan, weight(kept, start));
         }
-        // Two passes: the step time without them can be computed only once their slowness is known.
+        // A second pass is needed, because the step time without these ranks can be computed only once their slowness
+        // is known.
         let x = account.x();
         for kept in history.steady_since(start) {
             account.gain_s += critical_path::gain_kept(members, x, kept, plan) * weight(kept, start);
@@ -61,8 +64,8 @@ impl Account {
         let unseen = oldest.map_or(0.0, |kept| {
             (kept.step.saturating_sub(start) as f64) - weight(kept, start)
         });
-        // Handoffs between stages are not observed, and hide part of one stage's slowness: a pipeline loses no more
-        // than its steps have become longer.
+        // In a pipeline, the cost is limited to the time by which its steps have become longer. The critical path
+        // overestimates it, because handoffs between stages are not observed and hide part of one stage's slowness.
         if plan.stages > 1 {
             account.usual_s = history.usual_s(start);
         }
@@ -107,7 +110,7 @@ impl Account {
         }
     }
 
-    /// Adds a step; its gain is added separately.
+    /// Adds a step. Its gain is added separately.
     pub fn add(&mut self, members: &[Rank], matrix: &StepMatrix<'_>) {
         let mut seen = false;
         for rank in members {
@@ -159,7 +162,7 @@ impl Account {
         self.dur_now_s += (dur_s - self.dur_now_s) / (self.rows as f64).min(NOW);
     }
 
-    /// Adds a step without self-times, which is assumed to lose as much as the current ones.
+    /// Adds a step without self-times. It is assumed to lose as much as the current ones.
     pub fn pass(&mut self, dur_s: f64) {
         self.steps += 1.0;
         self.dur_s += dur_s;
@@ -176,22 +179,22 @@ impl Account {
         sum / self.samples.max(1) as f64
     }
 
-    /// ln of self-time over the peers', mean.
+    /// Returns the mean of ln(self-time over the peers').
     pub fn x(&self) -> f64 {
         self.mean(self.x)
     }
 
-    /// The same for recent samples.
+    /// Returns the mean of ln(self-time over the peers') over the recent samples.
     pub fn x_lately(&self) -> f64 {
         self.lately.max(0.0)
     }
 
-    /// How much shorter all steps but the last added one would have been.
+    /// Returns how much shorter all steps except the last added one would have been.
     pub fn before_s(&self) -> f64 {
         self.lost_s() - self.gain_now_s.min(self.lost_s())
     }
 
-    /// Share of the steps' time that would be gained.
+    /// Returns the share of the steps' time that would be gained.
     pub fn impact(&self) -> f64 {
         if self.dur_s > 0.0 {
             self.lost_s() / self.dur_s
@@ -200,7 +203,7 @@ impl Account {
         }
     }
 
-    /// The same for the current steps.
+    /// Returns the share of the current steps' time that would be gained.
     pub fn impact_now(&self) -> f64 {
         let gain_s = self.usual_s.map_or(self.gain_now_s, |usual_s| {
             self.gain_now_s.min((self.dur_now_s - usual_s).max(0.0))
@@ -212,7 +215,7 @@ impl Account {
         }
     }
 
-    /// How much shorter the steps would have been, at most as much as they were longer than before.
+    /// Returns how much shorter the steps would have been, but not more than they became longer.
     pub fn lost_s(&self) -> f64 {
         let Some(usual_s) = self.usual_s else {
             return self.gain_s;
@@ -221,18 +224,19 @@ impl Account {
         self.gain_s.min(self.steps * (mean_s - usual_s).max(0.0))
     }
 
-    /// The others wait for a culprit: by as much as it works longer than its peers, they wait longer than it.
+    /// Returns true if the others wait for these ranks. By about as much as these ranks work longer, the others then
+    /// wait longer.
     pub fn is_waited_for(&self, limits: &Thresholds) -> bool {
         let awaited = self.mean(self.peers_wait_s) - self.mean(self.wait_s);
         awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * self.excess_s()
     }
 
-    /// How much longer it works than its peers, mean per step.
+    /// Returns how much longer the ranks work than their peers, as a mean per step.
     fn excess_s(&self) -> f64 {
         self.mean(self.self_s) - self.mean(self.peers_s)
     }
 
-    /// The same as a share of the steps' time.
+    /// Returns the excess as a share of the steps' time.
     fn excess_ratio(&self) -> f64 {
         if self.dur_s > 0.0 {
             self.excess_s() * self.steps / self.dur_s
@@ -241,7 +245,7 @@ impl Account {
         }
     }
 
-    /// Its self-time and waits, with the peers'.
+    /// Returns self-time and waits, with the peers' values, as evidence.
     pub fn evidence(&self) -> [Evidence; 2] {
         let piece = |what: &str, own, peers| Evidence {
             what: what.into(),
@@ -255,7 +259,7 @@ impl Account {
         ]
     }
 
-    /// Input for the search for a cause.
+    /// Returns the input for the search for a cause.
     pub fn suspect<'a>(&self, members: &'a [Rank], since: Time) -> Suspect<'a> {
         Suspect {
             ranks: members,
@@ -270,7 +274,7 @@ impl Account {
     }
 }
 
-/// Number of steps after `start` that a kept one represents.
+/// Returns the number of steps after `start` that a kept step represents.
 fn weight(kept: &Kept, start: u64) -> f64 {
     u64::from(kept.steps).min(kept.step.saturating_sub(start)).max(1) as f64
 }

@@ -1,5 +1,5 @@
-//! An open straggler finding: its extent (a rank, a node, a rack or the whole job), its cause as far as it is known,
-//! and its account.
+//! An open straggler finding: its extent (a rank, a node, a rack or the whole job), its cause as far as known, and its
+//! account.
 
 mod account;
 
@@ -49,45 +49,46 @@ impl Extent {
 /// Interval between searches for a cause when many ranks are slow together, or when a cause is known.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
-/// ln of 2: a slow rank was far slower still, or one that is not slow delayed a step that is far too long.
+/// ln of 2. Beyond this, a slow rank was far slower in a step than it usually is, so it explains a step that is far too
+/// long.
 pub const FAR: f64 = std::f64::consts::LN_2;
 
 /// One open finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OpenStraggler {
     pub extent: Extent,
-    /// Its slow ranks, sorted.
+    /// The slow ranks, sorted.
     pub members: Vec<Rank>,
-    /// The step before it began.
+    /// The step before the slowness began.
     pub start: u64,
-    /// ln of the slowdown that it was raised for.
+    /// ln of the slowdown for which the finding was raised.
     pub alternative: f64,
     pub clearing: Clearing,
     pub severity: Severity,
     /// The step after which the detector was certain.
     pub step: u64,
-    /// The cause that explains most of it; it stays while the counters show it.
+    /// The cause that explains most of the excess. It is kept while the counters show it.
     pub explained: Option<Explained>,
-    /// How many times in a row they did not.
+    /// How many times in a row the counters did not show the cause.
     unsupported: u32,
-    /// Causes that explain part of it.
+    /// Causes that explain part of the excess.
     contributing: Vec<Evidence>,
-    /// Readings still to come may show more of the cause.
+    /// True if readings that have not arrived yet may show more of the cause.
     pub is_early: bool,
-    /// When a cause was last looked for.
+    /// When the last search for a cause was made.
     asked: Time,
     pub few_peers: bool,
-    /// Set while an open rotating-straggler finding of this cause covers it, with its cost.
+    /// Cause of an open rotating-straggler finding that covers this one and its cost, if there is one.
     pub rotates_for: Option<Cause>,
     pub account: Account,
-    /// The part of its cost that was reported before, for parts of it, seconds.
+    /// Seconds of the cost that were already reported, by earlier findings on parts of this one.
     pub told_s: f64,
-    /// The account at the first sign of a recovery.
+    /// The account as it was at the first sign of a recovery.
     pub before_recovery: Account,
 }
 
 impl OpenStraggler {
-    /// A new finding with its account so far, without a known cause.
+    /// Creates a finding with its account so far and without a known cause.
     pub fn new(
         Located { extent, members }: Located,
         (start, step): (u64, u64),
@@ -115,14 +116,15 @@ impl OpenStraggler {
         }
     }
 
-    /// Whether to look for a cause again: at each reading for one rank without a cause, otherwise at intervals.
+    /// Returns true if it is time to search for a cause again: at each reading if it is a single rank without a cause,
+    /// or else at intervals.
     pub fn asks_again(&self, now: Time) -> bool {
         let is_cheap = self.members.len() == 1 && self.explained.is_none();
         is_cheap || now.since(self.asked) >= ASKED_EVERY
     }
 
-    /// Takes the result of a search for a cause. A cause that the counters no longer show is dropped, for another one
-    /// or for none, after `patience` searches in a row.
+    /// Takes the result of a search for a cause. A cause that the counters no longer show is dropped, or replaced by
+    /// another one, after `patience` searches in a row.
     pub fn explain(&mut self, now: Time, found: Judgment, patience: u32) {
         self.asked = now;
         self.is_early = found.is_early;
@@ -141,26 +143,26 @@ impl OpenStraggler {
             }
             _ => {}
         }
-        // The current cause is not listed as a contributing one as well.
+        // The current cause must not be listed as a contributing one as well.
         if let Some(known) = &self.explained {
             let is_said = |part: &Evidence| known.evidence.iter().any(|piece| piece.what == part.what);
             self.contributing.retain(|part| !is_said(part));
         }
     }
 
-    /// Whether part of it is explained.
+    /// Returns true if part of the excess is explained.
     pub fn has_contributions(&self) -> bool {
         !self.contributing.is_empty()
     }
 
-    /// Why it is slow, as far as known.
+    /// Returns why the ranks are slow, as far as known.
     pub fn cause(&self) -> Cause {
         self.explained
             .as_ref()
             .map_or(Cause::Unknown, |explained| explained.cause)
     }
 
-    /// Outcome so far, or at its end.
+    /// Returns the outcome so far, or at the end.
     pub fn outcome(&self, roster: &Roster) -> Outcome {
         Outcome {
             lost_rank_s: self.lost(roster),
@@ -170,12 +172,12 @@ impl OpenStraggler {
         }
     }
 
-    /// What the whole job lost because of it, rank-seconds.
+    /// Returns what the whole job lost because of these ranks, in rank-seconds.
     pub fn lost(&self, roster: &Roster) -> f64 {
         self.account.lost_s() * f64::from(roster.world_size)
     }
 
-    /// Its evidence.
+    /// Returns the evidence of the finding.
     pub fn evidence(&self) -> Vec<Evidence> {
         let mut evidence = self.account.evidence().to_vec();
         if self.members.len() > 1 {

@@ -1,20 +1,20 @@
-//! A call from its first header field to its last.
+//! The state of a call, from its first header field to its last.
 
 use super::frame::{Code, DATA, END_HEADERS, END_STREAM, FRAME, HEADERS, RST_STREAM, write};
 use super::hpack::Field;
 
-/// Maximum bytes of a request.
+/// Maximum number of bytes of a request.
 const MOST: usize = 64 << 10;
 
 /// A request.
 #[derive(Debug, PartialEq)]
 pub(in super::super) struct Request {
     pub(in super::super) path: Vec<u8>,
-    /// None: it exceeds the limit.
+    /// The body, or `None` if it exceeds the limit.
     pub(in super::super) body: Option<Vec<u8>>,
 }
 
-/// A response: header blocks around a body, or only the last block.
+/// A response: two header blocks around a body, or only the last block.
 pub(in super::super) struct Reply {
     pub(in super::super) head: Option<Vec<u8>>,
     pub(in super::super) body: Vec<u8>,
@@ -23,9 +23,9 @@ pub(in super::super) struct Reply {
 
 pub(super) struct Call {
     pub(super) stream: u32,
-    /// The peer's flow-control window for it.
+    /// The peer's flow-control window for this stream.
     pub(super) window: i64,
-    /// Whether the request has ended.
+    /// True if the request has ended.
     pub(super) is_whole: bool,
     stage: Stage,
 }
@@ -57,7 +57,7 @@ impl Call {
         }
     }
 
-    /// The request, once: when it is complete, or known to be too long.
+    /// Returns the request once, when it is complete or known to be too long.
     pub(super) fn request(&mut self) -> Option<Request> {
         match std::mem::replace(&mut self.stage, Stage::Asked) {
             Stage::Asking(request) if self.is_whole || request.body.is_none() => Some(request),
@@ -72,7 +72,8 @@ impl Call {
         self.stage = Stage::Answering(reply);
     }
 
-    /// Sends as much of the response as the windows of this call and of the connection permit. True: it is complete.
+    /// Sends as much of the response as the windows of this call and of the connection permit. Returns true if it is
+    /// complete.
     pub(super) fn flush(&mut self, all: &mut i64, output: &mut Vec<u8>) -> bool {
         let Stage::Answering(reply) = &mut self.stage else {
             return false;
@@ -99,7 +100,7 @@ impl Call {
             &reply.tail,
         );
         if !self.is_whole {
-            // The rest of the request is not needed (section 8.1).
+            // Tell the peer that the rest of the request is not needed (section 8.1).
             write(
                 output,
                 RST_STREAM,
@@ -112,7 +113,7 @@ impl Call {
     }
 }
 
-/// The path of a well-formed POST (section 8.3).
+/// Returns the path of a well-formed POST (section 8.3).
 pub(super) fn path(fields: &[Field]) -> Option<Vec<u8>> {
     let (mut method, mut scheme, mut path, mut authority) = (None, None, None, None);
     let mut is_early = true;

@@ -1,6 +1,6 @@
-//! Frames in their wire format (RFC 9113, sections 4 and 6).
+//! Reads and writes frames in their wire format (RFC 9113, sections 4 and 6).
 
-/// Maximum bytes of a frame, in both directions: the default of the protocol.
+/// Maximum number of bytes of a frame in both directions, which is the protocol's default.
 pub(super) const FRAME: usize = 16 << 10;
 
 pub(super) const DATA: u8 = 0;
@@ -65,12 +65,12 @@ impl Frame {
         self.flags & flag != 0
     }
 
-    /// The payload, if it must have this length.
+    /// Returns the payload as an array. Returns an error if it does not have this length.
     pub(super) fn exactly<const N: usize>(&self) -> Result<[u8; N], Code> {
         self.payload[..].try_into().map_err(|_| Code::FrameSize)
     }
 
-    /// The content of DATA, HEADERS or CONTINUATION, without padding and priority.
+    /// Returns the content of DATA, HEADERS or CONTINUATION, without padding and priority.
     pub(super) fn content(&self) -> Result<&[u8], Code> {
         let mut content = &*self.payload;
         if self.kind != CONTINUATION && self.has(PADDED) {

@@ -1,27 +1,29 @@
-//! HTTP/2 header compression: HPACK (RFC 7541). Reads all of it; writes its simplest form.
+//! Implements HPACK, the header compression of HTTP/2 (RFC 7541). It reads all of HPACK, but writes only its simplest
+//! form.
 
 use std::collections::VecDeque;
 
-/// Maximum bytes of the peer's dynamic table: the protocol's default, which we never change.
+/// Maximum number of bytes of the peer's dynamic table. This is the protocol's default, which we never change.
 const TABLE: usize = 4096;
-/// Size of an entry besides its name and value (section 4.1).
+/// Size that an entry counts in addition to its name and value (section 4.1).
 const OVERHEAD: usize = 32;
-/// Maximum bytes of a block's fields: a single byte can stand for an entry of the table.
+/// Maximum number of bytes of a block's fields. The limit is needed because a single byte can stand for an entry of the
+/// table.
 pub(super) const MOST: usize = 16 << 10;
 
-/// A name and its value.
+/// The name and value of a header field.
 pub(super) type Field = (Vec<u8>, Vec<u8>);
 
-/// Why a block cannot be read. The rest of the connection cannot be read then, either.
+/// Why a block cannot be read. The rest of the connection cannot be read either then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Unread {
-    /// It is not HPACK.
+    /// The block is not HPACK.
     Malformed,
-    /// Its fields exceed the limit.
+    /// The fields exceed the limit.
     TooLong,
 }
 
-/// The dynamic table of the peer's earlier blocks, newest first.
+/// The dynamic table that results from the peer's earlier blocks, newest entry first.
 pub(super) struct Table {
     entries: VecDeque<Field>,
     size: usize,
@@ -51,7 +53,7 @@ impl Table {
                 }
                 0x20.. => {
                     let limit = integer(&mut rest, 5)?;
-                    // Only before the fields.
+                    // A size update is valid only before the fields.
                     if limit > TABLE || !fields.is_empty() {
                         return Err(Unread::Malformed);
                     }
@@ -87,7 +89,8 @@ impl Table {
         Ok((name, text(rest)?))
     }
 
-    /// An entry larger than the table empties it, which is not an error (section 4.4).
+    /// Adds an entry. If the entry is larger than the table, this empties the table, which is not an error (section
+    /// 4.4).
     fn insert(&mut self, field: &Field) {
         let size = size_of(field);
         self.shrink(self.limit.saturating_sub(size));
@@ -110,7 +113,7 @@ fn size_of((name, value): &Field) -> usize {
     name.len() + value.len() + OVERHEAD
 }
 
-/// Decodes an integer with an N-bit prefix (section 5.1), below 2^28.
+/// Decodes an integer with an N-bit prefix (section 5.1). It must be below 2^28.
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Unread> {
     let most = (1 << bits) - 1;
     let value = usize::from(byte(rest)?) & most;
@@ -146,11 +149,11 @@ fn text(rest: &mut &[u8]) -> Result<Vec<u8>, Unread> {
     }
 }
 
-/// The code is canonical: codes of the same length are consecutive in the order of their symbols, and the first one
-/// follows the last shorter code.
+/// Decodes a Huffman-coded string. The code is canonical: codes of the same length are consecutive in the order of
+/// their symbols, and the first one follows the last shorter code.
 fn huffman(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::new();
-    // Bits read of a code, the first code of that length, the index of its symbol, the length.
+    // The bits read of a code so far, the first code of that length, the index of its symbol, and the length.
     let (mut code, mut first, mut place, mut length) = (0, 0, 0, 0);
     let bits = |byte: &u8| {
         let byte = usize::from(*byte);
@@ -161,7 +164,7 @@ fn huffman(bytes: &[u8]) -> Option<Vec<u8>> {
         length += 1;
         let count = usize::from(*LENGTHS.get(length)?);
         if code < first + count {
-            // EOS, after the last symbol, must not occur in a string.
+            // Fail at EOS, which follows the last symbol and must not occur in a string.
             text.push(*SYMBOLS.get(place + code - first)?);
             (code, first, place, length) = (0, 0, 0, 0);
         } else {
@@ -170,7 +173,7 @@ fn huffman(bytes: &[u8]) -> Option<Vec<u8>> {
             code <<= 1;
         }
     }
-    // The last byte is padded with fewer than eight ones.
+    // Check the padding of the last byte, which must be fewer than eight ones.
     let is_filled = length < 8 && code >> 1 == (1 << length) - 1;
     is_filled.then_some(text)
 }
@@ -204,7 +207,7 @@ const LENGTHS: [u8; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 4,
 ];
 
-/// The symbols in code order (the same); EOS, which is never sent, would follow.
+/// The symbols in the order of their codes (RFC 7541, appendix B). EOS would follow, but is never sent.
 const SYMBOLS: &[u8; 256] = b"012aceiost %-./3456789=A_bdfghlmnpru:BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz&*,;XZ\
 !\"()?'+|#>\0$@[]~^}<`{\\\xc3\xd0\x80\x82\x83\xa2\xb8\xc2\xe0\xe2\x99\xa1\xa7\xac\xb0\xb1\xb3\xd1\xd8\xd9\
 \xe3\xe5\xe6\x81\x84\x85\x86\x88\x92\x9a\x9c\xa0\xa3\xa4\xa9\xaa\xad\xb2\xb5\xb9\xba\xbb\xbd\xbe\xc4\xc6\

@@ -16,7 +16,7 @@ fn lines(fields: &[Field]) -> Vec<String> {
         .collect()
 }
 
-/// Blocks of one connection, each with its expected fields and the table's size after it.
+/// Checks the blocks of one connection. Each has its expected fields and the table's size after it.
 fn check(table: &mut Table, blocks: &[(&str, &[&str], usize)]) {
     for (block, fields, size) in blocks {
         assert_eq!(lines(&table.read(&hex(block)).unwrap()), *fields, "{block}");
@@ -45,7 +45,7 @@ const THIRD: &[&str] = &[
     "custom-key: custom-value",
 ];
 
-/// RFC 7541, appendices C.3 and C.4.
+/// Examples of RFC 7541, appendices C.3 and C.4.
 #[test]
 fn requests_of_the_standard_are_read() {
     let plain = [
@@ -66,7 +66,7 @@ fn requests_of_the_standard_are_read() {
     check(&mut Table::new(), &huffman);
 }
 
-/// RFC 7541, appendix C.6, after an update of the table's size (256): entries are evicted.
+/// Examples of RFC 7541, appendix C.6, after an update of the table's size to 256 bytes, so that entries are evicted.
 #[test]
 fn a_full_table_forgets_the_oldest() {
     let date = "date: Mon, 21 Oct 2013 20:13:21 GMT";
@@ -99,13 +99,13 @@ fn a_full_table_forgets_the_oldest() {
     ];
     let mut table = Table::new();
     check(&mut table, &blocks);
-    // An entry larger than the table empties it.
+    // An entry larger than the table empties the table.
     let long = [&[0x40, 1, b'a', 0x7f, 0x81, 1][..], &[b'b'; 256]].concat();
     assert_eq!(table.read(&long).unwrap()[0].1.len(), 256);
     assert_eq!((table.size, table.entries.len()), (0, 0));
 }
 
-/// The code has no gap and no overlap, so every text can be read, and each byte has a code.
+/// The code has no gap and no overlap, so every text can be read. Each byte has a code.
 #[test]
 fn the_code_is_whole() {
     let share = |(length, count): (usize, &u8)| u64::from(*count) << (30 - length);
@@ -118,7 +118,7 @@ fn the_code_is_whole() {
             .zip(0u8..=255)
             .all(|(symbol, byte)| *symbol == byte)
     );
-    // Sorted within each length.
+    // The symbols are sorted within each length.
     let mut rest = &SYMBOLS[..];
     for count in LENGTHS {
         let (these, after) = rest.split_at(usize::from(count).min(rest.len()));

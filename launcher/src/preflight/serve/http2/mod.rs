@@ -1,10 +1,12 @@
-//! HTTP/2 for a server with one call at a time (RFC 9113). It uses no socket and no clock: its input and output are
-//! bytes and calls.
+//! HTTP/2 for a server that handles one call at a time (RFC 9113). It uses no socket and no clock. Its input and output
+//! are bytes and function calls.
 //!
-//! Pass input to `receive`; then `poll_request` and `answer` until there is no request. After each, send `poll_output`.
+//! Pass input to `receive`. Then use `poll_request` and `answer` until there is no request. After each of these calls,
+//! send the bytes from `poll_output`.
 //!
-//! The common library rejects the `:authority` that gRPC's own clients send on a Unix socket, the socket's path
-//! (<https://github.com/hyperium/h2/pull/487>). Here it is read and ignored: the socket's mode controls access.
+//! The usual library rejects the `:authority` that gRPC's own clients send on a Unix socket, which is the socket's path
+//! (<https://github.com/hyperium/h2/pull/487>). Here the `:authority` is read and ignored, because the socket's mode
+//! controls access.
 
 mod call;
 mod frame;
@@ -20,7 +22,7 @@ use self::frame::{
 use self::hpack::{Table, Unread};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The initial flow-control window, and its maximum.
+/// The initial flow-control window, and the largest possible one.
 const WINDOW: i64 = (1 << 16) - 1;
 const LARGEST: i64 = (1 << 31) - 1;
 
@@ -28,15 +30,15 @@ pub(super) struct Connection {
     input: Vec<u8>,
     output: Vec<u8>,
     table: Table,
-    /// Whether the preface and the first settings have arrived.
+    /// True if the preface has arrived. `is_set` is true if the peer's first settings have arrived.
     is_greeted: bool,
     is_set: bool,
-    /// An incomplete header block.
+    /// A header block that is not complete yet.
     block: Option<Block>,
-    /// The last stream of the peer.
+    /// The number of the peer's last stream.
     last: u32,
     call: Option<Call>,
-    /// The peer's windows for the connection and for a new stream.
+    /// The peer's flow-control windows for the connection and for a new stream.
     window: i64,
     first_window: i64,
 }
@@ -61,13 +63,13 @@ impl Connection {
             window: WINDOW,
             first_window: WINDOW,
         };
-        // MAX_CONCURRENT_STREAMS and MAX_HEADER_LIST_SIZE.
+        // The settings are MAX_CONCURRENT_STREAMS and MAX_HEADER_LIST_SIZE.
         let settings = [[0, 3, 0, 0, 0, 1], [0, 6, 0, 0, (hpack::MOST >> 8) as u8, 0]];
         connection.send(SETTINGS, 0, 0, settings.as_flattened());
         connection
     }
 
-    /// Whether the peer has sent its settings and no call is in progress.
+    /// Returns true if the peer has sent its settings and no call is in progress.
     pub(super) fn is_idle(&self) -> bool {
         self.is_set && self.block.is_none() && self.call.is_none()
     }
@@ -76,8 +78,8 @@ impl Connection {
         self.input.extend(bytes);
     }
 
-    /// The next request, to be answered before anything else. After an error, only the output of `poll_output` may
-    /// still be sent.
+    /// Returns the next request, which must be answered before anything else. After an error, only the output of
+    /// `poll_output` may still be sent.
     pub(super) fn poll_request(&mut self) -> Result<Option<Request>, Code> {
         let asked = self.advance();
         if let Err(code) = asked {
@@ -94,13 +96,13 @@ impl Connection {
         self.flush();
     }
 
-    /// Sends GOAWAY: no more calls are answered.
+    /// Sends GOAWAY, after which no more calls are answered.
     pub(super) fn close(&mut self, code: Code) {
         let why = [self.last.to_be_bytes(), (code as u32).to_be_bytes()];
         self.send(GOAWAY, 0, 0, why.as_flattened());
     }
 
-    /// The bytes to send.
+    /// Removes and returns the bytes to send.
     pub(super) fn poll_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -127,12 +129,13 @@ impl Connection {
     }
 
     fn handle(&mut self, frame: &Frame) -> Result<(), Code> {
-        // No other frame may come between the parts of a header block, or before the settings.
+        // Check the order: no other frame may come between the parts of a header block, or before the settings.
         let is_in_order = self.block.is_some() == (frame.kind == CONTINUATION);
         if !is_in_order || !self.is_set && frame.kind != SETTINGS {
             return Err(Code::Protocol);
         }
-        // The stream must fit: the connection, or an existing or earlier stream.
+        // Check the stream: the frame must be for the connection, or for an existing or earlier stream, depending on
+        // its kind.
         let is_placed = match frame.kind {
             SETTINGS | PING => frame.stream == 0,
             DATA | RST_STREAM => (1..=self.last).contains(&frame.stream),
@@ -152,19 +155,19 @@ impl Connection {
             PING => self.ping(frame),
             WINDOW_UPDATE => self.window_update(frame),
             PUSH_PROMISE => Err(Code::Protocol),
-            // PRIORITY, GOAWAY, and unknown frames.
+            // Ignore PRIORITY, GOAWAY and unknown frames.
             _ => Ok(()),
         }
     }
 
     fn data(&mut self, frame: &Frame) -> Result<(), Code> {
         let content = frame.content()?;
-        // Received bytes, including padding, are returned to the window.
+        // Return the received bytes, including padding, to the peer's window.
         let taken = (frame.payload.len() as u32).to_be_bytes();
         if !frame.payload.is_empty() {
             self.send(WINDOW_UPDATE, 0, 0, &taken);
         }
-        // The rest of a stream that has ended.
+        // Ignore the rest of a stream that has ended.
         let Some(call) = self.call.as_mut().filter(|call| call.stream == frame.stream) else {
             return Ok(());
         };
@@ -185,7 +188,7 @@ impl Connection {
         self.fields(frame)
     }
 
-    /// HEADERS and CONTINUATION: a part of a header block.
+    /// Handles a part of a header block, from HEADERS or CONTINUATION.
     fn fields(&mut self, frame: &Frame) -> Result<(), Code> {
         let mut block = self.block.take().ok_or(Code::Protocol)?;
         block.bytes.extend(frame.content()?);
@@ -203,13 +206,13 @@ impl Connection {
     }
 
     fn begin(&mut self, block: &Block) -> Result<(), Code> {
-        // Decoded even if not needed: later blocks refer to it.
+        // Decode the fields even if they are not needed, because later blocks refer to them.
         let fields = self.table.read(&block.bytes).map_err(|unread| match unread {
             Unread::Malformed => Code::Compression,
             Unread::TooLong => Code::EnhanceYourCalm,
         })?;
         if block.stream <= self.last {
-            // Fields after a body are trailers. Trailers of an ended stream may still arrive.
+            // Fields after a body are trailers. They may still arrive for a stream that has ended.
             let call = self.call.as_mut().filter(|call| call.stream == block.stream);
             return match call {
                 Some(call) if call.is_whole || !block.is_last => Err(Code::Protocol),
@@ -245,14 +248,15 @@ impl Connection {
             return Err(Code::FrameSize);
         }
         if is_ack {
-            // The peer's own settings must come first.
+            // Accept an acknowledgment only after the peer's own settings, which must come first.
             return if self.is_set { Ok(()) } else { Err(Code::Protocol) };
         }
         self.is_set = true;
         for [a, b, value @ ..] in settings {
             let value = i64::from(u32::from_be_bytes(*value));
             match u16::from_be_bytes([*a, *b]) {
-                // ENABLE_PUSH, MAX_FRAME_SIZE: we never send more than the minimum.
+                // Check the values of ENABLE_PUSH and MAX_FRAME_SIZE. They have no effect, because we never send more
+                // than the minimum.
                 2 if value > 1 => return Err(Code::Protocol),
                 5 if !(FRAME as i64..1 << 24).contains(&value) => return Err(Code::Protocol),
                 4 => self.resize(value)?,
@@ -264,7 +268,7 @@ impl Connection {
         Ok(())
     }
 
-    /// INITIAL_WINDOW_SIZE, which also applies to the open stream.
+    /// Applies INITIAL_WINDOW_SIZE, which also changes the window of the open stream.
     fn resize(&mut self, window: i64) -> Result<(), Code> {
         let more = window - std::mem::replace(&mut self.first_window, window);
         let of_call = self.call.as_mut().map(|call| {

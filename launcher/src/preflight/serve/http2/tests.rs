@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A recording of a call by grpcio 1.85 over the Unix socket tmp/s: settings, windows, and the request, in which the
-/// socket's path is the authority.
+/// A recording of a call by grpcio 1.85 over the Unix socket tmp/s. It has the settings, windows and request. The
+/// request's authority is the socket's path.
 pub(in super::super) const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
 \0\0\x24\x04\0\0\0\0\0\0\x02\0\0\0\0\0\x03\0\0\0\0\0\x04\0\x40\0\0\0\x05\0\x40\0\0\0\x06\0\0\x40\0\xfe\x03\0\0\0\x01\
 \0\0\x04\x08\0\0\0\0\0\0\x3f\0\x01\0\0\0\x04\x01\0\0\0\0";
@@ -16,7 +16,7 @@ pub(in super::super) const CALL: &[u8] = b"\0\0\xf7\x01\x04\0\0\0\x01\
 \0\0\x11\0\x01\0\0\0\x01\0\0\0\0\x0c\x0a\x0a--no-slurm\
 \0\0\x04\x08\0\0\0\0\0\0\0\0\x05";
 
-/// The fields of a POST to /p, and of a GET.
+/// The fields of a POST to /p. (`GET` has the fields of a GET.)
 const POST: &[u8] = b"\x83\x86\x04\x02/p";
 const GET: &[u8] = b"\x82\x86\x84";
 
@@ -26,7 +26,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A connection after a greeting with these settings, and after its own first output.
+/// Returns a connection after a greeting with these settings, without its own first output.
 fn greeted(settings: &[u8]) -> Connection {
     let mut connection = Connection::new();
     connection.receive(PREFACE);
@@ -36,7 +36,7 @@ fn greeted(settings: &[u8]) -> Connection {
     connection
 }
 
-/// Kind, flags, stream and payload of each frame.
+/// Returns the kind, flags, stream and payload of each frame.
 fn told(connection: &mut Connection) -> Vec<(u8, u8, u32, Vec<u8>)> {
     let output = connection.poll_output();
     let mut rest = &*output;
@@ -64,7 +64,7 @@ fn reply(length: usize) -> Reply {
 fn what_grpcs_own_client_sends_is_answered() {
     let mut connection = Connection::new();
     assert!(!connection.is_idle());
-    // First the server's own settings.
+    // The server's own settings come first.
     assert_eq!(told(&mut connection)[0].0, SETTINGS);
     connection.receive(GREETING);
     assert_eq!(connection.poll_request(), Ok(None));
@@ -87,7 +87,7 @@ fn what_grpcs_own_client_sends_is_answered() {
 
 #[test]
 fn no_more_is_sent_than_the_peer_takes() {
-    // A window of ten bytes for a stream.
+    // The peer allows a window of ten bytes for a stream.
     let mut connection = greeted(&[0, 4, 0, 0, 0, 10]);
     connection.receive(&frame(HEADERS, END_HEADERS | END_STREAM, 1, POST));
     assert!(connection.poll_request().unwrap().is_some());
@@ -103,7 +103,7 @@ fn no_more_is_sent_than_the_peer_takes() {
         (lengths, sent, frames.last().map(|frame| frame.3.clone()))
     };
     assert_eq!(data(&mut connection, b"").0, [10]);
-    // The window becomes negative, then grows again.
+    // The window becomes negative and then grows again.
     assert_eq!(
         data(&mut connection, &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 4])).0,
         [0; 0]
@@ -116,11 +116,11 @@ fn no_more_is_sent_than_the_peer_takes() {
         data(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 5])).0,
         [5]
     );
-    // The connection's window is 65,535.
+    // The connection's window is 65,535 bytes.
     let (lengths, sent, _) = data(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 2, 0, 0]));
     assert_eq!((lengths[0], sent), (FRAME, 65_535));
     assert!(!connection.is_idle());
-    // Meanwhile no other call starts.
+    // While the call is in progress, no other call starts.
     let (_, _, last) = data(
         &mut connection,
         &frame(HEADERS, END_HEADERS | END_STREAM, 3, POST),
@@ -136,7 +136,7 @@ fn a_call_that_is_taken_back_is_forgotten() {
     let mut connection = greeted(&[0, 4, 0, 0, 0, 0]);
     connection.receive(&frame(HEADERS, END_HEADERS, 1, POST));
     connection.receive(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
-    // Late data is ignored, but counts for the windows.
+    // Late data is ignored, but it counts for the windows.
     connection.receive(&frame(DATA, END_STREAM, 1, b"late"));
     assert_eq!(connection.poll_request(), Ok(None));
     assert_eq!(told(&mut connection), [(WINDOW_UPDATE, 0, 0, vec![0, 0, 0, 4])]);
@@ -157,7 +157,7 @@ fn a_request_that_is_too_long_is_told_at_once() {
         connection.receive(&frame(DATA, 0, 1, &[0; FRAME]));
         assert_eq!(connection.poll_request(), Ok(None));
     }
-    // Both windows were updated: of the stream, and of the connection.
+    // Both windows were updated, that of the stream and that of the connection.
     let again = |frame: &(u8, u8, u32, Vec<u8>)| frame.0 == WINDOW_UPDATE && frame.3 == [0, 0, 0x40, 0];
     assert_eq!(
         told(&mut connection).iter().filter(|frame| again(frame)).count(),
@@ -286,7 +286,7 @@ fn who_does_not_greet_is_sent_away() {
     }
 }
 
-/// The requests and output of a connection that receives its bytes in these pieces.
+/// Returns the requests, output and error of a connection that receives its bytes in these pieces.
 fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Vec<u8>, Option<Code>) {
     let mut connection = Connection::new();
     let (mut requests, mut output) = (Vec::new(), Vec::new());
@@ -308,7 +308,7 @@ fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Vec<u8>, O
     (requests, output, None)
 }
 
-/// Frames from a peer, sensible or not, on the first streams.
+/// Generates frames from a peer, sensible or not, on the first streams.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let fields = prop_oneof![Just(POST.to_vec()), Just(GET.to_vec())];
     let bytes = proptest::collection::vec(any::<u8>(), 0..40);

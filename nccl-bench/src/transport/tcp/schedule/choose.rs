@@ -1,4 +1,4 @@
-//! Selects the algorithm by size: a table from measurements (docs/measurements/allreduce.md explains how to repeat
+//! Selects the algorithm by size, with a table from measurements (docs/measurements/allreduce.md explains how to repeat
 //! them).
 
 use serde::{Deserialize, Serialize};
@@ -22,10 +22,10 @@ impl Algorithm {
     pub const ALL: [Algorithm; 3] = [Algorithm::Doubling, Algorithm::Halving, Algorithm::Ring];
 }
 
-/// Up to this many bytes the number of steps matters more than the bytes.
+/// Size in bytes up to which the number of steps matters more than the number of bytes.
 const SMALL: u64 = 32 << 10;
 
-/// The fastest algorithm according to the measurements.
+/// Returns the fastest algorithm according to the measurements.
 pub fn choose(plan: &Plan) -> Algorithm {
     let small = plan.bytes() <= SMALL;
     match plan.collective {

@@ -1,4 +1,4 @@
-//! Direct exchange between all ranks; each starts with its successor, so that the load is even.
+//! Direct exchange between all ranks. Each rank starts with its successor, so that the load is even.
 
 use super::{Piece, Schedule, Space, block};
 use crate::collective::Plan;

@@ -1,10 +1,11 @@
-//! Recursive doubling: each rank exchanges its whole sum with a partner, at twice the distance in each step. The fewest
-//! steps.
+//! Recursive doubling. In each step, each rank exchanges its whole sum with a partner, at twice the distance of the
+//! step before. This takes the fewest steps.
 
 use super::{Piece, Schedule, Space, space};
 use crate::collective::Plan;
 
-/// Ranks past the largest power of two first send their input to a partner, and finally get the result from it.
+/// Returns a rank's part of an all-reduce. Ranks past the largest power of two first send their input to a partner, and
+/// finally get the result from it.
 pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
     let whole = Piece::whole(space(plan));
     let inner = 1 << plan.ranks.ilog2();

@@ -1,10 +1,11 @@
-//! Rabenseifner's algorithm: halves of halves are reduced, then gathered. As few bytes as the ring, in 2 log n steps;
-//! for powers of two.
+//! Rabenseifner's algorithm, in which halves of halves are reduced and then gathered. It sends as few bytes as the
+//! ring, in 2 log n steps. It requires a power of two as the number of ranks.
 
 use super::{Schedule, Space, block};
 use crate::collective::Plan;
 
-/// Each partner keeps one half of their common blocks; then each block returns on the same path.
+/// Returns a rank's part of an all-reduce. Each partner keeps one half of their common blocks, and then each block
+/// returns on the same path.
 pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
     let mut schedule = Schedule::default();
     // This rank is responsible for blocks from..from + width.
@@ -29,14 +30,15 @@ pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
         came = Some(receive);
         from = kept;
     }
-    // The receive for each local block, in order of arrival.
+    // For each block on this rank, the receive that brought it, in order of arrival.
     let mut here = vec![(rank, came)];
     while width < plan.ranks {
         let partner = rank ^ width;
         for (index, after) in here.clone() {
             schedule.send(partner, Space::Output, block(plan, index), after);
         }
-        // The partner's blocks are ours with that bit flipped, and it sends them in the same order.
+        // The partner's blocks are this rank's blocks with that bit flipped, and the partner sends them in the same
+        // order.
         for (index, _) in here.clone() {
             let came = schedule.receive(partner, block(plan, index ^ width), None);
             here.push((index ^ width, Some(came)));

@@ -1,8 +1,9 @@
-//! An algorithm as data: the sends and receives of one rank, and the dependencies of each piece.
+//! An algorithm as data, which consists of the sends and receives of one rank and of the dependencies of each piece.
 //!
-//! Offsets and lengths are in bytes. Pieces to (from) one peer are sent in the order of these lists. A piece can
-//! proceed as far as the one that it depends on, so data is pipelined through all steps without dividing it into chunks
-//! here. There is no buffer, socket or time: the tests run all ranks' schedules against each other in memory.
+//! Offsets and lengths are in bytes. Pieces to (from) one peer are sent (received) in the order of these lists. A piece
+//! can proceed as far as the piece that it depends on. Data is therefore pipelined through all steps without dividing
+//! it into chunks here. This module has no buffers, sockets or times, so the tests can run all ranks' schedules against
+//! each other in memory.
 
 mod choose;
 mod direct;
@@ -23,29 +24,29 @@ use crate::collective::{Collective, Plan};
 /// One rank's part of a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// Input to copy to the output first; unused in place.
+    /// Part of the input that is copied to the output first. It is not used in place.
     pub copy: Option<Piece>,
     /// The sends.
     pub sends: Vec<Send>,
-    /// The receives, always into the output.
+    /// The receives. They always write to the output.
     pub receives: Vec<Receive>,
 }
 
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Its start.
+    /// Start of the part.
     pub at: usize,
-    /// Its length.
+    /// Length of the part.
     pub len: usize,
 }
 
-/// A buffer of a rank. In place both are the same.
+/// A buffer of a rank. In place, both variants are the same buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// The rank's input.
     Input,
-    /// Its result, and intermediate data.
+    /// The rank's result, including intermediate data.
     Output,
 }
 
@@ -58,7 +59,7 @@ pub struct Send {
     pub from: Space,
     /// The part to send.
     pub piece: Piece,
-    /// Each byte depends on this receive.
+    /// Index of the receive that each byte depends on, if any.
     pub after: Option<usize>,
 }
 
@@ -69,27 +70,29 @@ pub struct Receive {
     pub peer: usize,
     /// The destination.
     pub piece: Piece,
-    /// The output becomes the sum of this buffer and the received data; `None`: the received data.
+    /// With a value, the output becomes the sum of this buffer and the received data. With `None`, it becomes the
+    /// received data.
     pub add: Option<Space>,
-    /// Each byte may only arrive after this send has sent the old one.
+    /// Index of a send, if any. Each byte may arrive only after that send has sent the old byte.
     pub behind: Option<usize>,
-    /// Each byte may only arrive after this receive has stored the value to which it is added.
+    /// Index of a receive, if any. Each byte may arrive only after that receive has stored the value to which it is
+    /// added.
     pub onto: Option<usize>,
 }
 
 impl Piece {
-    /// A whole buffer of this length.
+    /// Returns the part that is a whole buffer of this length.
     pub fn whole(len: usize) -> Piece {
         Piece { at: 0, len }
     }
 
-    /// The index range.
+    /// Returns the range of indexes of the part.
     pub fn range(self) -> Range<usize> {
         self.at..self.at + self.len
     }
 }
 
-/// How many bytes of `piece` are within the first `done` bytes of `other`, which contains it.
+/// Returns how many bytes of `piece` are within the first `done` bytes of `other`, which contains `piece`.
 fn reach(other: Piece, done: usize, piece: Piece) -> usize {
     if done == other.len {
         piece.len
@@ -99,14 +102,14 @@ fn reach(other: Piece, done: usize, piece: Piece) -> usize {
 }
 
 impl Schedule {
-    /// How far a send can proceed with this many bytes received.
+    /// Returns how far a send can proceed with this many bytes received.
     pub fn sendable(&self, index: usize, got: &[usize]) -> usize {
         let send = &self.sends[index];
         let after = |after: usize| reach(self.receives[after].piece, got[after], send.piece);
         send.after.map_or(send.piece.len, after)
     }
 
-    /// How far a receive can proceed with this many bytes sent and received.
+    /// Returns how far a receive can proceed with this many bytes sent and received.
     pub fn receivable(&self, index: usize, sent: &[usize], got: &[usize]) -> usize {
         let receive = &self.receives[index];
         let behind = |behind: usize| reach(self.sends[behind].piece, sent[behind], receive.piece);
@@ -139,7 +142,7 @@ impl Schedule {
         self.receives.len() - 1
     }
 
-    /// All peers, in order.
+    /// Returns all peers, in order.
     pub fn peers(&self) -> BTreeSet<usize> {
         let sends = self.sends.iter().map(|send| send.peer);
         sends
@@ -148,7 +151,7 @@ impl Schedule {
     }
 }
 
-/// `rank`'s part of `plan`, with `algorithm`.
+/// Returns `rank`'s part of `plan`, with `algorithm`.
 pub fn schedule(plan: &Plan, rank: usize, algorithm: Algorithm) -> Schedule {
     let mut schedule = match (plan.collective, algorithm) {
         (Collective::AllReduce, Algorithm::Ring) => ring::all_reduce(plan, rank),
@@ -167,7 +170,7 @@ pub fn schedule(plan: &Plan, rank: usize, algorithm: Algorithm) -> Schedule {
     schedule
 }
 
-/// The part of the output that comes from the input and not from a receive.
+/// Returns the part of the output that comes from the input and not from a receive.
 fn copied(plan: &Plan, rank: usize) -> Option<Piece> {
     let whole = Piece::whole(space(plan));
     let piece = match plan.collective {
@@ -178,12 +181,12 @@ fn copied(plan: &Plan, rank: usize) -> Option<Piece> {
     piece.filter(|_| !plan.in_place)
 }
 
-/// Bytes of the output buffer: of the whole operation, even if a rank's result is only a block of it.
+/// Returns the size of the output buffer. It holds the whole operation, even if a rank's result is only a block of it.
 pub fn space(plan: &Plan) -> usize {
     plan.send_elements().max(plan.receive_elements()) * plan.dtype.size()
 }
 
-/// The part of the output buffer with `rank`'s result.
+/// Returns the part of the output buffer with `rank`'s result.
 pub fn result(plan: &Plan, rank: usize) -> Piece {
     match plan.collective {
         Collective::ReduceScatter => block(plan, rank),
@@ -191,7 +194,7 @@ pub fn result(plan: &Plan, rank: usize) -> Piece {
     }
 }
 
-/// The part of the whole operation with `rank`'s input.
+/// Returns the part of the whole operation with `rank`'s input.
 pub fn input(plan: &Plan, rank: usize) -> Piece {
     match plan.collective {
         Collective::AllGather => block(plan, rank),
@@ -199,13 +202,13 @@ pub fn input(plan: &Plan, rank: usize) -> Piece {
     }
 }
 
-/// The block of rank `index`: of equal size if ranks have blocks, else from an even division into whole elements, with
-/// one more element in the first blocks.
+/// Returns the block of rank `index`. Blocks have equal size if ranks have blocks. Otherwise the buffer is divided
+/// evenly into whole elements, with one more element in the first blocks.
 fn block(plan: &Plan, index: usize) -> Piece {
     split(space(plan), plan.dtype.size(), plan.ranks, index)
 }
 
-/// The `index`th of `parts` parts of a buffer, divided between elements.
+/// Returns the `index`th of `parts` parts of a buffer, divided between elements.
 pub fn split(bytes: usize, element: usize, parts: usize, index: usize) -> Piece {
     let elements = bytes / element;
     let (each, longer) = (elements / parts, elements % parts);

@@ -1,11 +1,11 @@
-//! Ring algorithm: each block passes through every rank. The minimum number of bytes, in 2 (n - 1) steps.
+//! The ring algorithm. Each block passes through every rank. It sends the minimum number of bytes, in 2 (n - 1) steps.
 
 use super::{Schedule, Space, block};
 use crate::collective::Plan;
 
 /// Reduces blocks on their way around the ring, then sends the results around once more.
 pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
-    // Ends with the sum of block `rank + 1` on this rank.
+    // At the end of this phase, this rank has the sum of block `rank + 1`.
     let mut schedule = reduce(plan, rank, rank);
     let last = schedule.receives.len().checked_sub(1);
     gather(
@@ -19,7 +19,7 @@ pub(super) fn all_reduce(plan: &Plan, rank: usize) -> Schedule {
     schedule
 }
 
-/// Ends with the sum of block `rank`.
+/// Reduces the blocks. At the end, this rank has the sum of block `rank`.
 pub(super) fn reduce_scatter(plan: &Plan, rank: usize) -> Schedule {
     reduce(plan, rank, rank + plan.ranks - 1)
 }
@@ -31,7 +31,7 @@ pub(super) fn all_gather(plan: &Plan, rank: usize) -> Schedule {
     schedule
 }
 
-/// Sends block `first`, and forwards the preceding ones after adding this rank's input to each.
+/// Sends block `first`, and forwards each preceding block after adding this rank's input to it.
 fn reduce(plan: &Plan, rank: usize, first: usize) -> Schedule {
     let n = plan.ranks;
     let (next, last) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -47,7 +47,7 @@ fn reduce(plan: &Plan, rank: usize, first: usize) -> Schedule {
     schedule
 }
 
-/// Sends block `first`, received by `after`, and forwards the preceding ones.
+/// Sends block `first`, which the receive `after` brought, and forwards the preceding blocks.
 fn gather(
     schedule: &mut Schedule,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! Runs all ranks' schedules against each other in memory: any order of transfers gives the correct result.
+//! Runs all ranks' schedules against each other in memory. Any order of transfers must give the correct result.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use crate::dtype::Dtype;
 use crate::pattern;
 use crate::transport::tcp::sum::sum;
 
-/// A rank with its buffers; sums are of i32.
+/// A rank with its buffers. The elements are i32.
 struct Rank {
     schedule: Schedule,
     input: Option<Vec<u8>>,
@@ -57,7 +57,8 @@ impl Rank {
         from[at..at + ELEMENT].to_vec()
     }
 
-    /// Transfers one element of the first unfinished piece to or from `peer`, if possible; returns whether it did.
+    /// Transfers one element of the first unfinished piece to or from `peer`, if possible. Returns true if it was
+    /// possible.
     fn step(&mut self, rank: usize, peer: usize, out: bool, links: &mut Links) -> bool {
         if out {
             let open = |i: &usize| self.schedule.sends[*i].peer == peer && !self.send_done(*i);
@@ -124,7 +125,8 @@ fn play(plan: &Plan, algorithm: Algorithm, seed: u64) {
     }
     let mut random = seed;
     while ranks.iter().any(|rank| !rank.done()) {
-        // Some transfers are delayed: they happen only if no other is possible. The selection changes occasionally.
+        // Some transfers are delayed, which means that they happen only if no other transfer is possible. The selection
+        // of the delayed ones changes occasionally.
         random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let lazy = |turn: usize| scramble(random ^ (turn as u64) << 40).is_multiple_of(2);
         let mut ever = false;
@@ -158,7 +160,7 @@ fn play(plan: &Plan, algorithm: Algorithm, seed: u64) {
     }
 }
 
-/// A pseudorandom number (the finalizer of splitmix64, public domain).
+/// Returns a pseudorandom number (the finalizer of splitmix64, public domain).
 fn scramble(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

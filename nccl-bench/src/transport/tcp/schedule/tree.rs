@@ -1,9 +1,10 @@
-//! Broadcast from the root: a binomial tree for small sizes, a pipelined chain for large ones.
+//! Broadcasts from the root, with a binomial tree for small sizes and a pipelined chain for large ones.
 
 use super::{Piece, Schedule, Space, space};
 use crate::collective::Plan;
 
-/// Each rank forwards data as it arrives: every link transfers the bytes once, all at the same time.
+/// Returns a rank's part of a chain. Each rank forwards data as it arrives, so every link transfers the bytes once, and
+/// all links work at the same time.
 pub(super) fn chain(plan: &Plan, rank: usize) -> Schedule {
     let place = (rank + plan.ranks - plan.root) % plan.ranks;
     let parent = (place > 0).then(|| place - 1);
@@ -11,7 +12,8 @@ pub(super) fn chain(plan: &Plan, rank: usize) -> Schedule {
     family(plan, parent, child)
 }
 
-/// In each of log n steps all ranks with the data send it to one more, the farthest first.
+/// Returns a rank's part of a binomial tree. In each of log n steps, all ranks that have the data send it to one more
+/// rank, the farthest first.
 pub(super) fn binomial(plan: &Plan, rank: usize) -> Schedule {
     let place = (rank + plan.ranks - plan.root) % plan.ranks;
     let parent = (place > 0).then(|| place & (place - 1));
@@ -29,7 +31,7 @@ pub(super) fn binomial(plan: &Plan, rank: usize) -> Schedule {
     family(plan, parent, children)
 }
 
-/// Positions are relative to the root.
+/// Returns the schedule of a rank with this parent and these children. Positions are relative to the root.
 fn family(plan: &Plan, parent: Option<usize>, children: impl IntoIterator<Item = usize>) -> Schedule {
     let rank_at = |place| (place + plan.root) % plan.ranks;
     let whole = Piece::whole(space(plan));

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Two thousand steps with room for a third of them.
+/// Runs two thousand steps, with room for a third of them.
 fn long(limits: Limits) -> World {
     let mut world = World::new(limits);
     for step in 1..=2_000u64 {
@@ -44,7 +44,7 @@ fn old_telemetry_goes_and_nothing_else() {
         "{}",
         note(&before)
     );
-    // After a restart, its snapshot covers the removed entries.
+    // After a restart, the aggregator's snapshot covers the removed entries.
     world.open();
     let after = world.report();
     assert_eq!(named(&after), named(&before));
@@ -61,7 +61,7 @@ fn old_telemetry_goes_and_nothing_else() {
     );
 }
 
-/// Without a snapshot, an aggregator has less data, reports this, and raises no finding from missing data.
+/// Without a snapshot, an aggregator has less data. It reports this, and raises no finding because of missing data.
 #[test]
 fn without_snapshots_history_is_missing_and_nobody_is_accused() {
     for damage in ["gone", "damaged", "of another version"] {
@@ -91,7 +91,7 @@ fn without_snapshots_history_is_missing_and_nobody_is_accused() {
             note(&after)
         );
         let known = named(&before);
-        // A verdict that now has a later time may not be cleared yet; no new subject may appear.
+        // A verdict that now has a later time may not be cleared yet. However, no new subject may appear.
         let subjects: Vec<String> = before.verdicts.iter().map(|v| v.subject.to_string()).collect();
         for verdict in &after.verdicts {
             assert!(
@@ -101,7 +101,7 @@ fn without_snapshots_history_is_missing_and_nobody_is_accused() {
         }
         let aside = fs::read_to_string(world.dir.path().join("verdicts.1.ndjson")).unwrap();
         assert_eq!(aside, told, "what was told stays");
-        // All sidecars are asked to introduce themselves again; then everything continues.
+        // All sidecars are asked to introduce themselves again. After that, everything continues.
         assert_ne!(journal, 0);
         world.introduce();
         (0..200).for_each(|_| world.row(Vec::new()));
@@ -110,7 +110,8 @@ fn without_snapshots_history_is_missing_and_nobody_is_accused() {
     }
 }
 
-/// A replay of the remaining lines finds all events other than telemetry, and nothing that was not there.
+/// A replay of the remaining lines finds all events other than telemetry, and raises no finding that the original run
+/// did not have.
 #[test]
 fn what_is_left_can_be_judged() {
     let world = long(LIMITS);
@@ -135,7 +136,7 @@ fn what_is_left_can_be_judged() {
     assert!(world.aggregator.as_ref().unwrap().last_n == last);
 }
 
-/// Events other than telemetry alone exceed the limit: the oldest of them are removed too, and recorded.
+/// Events other than telemetry exceed the limit by themselves. The oldest of them are then removed too, and recorded.
 #[test]
 fn the_bound_holds_at_any_price() {
     let mut world = World::new(LIMITS);
@@ -163,7 +164,7 @@ fn the_bound_holds_at_any_price() {
     let before = world.report();
     world.open();
     assert_eq!(named(&world.report()), named(&before));
-    // And without a snapshot.
+    // The same must hold without a snapshot.
     world.aggregator = None;
     snapshot::forget(&world.journal());
     world.open();
@@ -171,7 +172,7 @@ fn the_bound_holds_at_any_price() {
     (0..100).for_each(|_| world.row(Vec::new()));
     assert_eq!(world.report().coverage.frames_lost, 0);
     assert_eq!(world.report().coverage.ranks_seen, RANKS);
-    // All ranks wait for two fifths of each step, which was already reported.
+    // All ranks wait for two fifths of each step, which was already reported before.
     let known = named(&before);
     let again = named(&world.report());
     assert!(
@@ -189,11 +190,12 @@ enum Op {
     Marks(u8),
     /// The aggregator is killed, and started again.
     Kill,
-    /// As above, with its newest snapshots damaged.
+    /// The aggregator is killed and started again, and its newest snapshots are damaged meanwhile.
     Damage(u8),
-    /// As above, while a segment was being rewritten.
+    /// The aggregator is killed and started again while a segment was being rewritten.
     HalfThinned,
-    /// As above, after the dropped segment before the first remaining one reappeared.
+    /// The aggregator is killed and started again, and the dropped segment before the first remaining one has
+    /// reappeared.
     NotRemoved,
 }
 
@@ -241,7 +243,8 @@ impl World {
                 if let Some((number, path)) = all.first()
                     && *number > 1
                 {
-                    // Any segment that it records as dropped will do; the last line of each sidecar is in both.
+                    // Any segment that is recorded as dropped will do, because the last line of each sidecar is in
+                    // both.
                     fs::copy(path, segments::closed(&self.journal(), number - 1)).unwrap();
                 }
                 self.open();

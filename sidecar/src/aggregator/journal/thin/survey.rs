@@ -1,7 +1,8 @@
-//! First pass over all lines of a segment: which to remove, and how many of which kind.
+//! The first pass over all lines of a segment. It decides which lines to remove, and counts them by kind.
 //!
-//! The last line of each sidecar incarnation stays, so that the remaining lines still show how much it sent and how
-//! much was lost in transit. So does the line before each start of the aggregator, which shows since when it was down.
+//! The last line of each sidecar incarnation is kept, so that the remaining lines still show how much it sent and how
+//! much was lost in transit. The line before each start of the aggregator is also kept, because it shows since when the
+//! aggregator was down.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -14,10 +15,10 @@ use paceline_health::frame::AGGREGATOR;
 
 use super::Rule;
 
-/// Kind of unreadable lines.
+/// The kind under which unreadable lines are counted.
 const DAMAGED: &str = "damaged";
 
-/// The parts of a line that matter here.
+/// The parts of a line that matter for thinning.
 pub struct Seen<'a> {
     pub n: u64,
     pub at_ns: u64,
@@ -29,7 +30,7 @@ pub struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// `None` if the line is unreadable.
+    /// Parses a line. Returns `None` if it is unreadable.
     pub fn of(text: &'a [u8]) -> Option<Seen<'a>> {
         let text = std::str::from_utf8(text).ok()?;
         let glance = line::glance(text).filter(|glance| glance.kind != "thinned");
@@ -61,7 +62,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A line that may be kept despite the rule.
+/// A line that may be kept although the rule selects it.
 #[derive(Clone, Copy)]
 struct Line {
     number: u64,
@@ -69,10 +70,10 @@ struct Line {
     agent: u64,
 }
 
-/// See the module.
+/// The first pass (see the module).
 pub struct Survey {
     rule: Rule,
-    /// Records of lines that were removed earlier.
+    /// The records of lines that were removed earlier.
     pub records: Vec<Thinned>,
     from: Option<u64>,
     to: u64,
@@ -83,12 +84,12 @@ pub struct Survey {
     /// The last line of each incarnation of each node's sidecar.
     last: HashMap<String, HashMap<u64, Line>>,
     before: Option<Line>,
-    /// Lines that always stay, by number.
+    /// Lines that are always kept, by number.
     spared: HashMap<u64, Line>,
 }
 
 impl Survey {
-    /// Nothing seen yet.
+    /// Creates an empty pass.
     pub fn new(rule: Rule) -> Survey {
         Survey {
             rule,
@@ -105,7 +106,7 @@ impl Survey {
         }
     }
 
-    /// Adds the next line.
+    /// Processes the next line.
     pub fn take(&mut self, number: u64, seen: Option<&Seen<'_>>) {
         let Some(seen) = seen else {
             if self.rule == Rule::Everything {
@@ -162,13 +163,14 @@ impl Survey {
         }
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to do.
     pub fn is_idle(&self) -> bool {
         let is_done = self.rule == Rule::Telemetry || self.records.iter().any(|record| record.whole);
         self.gone.iter().all(|lines| *lines == 0) && is_done
     }
 
-    /// Whether to remove this line. A record is removed too: the new record includes it.
+    /// Returns true if this line is to be removed. An earlier record is removed too, because the new record includes
+    /// it.
     pub fn goes(&self, number: u64, seen: Option<&Seen<'_>>) -> bool {
         match seen {
             None => self.rule == Rule::Everything,
@@ -177,12 +179,12 @@ impl Survey {
         }
     }
 
-    /// Position of the record if no readable line was removed: the end.
+    /// Returns the position of the record if no readable line was removed, which is the end.
     pub fn last(&self) -> (u64, u64) {
         (self.to, self.to_ns)
     }
 
-    /// The record of lines removed now and earlier.
+    /// Returns the record of all lines removed now and earlier.
     pub fn record(&self, bound_bytes: u64) -> Thinned {
         let mut gone: BTreeMap<Arc<str>, u64> = BTreeMap::new();
         let now = self

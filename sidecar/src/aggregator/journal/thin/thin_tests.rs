@@ -37,7 +37,7 @@ fn policy() -> Event {
     })
 }
 
-/// Numbered entries, one a second, with node, sequence number and event; `m` and `k` are sidecars.
+/// Creates numbered entries, one per second, with node, sequence number and event. `m` and `k` are sidecars.
 fn entries(from: u64, of: &[(&str, u64, Event)]) -> Vec<Entry> {
     let entry = |(n, (node, seq, event)): (u64, &(&str, u64, Event))| Entry {
         n,
@@ -87,7 +87,8 @@ fn lost(entries: &[Entry]) -> u64 {
     detector.report().coverage.frames_lost
 }
 
-/// Two sidecars, of which `m` lost its frames 4 and 5 in transit, and an aggregator that was started twice.
+/// Creates a segment with two sidecars and an aggregator that was started twice. The frames 4 and 5 of `m` were lost in
+/// transit.
 fn segment() -> Vec<Entry> {
     let exit = Event::Exit(Exit { code: 0 });
     entries(
@@ -123,7 +124,8 @@ fn telemetry_goes_and_the_rest_stays() {
     );
     assert_eq!(record.gone, BTreeMap::from([("beat".into(), 3)]));
     assert_eq!((record.frames, record.lines()), (3, (3, 0)));
-    // The record replaces 3, 5 and 8; 6 shows the aggregator's downtime, 9 and 11 are the last of their sidecars.
+    // The record replaces 3, 5 and 8. Line 6 shows the aggregator's downtime, and 9 and 11 are the last of their
+    // sidecars.
     assert_eq!(numbers(&path), [1, 2, 3, 4, 6, 7, 9, 10, 11]);
     let after = read(&path);
     assert_eq!(after[2].frame.event, Event::Thinned(record));
@@ -168,7 +170,8 @@ fn what_is_dropped_becomes_one_file() {
     let all: Vec<Entry> = segment().into_iter().chain(later).collect();
     assert_eq!(lost(&read(&second)), lost(&all));
     assert_eq!(names(dir.path()), ["journal-000002.ndjson"]);
-    // Killed before the first was removed: readers skip it, and the next writer removes it.
+    // The process was killed before it removed the first segment. Readers skip that segment, and the next writer
+    // removes it.
     fs::write(&first, left).unwrap();
     fs::write(second.with_added_extension("7.thin"), "half").unwrap();
     assert_eq!(segments::list(&journal).unwrap(), [(2, second.clone())]);
@@ -176,7 +179,7 @@ fn what_is_dropped_becomes_one_file() {
     assert_eq!(names(dir.path()), ["journal-000002.ndjson"]);
 }
 
-/// An unreadable line stays for inspection until everything is removed. A truncated last line counts as a line.
+/// An unreadable line is kept for inspection until everything is removed. A truncated last line counts as a line.
 #[test]
 fn damaged_lines() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Plain numbers as metric families, one after another. Label values are external names: here they are shortened, put
-//! on one line, and made printable.
+//! Plain numbers as metric families, one after another. Label values are external names, so they are shortened, put on
+//! one line, and made printable here.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use paceline_health::text::sanitize;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
-/// Receives families in page order. Each is written and dropped before the next is made, so that the data of 16,384
-/// ranks is not held twice.
+/// Receives families in page order. Each family is written and dropped before the next is made, so that the data of
+/// 16,384 ranks is not in memory twice.
 pub struct Families<'a>(pub &'a mut dyn FnMut(&MetricFamily));
 
 impl Families<'_> {
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Families<'_> {
     }
 }
 
-/// A counter family with these values, each with its own labels.
+/// Adds a counter family with these values, each with its own labels.
 pub(in crate::sink::metrics) fn counters<const N: usize>(
     out: &mut Families<'_>,
     name: &str,
@@ -49,7 +49,7 @@ pub(in crate::sink::metrics) fn counters<const N: usize>(
     );
 }
 
-/// A gauge family with these values, each with its own labels.
+/// Adds a gauge family with these values, each with its own labels.
 pub(in crate::sink::metrics) fn gauges<const N: usize>(
     out: &mut Families<'_>,
     name: &str,
@@ -77,7 +77,7 @@ fn numbers<const N: usize>(
     values: impl IntoIterator<Item = ([String; N], f64)>,
     set: fn(&mut Metric, f64),
 ) {
-    // Like the crate's own registry: labels sorted by name.
+    // Sort the labels by name, like the crate's own registry.
     let mut order: Vec<usize> = (0..N).collect();
     order.sort_unstable_by_key(|at| labels[*at]);
     let mut is_changed = false;
@@ -103,7 +103,8 @@ fn numbers<const N: usize>(
     });
     let mut metrics: Vec<Metric> = metrics.collect();
     if is_changed {
-        // Values that have the same labels now: keep the first, since duplicates would invalidate the page.
+        // Different values may now have the same labels. Keep only the first, because duplicates would invalidate the
+        // page.
         let mut seen = HashSet::new();
         metrics.retain(|metric| {
             let labels = metric.get_label().iter();
@@ -119,7 +120,7 @@ fn numbers<const N: usize>(
     out.add(&family);
 }
 
-/// Whether two values have the same labels: a scraper would reject the whole page.
+/// Returns true if two values have the same labels. A scraper would reject the whole page.
 fn has_twins(family: &MetricFamily) -> bool {
     let mut seen = HashSet::new();
     let mut values = family.get_metric().iter();
@@ -129,11 +130,11 @@ fn has_twins(family: &MetricFamily) -> bool {
     })
 }
 
-/// A summary on the page: quantiles with their values, the sum and the count.
+/// A summary on the page. It has quantiles with their values, the sum, and the count.
 pub(in crate::sink::metrics) struct Summed {
     /// The value of the family's label.
     pub label: &'static str,
-    /// Quantile and value.
+    /// Pairs of quantile and value.
     pub quantiles: Vec<(f64, f64)>,
     /// Sum of all samples.
     pub sum: f64,
@@ -141,8 +142,8 @@ pub(in crate::sink::metrics) struct Summed {
     pub count: u64,
 }
 
-/// A summary family with these values, which were counted elsewhere: the registry only supports summaries that it
-/// counts itself. `None`: there are no values.
+/// Returns a summary family with these values, or `None` if there are none. The values were counted elsewhere; the
+/// registry only supports summaries that it counts itself.
 pub(in crate::sink::metrics) fn summaries(
     name: &str,
     help: &str,

@@ -1,4 +1,4 @@
-//! Families as text: in Prometheus' own format, or in OpenMetrics 1.0 if requested
+//! Writes families as text, in Prometheus' own format or, if requested, in OpenMetrics 1.0
 //! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>).
 
 use std::fmt::Write as _;
@@ -21,7 +21,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format for an `Accept` header: OpenMetrics if it is listed and not less preferred than other text.
+    /// Returns the format for an `Accept` header. It is OpenMetrics if that is listed and preferred at least as much as
+    /// other text.
     pub fn wanted(accept: &str) -> Format {
         let (mut open, mut text) = (0.0, 0.0);
         for range in accept.split(',') {
@@ -50,7 +51,7 @@ impl Format {
         }
     }
 
-    /// The content type.
+    /// Returns the content type.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -58,14 +59,14 @@ impl Format {
         }
     }
 
-    /// Writes the page.
+    /// Returns the page as text.
     pub fn page(self, facts: &dyn Facts) -> String {
         let mut page = String::new();
         match self {
             Format::Text => {
                 let encoder = TextEncoder::new();
                 facts.families(&mut Families(&mut |family| {
-                    // Only families without values are rejected, and those are omitted earlier.
+                    // Encoding fails only for families without values, and those are omitted earlier.
                     let _ = encoder.encode_utf8(std::slice::from_ref(family), &mut page);
                 }));
             }
@@ -78,11 +79,11 @@ impl Format {
     }
 }
 
-/// One family. Its name is that of its samples without their suffix.
+/// Writes one family. Its name is that of its samples without their suffix.
 fn open_metrics(family: &MetricFamily, page: &mut String) {
     let name = family.name();
     let (name, kind, end) = match family.get_field_type() {
-        // A family with another exporter's name need not have the suffix.
+        // A family with another exporter's name need not have the suffix `_total`.
         MetricType::COUNTER => match name.strip_suffix("_total") {
             Some(name) => (name, "counter", "_total"),
             None => (name, "unknown", ""),
@@ -150,7 +151,7 @@ fn summary(name: &str, metric: &Metric, page: &mut String) {
     );
 }
 
-/// One line. `at`: a label with a numeric value, which is always written with a decimal point.
+/// Writes one line. `at` is a label with a numeric value, which is always written with a decimal point.
 fn sample(
     (name, end): (&str, &str),
     metric: &Metric,
@@ -190,7 +191,7 @@ impl std::fmt::Display for Number {
     }
 }
 
-/// The same with a decimal point: a bucket of 1 is `1.0`.
+/// A number that always has a decimal point. For example, a bucket of 1 is written as `1.0`.
 struct Pointed(f64);
 
 impl std::fmt::Display for Pointed {
@@ -203,7 +204,7 @@ impl std::fmt::Display for Pointed {
     }
 }
 
-/// Text between quotes.
+/// Text to be written between quotes, with special characters escaped.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {
@@ -232,7 +233,7 @@ mod tests {
             ("*/*", Format::Text),
             ("text/plain", Format::Text),
             ("application/openmetrics-text", Format::OpenMetrics),
-            // Prometheus 2.42.
+            // The header that Prometheus 2.42 sends.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
                  text/plain;version=0.0.4;q=0.5,*/*;q=0.1",

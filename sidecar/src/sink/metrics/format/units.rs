@@ -3,13 +3,13 @@
 /// A unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sink) struct Unit {
-    /// The suffix in a family name.
+    /// The suffix of the unit in a family name.
     pub word: &'static str,
-    /// As UCUM writes it (<https://ucum.org/ucum>).
+    /// The unit as UCUM writes it (<https://ucum.org/ucum>).
     pub ucum: &'static str,
 }
 
-/// A unit that is a suffix of another comes after it.
+/// All units. A unit that is a suffix of another comes after it, so that the longer one is found first.
 const UNITS: [Unit; 9] = [
     of("bytes_per_second", "By/s"),
     of("flops_per_second", "{flop}/s"),
@@ -26,7 +26,7 @@ const fn of(word: &'static str, ucum: &'static str) -> Unit {
     Unit { word, ucum }
 }
 
-/// The unit of a family, from its name without `_total`.
+/// Returns the unit of a family, from its name without `_total`.
 pub(in crate::sink) fn unit(name: &str) -> Option<Unit> {
     let ends = |unit: &&Unit| {
         name.strip_suffix(unit.word)

@@ -12,7 +12,7 @@ use super::gpus::{Gpu, Gpus};
 const LABELS: [&str; 6] = ["gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname"];
 const MIB: f64 = 1.0 / 1_048_576.0;
 
-/// A field: name, help, whether it is a counter, our signal, and the factor to DCGM's unit.
+/// A field: its name, its help, whether it is a counter, our signal for it, and the factor to DCGM's unit.
 type Field = (&'static str, &'static str, bool, GpuSignal, f64);
 
 const FIELDS: &[Field] = &[
@@ -172,8 +172,8 @@ const FIELDS: &[Field] = &[
     ),
 ];
 
-/// The families of every GPU with readings. A GPU's number is its index among those of its node by PCI address, like
-/// NVML's numbering.
+/// Adds the families of every GPU with readings. A GPU's number is its position among the GPUs of its node when sorted
+/// by PCI address, like NVML's numbering.
 pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let mut of_nodes: BTreeMap<&NodeId, Vec<(&str, &str, &Gpu)>> = BTreeMap::new();
     for (id, gpu) in gpus {
@@ -229,7 +229,7 @@ pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     gauges(out, "DCGM_FI_DEV_XID_ERRORS", help, LABELS, xids);
 }
 
-/// `0000:b3:00.0` in DCGM's format: a domain of eight digits, and capitals.
+/// Converts an address such as `0000:b3:00.0` to DCGM's format, which has a domain of eight digits, and capitals.
 fn dcgm_address(pci: &str) -> String {
     match pci.split_once(':') {
         Some((domain, rest)) => format!("{domain:0>8}:{}", rest.to_uppercase()),

@@ -6,18 +6,18 @@ use paceline_health::event::GpuSignal;
 pub(in crate::sink::metrics) struct Family {
     pub name: &'static str,
     pub help: &'static str,
-    /// Monotonic until the driver is reloaded.
+    /// True if the value only increases until the driver is reloaded.
     pub is_counter: bool,
     /// The label that distinguishes its rows, if there are several.
     pub label: Option<&'static str>,
     pub rows: &'static [Row],
 }
 
-/// A signal, and its value of the family's label.
+/// A signal, and the label value that the family uses for it.
 pub(in crate::sink::metrics) struct Row {
     pub signal: GpuSignal,
     pub label: &'static str,
-    /// Factor to base units.
+    /// The factor that converts the signal to base units.
     pub unit: f64,
 }
 

@@ -16,7 +16,7 @@ use super::gpu_table;
 /// The state of each GPU.
 pub(in crate::sink) type Gpus = BTreeMap<GpuId, Arc<Gpu>>;
 
-/// One GPU: whether it is readable, and its last readings.
+/// One GPU, with its access state and its last readings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::sink) struct Gpu {
     node: NodeId,
@@ -25,7 +25,7 @@ pub(in crate::sink) struct Gpu {
     model: Arc<str>,
     access: Option<Access>,
     readings: BTreeMap<GpuSignal, Reading>,
-    /// Number of reports of each XID by the kernel and by NVML, which both report the same fault.
+    /// The number of reports of each XID: first those by the kernel, then those by NVML. Both report the same fault.
     xids: BTreeMap<u32, [u64; 2]>,
     last_xid: u32,
 }
@@ -44,7 +44,7 @@ impl Gpu {
         }
     }
 
-    /// The XID that was reported last; zero: none.
+    /// Returns the XID that was reported last, or zero if there was none.
     pub(in crate::sink::metrics) fn last_xid(&self) -> u32 {
         self.last_xid
     }
@@ -53,7 +53,7 @@ impl Gpu {
         &self.node
     }
 
-    /// PCI bus id.
+    /// Returns the PCI bus ID.
     pub(in crate::sink) fn pci(&self) -> &Arc<str> {
         &self.pci
     }
@@ -62,7 +62,7 @@ impl Gpu {
         &self.model
     }
 
-    /// The last reading, if it is a value.
+    /// Returns the last reading, if it is a value.
     pub(in crate::sink) fn value(&self, signal: GpuSignal) -> Option<f64> {
         self.readings.get(&signal)?.value()
     }
@@ -72,7 +72,7 @@ impl Gpu {
     }
 }
 
-/// Applies a reading. It may contain only changes.
+/// Applies a reading, which may contain only changes.
 pub(in crate::sink::metrics) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
     let gpu = gpus
         .entry(reading.gpu.clone())
@@ -90,7 +90,7 @@ pub(in crate::sink::metrics) fn observe(gpus: &mut Gpus, frame: &Frame, reading:
     }
 }
 
-/// Applies the access state. The last readings of an unreadable GPU are no longer valid.
+/// Applies an access state. The last readings of an unreadable GPU are no longer valid.
 pub(in crate::sink::metrics) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
     let Some(id) = &news.gpu else { return };
     let gpu = gpus
@@ -103,7 +103,7 @@ pub(in crate::sink::metrics) fn access(gpus: &mut Gpus, frame: &Frame, news: &Gp
     }
 }
 
-/// Counts an XID, for the GPU with this id or PCI address.
+/// Counts an XID of the GPU with this ID or PCI address.
 pub(in crate::sink::metrics) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
     let source = match fault.seen_by {
         FaultSource::Kernel => 0,
@@ -126,7 +126,7 @@ pub(in crate::sink::metrics) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
     }
 }
 
-/// The families of every GPU with readings.
+/// Adds the families of every GPU with readings.
 pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let info = gpus.iter().map(|(id, gpu)| {
         let source = match gpu.provenance {
@@ -153,7 +153,7 @@ pub(in crate::sink::metrics) fn families(out: &mut Families<'_>, gpus: &Gpus) {
         info,
     );
     let access = gpus.iter().filter_map(|(id, gpu)| {
-        // The same name as in the journal.
+        // Use the same name as in the journal.
         let state = serde_json::to_value(gpu.access?).ok()?;
         Some(([id.to_string(), state.as_str()?.to_owned()], 1.0))
     });

@@ -1,4 +1,4 @@
-//! The same finding on eight GPUs of a node is one message, and a lost GPU does not wait for a second one.
+//! The same finding on eight GPUs of a node is one message. A lost GPU does not wait for a second one.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn of_gpu(gpu: u32, severity: Severity, state: State) -> Verdict {
     }
 }
 
-/// A job whose GPUs raise and clear findings at given seconds, and the resulting notices.
+/// A job whose GPUs raise and clear findings at given seconds. Returns the resulting notices.
 struct Job(News);
 
 impl Job {
@@ -65,7 +65,7 @@ fn eight_gpus_that_warn_one_after_another_are_one_message() {
     assert_eq!(job.at(10, &[]), ["Firing warning 8 GPUs on node2"]);
     assert_eq!(job.at(11, &[warning(3)]), NONE);
     assert_eq!(job.0.open_notices(NOW).len(), 1);
-    // It is resolved with the last of them, once.
+    // The message is resolved once, with the last GPU.
     let first: Vec<Verdict> = (0..7).map(over).collect();
     assert_eq!(job.at(20, &first), NONE);
     assert_eq!(job.at(21, &[over(7)]), ["Resolved warning 8 GPUs on node2"]);
@@ -93,7 +93,7 @@ fn what_is_critical_of_one_gpu_waits_for_nobody() {
         job.at(0, &[critical(0)]),
         ["Firing critical gpu GPU-00000000-aaaa on node2"]
     );
-    // The other GPUs follow: one more message, which counts all, instead of seven.
+    // The other GPUs follow. There is one more message, which counts all GPUs, and not seven messages.
     let others: Vec<Verdict> = (1..7).map(critical).collect();
     assert_eq!(job.at(1, &others), NONE);
     assert_eq!(job.at(3, &[]), ["Firing critical 7 GPUs on node2"]);
@@ -112,7 +112,7 @@ fn one_that_becomes_critical_is_told_for_all() {
     assert_eq!(job.at(13, &[warning(1)]), NONE);
 }
 
-/// They are hot again before the cool-down is over: reported after it, once, with a count.
+/// The GPUs are hot again before the cool-down is over. This is reported once, after it, with a count.
 #[test]
 fn what_comes_back_soon_waits() {
     let mut job = Job::new();
@@ -143,7 +143,7 @@ fn a_restart_and_the_end_of_the_job_tell_it_once() {
     let mut another = open();
     another.0.resume(&[], NOW + 20_000);
     assert_eq!(another.at(20, &[]), ["Resolved warning 8 GPUs on node2"]);
-    // The end of a job does not wait.
+    // Nothing waits at the end of a job.
     let mut short = Job::new();
     short.at(0, &all);
     assert_eq!(short.0.close(NOW + 1000).len(), 2);
@@ -159,7 +159,7 @@ fn alerts(notices: Vec<Notice>) -> Value {
         .clone()
 }
 
-/// Alertmanager identifies an alert by its labels: the number of GPUs and the cause are not labels.
+/// Alertmanager identifies an alert by its labels, so the number of GPUs and the cause are not labels.
 #[test]
 fn labels_stay_while_gpus_join_and_the_cause_is_found() {
     let mut news = News::open("j".into(), Default::default());
@@ -193,7 +193,7 @@ fn labels_stay_while_gpus_join_and_the_cause_is_found() {
     );
 }
 
-/// Findings about the design of a job never page: the detector makes them warnings, whatever their cost.
+/// Findings about the design of a job never page. The detector makes them warnings, whatever their cost.
 #[test]
 fn a_ticket_wakes_nobody() {
     let mut news = News::open("j".into(), Default::default());

@@ -24,7 +24,7 @@ use super::*;
 
 pub(super) const NOW: u64 = 1_700_000_000_000;
 
-/// A verdict about the GPU with this number on n1.
+/// Returns a verdict about the GPU with this number on n1.
 pub(in crate::sink) fn throttled(gpu: u32) -> Verdict {
     Verdict {
         finding: Finding::GpuThrottled,
@@ -111,7 +111,7 @@ fn receivers() {
     assert!(!format!("{receiver:?}").contains("s3cret"));
 }
 
-/// HMAC-SHA256, test case 2 of RFC 4231 in our framing: the key signs `id.body`.
+/// Checks HMAC-SHA256 with test case 2 of RFC 4231 in our framing, in which the key signs `id.body`.
 #[test]
 fn signatures() {
     let signed = http::sign("Jefe", "what do ya want for nothing?", "");
@@ -122,7 +122,7 @@ fn signatures() {
     assert_eq!(signed, format!("sha256={digits}"));
 }
 
-/// Answers with these codes, one per request, then 200; returns the requests.
+/// Answers with these codes, one per request, and then with 200. Returns the requests.
 pub(super) fn serve(listener: TcpListener, codes: Vec<u16>) -> Inbox<(Vec<String>, Value)> {
     let (sender, came) = sync_channel(1000);
     thread::spawn(move || {
@@ -182,12 +182,12 @@ fn key_file(dir: &Path) -> String {
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The receiver refuses connections, then answers with errors, then accepts: no notice is lost, all are signed and in
-/// order, and a notifier restarted in between sends nothing twice.
+/// The receiver refuses connections, then answers with errors, then accepts. No notice is lost, and all are signed and
+/// in order. A notifier that is restarted in between sends nothing twice.
 #[test]
 fn a_receiver_that_is_down_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    // Bound but not listening: it refuses connections, and no other process gets its port.
+    // The socket is bound but not listening. It refuses connections, and no other process gets its port.
     let down = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     net::bind(&down, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
     let listener = TcpListener::from(down);
@@ -202,7 +202,7 @@ fn a_receiver_that_is_down_loses_nothing() {
         );
         notifier.tick(NOW + u64::from(rank));
     }
-    // The aggregator dies, and its courier with it; in this test the courier may sleep for a second before it notices.
+    // The aggregator dies, and its courier with it. In this test the courier may sleep for a second before it notices.
     drop(notifier);
     std::thread::sleep(Duration::from_millis(1500));
     let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
@@ -250,21 +250,21 @@ fn a_receiver_that_is_down_loses_nothing() {
     assert_eq!(flush(dir.path(), &receivers).unwrap(), []);
 }
 
-/// The job ends while the receiver does not answer: the end is not delayed, and the rest is sent later.
+/// The job ends while the receiver does not answer. The end is not delayed, and the rest is sent later.
 #[test]
 fn what_is_left_is_sent_later() {
     let dir = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let receivers = [Receiver::parse(&format!("webhook=http://{address}/")).unwrap()];
-    // It accepts connections and never answers.
+    // The receiver accepts connections and never answers.
     let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
     notifier.verdict(&verdict(1, 0, Severity::Critical, State::Raised), NOW);
     notifier.tick(NOW);
     let held = listener.accept().unwrap();
     let begin = Instant::now();
     let left = notifier.close(NOW + 1000);
-    // Less than a request's timeout, and than the launcher waits.
+    // This is less than the timeout of a request, and less than the launcher waits.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     let whom = format!("webhook http://{address}");
     let notices: Vec<_> = left.iter().map(|one| (one.notices, &*one.receiver)).collect();
@@ -273,7 +273,7 @@ fn what_is_left_is_sent_later() {
     assert_eq!(strangers(dir.path(), &receivers).unwrap(), Vec::<PathBuf>::new());
     assert_eq!(strangers(dir.path(), &[]).unwrap(), [left[0].dir.clone()]);
     drop((listener, held));
-    // A program being started by another test holds a copy until its exec.
+    // A program that another test is starting holds a copy of the socket until it calls exec.
     let again = loop {
         match TcpListener::bind(address) {
             Ok(again) => break again,
@@ -347,7 +347,7 @@ fn slack_text_is_escaped() {
     );
 }
 
-/// Alertmanager identifies an alert by its labels: the alert with the previous labels is resolved, and an incident
+/// Alertmanager identifies an alert by its labels. The alert with the previous labels is resolved, and an incident
 /// never pages twice.
 #[test]
 fn an_alert_whose_evidence_turns_out_not_to_be_live_is_one() {
@@ -373,7 +373,7 @@ fn an_alert_whose_evidence_turns_out_not_to_be_live_is_one() {
     assert_eq!(alerts(news.open_notices(NOW + 2000)).as_array().unwrap().len(), 1);
 }
 
-/// The flag is stored in the file, and determines how long Alertmanager keeps the alert.
+/// The flag is stored in the spool's file. It determines how long Alertmanager keeps the alert.
 #[test]
 fn what_is_told_again_at_the_end_is_so_in_the_spool() {
     let mut news = News::open("j".into(), Default::default());

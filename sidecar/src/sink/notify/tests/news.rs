@@ -1,4 +1,4 @@
-//! Which notices are sent, and how often.
+//! Tests which notices are sent, and how often.
 
 use paceline_health::fault::{Order, Remedy, When};
 use paceline_health::report::Report;
@@ -9,7 +9,7 @@ use super::super::news::News;
 use super::super::notice::{Notice, Status};
 use super::{NOW, verdict};
 
-/// `raised`, `worse` or `cleared` at a given second; returns the notices as `status severity [times]`.
+/// Applies `raised`, `worse` or `cleared` at a given second. Returns the notices as `status severity [times]`.
 fn said(news: &mut News, at_s: u64, word: &str) -> Vec<String> {
     let now = NOW + at_s * 1000;
     match word {
@@ -32,7 +32,7 @@ fn once_then_worse_then_over_then_not_too_soon() {
     assert_eq!(said(&mut news, 3, "raised"), none, "what was told stands");
     assert_eq!(said(&mut news, 4, "cleared"), ["Resolved critical 1"]);
     assert_eq!(said(&mut news, 5, "cleared"), none);
-    // It flaps: no notices until the cool-down is over.
+    // The incident flaps. There are no notices until the cool-down is over.
     assert_eq!(said(&mut news, 6, "raised"), none);
     assert_eq!(said(&mut news, 7, "cleared"), none);
     assert_eq!(said(&mut news, 8, "raised"), none);
@@ -140,7 +140,7 @@ fn of_what_stands_still_is_said_what_was_lost() {
     };
     news.verdict(&silent, NOW);
     assert_eq!(news.poll(NOW)[0].costs, "0.09 GPU-hours so far");
-    // In a job without visible GPUs, whose time is counted in rank-hours; and its duration.
+    // This job has no visible GPUs, so its time is counted in rank-hours. The duration is checked too.
     news.update(&report(silent.clone()));
     assert_eq!(news.open_notices(NOW)[0].costs, "0.09 rank-hours so far");
     let over = Verdict {

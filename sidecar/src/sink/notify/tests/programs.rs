@@ -33,14 +33,14 @@ fn programs() {
     assert!(matches!(check("exit 1"), courier::Delivery::Never(_)));
     assert!(matches!(check("exit 75"), courier::Delivery::Later(..)));
     assert!(matches!(check("kill -9 $$"), courier::Delivery::Later(..)));
-    // Accepted, but a child of it continues to run.
+    // The program accepts the notice, but its child continues to run.
     let pid = dir.path().join("pid");
     let script = format!("sleep 600 & echo $! > {}", pid.display());
     assert_eq!(check(&script), courier::Delivery::Taken);
     is_gone(&pid);
 }
 
-/// Waits until the process whose id is in a file is gone.
+/// Waits until the process whose ID is in a file is gone.
 fn is_gone(pid: &Path) {
     let number = fs::read_to_string(pid).unwrap();
     let begin = Instant::now();
@@ -54,7 +54,7 @@ fn is_gone(pid: &Path) {
     }
 }
 
-/// The job ends while a program is running: the program and its children are killed.
+/// The job ends while a program is running. The program and its children are killed.
 #[test]
 fn a_program_that_hangs_ends_with_the_job() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn a_program_that_hangs_ends_with_the_job() {
     pids.iter().for_each(|pid| is_gone(pid));
 }
 
-/// A misplaced value may be a secret.
+/// A misplaced value may be a secret, so errors do not contain it.
 #[test]
 fn refusals_repeat_no_value() {
     for words in [
@@ -104,7 +104,7 @@ fn refusals_repeat_no_value() {
     }
 }
 
-/// A megabyte of names with terminal escape sequences, for every kind of receiver.
+/// Names are a megabyte long with terminal escape sequences. All kinds of receivers are checked.
 #[test]
 fn hostile_words_are_short_and_visible_to_everybody() {
     let words = "<script>\x1b[31m\r\n\0\u{9b}\u{202e}\"${{x}}".repeat(1 << 15);

@@ -7,7 +7,7 @@ use paceline_health::verdict::{Severity, State};
 use super::super::*;
 use super::{NOW, PATIENCE, serve, verdict};
 
-/// A pod's token is read for each message, because it changes every hour; a receiver with a token gets active notices
+/// A pod's token is read for each message, because it changes every hour. A receiver with a token gets active notices
 /// repeatedly.
 #[test]
 fn a_token_is_read_anew_for_each_message() {
@@ -36,7 +36,7 @@ fn a_token_is_read_anew_for_each_message() {
     fs::write(&token, "t-2\n").unwrap();
     let until = Instant::now() + PATIENCE;
     let mut now = NOW;
-    // Only after the first has left its spool.
+    // Continue only after the first notice has left its spool.
     let spool = Spool::open(&dir.path().join(FOLDER).join(receivers[0].name())).unwrap();
     while !spool.is_empty() {
         assert!(Instant::now() < until);

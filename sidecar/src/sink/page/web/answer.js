@@ -1,12 +1,13 @@
-// Who, why, since when, what it costs, what now; or that all is well, as far as was seen.
+// Shows the most important finding: who is affected, why, since when, at what cost, and what to do. Without findings,
+// says that all is well, but only as far as data was received.
 
 const view = {selected: null, query: ''};
 
-// Findings that are listed: of those that hold, and of those that are over.
+// Maximum number of findings to list: active ones, and ended ones.
 const HOLDING = 12;
 const OVER = 48;
 
-// What was typed: a rank, or text to be found in names.
+// Parses the filter: either a rank, or text to find in names.
 function query() {
   const text = view.query.trim().toLowerCase();
   const rank = /^(?:rank\s*|r)?(\d+)$/.exec(text);
@@ -55,13 +56,13 @@ function who(verdict) {
   return el('span', null, ...rank, 'node ', told(subject.node), ...gpuName);
 }
 
-// A rank is known by its number; its GPU stands below.
+// Returns a short name of the subject. A rank is identified by its number; its GPU is shown in the details.
 function shortWhom({subject, whom}) {
   if (subject.kind === 'rank') return `rank ${subject.rank} on ${subject.node}`;
   return subject.kind === 'gpu' ? `${shortGpu(subject.gpu)} on ${subject.node}` : whom;
 }
 
-// Commands stand between backticks: they are shown so that a click marks them whole.
+// Turns commands between backticks into elements that a click selects completely.
 function withCode(text) {
   const pieces = text.split('`');
   if (pieces.length % 2 === 0) return [told(text)];
@@ -74,7 +75,7 @@ function caseOf(verdict) {
   fact('Who', who(verdict));
   fact('Since', since(verdict));
   const slower = verdict.slowdown === null ? [] : [el('b', null, `${times(verdict.slowdown)} as long as ${verdict.beside}`), ': '];
-  // Of what nobody is slow for the sentence above says all that is known.
+  // If no subject is slow and the cause is unknown, the sentence above already says all that is known.
   if (verdict.cause !== 'unknown' || verdict.slowdown !== null) fact('Why', ...slower, verdict.why);
   fact('Cost', costs(verdict));
   fact('Do', ...withCode(verdict.action));
@@ -94,7 +95,7 @@ function hero(verdict) {
   return el('div', `verdict ${cls}`, head, el('p', 'faint', told(verdict.title), '. ', told(verdict.means)), caseOf(verdict));
 }
 
-// Absence of data is never health: what was not seen is said.
+// Shows that there are no findings. Missing data is not health, so what was not observed is listed.
 function calm() {
   const {report} = data;
   const seen = report.coverage;
@@ -127,13 +128,13 @@ function drawAnswer() {
     first ? hero(first) : null,
     none ? el('p', 'faint', 'No active finding matches the filter.') : null,
     !first && !none && !report.end ? calm() : null);
-  // Said aloud once, and not with every new number.
+  // Announce a finding to screen readers once, and not with every new number.
   const news = first ? `${mark(first)} ${first.finding}: ${shortWhom(first)}` : at('answer').querySelector('h2')?.textContent ?? '';
   if (at('announce').textContent !== news) at('announce').textContent = news;
   drawOthers(all, first);
 }
 
-// Findings that hold are listed, those that are over are behind a line.
+// Lists the active findings. Ended findings are in a collapsed list.
 function drawOthers(all, first) {
   at('others').hidden = all.length < 2 && all[0] === first;
   if (at('others').hidden) return;
@@ -149,7 +150,7 @@ function drawOthers(all, first) {
   const holds = all.filter(verdict => verdict.raised);
   const over = all.filter(verdict => !verdict.raised);
   const open = at('over')?.open ?? false;
-  // Whoever stands on one with the keyboard stays there.
+  // Keep the keyboard focus on the same finding.
   const held = document.activeElement?.dataset?.finding;
   const ended = data.report.findings - data.report.raised;
   const past = el('details', null, el('summary', 'faint', `${query().text ? over.length : ended} ended`), el('ol', null, ...over.slice(0, OVER).map(button)),
@@ -169,7 +170,7 @@ function select(id) {
   drawAnswer();
 }
 
-// The next finding, or the one before.
+// Selects the next or the previous finding.
 function walk(by) {
   const all = (data.report?.verdicts ?? []).filter(concerns);
   if (all.length === 0) return;

@@ -1,6 +1,7 @@
-// How long steps take, and where their time goes, under the heat map and on its axis of steps.
+// Draws how long steps take and where their time goes. It is below the heat map and shares its axis of steps.
 
-// Names and colours are those of the report's page, by day and by night: who has seen one picture reads the other.
+// Names and colors are those of the report's page, in both color schemes, so that a reader of one understands the
+// other.
 const PHASES = ['data loading', 'compute', 'waiting and communication', 'optimizer', 'checkpoint', 'rest'];
 const PHASE_COLOURS = {
   light: ['#b07aa1', '#4e79a7', '#e0953a', '#7a9e4f', '#8a8f98', '#dde3e9'],
@@ -14,7 +15,7 @@ function drawBand() {
   const map = mapping(columns.length, width);
   const medians = columns.map(step => step.p50).sort((a, b) => a - b);
   const usual = medians[Math.floor(medians.length / 2)];
-  // One long step must not press all others into a line; what passes the top is marked there.
+  // One long step must not flatten all others, so the scale is limited. Values beyond it are marked at the top.
   const top = Math.min(Math.max(...columns.map(step => step.max)), usual * 2) * 1.1;
   const y = seconds => height - Math.min(1, seconds / top) * (height - 4);
   const x = index => map.x(index) + map.wide / 2;
@@ -78,7 +79,7 @@ function drawPhases() {
   at('phases').setAttribute('aria-label', last ? `Shares of the last step: ${last.map((share, phase) => `${PHASES[phase]} ${percent(share)}`).join(', ')}` : 'no phases');
 }
 
-// Shares of a step, means over the ranks; they add up to one.
+// Returns the shares of a step, as means over the ranks. They add up to one.
 function shares(step) {
   if (!step.phases) return null;
   const sum = step.phases.reduce((all, one) => all + one, 0);

@@ -1,11 +1,11 @@
-// What the aggregator has told so far. `apply` takes a whole state or news; both have the same form.
+// The data received from the aggregator. `apply` takes either the whole state or updates; both have the same form.
 
 const STEPS_KEPT = 1024;
 const EVENTS_KEPT = 256;
 const GPU_FIELDS = ['temperature', 'margin', 'clock', 'clockMax', 'power', 'limit', 'busy', 'uncorrected', 'corrected', 'bits'];
 const UNKNOWN = 0xffff;
 const GPU_BITS = ['slowed by heat', 'at its power cap', 'power brake', 'rows wait to be remapped', 'a row could not be remapped', 'cannot be read', 'PCIe lanes are missing', 'an NVLink is down'];
-// Being at the power cap is what a busy GPU does.
+// A busy GPU is often at its power cap, so that bit is no sign of trouble.
 const GPU_TROUBLE = 0xff & ~2;
 
 const data = {
@@ -26,11 +26,11 @@ function column(row) {
   return {step, restart, kind, at_s, p50, p99, max, phases, ranks, bin, cells: bytes(cells), who: who ? bytes(who) : null, isSelf};
 }
 
-// Takes what came. Which parts changed.
+// Applies received data. Returns which parts changed.
 function apply(news) {
   const changed = new Set();
   if (news.epoch !== data.epoch) {
-    // Another aggregator: what the one before told stands until this one tells it anew.
+    // The data is from another aggregator. Keep what the previous one sent until this one replaces it.
     Object.assign(data, {epoch: news.epoch, serial: 0, steps: [], events: []});
     changed.add('steps').add('events');
   }
@@ -61,7 +61,8 @@ function apply(news) {
   return changed;
 }
 
-// Steps that can stand beside the last one: of as many ranks, since the last restart or before.
+// Returns the steps that can be compared with the last one, because they have as many ranks. A restart may be between
+// them.
 function picture() {
   const last = data.steps.at(-1);
   if (!last) return [];
@@ -85,8 +86,8 @@ function rankName(rank) {
   return `rank ${rank}${node === null ? '' : ` on ${node}`}${gpu === null ? '' : ` (${shortGpu(data.places.gpus[gpu][0])})`}`;
 }
 
-// What was last read of the GPU at a place; null where nothing was. All are read into the same object where one is given:
-// of thousands of GPUs the objects would take longer than the readings.
+// Returns the last readings of the GPU at an index, with null for missing ones. If `into` is given, they are written
+// into that object, because creating objects for thousands of GPUs would take longer than reading the values.
 function gpu(place, into) {
   const read = into ?? {};
   const start = place * GPU_FIELDS.length;
@@ -103,12 +104,12 @@ function ratio(cell) {
   return cell === 0 ? null : Math.exp((cell - 128) / 64);
 }
 
-// Findings that hold now.
+// Returns the findings that are active now.
 function raised() {
   return (data.report?.verdicts ?? []).filter(verdict => verdict.raised);
 }
 
-// Whose time is counted: GPUs', or ranks' where there are none.
+// Returns whose time is counted: that of GPUs, or that of ranks if there are no GPUs.
 function whose() {
   return data.places?.gpus.length ? 'GPU' : 'rank';
 }

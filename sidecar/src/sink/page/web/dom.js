@@ -1,8 +1,8 @@
-// The one way by which anything gets onto the page: as text. Nothing here takes markup.
+// All content is put onto the page with these functions, and only as text. None of them accepts markup.
 
 const at = id => document.getElementById(id);
 
-// An element with a class, and children that are elements or text.
+// Creates an element with a class, and with children that are elements or text.
 function el(tag, cls, ...children) {
   const made = document.createElement(tag);
   if (cls) made.className = cls;
@@ -10,7 +10,7 @@ function el(tag, cls, ...children) {
   return made;
 }
 
-// Text that others chose: its direction ends where it ends.
+// Wraps text from other sources, so that its text direction does not affect the text after it.
 function told(text) {
   const made = document.createElement('bdi');
   made.textContent = text;
@@ -21,7 +21,7 @@ function fill(id, ...children) {
   at(id).replaceChildren(...children.filter(child => child !== null && child !== undefined));
 }
 
-// A table of rows of text; the first row is its head.
+// Creates a table from rows of text, below a header row.
 function table(head, rows, cls) {
   const line = (tag, cells) => el('tr', null, ...cells.map(cell => el(tag, null, cell instanceof Node ? cell : told(String(cell)))));
   const made = el('table', cls, el('thead', null, line('th', head)), el('tbody', null, ...rows.map(row => line('td', row))));
@@ -29,7 +29,7 @@ function table(head, rows, cls) {
   return el('div', 'wide', made);
 }
 
-// Shows lines of text beside the pointer; none: hides them.
+// Shows lines of text beside the pointer, or hides them if there are none.
 function tip(event, lines) {
   const box = at('tip');
   box.hidden = !lines;
@@ -40,7 +40,8 @@ function tip(event, lines) {
   box.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
 }
 
-// A canvas as large as its place, in the screen's own pixels or, for what is drawn cell by cell, in CSS pixels.
+// Prepares a canvas as large as its place. It uses the screen's own pixels, or CSS pixels for content that is drawn
+// cell by cell.
 function canvas(id, height, sharp) {
   const made = typeof id === 'string' ? at(id) : id;
   const width = Math.max(50, Math.floor(made.parentElement.clientWidth || made.clientWidth));

@@ -1,9 +1,9 @@
-// Nodes, the faulty first; GPUs in strips; ports.
+// Draws nodes (those with findings first), GPUs as strips, and ports.
 
 const fleet = {tiles: [], across: 1, size: 12};
 const RANKED = {critical: 3, warning: 2, info: 1};
 
-// The worst finding that holds now of each node.
+// Returns the worst active finding of each node.
 function nodeFindings() {
   const worst = new Map();
   const add = (node, verdict) => {
@@ -19,7 +19,8 @@ function nodeFindings() {
   return worst;
 }
 
-// Nodes by name with their ranks: that changes with who is where, and not with every finding.
+// The nodes by name, with their ranks. They are cached, because they change with the placement of ranks and not with
+// every finding.
 const byName = new Intl.Collator('en', {numeric: true});
 const placed = {places: null, nodes: []};
 function nodesByName() {
@@ -47,7 +48,7 @@ function drawNodes() {
   const all = nodesByName();
   for (const node of all) node.verdict = worst.get(node.name);
   const order = text ? all.filter(node => rank !== null ? node.name === only : node.name.toLowerCase().includes(text) || node.rack.toLowerCase().includes(text) || (node.verdict && concerns(node.verdict))) : [...all];
-  // Those without a finding stay as they are, by name.
+  // Nodes without a finding keep their order by name.
   if (worst.size) order.sort((a, b) => (b.verdict ? RANKED[b.verdict.severity] : 0) - (a.verdict ? RANKED[a.verdict.severity] : 0));
   const bad = order.filter(node => node.verdict);
   fill('node-cards', ...bad.slice(0, 12).map(node => el('div', `card ${node.verdict.severity}`,
@@ -65,7 +66,7 @@ function nodeRanks(node) {
   return `${which}${node.up < node.count ? `, ${node.count - node.up} ended` : ''}${rack}`;
 }
 
-// One tile a node. Findings have a shape in them, so that they are seen without colours.
+// Draws one tile per node. A finding is also shown by a shape, so that it is visible without colors.
 function drawTiles(order) {
   const width = at('nodes').parentElement.clientWidth;
   const size = order.length > 1500 ? 9 : order.length > 400 ? 12 : 18;
@@ -100,7 +101,7 @@ function listenToNodes() {
   at('nodes').addEventListener('click', event => { const node = under(event); if (node) setFilter(node.name); });
 }
 
-// Strips: what is told, how bad that is (0 to 1), and how it is written.
+// The strips. Each has a name, the value that it shows, how bad that value is (0 to 1), and how the value is written.
 const LANES = [
   ['temperature', read => read.temperature, read => read.margin === null ? (read.temperature - 60) / 30 : 1 - read.margin / 25, value => `${value} °C`],
   ['SM clock', read => read.clock, read => read.clockMax ? (1 - read.clock / read.clockMax) * 4 : 0, value => `${value} MHz`],
@@ -109,7 +110,8 @@ const LANES = [
   ['memory errors', read => read.uncorrected === null && read.corrected === null ? null : (read.uncorrected ?? 0) * 1000 + (read.corrected ?? 0), read => (read.uncorrected ?? 0) > 0 ? 1 : Math.min(0.6, (read.corrected ?? 0) / 100), null],
 ];
 
-// What a strip shows of each GPU: its value and how bad that is, NaN where it was not read; and which GPUs are in trouble.
+// Returns the value of each GPU for each strip and how bad it is, with NaN for missing readings. Also returns which
+// GPUs are in trouble.
 function readLanes(shown) {
   const lanes = LANES.map(() => ({values: new Float64Array(shown.length), bad: new Float32Array(shown.length)}));
   const troubled = [];
@@ -180,7 +182,7 @@ function drawGpus() {
   fill('gpus', ...lanes, ...list);
 }
 
-// What a strip says of all its GPUs.
+// Returns a strip's summary of all its GPUs.
 function laneSays(values, tell) {
   let [low, high, uncorrected, corrected] = [Infinity, -Infinity, 0, 0];
   for (const value of values) {
@@ -209,7 +211,7 @@ function drawLane([name, , , tell], shown, {values, bad}) {
     const [from, to] = [at_(x), at_(x + 1)];
     let worst = -1;
     for (let index = from; index < Math.max(from + 1, to); index += 1) worst = bad[index] > worst ? bad[index] : worst;
-    // Bad is dark (light on dark) and tall, so that it is seen without colours.
+    // Bad values are dark (light in the dark scheme) and tall, so that they are visible without colors.
     pen.fillStyle = worst < 0 ? colourOf('--line') : strength(worst);
     const tall = worst < 0 ? 2 : 7 + 11 * worst;
     const gap = shown.length * 4 < width && from !== to ? 1 : 0;
@@ -221,14 +223,14 @@ function drawLane([name, , , tell], shown, {values, bad}) {
   return row;
 }
 
-// Looking a colour up for each pixel takes longer than drawing it.
+// A cache of colors, because looking up a color for each pixel takes longer than drawing the pixel.
 const colours = {};
 function colourOf(name) {
   const key = `${name} ${isDark()}`;
   return colours[key] ??= colour(name);
 }
 
-// How bad something is, from 0 to 1, as a colour; of so many as one can tell apart.
+// Returns the color for how bad a value is, from 0 to 1. There are only as many colors as a viewer can distinguish.
 const strengths = {};
 function strength(share) {
   const own = strengths[isDark()] ??= Array.from({length: 65}, (_, step) => `rgb(${shade(1 + step / 64 * 0.6).join(' ')})`);

@@ -1,12 +1,14 @@
-// Ranks by steps: each cell is a rank's self-time beside that of its peers. Where several share a pixel the worst shows.
+// Draws ranks by steps. Each cell compares a rank's self-time with that of its peers. If several cells share a pixel,
+// the worst is shown.
 
 const heat = {rows: [], columns: [], map: null, cursor: null, width: 0, height: 0, rowHeight: 1, image: null};
 
-// A slow row among hundreds is drawn this many lines to either side of its own, or nobody would see it.
+// A slow row among hundreds is also drawn on this many lines above and below its own. Otherwise it would not be
+// visible.
 const SPREAD = 1;
 const SLOW = 133;
 
-// From a ratio to a colour: lightness changes in one direction, so that it is read without colours too.
+// Converts a ratio to a color. Lightness changes in one direction, so that the map is readable without colors too.
 const STOPS = {
   light: [[0.6, [120, 170, 215]], [0.97, [226, 236, 243]], [1.03, [226, 236, 243]], [1.08, [247, 214, 136]], [1.25, [224, 122, 38]], [1.6, [170, 30, 26]], [3, [70, 8, 8]]],
   dark: [[0.6, [24, 62, 96]], [0.97, [30, 43, 53]], [1.03, [30, 43, 53]], [1.08, [104, 78, 20]], [1.25, [208, 126, 34]], [1.6, [255, 112, 98]], [3, [255, 226, 220]]],
@@ -28,7 +30,7 @@ function shade(value) {
   return from.map((part, index) => Math.round(part + (to[index] - part) * share));
 }
 
-// One colour for each cell, as canvases have them; the two of the stripes of what is absent at the end.
+// One color for each cell, in the format of canvases. The last two are for the stripes of absent ranks.
 const palettes = {};
 function palette() {
   return palettes[isDark()] ??= madePalette();
@@ -43,11 +45,11 @@ function madePalette() {
   return made;
 }
 
-// A step of the start takes so much longer than the usual one while caches fill and kernels are compiled.
+// How much longer than usual a step must be to count as a warm-up. At the start, caches fill and kernels are compiled.
 const WARM = 1.2;
 
-// Steps of a warm-up: those that say so, and the first ones after each start as long as they are longer than usual. Ranks that differ
-// there are not slow.
+// Returns which steps are warm-ups: those that are reported as such, and the first steps after each start while they
+// are longer than usual. Ranks that differ in these steps are not slow.
 function warmUps(columns) {
   const medians = columns.map(step => step.p50).sort((a, b) => a - b);
   const usual = medians[Math.floor(medians.length / 2)];
@@ -60,10 +62,10 @@ function warmUps(columns) {
   });
 }
 
-// Slow beats absent, absent beats everything else: as the aggregator bins.
+// Slow is worse than absent, and absent is worse than everything else. The aggregator groups ranks by the same order.
 const badness = cell => cell === 0 ? 261 : cell * 2;
 
-// Rows that the filter leaves; each is a place in the columns.
+// Returns the rows that match the filter, as indices in the columns.
 function rowsShown(columns) {
   const last = columns.at(-1);
   const all = Math.ceil(last.ranks / last.bin);
@@ -89,7 +91,7 @@ function ranksOf(subject) {
   return data.places.ranks.flatMap(([place, own], rank) => place === node && (!only || own < 0 || only.includes(data.places.gpus[own][0])) ? [rank] : []);
 }
 
-// Where a column lies, and which columns lie at a place: the newest at the right.
+// Returns functions that map columns to positions and positions to columns. The newest column is on the right.
 function mapping(columns, width) {
   const wide = columns <= width ? Math.min(14, Math.floor(width / columns)) : width / columns;
   const left = Math.max(0, width - wide * columns);
@@ -121,11 +123,11 @@ function drawHeat() {
   drawCursor();
 }
 
-// Which pixels of a line are whose: where they begin and end, and the worst cell of each line there.
+// Divides a line of pixels into spans of columns. Each has its start and end, and the worst cell of each line in it.
 function spans(lines, width) {
   const {columns, map, rowHeight} = heat;
   const found = [];
-  // A line between cells that are large enough for one.
+  // Leave a line between cells that are large enough.
   const gap = map.wide >= 6 && rowHeight > 6 ? 1 : 0;
   let from = Math.max(0, map.at(0));
   for (let x = Math.ceil(map.left); x < width && from < columns.length;) {
@@ -138,7 +140,8 @@ function spans(lines, width) {
   return found;
 }
 
-// A step that has its own pixels looks the same as long as the same rows are shown: only the newest is looked through.
+// A cache of the worst lines. A step with pixels of its own looks the same while the same rows are shown, so only the
+// newest step is processed.
 const kept = {shown: '', of: new WeakMap()};
 function worstLines(lines, from, to) {
   if (to - from > 1) return worstOf(lines, from, to);
@@ -153,7 +156,7 @@ function forgetOtherRows(lines) {
   if (kept.shown !== shown) Object.assign(kept, {shown, of: new WeakMap()});
 }
 
-// The worst cell of each pixel line, column by column.
+// Paints the worst cell of each line of pixels, column by column.
 function paint(pixels, width, height) {
   const {rows, rowHeight} = heat;
   const colours = palette();
@@ -167,7 +170,7 @@ function paint(pixels, width, height) {
       const cell = worst[line];
       for (let own = x; own < end; own += 1) {
         if (isWarm && cell !== 0) {
-          // Stripes the other way.
+          // Warm-up steps have stripes in the other direction.
           pixels[y * width + own] = colours[(own - y + height) % 6 < 2 ? 256 : 128];
           continue;
         }
@@ -226,7 +229,7 @@ function drawRowNames(height) {
   const {rows} = heat;
   const y = row => (row + 0.5) * height / rows.length;
   const names = [];
-  // A power of two: ranks of a node, and rows of several, begin there.
+  // Use a power of two, because nodes and grouped rows begin at such ranks.
   const apart = 2 ** Math.max(0, Math.ceil(Math.log2(rows.length / Math.max(1, Math.floor(height / 18)))));
   for (let row = 0; row < rows.length; row += apart) names.push([y(row), `${row === 0 ? 'rank ' : ''}${firstRank(row)}`]);
   const label = ([top, text], cls) => {
@@ -235,7 +238,7 @@ function drawRowNames(height) {
     return made;
   };
   fill('rows', ...names.map(name => label(name)));
-  // Who was found, beside the row; as many as there is room for.
+  // Put the ranks with findings beside their rows, as many as there is room for.
   const flags = [];
   const {bin} = heat.columns.at(-1);
   for (const verdict of raised()) {
@@ -247,7 +250,7 @@ function drawRowNames(height) {
   fill('flags', ...flags.map(flag => label(flag, 'flag')));
 }
 
-// What a cell says, in words.
+// Describes a cell in words.
 function cellSays(row, index) {
   const step = heat.columns[index];
   const place = heat.rows[row];
@@ -288,7 +291,7 @@ function drawCursor() {
   const {cursor, map, rows, height} = heat;
   box.hidden = !cursor || cursor.row >= rows.length;
   if (box.hidden) return;
-  // It stays with its step while columns move.
+  // The cursor stays on its step while columns move.
   const index = heat.columns.findIndex(step => step.step === cursor.step && step.restart === cursor.restart);
   if (index < 0) {
     heat.cursor = null;
@@ -341,7 +344,7 @@ function cellUnder(event) {
   const cells = heat.columns[index]?.cells;
   const row = y => Math.floor((event.clientY - box.top + y) / heat.height * heat.rows.length);
   if (!cells || heat.rowHeight > 2) return cellSays(row(0), index);
-  // What shows there: the worst of the rows of a line and of those beside it.
+  // Find the cell that is shown there, which is the worst of the rows on this line and on the lines beside it.
   let worst = Math.max(0, row(-SPREAD));
   for (let other = worst; other < Math.min(heat.rows.length, row(1 + SPREAD)); other += 1) {
     if (badness(cells[heat.rows[other]]) > badness(cells[heat.rows[worst]])) worst = other;

@@ -1,4 +1,4 @@
-// Asks the aggregator, draws what has changed, listens to keys.
+// Requests data from the aggregator, draws what has changed, and handles keys.
 
 const DRAWN_BY = [
   [drawHeader, ['report', 'places', 'steps']],
@@ -14,14 +14,14 @@ const DRAWN_BY = [
   [drawCoverage, ['report']],
 ];
 
-// What is to be drawn, in its order.
+// The functions that still have to draw. They run in the order of `DRAWN_BY`.
 const waiting = new Set();
 const state = {failures: 0, answered: 0};
-// A picture of the screen is held up for so long by what is drawn; the rest waits for the next one, milliseconds.
+// Maximum time that drawing may take from one frame, milliseconds. The rest is drawn in the next frame.
 const TURN_MS = 8;
 let frame = 0;
 
-// Draws what depends on the changed parts before the next pictures of the screen.
+// Draws the parts that depend on the changed data, before the next frames.
 function draw(changed) {
   const parts = new Set(changed);
   for (const [drawer, needs] of DRAWN_BY) if (needs.some(part => parts.has(part))) waiting.add(drawer);
@@ -51,12 +51,12 @@ function headers() {
 
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 
-// Events of one answer; each is one whole JSON text.
+// Parses the events of one answer. Each is a whole JSON text.
 function events(text) {
   return text.split('\n').filter(line => line.startsWith('data: ')).map(line => JSON.parse(line.slice(6)));
 }
 
-// True: go on at once. The first request does not wait for news.
+// Requests data and applies it. The first request returns the whole state at once; later ones wait for updates.
 async function ask(url) {
   const answer = await fetch(url, {headers: headers(), cache: 'no-store'});
   if (answer.status === 401) {
@@ -80,7 +80,7 @@ async function follow() {
   for (;;) {
     try {
       await ask(data.epoch ? 'v1/live/events' : 'v1/live');
-      // What nobody looks at need not be new.
+      // A hidden page is updated less often.
       await pause(document.hidden ? 2000 : 100);
     } catch {
       state.failures += 1;
@@ -89,7 +89,7 @@ async function follow() {
   }
 }
 
-// Resolves once somebody has entered one.
+// Asks for the token. Resolves when the user has entered one.
 function token() {
   const door = at('door');
   door.hidden = false;
@@ -105,7 +105,7 @@ function token() {
   });
 }
 
-// Once a second and with all news: silence is said, of the aggregator and of the job.
+// Shows if the aggregator or the job makes no progress. Called once a second and after all updates.
 function watch() {
   const now = performance.now();
   const line = at('link');
@@ -138,7 +138,7 @@ function theme(next) {
   if (next === 'auto') delete root.dataset.theme;
   else root.dataset.theme = next;
   at('theme').textContent = THEMES[next];
-  try { localStorage.setItem('paceline-theme', next); } catch { /* A browser that keeps nothing. */ }
+  try { localStorage.setItem('paceline-theme', next); } catch { /* The browser stores nothing. */ }
   draw(['report', 'places', 'steps', 'gpus', 'filter']);
 }
 
@@ -191,7 +191,7 @@ function listen() {
 }
 
 let chosen = 'auto';
-try { chosen = localStorage.getItem('paceline-theme') ?? 'auto'; } catch { /* As above. */ }
+try { chosen = localStorage.getItem('paceline-theme') ?? 'auto'; } catch { /* The browser stores nothing. */ }
 theme(Object.hasOwn(THEMES, chosen) ? chosen : 'auto');
 listen();
 follow();

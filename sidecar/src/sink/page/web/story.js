@@ -1,6 +1,6 @@
-// What happened, what a preflight found, and what was not seen.
+// Shows the timeline, the results of a preflight, and what was not observed.
 
-// Findings, and what else happened, on one clock: that of the aggregator's wall.
+// Returns findings and other events by time, on the aggregator's wall clock.
 function happenings() {
   const {report} = data;
   const found = [];

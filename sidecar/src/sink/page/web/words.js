@@ -1,4 +1,4 @@
-// Numbers and names as a person would say them; the words are those of `paceline report`.
+// Converts numbers and names to words. The words are those of `paceline report`.
 
 const SEVERITY = {
   critical: {mark: '●', word: 'CRITICAL'},
@@ -18,7 +18,7 @@ function span(seconds) {
   return `${Math.floor(s / 3600)} h ${two(s % 3600 / 60)} min`;
 }
 
-// How long ago, without digits that change all the time.
+// Returns how long ago an event was, rounded so that the digits do not change all the time.
 function ago(seconds) {
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
@@ -51,7 +51,7 @@ function scaled(value, step, units) {
   return `${value.toFixed(unit > 0 && value < 100 ? 1 : 0)} ${units[unit]}`;
 }
 
-// Date and time of day, in the browser's zone, which stands above the list.
+// Returns date and time of day in the browser's time zone, which is shown above the list.
 function moment(unixMs) {
   const at = new Date(unixMs);
   const two = number => String(number).padStart(2, '0');
@@ -66,7 +66,7 @@ function zone() {
   return timeZone ? `${timeZone} (${offset})` : offset;
 }
 
-// A UUID's first letters are enough to tell two GPUs of a node apart.
+// The first letters of a UUID are enough to distinguish the GPUs of a node.
 function shortGpu(uuid) {
   return uuid.length > 13 ? `${uuid.slice(0, 12)}…` : uuid;
 }

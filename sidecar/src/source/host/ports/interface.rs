@@ -7,7 +7,7 @@ use super::super::grown::Grown;
 
 const CLASS: &str = "sys/class/net";
 const ERRORS: [&str; 2] = ["rx_errors", "tx_errors"];
-/// Counter name for lost carriers.
+/// Our name for the counter of lost carriers.
 pub const CARRIER: &str = "carrier";
 
 /// One interface.
@@ -17,8 +17,8 @@ pub struct Interface {
     dir: PathBuf,
 }
 
-/// Interfaces of physical devices that do not belong to an RDMA device. If there is no physical one at all, as in a
-/// container, all interfaces except loopback.
+/// Finds the interfaces of physical devices that do not belong to an RDMA device. If there is no physical interface at
+/// all, as in a container, returns all interfaces except loopback.
 pub fn find(files: &Files, is_rdma: impl Fn(&str) -> bool) -> Vec<Interface> {
     let names = files.names(CLASS);
     let physical = |name: &&String| files.at(CLASS).join(name).join("device").exists();
@@ -34,7 +34,7 @@ pub fn find(files: &Files, is_rdma: impl Fn(&str) -> bool) -> Vec<Interface> {
 }
 
 impl Interface {
-    /// The interface with this name.
+    /// Returns the interface with this name.
     pub fn new(name: &str) -> Interface {
         Interface {
             name: name.to_owned(),
@@ -42,21 +42,21 @@ impl Interface {
         }
     }
 
-    /// Its directory in sysfs.
+    /// Returns its directory in sysfs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it can carry data; `None` if unknown.
+    /// Returns true if it can carry data; `None` if unknown.
     pub fn is_up(&self, files: &mut Files) -> Option<bool> {
         match files.text(self.dir.join("operstate")).ok()? {
             "up" => Some(true),
-            // Some drivers never report it.
+            // Some drivers never report the state, so use the carrier instead.
             "unknown" => files
                 .number(self.dir.join("carrier"))
                 .ok()
@@ -65,13 +65,14 @@ impl Interface {
         }
     }
 
-    /// `speed` is in megabits per second, and -1 if the driver does not know it.
+    /// Returns the speed in bits per second. The file `speed` is in megabits per second, and -1 if the driver does not
+    /// know the speed.
     pub fn rate_bps(&self, files: &mut Files) -> Option<f64> {
         let speed = files.number(self.dir.join("speed")).ok()?;
         (speed > 0.0).then_some(speed * 1e6)
     }
 
-    /// Lost links and errors.
+    /// Adds lost links and errors to the sums.
     pub fn count(
         &self,
         files: &mut Files,
@@ -86,7 +87,8 @@ impl Interface {
         }
     }
 
-    /// Number of times the link was lost. Kernels before 4.16 count every change of it: down and up again.
+    /// Adds the number of times the link was lost. Kernels before 4.16 count only changes of the link, of which each
+    /// loss causes two: down and up again.
     pub fn count_downs(&self, files: &mut Files, counter: &'static str, downs: &mut Grown<&'static str>) {
         let lost = files.number(self.dir.join("carrier_down_count"));
         let lost = lost.or_else(|_| {

@@ -1,4 +1,4 @@
-//! The thread that reads network ports: RDMA devices, and interfaces that belong to none.
+//! The meter of network ports: RDMA devices, and interfaces that belong to no RDMA device. It runs in its own thread.
 
 mod interface;
 mod rdma;
@@ -21,7 +21,7 @@ use super::pace::{Meter, Pace};
 const MOST: usize = 64;
 const SNMP: &str = "proc/net/snmp";
 
-/// See the module.
+/// The meter; see the module.
 #[derive(Debug)]
 pub struct Ports {
     files: Files,
@@ -29,7 +29,7 @@ pub struct Ports {
     tcp: Grown<()>,
 }
 
-/// Where a port is read.
+/// Where the counters of a port are.
 #[derive(Debug)]
 enum Place {
     Rdma(RdmaPort),
@@ -49,18 +49,18 @@ impl Place {
 #[derive(Debug)]
 struct Port {
     place: Place,
-    /// Whether it was up since monitoring began: ports that were never plugged in are ignored.
+    /// Set if the port was up at some time since monitoring began. Ports that were never plugged in are ignored.
     was_up: bool,
     up: Option<bool>,
     rate_bps: Option<f64>,
     downs: Grown<&'static str>,
     errors: Grown<&'static str>,
-    /// RDMA only: TCP has no counters per port.
+    /// Retransmissions of an RDMA port. TCP has no such counters per port.
     retransmits: Grown<&'static str>,
 }
 
 impl Ports {
-    /// The ports under `root`.
+    /// Creates the meter of the ports under `root`.
     pub fn new(root: &Path) -> Ports {
         Ports {
             files: Files::new(root),
@@ -69,7 +69,8 @@ impl Ports {
         }
     }
 
-    /// Finds the current ports. A port that disappeared, as during a driver reload, stays and counts as down.
+    /// Finds the current ports. Keeps a port that disappeared, for example during a driver reload, and counts it as
+    /// down.
     fn find(&mut self) {
         let rdma = rdma::find(&mut self.files);
         let interfaces = interface::find(&self.files, |interface| {
@@ -92,7 +93,7 @@ impl Ports {
         }
     }
 
-    /// Sums over the ports.
+    /// Returns the sums over the ports.
     fn sums(&self, pace: Pace) -> Readings {
         let mut sums = Readings::new();
         let ports = || self.ports.values();
@@ -128,7 +129,7 @@ impl Meter for Ports {
         for (name, port) in &mut self.ports {
             let before = port.up;
             port.read(&mut self.files, pace);
-            // A port that is down is sent every second, because its duration matters.
+            // Send a port that is down every second, because the duration matters.
             let is_news = port.up != before || (port.was_up && port.up == Some(false));
             if pace == Pace::Slow || is_news {
                 board.port(port.reading(name, pace));
@@ -171,7 +172,7 @@ impl Port {
             Place::Interface(port) => port.is_up(files),
         };
         if self.up.is_none() && self.was_up && !files.at(place.dir()).exists() {
-            // It was removed from the machine.
+            // The port was removed from the machine.
             self.up = Some(false);
         }
         self.was_up |= self.up == Some(true);
@@ -189,7 +190,7 @@ impl Port {
         }
     }
 
-    /// The rate at which data can pass now.
+    /// Returns the rate at which the port can carry data now.
     fn carries_bps(&self) -> Option<f64> {
         match self.up {
             Some(false) => Some(0.0),
@@ -225,7 +226,7 @@ fn sum(of: impl Iterator<Item = f64>) -> Reading {
         .map_or(Reading::Missing(Missing::Unsupported), Reading::Value)
 }
 
-/// TCP retransmissions on all networks of this namespace: column `RetransSegs` of `/proc/net/snmp`.
+/// Returns the TCP retransmissions on all networks of this namespace: column `RetransSegs` of `/proc/net/snmp`.
 fn tcp_retransmissions(text: &str) -> Option<f64> {
     let mut rows = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let (names, values) = (rows.next()?, rows.next()?);

@@ -1,8 +1,9 @@
-//! Ports of RDMA devices: InfiniBand, RoCE and EFA, in /sys/class/infiniband.
+//! Ports of RDMA devices (InfiniBand, RoCE and EFA), in /sys/class/infiniband.
 //!
-//! Counters and their meaning: <https://docs.kernel.org/infiniband/sysfs.html>, for mlx5 NVIDIA's "Understanding mlx5
-//! Linux counters", for EFA <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-working-monitor.html>. Packets out
-//! of sequence and congestion marks are left out: adaptive routing and a busy network make them.
+//! For the counters and their meaning, see <https://docs.kernel.org/infiniband/sysfs.html>, NVIDIA's "Understanding
+//! mlx5 Linux counters" for mlx5, and <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-working-monitor.html>
+//! for EFA. Out-of-sequence packets and congestion marks are not read, because adaptive routing and a busy network
+//! cause them without a fault.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::super::grown::Grown;
 use super::interface::{self, Interface};
 
 const CLASS: &str = "sys/class/infiniband";
-/// Errors of the link, damaged packets and discards, in `counters/`.
+/// Counters in `counters/` of link errors, damaged packets and discards.
 const ERRORS: [&str; 6] = [
     "symbol_error",
     "link_error_recovery",
@@ -24,9 +25,9 @@ const ERRORS: [&str; 6] = [
     "excessive_buffer_overrun_errors",
 ];
 const LINK_DOWNED: &str = "link_downed";
-/// Packets that an EFA dropped, in `hw_counters/`.
+/// Counters in `hw_counters/` of packets that an EFA dropped.
 const EFA_ERRORS: [&str; 1] = ["rx_drops"];
-/// Retransmissions and failed transmissions, in `hw_counters/`: mlx5, then EFA.
+/// Counters in `hw_counters/` of retransmissions and failed transmissions, first those of mlx5, then those of EFA.
 const RETRANSMITS: [&str; 9] = [
     "packet_seq_err",
     "local_ack_timeout_err",
@@ -39,22 +40,22 @@ const RETRANSMITS: [&str; 9] = [
     "unresponsive_remote_events",
 ];
 
-/// See the module.
+/// One port; see the module.
 #[derive(Debug)]
 pub struct RdmaPort {
     dir: PathBuf,
     link: PortLink,
-    /// The interfaces of the same device.
+    /// Names of the network interfaces of the same device.
     interfaces: Vec<String>,
-    /// Counters available on this port.
+    /// Error counters available on this port.
     errors: Vec<&'static str>,
     hardware_errors: Vec<&'static str>,
-    /// Files read every second.
+    /// Files that stay open because they are read every second.
     state: Option<Kept>,
     retransmits: Vec<(&'static str, Kept)>,
 }
 
-/// All ports, with their names: `mlx5_0/1`.
+/// Finds all ports. Their names are such as `mlx5_0/1`.
 pub fn find(files: &mut Files) -> Vec<(Arc<str>, RdmaPort)> {
     let mut found = Vec::new();
     for device in files.names(CLASS) {
@@ -73,7 +74,7 @@ impl RdmaPort {
         let link = match layer {
             "InfiniBand" => PortLink::Infiniband,
             "Ethernet" => PortLink::Roce,
-            // EFA has its own transport and reports "Unspecified".
+            // EFA has its own transport, for which the file says "Unspecified".
             _ => PortLink::Efa,
         };
         let (counters, hardware) = (
@@ -97,28 +98,28 @@ impl RdmaPort {
         }
     }
 
-    /// Its directory in sysfs.
+    /// Returns its directory in sysfs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The kind of its network.
+    /// Returns the kind of its network.
     pub fn link(&self) -> PortLink {
         self.link
     }
 
-    /// Whether an interface belongs to this device.
+    /// Returns true if an interface belongs to this device.
     pub fn has_interface(&self, name: &str) -> bool {
         self.interfaces.iter().any(|own| own == name)
     }
 
-    /// Whether it can carry data: `state` reads `4: ACTIVE`. `None` if unknown.
+    /// Returns true if the port can carry data, which is the case if `state` reads `4: ACTIVE`. `None` if unknown.
     pub fn is_up(&self) -> Option<bool> {
         let state = self.state.as_ref()?;
         state.read(|state| Some(state.split(':').next()?.trim() == "4"))
     }
 
-    /// `rate` reads `400 Gb/sec (4X NDR)`.
+    /// Returns the rate in bits per second. The file `rate` reads, for example, `400 Gb/sec (4X NDR)`.
     pub fn rate_bps(&self, files: &mut Files) -> Option<f64> {
         let rate = files.text(self.dir.join("rate")).ok()?;
         let (number, rest) = rate.split_once(' ')?;
@@ -126,7 +127,7 @@ impl RdmaPort {
         rest.starts_with("Gb/sec").then_some(number * 1e9)
     }
 
-    /// Lost links and errors.
+    /// Adds lost links and errors to the sums.
     pub fn count(
         &self,
         files: &mut Files,
@@ -145,13 +146,14 @@ impl RdmaPort {
         for name in &self.hardware_errors {
             take("hw_counters", name, errors);
         }
-        // A RoCE port does not count lost links; its interface does, but which one is unknown if there are several.
+        // A RoCE port does not count lost links, but its interface does. With several interfaces it is unknown which
+        // one belongs to this port.
         if let ([own], PortLink::Roce) = (self.interfaces.as_slice(), self.link) {
             Interface::new(own).count_downs(files, interface::CARRIER, downs);
         }
     }
 
-    /// Repeated transmissions.
+    /// Adds repeated transmissions to the sum.
     pub fn count_retransmits(&self, sum: &mut Grown<&'static str>) {
         for (name, counter) in &self.retransmits {
             if let Some(count) = counter.read(|count| count.parse().ok()) {

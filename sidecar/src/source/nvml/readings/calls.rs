@@ -1,4 +1,4 @@
-//! Signals with their own functions.
+//! Signals that have their own functions.
 //!
 //! Source: <https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html>
 
@@ -12,25 +12,25 @@ use super::super::library::{Gpu, ask};
 use super::super::pace::Pace::{self, Fast, Slow};
 use super::reader::Readings;
 
-/// Reads the signals of a call, or returns why not.
+/// Function that reads the signals of a call, or returns the code of the failure.
 type Read = fn(&Gpu, &mut Known<'_>) -> Result<Vec<f64>, Code>;
 
-/// Values that a call need not query.
+/// Values that a call can use without another query.
 struct Known<'a> {
     /// Readings of this round so far.
     readings: &'a Readings,
-    /// Temperature thresholds, which do not change.
+    /// Temperature thresholds, cached because they do not change.
     limits: &'a mut BTreeMap<nvmlTemperatureThresholds_t, f64>,
 }
 
-/// One or more signals, and the function that returns them.
+/// One or more signals, and the function that reads them.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Its signals, in the function's order.
+    /// The signals, in the order of the function's results.
     pub signals: &'static [GpuSignal],
     /// How often it is called.
     pub pace: Pace,
-    /// The function, and alternatives for GPUs and drivers without it.
+    /// The function, followed by alternatives for GPUs and drivers that lack it.
     reads: &'static [Read],
 }
 
@@ -38,7 +38,7 @@ const fn call(signals: &'static [GpuSignal], pace: Pace, reads: &'static [Read])
     Call { signals, pace, reads }
 }
 
-/// All calls. If a field has the same signal, the call is for drivers without the field.
+/// All calls. If a field has the same signal, the call serves only drivers without that field.
 pub const CALLS: &[Call] = &[
     call(
         &[GpuSignal::TemperatureC],
@@ -126,7 +126,7 @@ pub const CALLS: &[Call] = &[
 const SM: nvmlClockType_t = 1;
 const MEMORY: nvmlClockType_t = 2;
 
-/// The `version` member of a structure: its size and its number (NVML_STRUCT_VERSION).
+/// Returns the `version` member of a structure: its size and its version number (NVML_STRUCT_VERSION).
 pub(in crate::source::nvml) const fn version<T>(number: u32) -> u32 {
     size_of::<T>() as u32 | number << 24
 }
@@ -151,7 +151,7 @@ fn temperature_before(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     number(|out| ask!(gpu, nvmlDeviceGetTemperature, 0, out))
 }
 
-/// From Hopper on, the GPU itself reports its margin to thermal slowdown.
+/// Reads the margin to thermal slowdown, which GPUs report themselves from Hopper on.
 fn margin(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     let mut of = nvmlMarginTemperature_t {
         version: version::<nvmlMarginTemperature_t>(1),
@@ -161,7 +161,8 @@ fn margin(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     Ok(vec![f64::from(of.marginTemperature)])
 }
 
-/// Before Hopper, it reports the slowdown temperature; the current one was just read.
+/// Computes the margin for GPUs before Hopper: the slowdown temperature that the GPU reports minus the temperature that
+/// was just read.
 fn margin_to(gpu: &Gpu, which: nvmlTemperatureThresholds_t, known: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     let limit = threshold(gpu, which, known)?;
     match known.readings.get(&GpuSignal::TemperatureC) {
@@ -187,7 +188,7 @@ fn threshold(gpu: &Gpu, which: nvmlTemperatureThresholds_t, known: &mut Known<'_
 fn memory_margin(gpu: &Gpu, known: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     const MEMORY_TEMPERATURE: u32 = 82;
     let limit = threshold(gpu, MEM_MAX, known)?;
-    // SAFETY: numbers only, for which zero is a valid value.
+    // SAFETY: the structure has only numbers, for which zero is a valid value.
     let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
     field.fieldId = MEMORY_TEMPERATURE;
     ask!(gpu, nvmlDeviceGetFieldValues, 1, &mut field)?;
@@ -234,7 +235,7 @@ fn utilization(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     Ok(vec![f64::from(of.gpu) / 100.0, f64::from(of.memory) / 100.0])
 }
 
-/// Used and total memory of a GPU, or of an instance, where it is the only reading.
+/// Reads used and total memory of a GPU or an instance. For an instance, this is the only reading.
 pub(in crate::source::nvml) fn memory(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     match memory_now(gpu) {
         Err(code) if code.is_unsupported() => memory_before(gpu),
@@ -277,7 +278,7 @@ fn remap_banks(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     Ok([all, of.low, of.none].map(f64::from).to_vec())
 }
 
-/// Number of links that are up; a link that does not exist is an invalid argument.
+/// Returns the number of links that are up. NVML reports a link that does not exist as an invalid argument.
 fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     let mut up = 0;
     for link in 0..super::fields::MOST_LINKS {
@@ -285,7 +286,7 @@ fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
         match ask!(gpu, nvmlDeviceGetNvLinkState, link, &mut state) {
             Ok(()) => up += u32::from(state != 0),
             Err(Code::INVALID_ARGUMENT) if link > 0 => break,
-            // Older drivers know 18 links, and their answer for higher numbers varies.
+            // Older drivers know 18 links and return various errors for higher numbers.
             Err(_) if link >= super::fields::LINKS => break,
             Err(code) => return Err(code),
         }
@@ -294,7 +295,7 @@ fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
 }
 
 fn sram(gpu: &Gpu) -> Result<Vec<f64>, Code> {
-    // SAFETY: numbers only, for which zero is a valid value.
+    // SAFETY: the structure has only numbers, for which zero is a valid value.
     let mut of: nvmlEccSramErrorStatus_t = unsafe { std::mem::zeroed() };
     of.version = version::<nvmlEccSramErrorStatus_t>(1);
     ask!(gpu, nvmlDeviceGetSramEccErrorStatus, &mut of)?;
@@ -304,13 +305,13 @@ fn sram(gpu: &Gpu) -> Result<Vec<f64>, Code> {
 /// The calls that one GPU supports.
 #[derive(Debug)]
 pub struct Calls {
-    /// Each with the function chosen by the probe.
+    /// Each call, with the index of the function that the first round (the probe) chose.
     made: Vec<(Call, usize)>,
     limits: BTreeMap<nvmlTemperatureThresholds_t, f64>,
 }
 
 impl Calls {
-    /// All calls, not probed yet.
+    /// Starts with all calls, none of them probed yet.
     pub fn new() -> Calls {
         Calls {
             made: CALLS.iter().map(|call| (*call, 0)).collect(),
@@ -318,8 +319,8 @@ impl Calls {
         }
     }
 
-    /// Makes calls of `pace` or faster, unless `out` already has their values. With `probe`, unsupported and unneeded
-    /// calls are not made again.
+    /// Makes the calls that are due at `pace`, unless `out` already has their values. With `probe`, drops unsupported
+    /// and unneeded calls, so that they are not made again.
     ///
     /// # Errors
     /// If the GPU does not respond at all.
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn structures_have_the_versions_of_the_header() {
-        // NVML_STRUCT_VERSION(Memory, 2) of nvml.h: 40 bytes.
+        // This is NVML_STRUCT_VERSION(Memory, 2) of nvml.h, for 40 bytes.
         assert_eq!(version::<nvmlMemory_v2_t>(2), 0x0200_0028);
         assert_eq!(version::<nvmlTemperature_t>(1), 0x0100_000c);
         assert_eq!(version::<nvmlMarginTemperature_t>(1), 0x0100_0008);

@@ -1,4 +1,4 @@
-//! Signals that are read by field number, many in one call.
+//! Signals that are read by field number. One call reads many of them.
 //!
 //! Numbers, units and scopes: nvml.h, "Field Identifiers", <https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html>
 
@@ -12,27 +12,27 @@ use super::super::code::Code;
 use super::super::library::{Gpu, ask};
 use super::super::pace::Pace::{self, Fast, Slow};
 
-/// The scope of a field number.
+/// What a field number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The GPU.
+    /// The GPU itself.
     Device,
-    /// All of its NVLinks together.
+    /// All NVLinks of the GPU together.
     AllLinks,
-    /// The state of each of its NVLinks; the signal is the number of links that are up.
+    /// The state of each NVLink separately. The signal is the number of links that are up.
     EachLink,
 }
 
-/// A field. Fields of the same signal are added.
+/// A field. Values of fields with the same signal are added up.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its signal.
+    /// The signal that it contributes to.
     pub signal: GpuSignal,
-    /// Its number in driver 575.51; see [`number`] for other drivers.
+    /// Its number in driver 575.51. See [`number`] for other drivers.
     pub id: u32,
-    /// Its scope.
+    /// What the number refers to.
     pub scope: Scope,
-    /// Field units per unit of the signal.
+    /// Number of field units per unit of the signal.
     pub per: f64,
     /// How often it is read.
     pub pace: Pace,
@@ -59,13 +59,13 @@ const fn links(scope: Scope, signal: GpuSignal, id: u32, per: f64, pace: Pace) -
     }
 }
 
-/// Until 575.51 there is one counter for heat: NVML_FI_DEV_PERF_POLICY_THERMAL, nanoseconds.
+/// NVML_FI_DEV_PERF_POLICY_THERMAL, nanoseconds: the only counter of thermal throttling before driver 575.51.
 const POLICY_THERMAL: u32 = 75;
 /// NVML_FI_DEV_NVLINK_LINK_COUNT.
 const LINK_COUNT: u32 = 91;
 
 impl Field {
-    /// What a value adds to the signal. For a link's state, it is one if the link is up or asleep
+    /// Returns what a value adds to the signal. For a link's state, returns one if the link is up or asleep
     /// (NVML_NVLINK_STATE_ACTIVE, NVML_NVLINK_STATE_SLEEP).
     fn amount(&self, value: f64) -> f64 {
         match self.scope {
@@ -75,8 +75,8 @@ impl Field {
     }
 }
 
-/// All fields. Those from 206 on came with Blackwell; for them and for bytes the driver has the sum over all links, for
-/// the state one value per link (Hopper and later; see `calls` for older GPUs).
+/// All fields. Those from 206 on came with Blackwell. For these and for bytes, the driver returns the sum over all
+/// links; for the state, it returns one value per link (Hopper and later; see `calls` for older GPUs).
 pub const FIELDS: &[Field] = &[
     field(GpuSignal::EccEnabled, 1, 1.0, Slow),
     field(GpuSignal::EccEnabledPending, 2, 1.0, Slow),
@@ -135,19 +135,21 @@ pub const FIELDS: &[Field] = &[
     field(GpuSignal::ThrottleBrakeNs, 253, 1.0, Fast),
 ];
 
-/// Minimum number of NVLinks to query, and the number if the GPU does not report it: NVML_NVLINK_MAX_LINKS of drivers
-/// before 610.
+/// Minimum number of NVLinks to query, also used if the GPU does not report their number. It is NVML_NVLINK_MAX_LINKS
+/// of drivers before 610.
 pub(in crate::source::nvml) const LINKS: u32 = 18;
-/// Maximum NVLinks queried. NVML_NVLINK_MAX_LINKS is 36 from driver 610 on; a driver refuses links past its own.
+/// Maximum number of NVLinks to query. NVML_NVLINK_MAX_LINKS is 36 from driver 610 on. A driver rejects links beyond
+/// its own maximum.
 pub(in crate::source::nvml) const MOST_LINKS: u32 = 144;
-/// Fields in one call.
+/// Number of fields in one call.
 const BATCH: usize = 64;
 
-/// The field number in this driver; `None` if it has no such field.
+/// Returns the field number in this driver; `None` if the driver has no such field.
 ///
-/// nvml.h of each driver: up to 570 the numbers 251 to 253 are PWR_SMOOTHING_ENABLED, PWR_SMOOTHING_PRIV_LVL and
-/// PWR_SMOOTHING_IMM_RAMP_DOWN_ENABLED; 575.51 and 580.65 have CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
-/// HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN there; from 580.82 on these are 269 to 271, and power smoothing is back.
+/// According to nvml.h of each driver, the numbers 251 to 253 are PWR_SMOOTHING_ENABLED, PWR_SMOOTHING_PRIV_LVL and
+/// PWR_SMOOTHING_IMM_RAMP_DOWN_ENABLED up to 570. In 575.51 and 580.65 they are CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+/// HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN. From 580.82 on, the latter are 269 to 271, and 251 to 253 are power
+/// smoothing again.
 pub fn number(id: u32, driver: &str) -> Option<u32> {
     let mut parts = driver.split('.').map_while(|part| part.parse::<u32>().ok());
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
@@ -160,9 +162,9 @@ pub fn number(id: u32, driver: &str) -> Option<u32> {
     }
 }
 
-/// Number of NVLinks to query for their state.
+/// Returns the number of NVLinks whose state to query.
 fn links_of(gpu: &Gpu) -> u32 {
-    // SAFETY: numbers only, for which zero is a valid value.
+    // SAFETY: the structure has only numbers, for which zero is a valid value.
     let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
     field.fieldId = LINK_COUNT;
     let asked = ask!(gpu, nvmlDeviceGetFieldValues, 1, &mut field);
@@ -170,14 +172,15 @@ fn links_of(gpu: &Gpu) -> u32 {
     (count as u32).clamp(LINKS, MOST_LINKS)
 }
 
-/// The last field of ECC counters and modes, and of retired pages.
+/// The last field number of the range with ECC counters and modes, and retired pages.
 const LAST_OF_ECC: u32 = NVML_FI_DEV_RETIRED_PENDING;
 
-/// The value of a field.
+/// Returns the value of a field.
 pub fn decode(field: &nvmlFieldValue_t) -> Result<f64, Code> {
     Code::check(field.nvmlReturn)?;
     if field.fieldId <= LAST_OF_ECC && field.valueType == 0 {
-        // NVML bug 2032468, as DCGM works around it: these are counted in `ullVal`, but have the default type, double.
+        // NVML bug 2032468 (DCGM has the same workaround): these values are in `ullVal`, but their type is given as the
+        // default, double.
         // SAFETY: every member is a number for which all bit patterns are valid.
         return Ok(unsafe { field.value.ullVal } as f64);
     }
@@ -198,19 +201,19 @@ pub fn decode(field: &nvmlFieldValue_t) -> Result<f64, Code> {
 
 /// The fields that one GPU supports.
 pub struct Fields {
-    /// The fast ones first.
+    /// Supported fields, the fast ones first.
     asked: Vec<(&'static Field, nvmlFieldValue_t)>,
-    /// The latency that the driver reported, microseconds, by signal, if enabled.
+    /// The latency that the driver reports for each signal, microseconds, if enabled.
     pub latency_us: Option<BTreeMap<GpuSignal, u64>>,
 }
 
 impl Fields {
-    /// All fields, not probed yet.
+    /// Starts with all fields, none of them probed yet.
     pub fn new(gpu: &Gpu) -> Fields {
         Fields::of(&gpu.library.driver, links_of(gpu))
     }
 
-    /// For a driver, and a GPU with this many NVLinks.
+    /// Chooses the fields for a driver, and for a GPU with this many NVLinks.
     fn of(driver: &str, links: u32) -> Fields {
         let mut asked = Vec::new();
         for field in FIELDS {
@@ -223,7 +226,7 @@ impl Fields {
                 Scope::EachLink => 0..links,
             };
             for scope in scopes {
-                // SAFETY: numbers only, for which zero is a valid value.
+                // SAFETY: the structure has only numbers, for which zero is a valid value.
                 let mut value: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
                 value.fieldId = number;
                 value.scopeId = if field.scope == Scope::AllLinks {
@@ -241,10 +244,11 @@ impl Fields {
         }
     }
 
-    /// Reads fields of `pace` or faster into `out`. With `probe`, unsupported fields are not read again.
+    /// Reads the fields that are due at `pace` into `out`. With `probe`, drops unsupported fields, so that they are not
+    /// read again.
     ///
     /// # Errors
-    /// When the whole call fails.
+    /// If the whole call fails.
     pub fn read(
         &mut self,
         gpu: &Gpu,
@@ -290,7 +294,7 @@ impl Fields {
     }
 }
 
-/// Adds up the fields of a signal. Unsupported fields add nothing; an error invalidates the sum.
+/// Adds up the fields of a signal. An unsupported field adds nothing; any other error makes the sum invalid.
 fn add(sums: &mut BTreeMap<GpuSignal, Result<f64, Code>>, signal: GpuSignal, result: Result<f64, Code>) {
     let sum = match (sums.get(&signal).copied(), result) {
         (None, result) => result,
@@ -330,7 +334,7 @@ mod tests {
 
     #[test]
     fn values_of_every_type() {
-        // SAFETY: numbers only.
+        // SAFETY: the structure has only numbers, for which zero is a valid value.
         let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
         field.value.sllVal = -7;
         for (kind, wanted) in [
@@ -345,7 +349,7 @@ mod tests {
         field.valueType = 0;
         field.fieldId = 197;
         assert_eq!(decode(&field), Ok(0.5));
-        // ECC is on, as reported by drivers with bug 2032468.
+        // ECC is on; the value looks as in drivers with bug 2032468.
         field.fieldId = 1;
         field.value.ullVal = 1;
         assert_eq!(decode(&field), Ok(1.0));

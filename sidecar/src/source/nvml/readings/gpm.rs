@@ -1,5 +1,6 @@
-//! GPU performance monitoring, Hopper and later: how busy SMs, tensor cores and memory were between two samples. It
-//! needs no profiling lock and no daemon. Each slow round takes one sample and compares it with the previous one.
+//! GPU performance monitoring (GPM), on Hopper and later: how busy SMs, tensor cores and memory were between two
+//! samples. It needs no profiling lock and no daemon. Each slow round takes one sample and compares it with the
+//! previous one.
 //!
 //! Source: <https://docs.nvidia.com/deploy/nvml-api/group__nvmlGpmFunctions.html>
 
@@ -13,7 +14,7 @@ use super::super::code::Code;
 use super::super::library::{Gpu, ask};
 use crate::host::monotonic_ns;
 
-/// Metrics, by NVML's number. All are percent.
+/// Signals, and NVML's number of their metrics. All metrics are percentages.
 const METRICS: [(GpuSignal, u32); 5] = [
     (GpuSignal::GraphicsActiveRatio, 1),
     (GpuSignal::SmActiveRatio, 2),
@@ -28,7 +29,7 @@ const NEAREST_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub struct Gpm {
     gpu: Gpu,
-    /// The previous one, which is overwritten next, and the latest.
+    /// The older sample, which the next one overwrites, and the latest one.
     samples: [nvmlGpmSample_t; 2],
     taken_ns: Option<u64>,
 }
@@ -37,10 +38,10 @@ pub struct Gpm {
 unsafe impl Send for Gpm {}
 
 impl Gpm {
-    /// For a GPU that supports it.
+    /// Creates the samples, if the GPU supports GPM.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` if the GPU does not support it, also while MIG is on.
+    /// `NOT_SUPPORTED` if the GPU does not support GPM, which is also the case while MIG is on.
     pub fn new(gpu: &Gpu) -> Result<Gpm, Code> {
         let mut support = nvmlGpmSupport_t {
             version: 1,
@@ -65,7 +66,7 @@ impl Gpm {
         Ok(gpm)
     }
 
-    /// Takes a sample and reads the metrics since the previous one, if that is old enough.
+    /// Takes a sample, and reads the metrics since the previous one if that is old enough.
     ///
     /// # Errors
     /// The library's return code.
@@ -80,7 +81,7 @@ impl Gpm {
         let [before, after] = self.samples;
         ask!(&self.gpu, nvmlGpmSampleGet, before)?;
         self.samples = [after, before];
-        // The former `after` is now the older one.
+        // The sample that was the latest is now the older one.
         if self.taken_ns.replace(now_ns).is_none() {
             return Ok(());
         }
@@ -89,7 +90,7 @@ impl Gpm {
 
     fn compare(&mut self, out: &mut BTreeMap<GpuSignal, Reading>) -> Result<(), Code> {
         let [older, newer] = self.samples;
-        // SAFETY: numbers and pointers, for which zero is a valid value.
+        // SAFETY: the structure has only numbers and pointers, for which zero is a valid value.
         let mut of: Box<nvmlGpmMetricsGet_t> = Box::new(unsafe { std::mem::zeroed() });
         of.version = 1;
         of.numMetrics = METRICS.len() as u32;
@@ -116,7 +117,7 @@ impl Gpm {
         Ok(())
     }
 
-    /// Readings of these signals if they are unavailable.
+    /// Adds readings that report these signals as missing.
     pub fn missing(code: Code, out: &mut BTreeMap<GpuSignal, Reading>) {
         out.extend(METRICS.map(|(signal, _)| (signal, Reading::Missing(code.missing()))));
     }

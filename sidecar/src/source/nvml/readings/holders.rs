@@ -1,4 +1,4 @@
-//! Processes that hold a GPU.
+//! The processes that use a GPU.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +12,18 @@ use super::super::library::{Gpu, ask};
 
 /// Maximum number of processes reported for one GPU.
 const MOST: usize = 32;
-/// NVML's value if the driver does not report the memory of a process (NVML_VALUE_NOT_AVAILABLE).
+/// NVML's value if the driver does not report a process's memory (NVML_VALUE_NOT_AVAILABLE).
 const NOT_AVAILABLE: u64 = u64::MAX;
-/// The initial PID namespace, by its inode (PROC_PID_INIT_INO of the kernel). NVML returns process IDs of it.
+/// The initial PID namespace, identified by its inode (PROC_PID_INIT_INO of the kernel). NVML returns process IDs of
+/// this namespace.
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Processes with a compute context on the GPU, most memory first.
+/// Returns the processes with a compute context on the GPU, sorted by memory in descending order.
 ///
 /// # Errors
 /// The library's return code.
 pub fn of(gpu: &Gpu) -> Result<Vec<GpuProcess>, Code> {
-    // SAFETY: numbers only, for which zero is a valid value.
+    // SAFETY: the structure has only numbers, for which zero is a valid value.
     let mut infos: Vec<nvmlProcessInfo_t> = vec![unsafe { std::mem::zeroed() }; MOST];
     let mut count = MOST as u32;
     match ask!(
@@ -31,7 +32,7 @@ pub fn of(gpu: &Gpu) -> Result<Vec<GpuProcess>, Code> {
         &mut count,
         infos.as_mut_ptr()
     ) {
-        // There are more than we report; the first ones are filled in anyway.
+        // INSUFFICIENT_SIZE means that there are more processes than we report. NVML fills in the first ones anyway.
         Ok(()) | Err(Code::INSUFFICIENT_SIZE) => {}
         Err(code) => return Err(code),
     }

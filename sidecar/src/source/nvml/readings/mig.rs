@@ -1,10 +1,11 @@
-//! MIG: a GPU that is partitioned into instances, each with its own UUID, on which a rank may train.
+//! MIG: a GPU that is partitioned into instances. Each has its own UUID, and a rank may train on it.
 //!
-//! A rank identifies its GPU by the bytes of a UUID, which for an instance are the instance's own (CUDA's
-//! cuDeviceGetUuid_v2); as text they begin with `GPU-`. So an instance is reported under that name, not as `MIG-…`.
+//! A rank identifies its GPU by the bytes of a UUID (CUDA's cuDeviceGetUuid_v2). On an instance, these are the bytes of
+//! the instance's own UUID, but their text form begins with `GPU-`. An instance is therefore reported under that name,
+//! and not as `MIG-…`.
 //!
-//! An instance has its own memory. Heat, clocks, throttling and faults are the GPU's; faults are reported for the GPU
-//! only.
+//! An instance has its own memory. Heat, clocks, throttling and faults are those of the whole GPU; faults are reported
+//! only for the GPU.
 
 use std::ptr::null_mut;
 
@@ -35,9 +36,9 @@ const SHARED: [GpuSignal; 12] = [
 /// One instance, and its own readings.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// Its names.
+    /// The instance's names.
     pub gpu: Gpu,
-    /// Its memory.
+    /// Readings of the instance's own memory.
     pub own: Readings,
 }
 
@@ -47,7 +48,8 @@ impl PartialEq for Instance {
     }
 }
 
-/// The name under which an instance is reported: the one that its rank uses. Names from drivers before R470 stay.
+/// Returns the name under which an instance is reported, which is the one that its rank uses. Keeps names from drivers
+/// before R470 unchanged.
 pub fn alias(uuid: &GpuId) -> GpuId {
     match uuid.as_str().strip_prefix("MIG-") {
         Some(bytes) if !bytes.contains('/') => GpuId::from(format!("GPU-{bytes}").as_str()),
@@ -55,7 +57,7 @@ pub fn alias(uuid: &GpuId) -> GpuId {
     }
 }
 
-/// The part of a GPU's readings that applies to its instances.
+/// Returns the part of a GPU's readings that also applies to its instances.
 pub fn shared(readings: &Readings) -> Readings {
     let shared = SHARED.iter().filter_map(|signal| {
         let reading = readings.get(signal)?;
@@ -64,7 +66,7 @@ pub fn shared(readings: &Readings) -> Readings {
     shared.collect()
 }
 
-/// The instances of a GPU; none if MIG is off or unknown.
+/// Returns the instances of a GPU, or none if MIG is off or its state is unknown.
 pub fn instances(gpu: &Gpu, readings: &Readings) -> Vec<Instance> {
     let count = match most(gpu) {
         Ok(count) => count,

@@ -1,4 +1,4 @@
-//! Readings of one GPU: by single calls, by fields, by GPM, and of its MIG instances.
+//! Readings of one GPU: from single calls, from fields, from GPM, and of its MIG instances.
 
 pub(super) mod calls;
 pub(super) mod fabric;

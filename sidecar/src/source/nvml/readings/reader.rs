@@ -1,4 +1,4 @@
-//! All readings of one GPU, with what the first round found out about it.
+//! Takes all readings of one GPU. Remembers what the first round learned about the GPU.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use crate::host::monotonic_ns;
 /// Readings by signal.
 pub type Readings = BTreeMap<GpuSignal, Reading>;
 
-/// See the module. It belongs to one GPU and one driver: after a restart of either, a new one is needed.
+/// The reader; see the module. It is valid for one GPU and one driver. After a restart of either, create a new reader.
 pub struct Reader {
     gpu: Gpu,
     fields: Fields,
     calls: Calls,
     gpm: Result<Gpm, Code>,
     throttle: Throttle,
-    /// Signals that the first round found to be unsupported; `None` before it.
+    /// Signals that the first round found to be unsupported; `None` before the first round.
     unsupported: Option<Readings>,
 }
 
@@ -34,14 +34,14 @@ pub struct Reader {
 pub struct Round {
     /// The GPU's readings.
     pub readings: Readings,
-    /// Processes that hold it, if queried.
+    /// Processes that use the GPU, if they were queried.
     pub holders: Option<Vec<GpuProcess>>,
-    /// Its MIG instances, if queried.
+    /// The GPU's MIG instances, if they were queried.
     pub instances: Vec<mig::Instance>,
 }
 
 impl Reader {
-    /// For a GPU that was just found.
+    /// Creates the reader of a GPU that was just found.
     pub fn new(gpu: Gpu) -> Reader {
         Reader {
             fields: Fields::new(&gpu),
@@ -59,12 +59,12 @@ impl Reader {
         self.fields.latency_us = Some(BTreeMap::new());
     }
 
-    /// Time in the driver by call since [`Reader::tell_apart`], nanoseconds.
+    /// Returns the time spent in the driver by call since [`Reader::tell_apart`], in nanoseconds.
     pub fn spent(&self) -> BTreeMap<&'static str, u64> {
         self.gpu.desk.by_call()
     }
 
-    /// The latency of each field since then, as reported by the driver, microseconds.
+    /// Returns the latency of each field since [`Reader::tell_apart`], as the driver reports it, in microseconds.
     pub fn latency_us(&self) -> BTreeMap<GpuSignal, u64> {
         self.fields.latency_us.clone().unwrap_or_default()
     }
@@ -72,7 +72,7 @@ impl Reader {
     /// Reads what is due at `pace`. The first round reads everything once, to learn what is supported.
     ///
     /// # Errors
-    /// If the GPU does not respond: one code for everything.
+    /// If the GPU does not respond. There is one code for the whole round.
     pub fn read(&mut self, pace: Pace) -> Result<Round, Code> {
         let probe = self.unsupported.is_none();
         let pace = if probe { Pace::Slow } else { pace };
@@ -129,7 +129,8 @@ fn is_unsupported(reading: &Reading) -> bool {
     *reading == Reading::Missing(Missing::Unsupported)
 }
 
-/// A GPU without a single value counts as not responding, whatever its return codes.
+/// Returns an error if not a single signal has a value, because such a GPU counts as not responding, whatever its
+/// return codes.
 fn nothing_at_all(readings: &Readings) -> Result<(), Code> {
     if readings.values().any(|reading| reading.value().is_some()) {
         return Ok(());

@@ -1,29 +1,30 @@
-//! Time that a GPU was throttled, summed from its clock event reasons if the driver has no counter for it: drivers
-//! before 575.51 only count the time under the thermal policy.
+//! The time that a GPU was throttled, computed from its clock event reasons if the driver has no counters for it.
+//! Drivers before 575.51 only count the time under the thermal policy.
 //!
-//! Reasons: nvml.h, nvmlClocksEventReasonSwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown.
+//! Reasons in nvml.h: nvmlClocksEventReasonSwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown.
 
 use paceline_health::event::{GpuSignal, Missing, Reading};
 
 use super::reader::Readings;
 
-/// The counter of each reason.
+/// The signal for each reason, and the reason's bit.
 const REASONS: [(GpuSignal, u64); 3] = [
     (GpuSignal::ThrottleThermalSwNs, 0x20),
     (GpuSignal::ThrottleThermalHwNs, 0x40),
     (GpuSignal::ThrottleBrakeNs, 0x80),
 ];
 
-/// Sums of one GPU since it was found.
+/// Throttled times of one GPU since it was found.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// Time of the last reading, nanoseconds, and its reasons.
+    /// Time of the last reading, nanoseconds, and its reason bits.
     last: Option<(u64, u64)>,
     spent_ns: [f64; REASONS.len()],
 }
 
 impl Throttle {
-    /// Adds the counters that `readings` lack. Of the time between two readings, half counts for the reasons of each.
+    /// Adds the counters that `readings` lack. Attributes half of the time between two readings to the reasons of the
+    /// first, and half to those of the second.
     pub fn complete(&mut self, now_ns: u64, readings: &mut Readings) {
         let reasons = match readings.get(&GpuSignal::ClockReasons) {
             Some(Reading::Value(bits)) => Some(*bits as u64),
@@ -76,11 +77,11 @@ mod tests {
     fn reasons_are_summed_where_nothing_counts() {
         let mut throttle = Throttle::default();
         let values = |seconds: [f64; 3]| seconds.map(|s| Reading::Value(s * SECOND as f64)).to_vec();
-        // The power cap (4) is not throttling of these kinds.
+        // The power cap (4) is none of these kinds of throttling.
         assert_eq!(read(&mut throttle, 10, Some(0x4), &[]), values([0.0, 0.0, 0.0]));
         assert_eq!(read(&mut throttle, 11, Some(0x60), &[]), values([0.5, 0.5, 0.0]));
         assert_eq!(read(&mut throttle, 13, Some(0xe0), &[]), values([2.5, 2.5, 1.0]));
-        // A counter of the driver stays unchanged.
+        // A counter from the driver stays unchanged.
         let counted = [(GpuSignal::ThrottleThermalSwNs, 7.0 * SECOND as f64)];
         assert_eq!(
             read(&mut throttle, 14, Some(0x40), &counted),

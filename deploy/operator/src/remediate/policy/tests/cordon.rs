@@ -1,11 +1,12 @@
-//! The time between a decision and its patch: who owns the cordon.
+//! Tests who owns the cordon in the time between a decision and its patch.
 
 use paceline_health::verdict::Finding;
 
 use super::super::world::{MINUTE, SECOND, World, over, report};
 use super::super::*;
 
-/// Decided, but not patched: the patch met a conflict, or the leader was killed.
+/// Returns a node for which eviction was decided, but which was not patched. This happens if the patch met a conflict
+/// or the leader was killed.
 fn decided() -> World {
     let mut world = World::acting();
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
@@ -32,7 +33,7 @@ fn whoever_cordons_between_decided_and_done_has_it() {
     );
     assert!(world.health.reason.contains("owned"), "{}", world.health.reason);
     assert_eq!(world.words(), ["raised", "evict", "taken-over"]);
-    // The other party uncordons the node, and the fault still holds: now the cordon is the operator's.
+    // The other party uncordons the node, and the fault still holds. The operator now sets its own cordon.
     world.node.unschedulable = false;
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
     world.later(10 * SECOND, std::slice::from_ref(&lost));
@@ -56,7 +57,7 @@ fn a_mark_of_another_time_is_no_cordon() {
     assert!(world.node.unschedulable && world.node.mark == world.health.mark);
 }
 
-/// Whether or not the cordon was recorded before that.
+/// Another party's uncordon is respected whether or not the operator's cordon was recorded before.
 #[test]
 fn who_holds_it_and_then_uncordons_it_is_heeded() {
     for is_seen in [true, false] {
@@ -83,7 +84,7 @@ fn who_holds_it_and_then_uncordons_it_is_heeded() {
     }
 }
 
-/// A drain that was decided 90 minutes ago; the permission to patch nodes is missing.
+/// Returns a node whose drain was decided 90 minutes ago, while the permission to patch nodes is missing.
 fn without_a_cordon() -> (World, Report) {
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
     let mut world = World::acting();
@@ -118,7 +119,7 @@ fn what_hinders_us_is_told() {
     assert!(reason.ends_with("; the node cannot be marked: 403"), "{reason}");
 }
 
-/// The condition names the current fault; its transition time is independent of that.
+/// The condition names the current fault. Its transition time does not change with the fault.
 #[test]
 fn the_condition_follows() {
     let mut world = World::acting();

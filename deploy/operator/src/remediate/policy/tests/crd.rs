@@ -1,5 +1,5 @@
-//! Checks crd.yaml against what is written. An API server drops fields that a schema lacks, and a field that is never
-//! written misleads users.
+//! Checks crd.yaml against what the program writes. An API server drops fields that a schema lacks, and a field in the
+//! schema that is never written misleads users.
 
 use paceline_health::Provenance;
 use paceline_health::fault::{Order, Remedy, When};
@@ -12,13 +12,13 @@ use super::super::incident::{self, Closed, Incident, Report};
 use super::super::rules::Rung;
 use crate::timestamp;
 
-/// The schema of a NodeHealth's status.
+/// Returns the schema of a NodeHealth's status.
 fn schema() -> Value {
     let crd: Value = serde_saphyr::from_str(include_str!("../../../../crd.yaml")).unwrap();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clone()
 }
 
-/// A state with every field set.
+/// Returns a state with every field set.
 fn full() -> Health {
     let incident = Incident {
         finding: Finding::GpuLost,
@@ -90,7 +90,7 @@ fn full() -> Health {
     }
 }
 
-/// Whether a value matches its schema exactly.
+/// Checks that a value matches its schema exactly.
 fn walk(schema: &Value, value: &Value, path: &str) {
     let is_it = match schema["type"].as_str() {
         Some("object") => value.is_object(),
@@ -140,7 +140,7 @@ fn sorted(mut names: Vec<&String>) -> Vec<&String> {
 #[test]
 fn each_field_is_in_the_schema_and_the_schema_has_no_other() {
     walk(&schema(), &serde_json::to_value(full()).unwrap(), "status");
-    // Before the first round: the only field that is written as null.
+    // Before the first round, `left` is the only field that is written as null.
     let mut health = full();
     health.drain.as_mut().unwrap().left = None;
     let left = &schema()["properties"]["drain"]["properties"]["left"];
@@ -148,8 +148,8 @@ fn each_field_is_in_the_schema_and_the_schema_has_no_other() {
     assert_eq!(left["nullable"], true);
 }
 
-/// All serialized variants, starting with the first. The match in `next` is exhaustive, so that a new variant cannot be
-/// missed.
+/// Returns all serialized variants, starting with `first`. The match in `next` is exhaustive, so that a new variant
+/// cannot be missed.
 fn all<T: Copy + Serialize>(first: T, next: fn(T) -> Option<T>) -> Value {
     let words = std::iter::successors(Some(first), |one| next(*one));
     words.map(|one| serde_json::to_value(one).unwrap()).collect()

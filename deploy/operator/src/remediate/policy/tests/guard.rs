@@ -63,7 +63,7 @@ fn no_more_than_the_guard_lets_out() {
         "[guard]\nmost_out = 50",
         Some("10 of the cluster's 100"),
     );
-    // A quarter of the job's 8.
+    // At most a quarter of the job's 8 nodes may be out of service.
     check(many(1, "ml/train"), 100, "", None);
     check(
         many(2, "ml/train"),
@@ -96,7 +96,7 @@ fn a_storm_opens_the_breaker_and_a_person_closes_it() {
         world.breaker.as_ref().map(|open| (open.nodes, open.of)),
         Some((4, 8))
     );
-    // It does not close by itself, even if all findings clear.
+    // The breaker does not close by itself, even if all findings clear.
     world.others.clear();
     world.later(DAY / 2, std::slice::from_ref(&lost));
     assert_eq!((world.health.rung, world.node.unschedulable), (Rung::None, false));
@@ -108,7 +108,8 @@ fn a_storm_opens_the_breaker_and_a_person_closes_it() {
     world.breaker = None;
     world.later(MINUTE, &[lost]);
     assert_eq!(world.health.rung, Rung::Evict);
-    // Nodes without GPUs do not count: three of eight have no findings, whatever a dozen others report.
+    // Nodes without GPUs do not count. Only three of the eight GPU nodes (o0, o1 and n1) have findings, whatever the 12
+    // other nodes report.
     let mut mixed = World::acting();
     mixed.nodes = 8;
     for name in ["o0", "o1"]

@@ -1,4 +1,4 @@
-//! In any order of events, the limits hold, and what the operator does not own stays unchanged.
+//! Checks that in any order of events the limits hold, and what the operator does not own stays unchanged.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ enum Happens {
     Over(usize, Finding),
     Drained(usize, u32),
     Checked(usize, bool),
-    /// Others cordon or uncordon it, and add or remove their taint.
+    /// Others cordon or uncordon the node, and add or remove their own taint.
     Cordon(usize, bool),
     Taint(usize, bool),
     Repaired(usize),
@@ -63,7 +63,7 @@ struct Cluster {
     rules: Rules,
     nodes: Vec<NodeView>,
     healths: BTreeMap<String, Health>,
-    /// Cordoned by others, not by the operator.
+    /// True for each node that was cordoned by others, not by the operator.
     foreign: [bool; NODES],
     breaker: Option<Breaker>,
     started: u64,

@@ -47,7 +47,7 @@ fn a_persons_word_is_heeded_once_and_stays_where_no_node_is_touched() {
     world.node.repaired = Some("another".to_owned());
     world.step();
     assert_eq!(world.health.state, State::Healthy);
-    // In a mode without actions a node that is out stays unchanged; it continues in act mode.
+    // In a mode without actions, a node that is out of service stays unchanged. Its recovery continues in act mode.
     let mut world = World::acting();
     world.hear(lost.clone());
     world.later(2 * MINUTE, std::slice::from_ref(&lost));
@@ -73,7 +73,7 @@ fn a_persons_word_is_heeded_once_and_stays_where_no_node_is_touched() {
 fn gpus_that_are_gone_are_asked_for_until_a_person_says_otherwise() {
     let mut world = World::acting();
     world.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
-    // The device plugin has restarted and sees the remaining GPUs.
+    // The device plugin has restarted and sees only the remaining GPUs.
     world.node.has_slices = true;
     world.step();
     (world.node.gpus, world.node.has_slices) = (Some(7), false);
@@ -125,7 +125,7 @@ fn checks_that_find_something_begin_anew() {
     world.node.conditions.pop();
     world.later(5 * MINUTE, &[]);
     assert!(world.health.recovery.as_ref().unwrap().preflight.is_some());
-    // After one failure the checks are repeated; after two an administrator must decide.
+    // After one failed preflight the checks are repeated. After two, an administrator must decide.
     checked(&mut world.health, false, "GPU 3: 40 % slow", &rules, world.now);
     world.step();
     assert_eq!(world.health.state, State::Recovering);
@@ -142,7 +142,7 @@ fn checks_that_find_something_begin_anew() {
     assert_eq!(world.health.state, State::Recovering);
 }
 
-/// The Job of an earlier incident is kept for a day: its result must not count for this one.
+/// The Job of an earlier incident is kept for a day. Its result must not count for a later incident.
 #[test]
 fn each_preflight_has_a_name_of_its_own() {
     let mut world = World::acting();
@@ -199,7 +199,7 @@ fn a_preflight_that_could_not_run_is_none_that_failed() {
             "not at once again"
         );
     }
-    // The administrator who fixed it sets the annotation.
+    // The administrator who fixed the cause sets the annotation.
     world.node.repaired = Some("a quota".to_owned());
     world.later(6 * MINUTE, &[]);
     assert!(world.health.recovery.as_ref().unwrap().preflight.is_some());
@@ -260,7 +260,7 @@ fn a_drain_that_budgets_hold_ends_at_its_deadline() {
     );
 }
 
-/// After the deadline, evictions continue while there is a reason.
+/// After the deadline, evictions continue as long as there is a reason.
 #[test]
 fn a_drain_whose_time_is_over_goes_on_when_it_can() {
     let mut world = World::acting();
@@ -286,7 +286,7 @@ fn a_drain_whose_time_is_over_goes_on_when_it_can() {
         "{}",
         world.health.reason
     );
-    // A new fault and an administrator's request restart the deadline.
+    // A new fault restarts the deadline, and so does an administrator's request.
     let other = report(Finding::GpuLost, "gpu GPU-b on n1");
     world.hear(other.clone());
     let both = [lost, other];
@@ -307,7 +307,7 @@ fn a_drain_whose_time_is_over_goes_on_when_it_can() {
     assert_eq!((count("evict"), count("drain-blocked")), (3, 2));
 }
 
-/// The kubelet is gone: evicted pods never end.
+/// The node's kubelet does not run, so evicted pods never end.
 #[test]
 fn a_drain_of_a_dead_node_ends_too() {
     let mut world = World::acting();
@@ -330,14 +330,14 @@ fn a_drain_of_a_dead_node_ends_too() {
         says.contains("2 pods are left") && says.contains("out-of-service"),
         "{says}"
     );
-    // It does not return while it is not Ready.
+    // The node does not return to service while it is not Ready.
     world.hear(over(lost));
     world.later(DAY, &[]);
     assert!(world.node.unschedulable);
     assert_eq!(world.health.recovery.as_ref().unwrap().clean, 0);
 }
 
-/// A hold and an open breaker do not shorten a drain's time.
+/// A hold and an open breaker do not shorten the time that a drain has.
 #[test]
 fn a_drain_has_its_time_whole() {
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
@@ -353,7 +353,7 @@ fn a_drain_has_its_time_whole() {
         world.step();
         let stopped = world.now;
         world.later(2 * deadline, std::slice::from_ref(&lost));
-        // The next leader reads it from the cluster.
+        // The next leader reads the state from the cluster.
         let kept = serde_json::to_value(&world.health).unwrap();
         world.health = serde_json::from_value(kept).unwrap();
         stop(&mut world, false);

@@ -48,7 +48,7 @@ fn from_a_verdict_to_an_empty_node_and_back() {
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
     world.hear(lost.clone());
     assert_eq!(world.health.state, State::Suspect);
-    // No action before the fault has held long enough.
+    // No action is taken before the fault has held long enough.
     world.later(59 * SECOND, std::slice::from_ref(&lost));
     assert_eq!((world.health.rung, world.node.unschedulable), (Rung::None, false));
     world.later(SECOND, std::slice::from_ref(&lost));
@@ -75,7 +75,7 @@ fn from_a_verdict_to_an_empty_node_and_back() {
     drained(&mut world.health, Round::default(), &rules, world.now);
     world.step();
     assert_eq!(world.health.state, State::Drained);
-    // After it clears: five checks without problems and a preflight.
+    // After the fault clears, five checks without problems and a preflight are required.
     world.hear(over(lost));
     assert_eq!(world.health.state, State::Recovering);
     world.later(5 * MINUTE - SECOND, &[]);
@@ -103,7 +103,7 @@ fn from_a_verdict_to_an_empty_node_and_back() {
 
 #[test]
 fn what_never_acts() {
-    // Each of them for half an hour, with repeated reports.
+    // Each of these changes to the report is applied for half an hour, with repeated reports.
     let check = |policy: &str, change: &dyn Fn(&mut Report), rung: Rung| {
         let mut world = World::with(policy);
         let mut said = report(Finding::GpuLost, "gpu GPU-a on n1");
@@ -130,7 +130,7 @@ fn what_never_acts() {
         when: When::JobEnd,
     };
     check(act, &|said| said.order = Some(later), Rung::Cordon);
-    // Shadow mode notes once what it would do, and changes nothing.
+    // Shadow mode records once what it would do, and changes nothing.
     let world = check("mode = \"shadow\"", &|_| {}, Rung::None);
     assert_eq!(
         (world.health.shadow, world.words()),
@@ -158,7 +158,7 @@ fn what_clears_in_time_or_falls_silent_leads_to_nothing() {
     }
     assert_eq!((world.health.rung, world.health.incidents.len()), (Rung::None, 1));
     assert_eq!(world.health.incidents.values().next().unwrap().times, 20);
-    // One more report, and then none: it is stale before the longer debounce time ends.
+    // There is one more report, and then none. The incident is stale before the longer debounce time ends.
     let mut world = World::with("mode = \"act\"\n[guard]\ndebounce_s = 400");
     world.hear(lost);
     world.later(DAY - MINUTE, &[]);
@@ -229,7 +229,8 @@ fn what_a_node_is_out_for_is_not_pushed_out() {
         severity,
         ..report(Finding::GpuUnreadable, &format!("gpu {number}"))
     };
-    // Before it is ripe, and when it is reported while the limit is reached.
+    // The fault is reported while the limit is already reached, and more reports follow before the fault is old enough
+    // to act on.
     for job in 0..5 {
         for number in 0..40 {
             world
@@ -243,7 +244,7 @@ fn what_a_node_is_out_for_is_not_pushed_out() {
     }
     world.later(2 * MINUTE, std::slice::from_ref(&lost));
     assert_eq!(world.health.state, State::Draining);
-    // Equally severe incidents of many jobs, each raised and cleared repeatedly.
+    // Many jobs each raise and clear an equally severe incident.
     for number in 0..200 {
         world.now += SECOND;
         world.hear(flood(number, 0, Severity::Critical));
@@ -271,7 +272,7 @@ fn what_a_node_is_out_for_is_not_pushed_out() {
 fn what_was_heard_before_a_restart_does_not_act() {
     let mut world = World::acting();
     world.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
-    // Another leader takes over before it was ripe, with the state in the cluster.
+    // Another leader takes over, with the state in the cluster, before the incident was old enough to act on.
     let kept = serde_json::to_value(&world.health).unwrap();
     world.health = serde_json::from_value(kept).unwrap();
     world.now += 10 * SECOND;
@@ -284,7 +285,7 @@ fn what_was_heard_before_a_restart_does_not_act() {
         Rung::Evict,
         "it is said again, and has held for long"
     );
-    // The decision stays in effect.
+    // A decision that was made stays in effect after a further restart.
     world.step();
     let until = world.health.drain.clone().unwrap().until;
     world.started = world.now + 1;
@@ -326,7 +327,7 @@ fn what_another_cordoned_stays_as_it_is() {
         "still cordoned"
     );
     assert_eq!(world.node.taints, [foreign]);
-    // Another party removes the mark: the cordon is theirs now.
+    // If another party removes the annotation, the cordon counts as theirs.
     let mut world = World::acting();
     world.hear(lost.clone());
     world.later(2 * MINUTE, std::slice::from_ref(&lost));
@@ -353,7 +354,7 @@ fn what_a_person_uncordons_stays_in_service() {
         (State::Healthy, false)
     );
     assert!(!world.node.bears_ours());
-    // Until it clears and returns.
+    // This holds until the finding clears and is raised again.
     world.hear(over(lost.clone()));
     world.hear(lost.clone());
     world.later(2 * MINUTE, &[lost]);
