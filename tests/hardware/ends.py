@@ -59,7 +59,7 @@ def hang(run, checks):
         os.kill(pid, signal.SIGCONT)
     code = job.end()
     who = ", ".join("%s of %s" % (one["finding"], one["subject"].get("rank", one["subject"]["kind"])) for one in found or [])
-    checks.equal("B", "who is named when rank %d is stopped" % RANK, "rank-silent of %d" % RANK, who or "nobody")
+    checks.equal("B", "who is named when rank %d is stopped" % RANK, "rank-silent of %d" % RANK, who or "no rank")
     checks.at_most("B", "named after", (SUSPECT_S + 3) * (2 if run.virtual else 1), took if found else None, " s")
     behind = sorted({rank["rank"] for one in heard for rank in one["ranks"]})
     name = "ranks of which Paceline heard by RAS"
@@ -97,7 +97,7 @@ def killed(run, checks):
     found = job.until(lambda: [one for one in journal.verdicts(run_dir) if one["finding"] == "rank-died"], 10)
     took = time.monotonic() - since
     code = job.end()
-    who = ", ".join("rank %s" % one["subject"].get("rank") for one in found or []) or "nobody"
+    who = ", ".join("rank %s" % one["subject"].get("rank") for one in found or []) or "no rank"
     checks.equal("ends", "who has died when rank %d is killed" % RANK, "rank %d" % RANK, who)
     checks.at_most("ends", "reported after", 6 if run.virtual else 2, took if found else None, " s")
     checks.add("ends", "the job's exit code", "not 0", code, code != 0)

@@ -41,7 +41,7 @@ def part(run, checks):
     checks.add("facts", "compute mode", "Default", mode, mode == "Default")
     checks.note("facts", "MIG", value_of(smi, "Current", after="MIG Mode"))
     kernel_log(checks)
-    checks.equal("B", "RAS service before any NCCL", "nobody there", ends.ras() or "nobody there")
+    checks.equal("B", "RAS service before any NCCL", "no listener", ends.ras() or "no listener")
 
 
 def nvidia_smi():

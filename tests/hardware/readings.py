@@ -1,4 +1,4 @@
-"""Part 2: what `paceline gpus` reads, as root and as nobody, idle and at work, against NVML without Paceline and nvidia-smi."""
+"""Part 2: what `paceline gpus` reads, as root and as an unprivileged user, idle and at work, against NVML without Paceline and nvidia-smi."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import machine
 import nvml
 from checks import ON_VIRTUAL
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 LOAD_S, LOADED_S = 14, 5  # seconds of work; of these until it is looked at
 SMI = "temperature.gpu,temperature.gpu.tlimit,power.draw.instant,clocks.sm,power.limit,memory.total,pcie.link.gen.current,pcie.link.width.current"
 # Signal, place in nvidia-smi's answer, unit of ours in its own, and how far apart two looks at it may be.
@@ -45,7 +45,7 @@ def part(run, checks):
     cost(checks, idle)
     if run.virtual:
         return None
-    as_nobody(run, checks, idle)
+    as_unprivileged(run, checks, idle)
     beside_smi(checks, idle, "idle")
     work = subprocess.Popen([run.python, "-c", WORK % LOAD_S], env=run.environment())
     time.sleep(LOADED_S)
@@ -127,19 +127,19 @@ def cost(checks, gpu):
     checks.note("B", "slowest calls", result)
 
 
-def as_nobody(run, checks, as_root):
+def as_unprivileged(run, checks, as_root):
     if os.geteuid():
-        return checks.unseen("B", "what nobody reads", "", "not run as root")
+        return checks.unseen("B", "what an unprivileged user reads", "", "not run as root")
     os.chmod(run.scratch, 0o711)
     program = shutil.copy(run.paceline, run.scratch / "paceline")
     os.chmod(program, 0o755)
     try:
-        found = gpus(run, program, NOBODY)
+        found = gpus(run, program, UNPRIVILEGED_UID)
     except (OSError, ValueError, SystemExit) as error:
-        return checks.add("B", "readings as nobody", "as root", str(error), False)
+        return checks.add("B", "readings as an unprivileged user", "as root", str(error), False)
     missing = {name for name, value in as_root["signals"].items() if isinstance(value, float) and not isinstance(found["signals"].get(name), float)}
     names = ", ".join(sorted(missing)) or "nothing"
-    return checks.add("B", "what root reads and nobody does not", "at most " + ", ".join(PRIVILEGED), names, missing <= PRIVILEGED)
+    return checks.add("B", "what root reads and an unprivileged user does not", "at most " + ", ".join(PRIVILEGED), names, missing <= PRIVILEGED)
 
 
 def beside_smi(checks, gpu, when):

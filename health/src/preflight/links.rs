@@ -210,7 +210,7 @@ impl<'a> Ways<'a> {
         let times: u32 = self.slow_of(node).map(|(way, _)| way.times).sum();
         // Of the links to good nodes, take the one nearest to the expected value. It shows the most that this node can
         // do.
-        let expected = self.expected.unwrap_or(0.0);
+        let expected = self.expected?;
         let distance = |value: &f64| (value - expected).abs();
         let values = to_well.iter().map(|way| way.value);
         let value = values.min_by(|a, b| distance(a).total_cmp(&distance(b)))?;

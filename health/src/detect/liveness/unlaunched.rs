@@ -40,10 +40,12 @@ pub fn call(activity: &Activity) -> Option<&'static str> {
 
 /// Returns true if the call launches a collective other than `launched`.
 pub fn is_another(call: &str, launched: &LastCollective) -> bool {
-    let may_be = CALLS.iter().find(|(_, name, _)| *name == call);
-    let is_possible = |name| may_be.is_none_or(|(.., functions)| functions.contains(&name));
-    let is_possible = !launched.is_known() || is_possible(launched.name());
-    !is_possible || (call == BARRIER && launched.bytes > BARRIER_BYTES)
+    let Some(launched_name) = launched.known_name() else {
+        return false;
+    };
+    let may_launch =
+        |(_, name, functions): &(&str, &str, &[&str])| *name == call && functions.contains(&launched_name);
+    !CALLS.iter().any(may_launch) || (call == BARRIER && launched.bytes > BARRIER_BYTES)
 }
 
 /// Returns true if a rank inside this call has launched nothing there. A barrier returns false, because a rank also

@@ -46,21 +46,21 @@ pub struct LastCollective {
 }
 
 impl LastCollective {
-    /// Returns true if the function is one that [`LastCollective::name`] can name.
-    pub fn is_known(&self) -> bool {
-        (1..=5).contains(&self.function)
-    }
-
-    /// Returns the function's name, for example `all_reduce`.
-    pub fn name(&self) -> &'static str {
-        match self.function {
+    /// Returns the function's name, for example `all_reduce`, or `None` if the number is unknown.
+    pub fn known_name(&self) -> Option<&'static str> {
+        Some(match self.function {
             1 => "all_reduce",
             2 => "reduce_scatter",
             3 => "all_gather",
             4 => "broadcast",
             5 => "reduce",
-            _ => "collective",
-        }
+            _ => return None,
+        })
+    }
+
+    /// Returns the function's name, or `collective` if the number is unknown.
+    pub fn name(&self) -> &'static str {
+        self.known_name().unwrap_or("collective")
     }
 }
 

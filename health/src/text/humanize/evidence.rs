@@ -104,7 +104,7 @@ const EXPLAINS: [(&str, &str); 6] = [
 /// Formats one piece of evidence in words: a label, the subject's value, and the peers' value. A missing value is
 /// empty. In evidence on several GPUs, the name begins with that of one GPU, as in `GPU-25bf1e78:
 /// thermal_throttled_ratio`.
-pub fn told(evidence: &Evidence) -> [String; 3] {
+pub fn parts(evidence: &Evidence) -> [String; 3] {
     let Some((gpu, what)) = evidence.what.split_once(": ") else {
         return measured(evidence, &evidence.what);
     };
@@ -144,7 +144,7 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
     }
 }
 
-/// Returns all evidence of a verdict in the form of [`told`]. Text comes first.
+/// Returns all evidence of a verdict in the form of [`parts`]. Text comes first.
 pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
     let label = match verdict.finding {
         Finding::RankSilent | Finding::JobHang => "stacks",
@@ -152,18 +152,18 @@ pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
     };
     let says = verdict.says.iter();
     let says = says.map(|says| [label.to_owned(), says.to_string(), String::new()]);
-    says.chain(verdict.evidence.iter().map(told)).collect()
+    says.chain(verdict.evidence.iter().map(parts)).collect()
 }
 
 /// Formats the evidence as a phrase, for a subject that has peers.
 pub fn phrase(evidence: &Evidence) -> String {
-    join_with(&told(evidence), "peers")
+    join_with(&parts(evidence), "peers")
 }
 
 /// Formats a verdict's evidence as a phrase. The verdict is needed because a whole job has no peers and is compared
 /// with its past.
 pub fn phrase_of(verdict: &Verdict, evidence: &Evidence) -> String {
-    join_with(&told(evidence), reference(verdict))
+    join_with(&parts(evidence), reference(verdict))
 }
 
 /// Returns all evidence of a verdict in the form of [`phrase_of`].
@@ -195,7 +195,7 @@ pub fn reference(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Joins the parts from [`told`] into a phrase. `reference` says what the second value is.
+/// Joins the parts from [`parts`] into a phrase. `reference` says what the second value is.
 pub fn join_with([label, value, other]: &[impl AsRef<str>; 3], reference: &str) -> String {
     let mut phrase = label.as_ref().to_owned();
     let other_head = format!(", {reference} ");

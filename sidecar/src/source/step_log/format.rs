@@ -235,6 +235,15 @@ mod tests {
     }
 
     #[test]
+    fn a_line_without_a_total_keeps_that_of_the_first_bar() {
+        let mut lines = Lines::new(None);
+        let mut step = |line: &str| lines.read(line.as_bytes()).map(|read| read.step);
+        assert_eq!(step(" 12%|x   | 120/1000 [01:02<07:30,  1.95it/s]"), Some(120));
+        assert_eq!(step("iter 121: loss 4.2, time 135.2ms, mfu 1.2%"), Some(121));
+        assert_eq!(step(" 50%|x   | 5/10 [00:02<00:02,  1.95it/s]"), None);
+    }
+
+    #[test]
     fn every_pattern_compiles_and_reads_what_is_printed() {
         assert_eq!(Lines::new(None).formats.len(), TABLE.len());
         let check = |line: &str, wanted: Option<(&'static str, u64, Option<f64>)>| {
