@@ -1,3 +1,5 @@
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{chown, symlink};
 use std::process::Command;
 
@@ -203,7 +205,17 @@ fn named_outputs() {
     write_named(&at("new"), b"new").unwrap();
     write_named(&at("link"), b"ours").unwrap();
     write_named(Path::new("/dev/null"), b"lost").unwrap();
-    write_named(Path::new("/dev/stdout"), b"").unwrap();
+    // Like /dev/stdout in front of a pipe. That itself would truncate the log of the tests if it is a file.
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    write_named(
+        &std::path::PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd())),
+        b"piped",
+    )
+    .unwrap();
+    drop(writer);
+    let mut piped = String::new();
+    reader.read_to_string(&mut piped).unwrap();
+    assert_eq!(piped, "piped");
     assert_eq!(fs::read_to_string(at("new")).unwrap(), "new");
     assert_eq!(fs::read_to_string(at("target")).unwrap(), "ours");
     if give_away(&at("link")) {
